@@ -1,0 +1,1 @@
+"""What is validated: everything that runs inside a device process (needs numpy and ml_dtypes alone)."""

@@ -1,0 +1,53 @@
+"""What a backend is: one short class per runtime that takes forms, builds programs and says where they ran."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks.model import Form, Program, RuntimeInfo
+
+
+class Backend:
+    """Base of all backends. A subclass imports its runtime inside its methods only.
+
+    name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
+    runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
+    samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes.
+    """
+
+    vendor: str = ""
+    device_vendor: str = ""
+    forms: tuple[str, ...] = ()
+    joint: bool = False
+    resource: str = "CPU"
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        self.name, self.device, self.options = name, device, options
+
+    def probe(self) -> RuntimeInfo:
+        """Import the runtime and find the device. Raises Unavailable (or anything: its text is the reason)."""
+        raise NotImplementedError
+
+    def build(self, form: Form) -> Program:
+        """Make one sample runnable.
+
+        Raises Unsupported (the runtime says it does not implement this), Fallback (only elsewhere than
+        asked), Vacuous; anything else is an `error` of stage "build".
+        """
+        raise NotImplementedError
+
+    def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
+        """Build several samples of one op; the default builds one after another."""
+        built: list[Program | Exception] = []
+        for form in forms:
+            try:
+                built.append(self.build(form))
+            except Exception as error:
+                built.append(error)
+        return built
+
+    def is_sticky(self, error: BaseException) -> bool:
+        """True if the device is unusable in this process after ``error`` (it is then replaced)."""
+        return False
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError)

@@ -1,0 +1,89 @@
+"""What a catalog is: a list of ops, and the making of their samples with reference and noise floor."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tasks.model import Group, Leaf
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a catalog's list: an op (with its catalog's prefix), a variant and the dtypes it declares."""
+
+    op: str
+    variant: str
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a sample has no expected output; becomes the row of every backend."""
+
+    status: str  # a Status value: "invalid" or "vacuous"
+    stage: str  # "sample", "reference", "store"
+    error_type: str
+    error: str
+
+
+@dataclass
+class Sample:
+    """One sample as a catalog makes it.
+
+    index: its place in the op's full list; args, kwargs: trees with `TensorSpec` where tensors stood;
+    arrays: the tensors' storage, in the dtype under test; expected: one Leaf per output, flat;
+    judge: "numeric", "random" (shape, dtype, finite) or "metadata" (shape, dtype);
+    oracle: who computed the expected output; model: ONNX bytes where the catalog itself has them.
+    """
+
+    index: int
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    arrays: list[np.ndarray] = field(default_factory=list)
+    expected: list[Leaf] = field(default_factory=list)
+    judge: str = "numeric"
+    oracle: str = "float64"
+    model: bytes | None = None
+    failure: Failure | None = None
+
+
+class Catalog:
+    """Base of all catalogs; a subclass is a stateless object, its runtimes imported inside methods.
+
+    forms: the representations the catalog has by itself; exports: those made from them (slow, cached).
+    """
+
+    name: str = ""
+    forms: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
+
+    def version(self) -> str:
+        """Versions of everything that decides the bytes of a sample; must not import a runtime."""
+        raise NotImplementedError
+
+    def entries(self) -> list[Entry]:
+        """Every (op, variant) with its declared dtypes, sorted by op."""
+        raise NotImplementedError
+
+    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+        """Make up to ``group.samples`` samples, stratified over the op's list, with ``draws`` noise draws.
+
+        A sample that cannot be made or widened is yielded with its `failure`, never dropped.
+        """
+        raise NotImplementedError
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        """The op as a callable on tensors of the "torch" form (args and kwargs of a sample)."""
+        raise NotImplementedError
+
+
+def stratified(count: int, wanted: int) -> list[int]:
+    """``wanted`` places spread evenly over range(count), first and last included; all of them if fewer."""
+    if count <= wanted:
+        return list(range(count))
+    if wanted == 1:
+        return [count // 2]
+    return sorted({round(i * (count - 1) / (wanted - 1)) for i in range(wanted)})

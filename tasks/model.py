@@ -1,0 +1,212 @@
+"""The vocabulary of the farm: statuses, groups, cases, forms and the errors a backend may raise."""
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+class Status(str, enum.Enum):
+    """What happened to one case on one backend; a closed set, defined in the README."""
+
+    PASS = "pass"
+    IMPRECISE = "imprecise"
+    WRONG = "wrong"
+    ERROR = "error"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    FALLBACK = "fallback"
+    UNSUPPORTED = "unsupported"
+    INVALID = "invalid"
+    VACUOUS = "vacuous"
+    UNAVAILABLE = "unavailable"
+    SKIPPED = "skipped"
+    LOST = "lost"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+#: Statuses that say the numbers of a backend were looked at (the denominator of the pass rate).
+JUDGED = (Status.PASS, Status.IMPRECISE, Status.WRONG, Status.ERROR, Status.CRASH, Status.TIMEOUT, Status.OOM)
+#: Judged and not acceptable.
+FAILED = (Status.WRONG, Status.ERROR, Status.CRASH, Status.TIMEOUT, Status.OOM)
+#: Says nothing about a backend: the case itself computes or compares nothing.
+NOT_VALID = (Status.INVALID, Status.VACUOUS, Status.SKIPPED)
+
+
+class Unavailable(Exception):
+    """The backend cannot run in this process; the text says why."""
+
+
+class Unsupported(Exception):
+    """The backend says that it does not implement this case."""
+
+
+class Fallback(Exception):
+    """The backend could run this case only somewhere else than asked (and did not)."""
+
+
+class Vacuous(Exception):
+    """There is nothing to compute or to compare in this case."""
+
+
+class Invalid(Exception):
+    """The case itself is bad: it cannot be made, widened to float64, or its reference raises."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """All samples of one (op, variant, dtype) of a catalog: what is prepared in one go.
+
+    ``samples`` is the number asked for; the catalog may have fewer. ``op`` carries its catalog
+    ("torch:nn.functional.gelu").
+    """
+
+    op: str
+    variant: str
+    dtype: str
+    samples: int
+    seed: int = 0
+
+    @property
+    def catalog(self) -> str:
+        return self.op.partition(":")[0]
+
+    @property
+    def op_name(self) -> str:
+        return self.op.partition(":")[2]
+
+    @property
+    def label(self) -> str:
+        """Short name without the dtype: ``torch:std_mean.unbiased``."""
+        return f"{self.op}.{self.variant}" if self.variant else self.op
+
+    def case_id(self, check: str, sample: int) -> str:
+        """Stable name of one case: check/op[.variant]/dtype/sample[@seed]."""
+        seed = f"@{self.seed}" if self.seed else ""
+        return f"{check}/{self.label}/{self.dtype}/{sample}{seed}"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One expected output of a case.
+
+    dtype: name of the dtype the backend must return; shape: its shape; reference: the exact result
+    (float64 for floating dtypes, complex128 for complex ones, the dtype itself for integers, bool and
+    strings), None when only the metadata is defined; noise: the noise floor δ, float64, same shape,
+    or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    reference: np.ndarray | None
+    noise: np.ndarray | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+
+@dataclass
+class Form:
+    """One sample in a representation some backend can run; ``kind`` names the representation.
+
+    kind "torch": ``call(*args, **kwargs)`` where tensors of the trees are ``TensorSpec`` nodes over ``arrays``.
+    kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
+    """
+
+    kind: str
+    op: str
+    dtype: str
+    arrays: list[Any]
+    call: Callable[..., Any] | None = None
+    args: Any = None
+    kwargs: Any = None
+    model: bytes | None = None
+
+
+@dataclass
+class Program:
+    """A built case: ``run()`` returns the flat list of outputs as numpy arrays.
+
+    placement: where it really runs, in the runtime's own words. fallback: why that is not where it was
+    asked to run (None when it is).
+    """
+
+    run: Callable[[], Sequence[Any]]
+    placement: str = ""
+    fallback: str | None = None
+    flags: str = ""
+
+
+@dataclass(frozen=True)
+class RuntimeInfo:
+    """What a backend says of itself once it has been imported."""
+
+    runtime_version: str
+    device: str
+    driver_version: str = ""
+    compute_precision: str = ""  # "" = that of the dtype
+    details: dict[str, str] = field(default_factory=dict)
+
+
+_EXTENDED = (
+    "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
+)
+
+
+def np_dtype(name: str) -> np.dtype:
+    """numpy dtype of a dtype name of the farm ("bfloat16" included, through ml_dtypes).
+
+    Raises TypeError for a name that is no dtype.
+    """
+    if name in _EXTENDED:
+        import ml_dtypes
+
+        try:
+            return np.dtype(getattr(ml_dtypes, name))
+        except AttributeError:
+            raise TypeError(f"this ml_dtypes has no dtype {name!r}") from None
+    if name == "str":
+        return np.dtype(object)
+    return np.dtype(name)
+
+
+#: Spacing of a dtype at 1 (the ε of error units), smallest normal, largest finite value, bits of the significand.
+EPS: dict[str, float] = {
+    "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
+    "complex128": 2.0**-52, "complex64": 2.0**-23, "complex32": 2.0**-10,
+    "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
+    "float8_e8m0fnu": 1.0, "float4_e2m1fn": 2.0**-1,
+}
+SMALLEST_NORMAL: dict[str, float] = {
+    "float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126,
+    "complex128": 2.0**-1022, "complex64": 2.0**-126, "complex32": 2.0**-14,
+    "float8_e4m3fn": 2.0**-6, "float8_e4m3fnuz": 2.0**-7, "float8_e5m2": 2.0**-14, "float8_e5m2fnuz": 2.0**-15,
+    "float8_e8m0fnu": 2.0**-127, "float4_e2m1fn": 1.0,
+}
+LARGEST: dict[str, float] = {
+    "float64": float(np.finfo(np.float64).max), "float32": float(np.finfo(np.float32).max), "float16": 65504.0,
+    "bfloat16": float.fromhex("0x1.fep127"), "complex128": float(np.finfo(np.float64).max),
+    "complex64": float(np.finfo(np.float32).max), "complex32": 65504.0,
+    "float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0, "float8_e5m2": 57344.0, "float8_e5m2fnuz": 57344.0,
+    "float8_e8m0fnu": 2.0**127, "float4_e2m1fn": 6.0,
+}
+
+
+def is_complex(dtype: str) -> bool:
+    return dtype.startswith("complex")
+
+
+def is_inexact(dtype: str) -> bool:
+    """True for floating and complex dtypes: those with a rounding error."""
+    return dtype in EPS
+
+
+def wide(dtype: str) -> str:
+    """Dtype in which the reference of ``dtype`` is computed: float64, complex128, or the dtype itself."""
+    return "complex128" if is_complex(dtype) else "float64" if is_inexact(dtype) else dtype

@@ -1,0 +1,106 @@
+"""One file of JSON header and raw aligned arrays, memory-mapped on reading: how prepared cases are kept.
+
+Nothing in it is executable (no pickle). Layout: 8 bytes magic, 8 bytes header length (little endian), the
+header as UTF-8 JSON, then every array's bytes, each at a multiple of 64.
+"""
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.model import np_dtype
+
+MAGIC = b"FARMPK1\n"
+ALIGN = 64
+
+
+class PackError(Exception):
+    """The file is not a pack, or is damaged; the text names it."""
+
+
+class Pack:
+    """A pack read back: ``header`` (the JSON object) and ``array(i)`` (read-only views of the file)."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        size = self.path.stat().st_size
+        if size < 16:
+            raise PackError(f"{path}: truncated (only {size} bytes)")
+        self._bytes = np.memmap(self.path, dtype=np.uint8, mode="r") if size > 1 << 20 else np.fromfile(self.path, dtype=np.uint8)
+        if self._bytes[:8].tobytes() != MAGIC:
+            raise PackError(f"{path}: not a prepared case (wrong magic)")
+        length = int.from_bytes(self._bytes[8:16].tobytes(), "little")
+        try:
+            header = json.loads(self._bytes[16 : 16 + length].tobytes())
+            self._index = header["arrays"]
+            self.header: dict[str, Any] = header["header"]
+            end = header["size"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise PackError(f"{path}: damaged header ({error})") from None
+        if end != size:
+            raise PackError(f"{path}: truncated ({size} bytes of {end})")
+        self._start = _aligned(16 + length)
+
+    def array(self, i: int) -> np.ndarray:
+        """Array ``i``: a read-only view for numbers, an object array of str for strings."""
+        dtype, shape, offset, nbytes = self._index[i]
+        raw = self._bytes[self._start + offset : self._start + offset + nbytes]
+        if dtype == "str":
+            return np.array(json.loads(raw.tobytes()), dtype=object).reshape(shape)
+        array = np.frombuffer(raw, dtype=np_dtype(dtype)).reshape(shape)
+        array.flags.writeable = False
+        return array
+
+
+def _aligned(n: int) -> int:
+    return -(-n // ALIGN) * ALIGN
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    return "str" if dtype.kind in "OUS" else dtype.name
+
+
+def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
+    """Write a pack aside and rename it, so that a reader sees all of it or nothing. Raises OSError."""
+    index, chunks, at = [], [], 0
+    for array in arrays:
+        name = dtype_name(array.dtype)
+        raw: Any
+        if name == "str":
+            raw = json.dumps([x.decode() if isinstance(x, bytes) else str(x) for x in array.ravel().tolist()]).encode()
+        else:
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
+        index.append((name, list(array.shape), at, len(raw)))
+        chunks.append((at, raw))
+        at = _aligned(at + len(raw))
+    end = index[-1][2] + index[-1][3] if index else 0
+    body: dict[str, Any] = {"header": header, "arrays": index, "size": 0}
+    text = json.dumps(body, separators=(",", ":"))
+    # The size is part of the header whose length it depends on: reserve room for it, then fill it in.
+    text += " " * 20
+    start = _aligned(16 + len(text.encode()))
+    body["size"] = start + end
+    text = json.dumps(body, separators=(",", ":")).ljust(len(text))
+    encoded = text.encode()
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=".aside-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(MAGIC + len(encoded).to_bytes(8, "little") + encoded)
+            file.write(b"\0" * (start - 16 - len(encoded)))
+            at = 0
+            for offset, raw in chunks:
+                file.write(b"\0" * (offset - at))
+                file.write(raw)
+                at = offset + len(raw)
+        os.replace(aside, target)
+    except BaseException:
+        os.unlink(aside)
+        raise

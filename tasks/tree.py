@@ -1,0 +1,139 @@
+"""Argument trees (nested lists, tuples, dicts, scalars, tensors) as JSON and back, without executing anything."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor of an argument tree: array ``id``, seen through shape, strides and offset (in elements).
+
+    ``strides`` None means the array as it is (contiguous). ``layout`` other than "strided" names how
+    ``parts`` (ids of further arrays) make up the tensor, e.g. "sparse_coo" from indices and values.
+    """
+
+    id: int
+    shape: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+    offset: int = 0
+    layout: str = "strided"
+    parts: tuple[int, ...] = ()
+    flags: str = ""
+
+    def view(self, array: np.ndarray) -> np.ndarray:
+        """The tensor's elements as a (possibly non-contiguous) numpy view of its stored ``array``."""
+        if self.strides is None:
+            return array
+        size = array.dtype.itemsize
+        return np.lib.stride_tricks.as_strided(
+            array[self.offset :], self.shape, [s * size for s in self.strides], writeable=False
+        )
+
+
+class NotEncodable(TypeError):
+    """A value of an argument tree that has no JSON form; the text names its type."""
+
+
+def encode(value: Any, leaf: Callable[[Any], Any | None]) -> Any:
+    """JSON form of ``value``. ``leaf(x)`` returns the JSON form of what it knows (tensors, dtypes) or None.
+
+    Raises NotEncodable for anything unknown (a callable, a generator …).
+    """
+    if value is None or value is True or value is False or isinstance(value, str):
+        return value
+    if type(value) is int:
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
+    known = leaf(value)
+    if known is not None:
+        return known
+    if isinstance(value, list):
+        return [encode(x, leaf) for x in value]
+    if isinstance(value, tuple):
+        return {"$": "tuple", "v": [encode(x, leaf) for x in value]}
+    if isinstance(value, dict):
+        return {"$": "dict", "v": [[encode(k, leaf), encode(x, leaf)] for k, x in value.items()]}
+    if isinstance(value, complex):
+        return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
+    if isinstance(value, slice):
+        return {"$": "slice", "v": [encode(x, leaf) for x in (value.start, value.stop, value.step)]}
+    if value is Ellipsis:
+        return {"$": "ellipsis"}
+    if isinstance(value, range):
+        return {"$": "range", "v": [value.start, value.stop, value.step]}
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        return encode(value.item(), leaf)
+    if isinstance(value, TensorSpec):
+        return encode_tensor(value)
+    raise NotEncodable(f"an argument of type {type(value).__module__}.{type(value).__qualname__} cannot be stored")
+
+
+def encode_tensor(spec: TensorSpec) -> dict[str, Any]:
+    node: dict[str, Any] = {"$": "tensor", "id": spec.id}
+    if spec.strides is not None:
+        node |= {"shape": list(spec.shape or ()), "strides": list(spec.strides), "offset": spec.offset}
+    if spec.layout != "strided":
+        node |= {"layout": spec.layout, "parts": list(spec.parts), "shape": list(spec.shape or ())}
+    if spec.flags:
+        node["flags"] = spec.flags
+    return node
+
+
+def decode(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
+    """Inverse of `encode`; ``leaf(kind, node)`` makes what is not plain Python ("tensor" nodes included)."""
+    if isinstance(node, list):
+        return [decode(x, leaf) for x in node]
+    if not isinstance(node, dict):
+        return node
+    kind, v = node["$"], node.get("v")
+    if kind == "tuple":
+        return tuple(decode(x, leaf) for x in v)
+    if kind == "dict":
+        return {decode(k, leaf): decode(x, leaf) for k, x in v}
+    if kind == "float":
+        return float(v)
+    if kind == "complex":
+        return complex(float(v[0]), float(v[1]))
+    if kind == "slice":
+        return slice(*(decode(x, leaf) for x in v))
+    if kind == "ellipsis":
+        return Ellipsis
+    if kind == "range":
+        return range(*v)
+    return leaf(kind, node)
+
+
+def spec_of(node: dict[str, Any]) -> TensorSpec:
+    """The TensorSpec of a "tensor" node."""
+    return TensorSpec(
+        id=node["id"],
+        shape=tuple(node["shape"]) if "shape" in node else None,
+        strides=tuple(node["strides"]) if "strides" in node else None,
+        offset=node.get("offset", 0),
+        layout=node.get("layout", "strided"),
+        parts=tuple(node.get("parts", ())),
+        flags=node.get("flags", ""),
+    )
+
+
+def tensor_specs(node: Any) -> list[TensorSpec]:
+    """Every tensor of an encoded tree, in order of appearance."""
+    found: list[TensorSpec] = []
+    if isinstance(node, list):
+        for x in node:
+            found += tensor_specs(x)
+    elif isinstance(node, dict):
+        if node["$"] == "tensor":
+            found.append(spec_of(node))
+        elif node["$"] in ("tuple", "slice"):
+            found += tensor_specs(node["v"])
+        elif node["$"] == "dict":
+            for _, x in node["v"]:
+                found += tensor_specs(x)
+    return found
