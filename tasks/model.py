@@ -31,6 +31,9 @@ class Status(str, enum.Enum):
         return self.value
 
 
+#: What can be checked of a case.
+CHECKS = ("forward",)
+
 #: Statuses that say the numbers of a backend were looked at (the denominator of the pass rate).
 JUDGED = (Status.PASS, Status.IMPRECISE, Status.WRONG, Status.ERROR, Status.CRASH, Status.TIMEOUT, Status.OOM)
 #: Judged and not acceptable.
@@ -173,13 +176,14 @@ def np_dtype(name: str) -> np.dtype:
             raise TypeError(f"this ml_dtypes has no dtype {name!r}") from None
     if name == "str":
         return np.dtype(object)
-    return np.dtype(name)
+    return np.dtype("complex64" if name == "complex32" else name)  # numpy has no complex32: it travels widened
 
 
 #: Spacing of a dtype at 1 (the ε of error units), smallest normal, largest finite value, bits of the significand.
 EPS: dict[str, float] = {
     "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
     "complex128": 2.0**-52, "complex64": 2.0**-23, "complex32": 2.0**-10,
+    "tfloat32": 2.0**-10,  # a compute precision only: no array has it
     "float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3, "float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2,
     "float8_e8m0fnu": 1.0, "float4_e2m1fn": 2.0**-1,
 }

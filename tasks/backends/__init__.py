@@ -1,0 +1,53 @@
+"""Backends: one file per runtime; a backend's name is "<runtime>-<device>"."""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from typing import Any
+
+from tasks.backends.base import Backend
+
+#: Runtime name → "module:class"; imported only when asked for.
+BUILT_IN = {
+    "torch": "tasks.backends.torch_eager:TorchEager",
+    "inductor": "tasks.backends.inductor:Inductor",
+    "ort": "tasks.backends.onnxruntime:OnnxRuntime",
+    "openvino": "tasks.backends.openvino:OpenVino",
+}
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """A backend as a config names it: plain data that travels to any process.
+
+    name: unique in a run; runtime, device: parts of "<runtime>-<device>"; options: of the runtime.
+    """
+
+    name: str
+    runtime: str
+    device: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, name: str, like: str = "", options: dict[str, Any] | None = None) -> BackendSpec:
+        """Spec of ``name`` (or of ``like`` under that name). Raises KeyError for an unknown runtime."""
+        runtime, _, device = (like or name).partition("-")
+        if runtime not in known() or not device:
+            raise KeyError(like or name)
+        return cls(name, runtime, device, dict(options or {}))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def create(self) -> Backend:
+        """The backend object; its runtime is imported by `Backend.probe`. Raises ValueError for a bad option."""
+        module, _, cls = known()[self.runtime].partition(":")
+        backend: Backend = getattr(import_module(module), cls)(self.name, self.device, dict(self.options))
+        return backend
+
+
+def known() -> dict[str, str]:
+    """Every runtime's name and where it comes from, "module:class" (built in and by entry point)."""
+    from importlib.metadata import entry_points
+
+    return BUILT_IN | {e.name: e.value for e in entry_points(group="farm.backends")}

@@ -49,5 +49,9 @@ class Backend:
         """True if the device is unusable in this process after ``error`` (it is then replaced)."""
         return False
 
+    def is_unsupported(self, error: BaseException) -> bool:
+        """True if ``error`` is the runtime's way to say that it does not implement a case."""
+        return isinstance(error, NotImplementedError)
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)

@@ -1,0 +1,205 @@
+"""One child process as its owner sees it: starting, commands and answers, deadlines, memory, and its last words."""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.child import PAGE_SIZE, Page
+from tasks.runner import STAGES
+
+#: Seconds between two looks at the deadline and the memory of a child.
+TICK = 0.05
+#: Characters of stderr kept in an error text.
+LAST_WORDS = 600
+#: Where `tasks` is importable from: the child needs nothing else of this installation.
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Limits:
+    """deadline_s: seconds one case may take; memory_bytes: resident size at which a child is stopped;
+    recycle_bytes: resident size after a batch at which it is quietly replaced."""
+
+    deadline_s: float = 60.0
+    memory_bytes: int = 6 << 30
+    recycle_bytes: int = 2 << 30
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a child ended. status: "crash", "timeout" or "oom"; kind: the signal or exit code; text: the story.
+
+    number, stage, span: what was in flight (`tasks.child.Page`); number −1 when nothing was.
+    """
+
+    status: str
+    kind: str
+    text: str
+    number: int
+    stage: str
+    span: int
+    since: float
+
+
+class ChildProcess:
+    """A process running `tasks.child`; not thread-safe. ``python``: the interpreter of the backend's environment."""
+
+    def __init__(self, python: str, limits: Limits, env: dict[str, str] | None = None) -> None:
+        self.limits = limits
+        page_fd = os.memfd_create("farm-progress")
+        os.ftruncate(page_fd, PAGE_SIZE)
+        self.page = Page(page_fd)
+        child_in, self._commands = os.pipe()
+        self._answers, child_out = os.pipe()
+        self._stderr = tempfile.TemporaryFile(mode="w+b", buffering=0)
+        fds = (child_in, child_out, page_fd)
+        self.process = subprocess.Popen(
+            [python, "-u", "-m", "tasks.child", *map(str, fds)],
+            stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr,
+            pass_fds=fds, env=child_env(env), start_new_session=True,
+        )  # fmt: skip
+        for fd in fds:
+            os.close(fd)
+        self._buffer = b""
+
+    def close(self) -> None:
+        """End the process and everything it started."""
+        self._kill()
+        for fd in (self._commands, self._answers):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._stderr.close()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def call(self, command: dict[str, Any], deadline_s: float | None = None) -> Iterator[dict[str, Any] | Death]:
+        """Send a command; yield its messages. The last item is {"end": answer} or a Death (the process is gone).
+
+        ``deadline_s`` bounds one step of the command instead of the limits' own deadline.
+        """
+        deadline = deadline_s if deadline_s is not None else self.limits.deadline_s
+        self._forget_old_words()
+        try:
+            self._send(json.dumps(command).encode() + b"\n")
+        except BrokenPipeError:
+            yield self._death("", "")
+            return
+        looked, begun = time.monotonic(), time.monotonic()
+        while True:
+            ready, _, _ = select.select([self._answers], [], [], TICK)
+            if ready:
+                data = os.read(self._answers, 1 << 20)
+                if not data:
+                    yield self._death("", "")
+                    return
+                *lines, self._buffer = (self._buffer + data).split(b"\n")
+                for line in lines:
+                    message = json.loads(line)
+                    yield message
+                    if "end" in message:
+                        return
+            now = time.monotonic()
+            if now - looked < TICK:
+                continue
+            looked = now
+            number, stage, span, since = self.page.read()
+            since = max(since, begun)
+            steps = max(span, 1) if number >= 0 and stage in (2, 3) else 1
+            if now - since > deadline * steps:
+                yield self._stop("timeout", f"outran its deadline of {deadline * steps:g} s")
+                return
+            if self.resident() > self.limits.memory_bytes:
+                bound = self.limits.memory_bytes / (1 << 30)
+                yield self._stop("oom", f"the process grew past {bound:.3g} GiB")
+                return
+
+    def ask(self, command: dict[str, Any], deadline_s: float | None = None) -> dict[str, Any] | Death:
+        """Send a command that has no messages but its end; its answer, or the Death of the process."""
+        last: dict[str, Any] | Death = {}
+        for last in self.call(command, deadline_s):
+            pass
+        return last if isinstance(last, Death) else last["end"]
+
+    def _send(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._commands, data) :]
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def resident(self) -> int:
+        """Resident memory in bytes; 0 when it cannot be read."""
+        try:
+            with open(f"/proc/{self.process.pid}/statm") as file:
+                return int(file.read().split()[1]) * PAGE_SIZE
+        except (OSError, IndexError):
+            return 0
+
+    def _stop(self, status: str, story: str) -> Death:
+        flight = self.page.read()
+        self._kill()
+        return self._death(status, story, flight)
+
+    def _death(self, status: str, story: str, flight: tuple[int, int, int, float] | None = None) -> Death:
+        self._drain()
+        number, stage, span, since = flight or self.page.read()
+        self._kill()
+        code, kind = self.process.returncode, status
+        if not status:
+            status = "crash"
+            if code < 0:
+                kind = signal.Signals(-code).name
+                story = f"the process died of {kind}"
+            else:
+                kind, story = f"exit code {code}", f"the process ended with exit code {code}"
+        words = self._last_words()
+        text = f"{story} at stage {STAGES[stage]}" + (f"\n{words}" if words else "")
+        return Death(status, kind, text, number, STAGES[stage], span, since)
+
+    def _drain(self) -> None:
+        """Wait a moment for a process whose pipe closed to be gone, so that its exit status is its own."""
+        try:
+            self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            pass
+
+    def _last_words(self) -> str:
+        try:
+            size = self._stderr.seek(0, os.SEEK_END)
+            self._stderr.seek(max(0, size - LAST_WORDS))
+            return self._stderr.read().decode(errors="replace").strip()
+        except (OSError, ValueError):
+            return ""
+
+    def _forget_old_words(self) -> None:
+        self._stderr.seek(0)
+        self._stderr.truncate()
+
+
+def child_env(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """Environment of a child: this one's, one thread everywhere, `tasks` importable, compilers' caches shared."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    env |= {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")}
+    # A plugin of torch that is installed but broken must not break torch.
+    env.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    path = env.get("PYTHONPATH", "")
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([path] if path else [])])
+    return env | (extra or {})
+
+
+def default_python() -> str:
+    return sys.executable

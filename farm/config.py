@@ -1,0 +1,215 @@
+"""YAML to validated models: an error names the file, the line and the key, and the nearest valid names."""
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks import catalogs, verdict
+from tasks.backends import BackendSpec, known
+from tasks.model import CHECKS, np_dtype
+
+
+class ConfigError(Exception):
+    """A config that cannot be used; the text is one line "file:line:column: key: what and how to mend it"."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CatalogConfig(_Model):
+    """Which ops of a catalog, with how many samples.
+
+    ops, exclude: globs over the op's name without its catalog ("nn.functional.*"); samples: how many of an op's
+    list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
+    backends: globs of the backends that are given this catalog.
+    """
+
+    name: str
+    ops: list[str] = ["*"]
+    exclude: list[str] = []
+    dtypes: list[str] | None = None
+    samples: int = Field(default=8, ge=1)
+    samples_for: dict[str, int] = {}
+    backends: list[str] = ["*"]
+
+
+class BackendConfig(_Model):
+    """A backend: its name, what it is like (a known name) when the name is its own, and the runtime's options.
+
+    fraction: the share of a device that one slot takes; memory_gib: bound of its child's resident memory.
+    """
+
+    name: str
+    like: str = ""
+    options: dict[str, Any] = {}
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    memory_gib: float = Field(default=6.0, gt=0)
+
+    def spec(self) -> BackendSpec:
+        return BackendSpec.parse(self.name, self.like, self.options)
+
+
+class Skip(_Model):
+    """Cells not to be run, and why; globs over op names (with catalog), dtypes and backends."""
+
+    ops: list[str] = ["*"]
+    dtypes: list[str] = ["*"]
+    backends: list[str] = ["*"]
+    reason: str = Field(min_length=1)
+
+
+class KnownFailure(_Model):
+    """Failures that do not make a run fail; globs over op labels (with catalog and variant), dtypes, backends."""
+
+    op: str
+    dtype: str = "*"
+    backend: str = "*"
+    status: Literal["wrong", "error", "crash", "timeout", "oom", "*"] = "*"
+    reason: str = Field(min_length=1)
+
+
+class Config(_Model):
+    """A run as its YAML file says it; see the README for every key."""
+
+    name: str = ""
+    seed: int = Field(default=0, ge=0)
+    checks: list[str] = ["forward"]
+    policy: str = "error_units"
+    deadline_s: float = Field(default=60.0, gt=0)
+    dtypes: list[str] = ["float32", "float16", "bfloat16"]
+    catalogs: list[CatalogConfig] = Field(min_length=1)
+    backends: list[BackendConfig] = Field(min_length=1)
+    skip: list[Skip] = []
+    known_failures: list[KnownFailure] = []
+
+    @pydantic.field_validator("backends", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
+
+    @pydantic.field_validator("catalogs", mode="before")
+    @classmethod
+    def _catalog_names(cls, value: Any) -> Any:
+        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
+
+
+def load(path: str | Path) -> Config:
+    """Read and validate a config file. Raises ConfigError."""
+    file = Path(path)
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        others = sorted(str(p) for p in (file.parent if file.parent.is_dir() else Path("configs")).glob("*.yaml"))
+        raise ConfigError(f"{file}: no such file{nearest(str(file), others)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read ({error})") from None
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
+        raise ConfigError(f"{where}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: not YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}:1:1: a config is a mapping with at least the keys catalogs and backends")
+    try:
+        config = Config(**({"name": file.stem} | data))
+    except pydantic.ValidationError as error:
+        raise ConfigError("\n".join(_explain(file, node, e) for e in error.errors()[:5])) from None
+    _check_names(config, lambda *key: _place(file, node, key))
+    return config
+
+
+def _explain(file: Path, node: Any, error: Any) -> str:
+    place = tuple(error["loc"])
+    key = ".".join(map(str, place))
+    text = error["msg"]
+    if error["type"] == "extra_forbidden":
+        models: dict[str, type[BaseModel]] = {"catalogs": CatalogConfig, "backends": BackendConfig, "skip": Skip,
+                                              "known_failures": KnownFailure}  # fmt: skip
+        model = models.get(str(place[0]), Config) if len(place) > 1 else Config
+        text = f"unknown key{nearest(str(place[-1]), sorted(model.model_fields))}"
+    return f"{_place(file, node, place)}: {key}: {text}"
+
+
+def _place(file: Path, node: Any, key: tuple[Any, ...]) -> str:
+    """file:line:column of a key in the YAML tree, as deep as it can be followed."""
+    mark = node.start_mark
+    for step in key:
+        if isinstance(node, yaml.MappingNode):
+            found = [(k, v) for k, v in node.value if k.value == str(step)]
+            if not found:
+                break
+            mark, node = found[0][0].start_mark, found[0][1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            mark = node.start_mark
+        else:
+            break
+    return f"{file}:{mark.line + 1}:{mark.column + 1}"
+
+
+def nearest(name: str, valid: list[str]) -> str:
+    near = difflib.get_close_matches(name, valid, 3, 0.5)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; valid: {', '.join(valid[:12])}{' …' if len(valid) > 12 else ''}" if valid else ""
+
+
+def _check_names(config: Config, place: Any) -> None:
+    for i, name in enumerate(config.checks):
+        if name not in CHECKS:
+            raise ConfigError(f"{place('checks', i)}: checks: unknown check {name!r}{nearest(name, list(CHECKS))}")
+    for i, dtype in enumerate(config.dtypes):
+        check_dtype(dtype, str(place("dtypes", i)))
+    if not config.policy.endswith(".json") and config.policy not in verdict.names():
+        raise ConfigError(f"{place('policy')}: policy: unknown {config.policy!r}{nearest(config.policy, verdict.names())}")
+    try:
+        verdict.load(config.policy)
+    except verdict.PolicyError as error:
+        raise ConfigError(f"{place('policy')}: policy: {error}") from None
+    for i, catalog in enumerate(config.catalogs):
+        if catalog.name not in catalogs.known():
+            near = nearest(catalog.name, sorted(catalogs.known()))
+            raise ConfigError(f"{place('catalogs', i, 'name')}: catalogs: unknown catalog {catalog.name!r}{near}")
+        for k, dtype in enumerate(catalog.dtypes or []):
+            check_dtype(dtype, str(place("catalogs", i, "dtypes", k)))
+    seen: set[str] = set()
+    for i, backend in enumerate(config.backends):
+        check_backend(backend, str(place("backends", i)))
+        if backend.name in seen:
+            raise ConfigError(f"{place('backends', i)}: backends: {backend.name!r} is named twice")
+        seen.add(backend.name)
+
+
+def check_dtype(name: str, where: str) -> None:
+    """Raise ConfigError unless ``name`` is a dtype."""
+    try:
+        if name == "str" or np_dtype(name).name != name:
+            raise TypeError
+    except TypeError:
+        valid = ["float32", "float16", "bfloat16", "float64", "complex64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+        raise ConfigError(f"{where}: dtypes: unknown dtype {name!r}{nearest(name, valid)}") from None
+
+
+def check_backend(backend: BackendConfig, where: str) -> None:
+    """Raise ConfigError unless the backend's runtime is known and takes its options."""
+    try:
+        backend.spec().create()
+    except KeyError:
+        examples = ["torch-cpu", "torch-cuda", "inductor-cpu", "ort-cpu", "ort-cuda", "ort-tensorrt", "openvino-cpu"]
+        name = backend.like or backend.name
+        raise ConfigError(
+            f"{where}: backends: unknown backend {name!r}{nearest(name, examples)} "
+            f"(a backend is <runtime>-<device>, the runtimes are {', '.join(sorted(known()))})"
+        ) from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: backends: {error}") from None

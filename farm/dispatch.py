@@ -1,0 +1,454 @@
+"""Keeps the slots full: prepares, exports, batches; counts every case, requeues lost ones, writes the lake."""
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from farm import lake as lakes
+from farm.child_process import Limits
+from farm.config import Config
+from farm.executors import Executor
+from farm.inventory import Offer
+from farm.matrix import Matrix
+from farm.supervisor import Job, run_columns
+from tasks import catalogs
+from tasks.model import Status
+from tasks.prepare import PreparedGroup, pack_path
+from tasks.runner import sample_columns
+from tasks.verdict import load as load_policy
+
+#: Seconds between two parts of the lake, and rows that make one at once.
+FLUSH_S, FLUSH_ROWS = 2.0, 50_000
+#: Work of one batch: aimed at, at least, and at most (seconds; cases).
+BATCH_S, BATCH_MIN_S, BATCH_MIN, BATCH_MAX = 8.0, 1.0, 200, 4000
+#: Groups of one preparing or exporting job at most.
+GROUPS_PER_JOB = 64
+#: Losses of a supervisor after which the case in flight is recorded as their cause.
+LOSSES = 3
+#: Seconds without a word, beyond the deadline, after which a supervisor is given up.
+SILENCE_S = 120.0
+
+#: A case by its places in the plan: (group, backend, place in the prepared group).
+Key = tuple[int, int, int]
+
+
+@dataclass
+class Flight:
+    """A job under way. cases: of a batch, by number in it; groups: of a preparing or exporting job."""
+
+    job: Job
+    kind: str
+    backend: int = -1
+    cases: list[tuple[int, int]] = field(default_factory=list)  # (group, place)
+    groups: list[int] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+    heard: float = 0.0
+    patience_s: float = 0.0
+
+
+@dataclass
+class Count:
+    """Progress of one backend. planned grows as groups are prepared (an op may have fewer samples than asked)."""
+
+    planned: int = 0
+    done: int = 0
+    busy_ms: float = 0.0
+    status: dict[str, int] = field(default_factory=dict)
+
+
+class Dispatcher:
+    """Runs a matrix to its end. One use: construct, `run`, read `counts`.
+
+    ``done`` maps (group, backend) to the sample indices that are already in the lake (a resumed run).
+    """
+
+    def __init__(
+        self, matrix: Matrix, config: Config, executor: Executor, offers: dict[str, Offer], lake: lakes.Lake,
+        run_id: str, cache: Path, done: dict[tuple[int, int], set[int]] | None = None,
+        progress: Callable[[Dispatcher], None] = lambda d: None,
+    ) -> None:  # fmt: skip
+        self.matrix, self.config, self.executor, self.offers = matrix, config, executor, offers
+        self.lake, self.run_id, self.cache, self.progress = lake, run_id, cache, progress
+        self.done = done or {}
+        self.specs = matrix.backends
+        self.settings = {b.name: b for b in config.backends}
+        self.available = [offers[s.name].available for s in self.specs]
+        self.counts = {s.name: Count() for s in self.specs}
+        self.started = time.monotonic()
+        self.keys: dict[int, str] = {}
+        self.samples: dict[int, list[int]] = {}  # group → indices of its prepared samples, in order
+        self.forms: dict[int, str] = {}
+        self.losses: dict[Key, int] = {}
+        self.flights: dict[int, Flight] = {}
+        wanted = matrix.wanted * np.array(self.available, dtype=np.int32) if len(self.specs) else matrix.wanted
+        self.wanted = wanted
+        self.unprepared: deque[int] = deque(np.flatnonzero(wanted.any(axis=1)).tolist())
+        self.left_to_prepare = len(self.unprepared)
+        self.unexported: deque[int] = deque()
+        self.left_to_export = 0
+        self.ready: list[deque[tuple[int, list[int]]]] = [deque() for _ in self.specs]
+        self.isolated: list[deque[tuple[int, int]]] = [deque() for _ in self.specs]
+        self.queued = [0] * len(self.specs)  # cases in ready
+        self._export_for = self._exporting_backends()
+        self._label_left: dict[str, int] = {}
+        if any(o.joint for o in offers.values()):
+            for g in self.unprepared:
+                label = matrix.groups[g].label
+                self._label_left[label] = self._label_left.get(label, 0) + 1
+        self._waiting: dict[tuple[str, int], list[tuple[int, list[int]]]] = {}
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._flushed = time.monotonic()
+        self.rows_written = 0
+        self.policy = load_policy(config.policy).id
+
+    def _exporting_backends(self) -> dict[str, list[int]]:
+        """Per catalog with exported forms, the backends that take none of its own."""
+        found: dict[str, list[int]] = {}
+        for name in {g.catalog for g in self.matrix.groups}:
+            catalog = catalogs.get(name)
+            for b, spec in enumerate(self.specs):
+                forms = self.offers[spec.name].forms
+                if not set(forms) & set(catalog.forms) and set(forms) & set(catalog.exports):
+                    found.setdefault(name, []).append(b)
+        return found
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until every planned case has its row. Raises OSError when the lake cannot be written to.
+
+        Whatever ends it, rows that have arrived are flushed first if they can be.
+        """
+        try:
+            while True:
+                self._fill()
+                if not self.flights:
+                    break
+                for handle, message in self.executor.poll(0.2):
+                    self._handle(handle, message)
+                self._give_up_silent()
+                self._flush_if_due()
+                self.progress(self)
+        finally:
+            self.flush()
+            self.progress(self)
+
+    def _handle(self, handle: int, message: Any) -> None:
+        flight = self.flights[handle]
+        flight.heard = time.monotonic()
+        if isinstance(message, dict):
+            if flight.kind == "batch":
+                self._rows_arrived(flight, message)
+            else:
+                self._group_arrived(flight, message)
+            return
+        del self.flights[handle]
+        # A stream can end early without an error: what was not heard of is done again.
+        left = [n for n in range(len(flight.cases) or len(flight.groups)) if n not in flight.done]
+        if left:
+            self._lost(flight, left, str(message) if message is not None else "its stream ended early")
+
+    def _give_up_silent(self) -> None:
+        now = time.monotonic()
+        for handle, flight in self.flights.items():
+            if now - flight.heard > flight.patience_s:
+                flight.heard = now
+                self.executor.cancel(handle)
+
+    # --- filling the slots ------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Submit until every pool has about two jobs per slot under way."""
+        cpu = self.executor.slots(None, 1.0)
+        pools: dict[str, int] = {}
+        for flight in self.flights.values():
+            pool = self._pool(flight.backend)
+            pools[pool] = pools.get(pool, 0) + 1
+        preparing = sum(1 for f in self.flights.values() if f.kind == "prepare")
+        while pools.get("CPU", 0) < 2 * cpu:
+            # Preparing has half of the places, so that judged numbers come early; the rest if nothing else is ready.
+            flight = None
+            if preparing < cpu:
+                flight = self._preparing()
+                preparing += flight is not None
+            flight = flight or self._batch_for("CPU", cpu) or self._exporting() or self._preparing()
+            flight = flight or self._batch_for("CPU", cpu, small=True)
+            if flight is None:
+                break
+            self._submit(flight)
+            pools["CPU"] = pools.get("CPU", 0) + 1
+        for b, spec in enumerate(self.specs):
+            pool = self._pool(b)
+            if pool == "CPU" or not self.available[b]:
+                continue
+            slots = self.executor.slots(self.offers[spec.name], self.settings[spec.name].fraction)
+            while pools.get(pool, 0) < 2 * slots:
+                flight = self._batch_for(pool, slots, small=True)
+                if flight is None:
+                    break
+                self._submit(flight)
+                pools[pool] = pools.get(pool, 0) + 1
+
+    def _pool(self, b: int) -> str:
+        """Which slots a backend's jobs take: "CPU", or a device's resource and vendor."""
+        if b < 0:
+            return "CPU"
+        offer = self.offers[self.specs[b].name]
+        return "CPU" if offer.resource == "CPU" else f"{offer.resource}/{offer.device_vendor}"
+
+    def _submit(self, flight: Flight) -> None:
+        offer = self.offers[self.specs[flight.backend].name] if flight.backend >= 0 else None
+        fraction = self.settings[self.specs[flight.backend].name].fraction if flight.backend >= 0 else 1.0
+        handle = self.executor.submit(flight.job, offer, fraction)
+        flight.heard = time.monotonic()
+        steps = max(len(flight.cases), 1) if offer is not None and offer.joint else 1
+        # Queued jobs are silent too: wait as long as what is before them may take.
+        flight.patience_s = SILENCE_S + self.config.deadline_s * (steps + 2) + BATCH_S * 8
+        self.flights[handle] = flight
+
+    def _limits(self, b: int) -> Limits:
+        memory = self.settings[self.specs[b].name].memory_gib if b >= 0 else 6.0
+        return Limits(self.config.deadline_s, int(memory * (1 << 30)))
+
+    def _preparing(self) -> Flight | None:
+        if not self.unprepared:
+            return None
+        count = min(len(self.unprepared), GROUPS_PER_JOB)
+        groups = [self.unprepared.popleft() for _ in range(count)]
+        items = [{"group": asdict(self.matrix.groups[g])} for g in groups]
+        job = Job("prepare", f"prepare {self.matrix.groups[groups[0]].label} +{count - 1}", items, str(self.cache), self._limits(-1))
+        return Flight(job, "prepare", groups=groups)
+
+    def _exporting(self) -> Flight | None:
+        if not self.unexported:
+            return None
+        count = min(len(self.unexported), 16)
+        groups = [self.unexported.popleft() for _ in range(count)]
+        items = []
+        for g in groups:
+            most = max(int(self.wanted[g, b]) for b in self._export_for[self.matrix.groups[g].catalog])
+            items.append({"pack": str(pack_path(self.cache, self.keys[g])), "form": "onnx", "count": most})
+        job = Job("export", f"export {self.matrix.groups[groups[0]].label} +{count - 1}", items, str(self.cache), self._limits(-1))
+        return Flight(job, "export", groups=groups)
+
+    def _batch_for(self, pool: str, slots: int, small: bool = False) -> Flight | None:
+        """A batch of the first backend of the pool that has one worth a task (any, if ``small``)."""
+        for b, spec in enumerate(self.specs):
+            if not self.available[b] or self._pool(b) != pool:
+                continue
+            if self.isolated[b]:
+                g, place = self.isolated[b].popleft()
+                return self._batch(b, [(g, [place])])
+            case_ms = self.case_ms(b)
+            complete = not (self.left_to_prepare or self.left_to_export)
+            enough = self.queued[b] >= BATCH_MIN or self.queued[b] * case_ms >= BATCH_MIN_S * 1e3
+            if not self.queued[b] or not (small or enough or complete):
+                continue
+            left_s = self.queued[b] * case_ms / 1e3
+            target_s = max(min(BATCH_S, left_s / (2 * slots)), BATCH_MIN_S)
+            size = int(min(max(target_s * 1e3 / case_ms, 1), BATCH_MAX))
+            chosen: list[tuple[int, list[int]]] = []
+            count = 0
+            joint = self.offers[spec.name].joint
+            while self.ready[b] and count < size:
+                chosen.append(self.ready[b].popleft())
+                count += len(chosen[-1][1])
+            while joint and self.ready[b] and self._label(self.ready[b][0][0]) == self._label(chosen[-1][0]):
+                chosen.append(self.ready[b].popleft())
+            self.queued[b] -= sum(len(p) for _, p in chosen)
+            return self._batch(b, chosen)
+        return None
+
+    def _label(self, g: int) -> str:
+        return self.matrix.groups[g].label
+
+    def case_ms(self, b: int) -> float:
+        """Milliseconds a case of the backend takes, from those that are done."""
+        count = self.counts[self.specs[b].name]
+        guess, weight = (800.0 if self.offers[self.specs[b].name].joint else 10.0), 20
+        return max((count.busy_ms + guess * weight) / (count.done + weight), 0.05)
+
+    def _batch(self, b: int, chosen: list[tuple[int, list[int]]]) -> Flight:
+        spec = self.specs[b]
+        items, cases = [], []
+        for g, places in chosen:
+            item: dict[str, Any] = {
+                "pack": str(pack_path(self.cache, self.keys[g])), "places": places, "group": asdict(self.matrix.groups[g]),
+            }  # fmt: skip
+            if b in self._export_for.get(self.matrix.groups[g].catalog, ()):
+                item["form"] = self.forms.get(g)
+            if losses := {str(p): self.losses[g, b, p] for p in places if (g, b, p) in self.losses}:
+                item["attempts"] = losses
+            items.append(item)
+            cases += [(g, p) for p in places]
+        name = f"{self._label(chosen[0][0])} +{len(chosen) - 1}/{spec.name}"
+        job = Job(
+            "batch", name, items, str(self.cache), self._limits(b), spec.to_json(), self.config.policy, self.run_id,
+            self.config.checks[0],
+        )  # fmt: skip
+        return Flight(job, "batch", b, cases)
+
+    # --- what comes back --------------------------------------------------------------------------------------
+
+    def _group_arrived(self, flight: Flight, message: dict[str, Any]) -> None:
+        number = message["number"]
+        if number in flight.done:
+            return
+        flight.done.add(number)
+        g = flight.groups[number]
+        if flight.kind == "export":
+            self.left_to_export -= 1
+            if "path" in message:
+                self.forms[g] = message["path"]
+            for b in self._export_for[self.matrix.groups[g].catalog]:
+                self._enqueue(g, b)
+            return
+        self.left_to_prepare -= 1
+        group = self.matrix.groups[g]
+        if "failed" in message:
+            self._unprepared_rows(g, message["failed"])
+        else:
+            self.keys[g], self.samples[g] = message["key"], message["samples"]
+            exporting = self._export_for.get(group.catalog, [])
+            needs = [b for b in exporting if self._places(g, b)]
+            for b in range(len(self.specs)):
+                if self.available[b] and b not in exporting:
+                    self._enqueue(g, b)
+            if needs:
+                self.left_to_export += 1
+                self.unexported.append(g)
+            for b in exporting:
+                if b not in needs:
+                    self._enqueue(g, b)
+        if group.label in self._label_left:
+            self._label_left[group.label] -= 1
+            if not self._label_left[group.label]:
+                for b in range(len(self.specs)):
+                    for entry in self._waiting.pop((group.label, b), ()):
+                        self._make_ready(b, entry)
+
+    def _places(self, g: int, b: int) -> list[int]:
+        """Places of the group's samples that the backend has still to run."""
+        known = self.done.get((g, b), set())
+        indices = self.samples[g][: int(self.wanted[g, b])]
+        return [p for p, index in enumerate(indices) if index not in known]
+
+    def _enqueue(self, g: int, b: int) -> None:
+        if not self.available[b]:
+            return
+        places = self._places(g, b)
+        count = self.counts[self.specs[b].name]
+        total = min(int(self.wanted[g, b]), len(self.samples[g]))
+        count.planned += total
+        count.done += total - len(places)
+        if not places:
+            return
+        if self.offers[self.specs[b].name].joint and self._label_left.get(self._label(g)):
+            self._waiting.setdefault((self._label(g), b), []).append((g, places))
+        else:
+            self._make_ready(b, (g, places))
+
+    def _make_ready(self, b: int, entry: tuple[int, list[int]]) -> None:
+        self.ready[b].append(entry)
+        self.queued[b] += len(entry[1])
+
+    def _rows_arrived(self, flight: Flight, message: dict[str, Any]) -> None:
+        new = [k for k, number in enumerate(message["done"]) if number not in flight.done]
+        flight.done.update(message["done"])
+        with pa.ipc.open_stream(message["rows"]) as reader:
+            batches = list(reader)
+        if len(new) < len(message["done"]):
+            batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
+        self._keep(batches, self.specs[flight.backend].name, message["status"], message["busy_ms"])
+
+    def _keep(self, batches: list[pa.RecordBatch], backend: str, status: dict[str, int], busy_ms: float = 0.0) -> None:
+        rows = sum(b.num_rows for b in batches)
+        self._batches += batches
+        self._rows += rows
+        count = self.counts[backend]
+        count.done += rows
+        count.busy_ms += busy_ms
+        for name, number in status.items():
+            count.status[name] = count.status.get(name, 0) + number
+        if self._rows >= FLUSH_ROWS:
+            self.flush()
+
+    def _unprepared_rows(self, g: int, failed: dict[str, str]) -> None:
+        """One row per backend of a group that could not be prepared at all."""
+        group = self.matrix.groups[g]
+        row = {"catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype, "sample": -1,
+               "seed": group.seed, "digest": "", "shapes": "", "attempts": 1, "policy": self.policy,
+               "started_at": time.time(), "kind": "", **failed}  # fmt: skip
+        self.samples[g] = [-1]
+        for b in range(len(self.specs)):
+            if self.available[b] and self.wanted[g, b]:
+                self.counts[self.specs[b].name].planned += 1
+                if self._places(g, b):
+                    self._own_row(b, row)
+                else:
+                    self.counts[self.specs[b].name].done += 1
+
+    def _own_row(self, b: int, row: dict[str, Any]) -> None:
+        spec = self.specs[b]
+        constant = run_columns(self.run_id, self.config.checks[0], spec.to_json(), self.offers[spec.name].info)
+        self._keep([lakes.to_batch([row], constant)], spec.name, {row["status"]: 1})
+
+    def _lost(self, flight: Flight, left: list[int], why: str) -> None:
+        """A supervisor is gone: nobody is blamed, its work is queued again; a repeated suspect runs alone."""
+        if flight.kind != "batch":
+            queue = self.unprepared if flight.kind == "prepare" else self.unexported
+            key = (flight.groups[left[0]], -1, 0 if flight.kind == "prepare" else 1)
+            self.losses[key] = self.losses.get(key, 0) + 1
+            if self.losses[key] >= LOSSES:
+                failure = {"status": "invalid", "stage": flight.kind, "error_type": "lost", "error": f"its supervisor died {LOSSES} times: {why}"}
+                self._group_arrived(flight, {"number": left[0], "failed": failure})
+                left = left[1:]
+            queue.extendleft(flight.groups[n] for n in reversed(left))
+            return
+        b = flight.backend
+        for number in left:
+            g, place = flight.cases[number]
+            key = (g, b, place)
+            self.losses[key] = self.losses.get(key, 0) + 1
+            if self.losses[key] < LOSSES - 1:
+                self._make_ready(b, (g, [place]))
+            elif self.losses[key] < LOSSES or len(flight.cases) > 1:
+                self.isolated[b].append((g, place))
+            else:
+                story = f"in flight, alone, when its supervisor died for the {self.losses[key]}th time: {why}"
+                columns = sample_columns(PreparedGroup(pack_path(self.cache, self.keys[g])).samples[place])
+                self._own_row(b, columns | {
+                    "status": Status.CRASH.value, "kind": "supervisor lost", "stage": "run", "error_type": "", "error": story,
+                    "attempts": self.losses[key], "policy": self.policy, "started_at": time.time(),
+                })  # fmt: skip
+
+    # --- the lake ---------------------------------------------------------------------------------------------
+
+    def _flush_if_due(self) -> None:
+        if self._rows and time.monotonic() - self._flushed > FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make the rows so far durable. Raises OSError; the rows are then kept for another try."""
+        if self._batches:
+            self.rows_written += lakes.append(self.lake, self.run_id, self._batches)
+            self._batches, self._rows = [], 0
+        self._flushed = time.monotonic()
+
+    def missing(self) -> Iterator[tuple[str, int]]:
+        """(backend, cases) planned without a row; empty after a finished run."""
+        for name, count in self.counts.items():
+            if count.done < count.planned:
+                yield name, count.planned - count.done
+        if self.left_to_prepare:
+            yield "(not prepared)", self.left_to_prepare
+
+

@@ -1,0 +1,336 @@
+"""The command that runs a config: python -m farm.launch configs/full.yaml"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import secrets
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from farm import config as configs
+from farm import lake as lakes
+from farm import matrix as matrices
+from farm.child_process import ChildProcess, Death, Limits, default_python
+from farm.config import BackendConfig, Config, ConfigError
+from farm.dispatch import Dispatcher
+from farm.executors import ClusterError, Executor, Inline, RayCluster
+from farm.inventory import Offer, offers
+from farm.progress import Progress
+from tasks import catalogs
+from tasks.catalogs.base import Entry
+from tasks.model import FAILED
+from tasks.prepare import default_cache
+
+#: Exit codes.
+OK, FOUND, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 all judged and right (or known), 1 something wrong,
+    2 bad config or command line, 3 incomplete."""
+    args = _arguments().parse_args(argv)
+    console = Console(stderr=False)
+    try:
+        return _launch(args, console)
+    except (ConfigError, lakes.LakeError, ClusterError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m farm.launch", description="Run a matrix of op × dtype × backend, judge it, keep it, show it.",
+        epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
+        "2 bad config or command line; 3 incomplete (resume it with --resume)",
+    )  # fmt: skip
+    parser.add_argument("config", nargs="?", help="a YAML file, e.g. configs/quick.yaml")
+    parser.add_argument("--dry-run", action="store_true", help="print the cells and what can run where; run nothing")
+    parser.add_argument("--ops", action="append", default=[], metavar="GLOB", help="only these ops (may be repeated or comma-separated)")
+    parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
+    parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
+    parser.add_argument("--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend")
+    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
+    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one")
+    parser.add_argument("--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging")
+    parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
+    return parser
+
+
+def _launch(args: argparse.Namespace, console: Console) -> int:
+    lake = lakes.open_lake(args.results)
+    record: dict[str, Any] | None = None
+    if args.resume:
+        record = _find_run(args)
+        config = Config(**record["config"])
+        args.ops = record["ops"]
+    else:
+        if not args.config:
+            raise ConfigError("a config is needed, e.g. python -m farm.launch configs/quick.yaml")
+        config = _narrowed(configs.load(args.config), args)
+        args.ops = _split(args.ops)
+    if not args.dry_run:
+        lakes.check_writable(lake)
+    cache = default_cache()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"the cache {cache} cannot be made ({error}); set FARM_CACHE to another place") from None
+    entries = {c.name: list_catalog(c.name, cache) for c in config.catalogs}
+    matrix = matrices.build(config, entries, args.ops)
+    _ops_exist(args.ops, entries)
+    if not matrix.cells:
+        raise ConfigError("the config plans no cell: its ops, dtypes, backends and skips leave nothing")
+    executor: Executor
+    if args.inline:
+        executor = Inline()
+    else:
+        executor = RayCluster(args.address, args.cpus)
+        if executor.dashboard_url:
+            console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+    try:
+        known = offers(matrix.backends, executor.nodes, executor.probe(matrix.backends, str(cache)))
+        print_preflight(console, known)
+        if args.dry_run:
+            print_cells(console, matrix, known)
+            return OK
+        return _run(args, console, lake, config, matrix, executor, known, cache, record)
+    finally:
+        executor.close()
+
+
+def _split(values: Sequence[str]) -> list[str]:
+    return [part for value in values for part in value.split(",") if part]
+
+
+def _narrowed(config: Config, args: argparse.Namespace) -> Config:
+    """The config with --dtypes, --backends and --samples applied. Raises ConfigError."""
+    change: dict[str, Any] = {}
+    if dtypes := _split(args.dtypes):
+        for dtype in dtypes:
+            configs.check_dtype(dtype, "--dtypes")
+        change["dtypes"] = dtypes
+        change["catalogs"] = [c.model_copy(update={"dtypes": None}) for c in config.catalogs]
+    if args.samples is not None:
+        if args.samples < 1:
+            raise ConfigError("--samples: at least 1")
+        change["catalogs"] = [
+            c.model_copy(update={
+                "samples": min(c.samples, args.samples),
+                "samples_for": {k: min(v, args.samples) for k, v in c.samples_for.items()},
+            })
+            for c in change.get("catalogs", config.catalogs)
+        ]  # fmt: skip
+    if names := _split(args.backends):
+        known = {b.name: b for b in config.backends}
+        chosen = []
+        for name in names:
+            backend = known.get(name) or BackendConfig(name=name)
+            configs.check_backend(backend, "--backends")
+            chosen.append(backend)
+        change["backends"] = chosen
+    return config.model_copy(update=change)
+
+
+def _ops_exist(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
+    for pattern in ops:
+        matches = matrices.matcher([pattern])
+        if not any(matches(matrices.names(e)) for listed in entries.values() for e in listed):
+            valid = sorted({n for listed in entries.values() for e in listed for n in matrices.names(e)})
+            raise ConfigError(f"--ops: no op {pattern!r}{configs.nearest(pattern, valid)}")
+
+
+def list_catalog(name: str, cache: Path) -> list[Entry]:
+    """A catalog's entries, from the cache or from a child process (the runtime is not imported here)."""
+    import hashlib
+
+    catalog = catalogs.get(name)
+    try:
+        version = catalog.version()
+    except metadata.PackageNotFoundError as error:
+        raise ConfigError(f"catalog {name}: the package {error.name} is not installed") from None
+    source = Path(sys.modules[type(catalog).__module__].__file__ or "").read_bytes()
+    tag = hashlib.sha256(version.encode() + source).hexdigest()[:16]
+    path = cache / "lists" / f"{name}-{tag}.json"
+    try:
+        listed = json.loads(path.read_text())
+    except (OSError, ValueError):
+        child = ChildProcess(default_python(), Limits())
+        answer = child.ask({"do": "list", "catalog": name}, deadline_s=300)
+        child.close()
+        if isinstance(answer, Death):
+            raise ConfigError(f"catalog {name} cannot be listed: {answer.text}")
+        listed = answer["entries"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps(listed))
+        aside.replace(path)
+    return [Entry(op, variant, tuple(dtypes)) for op, variant, dtypes in listed]
+
+
+def print_preflight(console: Console, known: dict[str, Offer]) -> None:
+    """One line per backend: where it runs, or why it does not."""
+    width = max(map(len, known), default=0)
+    for name, offer in known.items():
+        if offer.available:
+            info = offer.info
+            text = f"{info['runtime_version']}, {info['device']}, on {', '.join(sorted(set(offer.nodes)))}"
+            console.print(f"  {name:{width}}  [green]available[/]    ", text, highlight=False, soft_wrap=True)
+        else:
+            console.print(f"  {name:{width}}  [yellow]unavailable[/]  ", offer.reason, highlight=False, soft_wrap=True, markup=True)
+
+
+def print_cells(console: Console, matrix: matrices.Matrix, known: dict[str, Offer]) -> None:
+    """The planned cells, one line per op and dtype with its samples by backend; then totals and what is left out."""
+    for g, group in enumerate(matrix.groups):
+        planned = [
+            f"{spec.name}×{matrix.wanted[g, b]}" + ("" if known[spec.name].available else " (unavailable)")
+            for b, spec in enumerate(matrix.backends) if matrix.wanted[g, b]
+        ]  # fmt: skip
+        if planned:
+            console.print(f"{group.label} {group.dtype}: {', '.join(planned)}", highlight=False, soft_wrap=True, markup=False)
+    for g, b, reason in matrix.skipped:
+        group = matrix.groups[g]
+        console.print(f"{group.label} {group.dtype} {matrix.backends[b].name}: skipped, {reason}", highlight=False, markup=False)
+    run = int(sum((matrix.wanted[:, b] > 0).sum() for b, s in enumerate(matrix.backends) if known[s.name].available))
+    console.print(f"{matrix.cells} cells planned, {run} of them on backends that are available, {len(matrix.skipped)} skipped")
+
+
+def _find_run(args: argparse.Namespace) -> dict[str, Any]:
+    """The record of the run to resume. Raises LakeError or ConfigError."""
+    run_id = args.resume
+    if run_id == "last":
+        name = configs.load(args.config).name if args.config else None
+        for candidate in reversed(lakes.run_ids(args.results)):
+            with contextlib.suppress(lakes.LakeError):
+                record = lakes.read_run(args.results, candidate)
+                if name is None or record["name"] == name:
+                    return record
+        raise lakes.LakeError(f"no run{f' of {name}' if name else ''} in {args.results!r} to resume")
+    return lakes.read_run(args.results, run_id)
+
+
+def _run(
+    args: argparse.Namespace, console: Console, lake: lakes.Lake, config: Config, matrix: matrices.Matrix,
+    executor: Executor, known: dict[str, Offer], cache: Path, record: dict[str, Any] | None,
+) -> int:  # fmt: skip
+    from farm import report
+    from farm.report.__main__ import default_out as report_dir
+
+    if record is None:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        record = {
+            "run_id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", "name": config.name, "config": config.model_dump(mode="json"),
+            "ops": args.ops, "started_at": now.isoformat(), "finished_at": None, "versions": versions(),
+        }  # fmt: skip
+        done: dict[tuple[int, int], set[int]] = {}
+    else:
+        done = durable(args.results, record["run_id"], matrix)
+        console.print(f"resuming {record['run_id']}: {sum(map(len, done.values()))} rows are in the lake")
+    run_id = record["run_id"]
+    record["inventory"] = {"backends": {n: o.record() for n, o in known.items()}, "nodes": executor.nodes}
+    record["skipped"] = _skipped(matrix)
+    lakes.write_json(lake, run_id, "_run.json", record)
+    console.print(f"run {run_id}: {matrix.cells} cells, results in {lake.uri}/run={run_id}", highlight=False, soft_wrap=True)
+    progress = Progress(console)
+    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, done, progress)
+    again = f"python -m farm.launch --resume {run_id}" + (f" --results {args.results}" if args.results != "results" else "")
+    try:
+        dispatcher.run()
+    except KeyboardInterrupt:
+        progress.close(dispatcher)
+        console.print(f"interrupted; go on with: {again}", highlight=False, soft_wrap=True)
+        return INCOMPLETE
+    except OSError as error:
+        progress.close(dispatcher)
+        print(f"error: the lake cannot be written: {error}; go on with: {again}", file=sys.stderr)
+        return INCOMPLETE
+    progress.close(dispatcher)
+    missing = list(dispatcher.missing())
+    planned = sum(c.planned for c in dispatcher.counts.values())
+    record["planned"] = planned
+    record["planned_by_backend"] = {name: c.planned for name, c in dispatcher.counts.items()}
+    record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
+    try:
+        lakes.compact(args.results, run_id)
+        lakes.write_json(lake, run_id, "_run.json", record)
+    except OSError as error:
+        print(f"error: the lake cannot be written: {error}; go on with: {again}", file=sys.stderr)
+        return INCOMPLETE
+    rows = lakes.read(args.results, run_id)
+    report.print_coverage(rows, record)
+    where = report_dir(args.results, run_id)
+    try:
+        paths = report.write(rows, record, where)
+        console.print("report:", ", ".join(str(p) for p in paths.values()), highlight=False, soft_wrap=True)
+    except OSError as error:
+        print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
+    if missing or len(rows) != planned:
+        names = ", ".join(f"{name} {n}" for name, n in missing)
+        print(f"error: incomplete: {len(rows)} rows of {planned} planned ({names}); go on with: {again}", file=sys.stderr)
+        return INCOMPLETE
+    failed = failures(rows, config)
+    if failed:
+        console.print(f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})", highlight=False)
+    return FOUND if failed else OK
+
+
+def _skipped(matrix: matrices.Matrix) -> list[dict[str, str]]:
+    return [
+        {"op": matrix.groups[g].label, "dtype": matrix.groups[g].dtype, "backend": matrix.backends[b].name, "reason": reason}
+        for g, b, reason in matrix.skipped
+    ]
+
+
+def failures(rows: Any, config: Config) -> int:
+    """How many rows are failed outcomes that no known failure of the config covers."""
+    failed = rows[rows["status"].isin([s.value for s in FAILED])]
+    count = 0
+    for op, variant, dtype, backend, status in zip(
+        failed["op"], failed["variant"], failed["dtype"], failed["backend"], failed["status"]
+    ):
+        names = matrices.names(Entry(op, variant, ()))
+        count += not any(
+            matrices.matcher([k.op])(names) and matrices.matcher([k.dtype])([dtype])
+            and matrices.matcher([k.backend])([backend]) and k.status in ("*", status)
+            for k in config.known_failures
+        )  # fmt: skip
+    return count
+
+
+def durable(results: str, run_id: str, matrix: matrices.Matrix) -> dict[tuple[int, int], set[int]]:
+    """Sample indices in the lake, by (group, backend) of the matrix."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", lakes.LakeWarning)
+        table = lakes.read_table(results, run_id, ["run_id", "case_id", "backend", "op", "variant", "dtype", "sample"])
+    place = {(g.op, g.variant, g.dtype): i for i, g in enumerate(matrix.groups)}
+    column = {s.name: b for b, s in enumerate(matrix.backends)}
+    done: dict[tuple[int, int], set[int]] = {}
+    columns = [table.column(c).to_pylist() for c in ("op", "variant", "dtype", "backend", "sample")]
+    for op, variant, dtype, backend, sample in zip(*columns):
+        if (op, variant, dtype) in place and backend in column:
+            done.setdefault((place[op, variant, dtype], column[backend]), set()).add(sample)
+    return done
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a run is made of."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in ("validation-farm", "ray", "torch", "numpy", "onnx", "onnxruntime", "openvino", "pandas", "pyarrow"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

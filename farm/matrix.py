@@ -1,0 +1,111 @@
+"""Config to cells: which groups each backend is given, how many samples, and why a cell is not planned."""
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from farm.config import CatalogConfig, Config, ConfigError, nearest
+from tasks.backends import BackendSpec
+from tasks.catalogs.base import Entry
+from tasks.model import Group
+
+
+@dataclass
+class Matrix:
+    """The plan of a run: rows are groups, columns backends.
+
+    wanted[g, b]: samples of group g that backend b is asked to run (0: the cell is not planned);
+    skipped: (group, backend, reason) of cells the config leaves out.
+    """
+
+    groups: list[Group]
+    backends: list[BackendSpec]
+    wanted: np.ndarray
+    skipped: list[tuple[int, int, str]] = field(default_factory=list)
+
+    @property
+    def cells(self) -> int:
+        """Number of planned cells (op, dtype, backend)."""
+        return int(np.count_nonzero(self.wanted))
+
+
+def build(config: Config, entries: dict[str, Sequence[Entry]], ops: Sequence[str] = ()) -> Matrix:
+    """The matrix of a config. ``entries``: per catalog, its list; ``ops``: globs that narrow it further.
+
+    A glob matches an op's name with or without its catalog, with or without its variant. Raises ConfigError
+    for a pattern without wildcard that names no op.
+    """
+    specs = [b.spec() for b in config.backends]
+    groups: list[Group] = []
+    rows: list[list[int]] = []
+    for catalog in config.catalogs:
+        dtypes = catalog.dtypes or config.dtypes
+        listed = entries[catalog.name]
+        _known_ops(catalog, listed, ops)
+        samples = [_samples(catalog, spec.name) for spec in specs]
+        most = max(samples, default=0)
+        if not most:
+            continue
+        chosen, left_out, narrow = matcher(catalog.ops), matcher(catalog.exclude), matcher(ops)
+        for entry in listed:
+            called = names(entry)
+            if not chosen(called) or left_out(called) or (ops and not narrow(called)):
+                continue
+            for dtype in dtypes:
+                if dtype in entry.dtypes:
+                    groups.append(Group(entry.op, entry.variant, dtype, most, config.seed))
+                    rows.append(samples)
+    wanted = np.array(rows, dtype=np.int32).reshape(len(groups), len(specs))
+    matrix = Matrix(groups, specs, wanted)
+    for skip in config.skip:
+        match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)
+        columns = [b for b, spec in enumerate(specs) if match_backend([spec.name])]
+        for g, group in enumerate(groups):
+            if match_dtype([group.dtype]) and match_op(names(Entry(group.op, group.variant, ()))):
+                for b in columns:
+                    if wanted[g, b]:
+                        wanted[g, b] = 0
+                        matrix.skipped.append((g, b, skip.reason))
+    return matrix
+
+
+def _samples(catalog: CatalogConfig, backend: str) -> int:
+    if not any(fnmatch.fnmatchcase(backend, p) for p in catalog.backends):
+        return 0
+    for pattern, count in catalog.samples_for.items():
+        if fnmatch.fnmatchcase(backend, pattern):
+            return count
+    return catalog.samples
+
+
+def names(entry: Entry) -> list[str]:
+    """What an op may be called in a pattern: with and without its catalog, with and without its variant."""
+    bare = entry.op.partition(":")[2]
+    called = [entry.op, bare]
+    return called + [f"{n}.{entry.variant}" for n in called] if entry.variant else called
+
+
+def matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
+    """A function that tells whether any of some names matches any of the globs."""
+    if "*" in globs:
+        return lambda called: True
+    if not globs:
+        return lambda called: False
+    match = re.compile("|".join(fnmatch.translate(g) for g in globs)).match
+    return lambda called: any(match(n) for n in called)
+
+
+def _known_ops(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str]) -> None:
+    """Raise ConfigError for an op named in the config that the catalog does not have."""
+    valid: list[str] | None = None
+    for pattern in [*catalog.ops, *catalog.exclude]:
+        if any(c in pattern for c in "*?["):
+            continue
+        if valid is None:
+            valid = sorted({n for e in listed for n in names(e)})
+        if pattern not in valid:
+            raise ConfigError(f"catalogs.{catalog.name}.ops: no op {pattern!r}{nearest(pattern, valid)}")

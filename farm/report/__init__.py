@@ -1,0 +1,23 @@
+"""Reports of a run: coverage tables as DataFrames, on the terminal, as CSV, Markdown and one HTML page."""
+from __future__ import annotations
+
+from farm.report.coverage import (
+    SEVERITY,
+    STATUSES,
+    cell_matrix,
+    coverage,
+    findings,
+    latest,
+    reproduce_command,
+    status_table,
+    unavailable,
+    vendor_by_dtype,
+    worst_matrix,
+)
+from farm.report.files import write
+from farm.report.terminal import print_coverage
+
+__all__ = [
+    "SEVERITY", "STATUSES", "cell_matrix", "coverage", "findings", "latest", "print_coverage", "reproduce_command",
+    "status_table", "unavailable", "vendor_by_dtype", "worst_matrix", "write",
+]

@@ -1,0 +1,259 @@
+"""Lake rows → tables of coverage, pass rate and findings; pandas in, pandas out."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from tasks.model import FAILED, JUDGED, NOT_VALID, Status
+
+#: All statuses, in the order of the columns of the tables.
+STATUSES: tuple[str, ...] = tuple(status.value for status in Status)
+
+#: Most severe first. ``pass`` stands before the statuses that say nothing about a backend (invalid, vacuous,
+#: skipped), so that one empty sample does not hide that everything else of a square passed.
+SEVERITY: tuple[str, ...] = (
+    "crash", "timeout", "oom", "wrong", "error", "lost", "imprecise", "fallback", "unsupported", "unavailable",
+    "pass", "invalid", "vacuous", "skipped",
+)
+assert set(SEVERITY) == set(STATUSES), "every status has one place in the order of severity"
+
+JUDGED_STATUSES = [status.value for status in JUDGED]
+FAILED_STATUSES = [status.value for status in FAILED]
+NOT_VALID_STATUSES = [status.value for status in NOT_VALID]
+#: Statuses worth a line of their own in a list of findings.
+FINDING_STATUSES: tuple[str, ...] = tuple(
+    status for status in SEVERITY if status in (*FAILED_STATUSES, "lost", "imprecise", "fallback")
+)
+
+#: A cell of the matrix; its samples are judged together.
+CELL = ["check", "op", "variant", "dtype", "backend"]
+_KEY = ["run_id", "case_id", "backend"]
+_TEXT = [
+    "run_id", "case_id", "check", "catalog", "op", "variant", "dtype", "digest", "shapes", "backend", "vendor",
+    "device", "node", "status", "kind", "stage", "error_type", "error", "policy", "oracle", "compute_precision",
+    "placement", "runtime_version", "driver_version", "flags",
+]
+_NUMBERS = [
+    "max_diff", "max_rel", "max_ulp", "rmse", "error_units", "noise_floor", "mismatched", "numel",
+    "prepare_ms", "build_ms", "run_ms",
+]
+_INTEGERS = ["attempts", "sample", "seed"]
+NO_REASON = "no reason was given"
+#: Column order of a coverage table.
+COUNTS = ["planned", "valid", "judged", "passed", "failed", "weak", "weak_cells"]
+
+
+def distinct(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows made ready for tables: one per (run_id, case_id, backend), every column of the lake present.
+
+    Of several rows with one key the one with the most attempts counts, then the last. Text that is missing is "",
+    ``weak`` is False where it is missing, and ``label`` is the op with its variant. Raises ValueError when a status
+    is not one of the closed set.
+    """
+    missing = [name for name in (*_TEXT, *_NUMBERS, *_INTEGERS, "weak", "classic") if name not in rows.columns]
+    rows = rows.assign(**{name: None for name in missing}) if missing else rows.copy(deep=False)
+    for name in _TEXT:
+        column = rows[name]
+        if not isinstance(column.dtype, pd.StringDtype) or column.hasnans:
+            rows[name] = column.astype(object).where(column.notna(), "").astype(str)
+    for name in _NUMBERS:
+        rows[name] = pd.to_numeric(rows[name], errors="coerce").astype("float64")
+    unknown = rows.loc[~rows["status"].isin(STATUSES), "status"]
+    if len(unknown):
+        names = ", ".join(repr(name) for name in sorted(unknown.unique())[:5])
+        raise ValueError(f"{len(unknown)} row(s) have a status outside the closed set: {names}; known: {STATUSES}")
+    rows["weak"] = rows["weak"].eq(True).fillna(False).astype(bool)
+    attempts = pd.to_numeric(rows["attempts"], errors="coerce").fillna(0)
+    if rows.duplicated(_KEY).any():
+        order = attempts.reset_index(drop=True).sort_values(kind="stable").index
+        rows = rows.iloc[order].drop_duplicates(_KEY, keep="last")
+    rows["label"] = rows["op"].where(rows["variant"] == "", rows["op"] + "." + rows["variant"])
+    return rows.reset_index(drop=True)
+
+
+def latest(rows: pd.DataFrame, run_ids: Sequence[str]) -> pd.DataFrame:
+    """Of several runs, the row of each (case_id, backend) from the newest run; ``run_ids``: oldest first."""
+    rows = distinct(rows)
+    age = rows["run_id"].map({name: number for number, name in enumerate(run_ids)}).fillna(-1)
+    order = age.sort_values(kind="stable").index
+    return rows.loc[order].drop_duplicates(["case_id", "backend"], keep="last").reset_index(drop=True)
+
+
+def coverage(
+    rows: pd.DataFrame, by: str | Sequence[str] = ("backend",), inventory: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """Coverage and pass rate of each group of lake rows; ``by=()`` gives one line, "all".
+
+    Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped); ``judged`` (pass, imprecise, wrong,
+    error, crash, timeout, oom); ``passed`` (pass, imprecise); ``failed``; ``weak`` (judged rows whose sample a
+    constant output would have passed); ``weak_cells`` (cells whose judged samples are all weak); ``coverage`` =
+    judged/valid and ``pass_rate`` = passed/judged, NaN where the denominator is 0; then one count per status.
+
+    With the ``inventory`` of a run and ``by`` made of "vendor" and "backend" only, backends without a row get a line
+    of zeros, and ``available`` and ``reason`` are added. Raises ValueError for a column that the lake does not have.
+    """
+    keys = [by] if isinstance(by, str) else list(by)
+    rows = distinct(rows)
+    unknown = [key for key in keys if key not in rows.columns]
+    if unknown:
+        raise ValueError(f"cannot group by {', '.join(unknown)}: not a column of the lake ({', '.join(rows.columns)})")
+    table = _count(rows, keys)
+    if inventory is not None and "backend" in keys and set(keys) <= {"vendor", "backend"}:
+        table = _with_inventory(table, rows, keys, inventory)
+    return table
+
+
+def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    groups: list[Any] = [rows[key] for key in keys]
+    if not keys:
+        groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]
+    judged = rows["status"].isin(JUDGED_STATUSES)
+    ones = pd.DataFrame({status: (rows["status"] == status).astype("int64") for status in STATUSES}, index=rows.index)
+    ones["weak"] = (judged & rows["weak"]).astype("int64")
+    counts = ones.groupby(groups, observed=True, sort=True, dropna=False).sum()
+    if not keys and rows.empty:
+        counts.loc["all"] = 0
+    # A cell is weakly tested when it has judged samples and every one of them is weak.
+    cell_keys = list(dict.fromkeys([*(keys or ["run_id"]), *CELL]))
+    tested = rows.loc[judged, list(dict.fromkeys([*cell_keys, "weak"]))]
+    all_weak = tested.groupby(cell_keys, observed=True, sort=False, dropna=False)["weak"].all().rename("all_weak")
+    if keys:
+        weak_cells = all_weak.groupby(level=keys, sort=False, dropna=False).sum().reindex(counts.index, fill_value=0)
+    else:
+        weak_cells = pd.Series(int(all_weak.sum()), index=counts.index)
+    return _rates(counts.assign(weak_cells=weak_cells.astype("int64")))
+
+
+def _rates(counts: pd.DataFrame) -> pd.DataFrame:
+    """Sums and rates from the counts per status (and ``weak``, ``weak_cells`` where they are known)."""
+    table = counts.copy()
+    table["planned"] = table[list(STATUSES)].sum(axis=1)
+    table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1)
+    table["judged"] = table[JUDGED_STATUSES].sum(axis=1)
+    table["passed"] = table["pass"] + table["imprecise"]
+    table["failed"] = table[FAILED_STATUSES].sum(axis=1)
+    table["coverage"] = table["judged"] / table["valid"].where(table["valid"] > 0)
+    table["pass_rate"] = table["passed"] / table["judged"].where(table["judged"] > 0)
+    return table[[*COUNTS, "coverage", "pass_rate", *STATUSES]]
+
+
+def backends_of(inventory: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """The backends an inventory speaks of: name → vendor, available, reason, runtime_version, device, nodes."""
+    backends = (inventory or {}).get("backends") or {}
+    return {str(name): dict(said or {}) for name, said in backends.items()}
+
+
+def unavailable(inventory: Mapping[str, Any] | None) -> pd.DataFrame:
+    """Backends that no node offers: index ``backend``, columns ``vendor`` and ``reason``."""
+    lines = [
+        (name, str(said.get("vendor") or ""), str(said.get("reason") or NO_REASON))
+        for name, said in sorted(backends_of(inventory).items())
+        if not said.get("available")
+    ]
+    return pd.DataFrame(lines, columns=["backend", "vendor", "reason"]).set_index("backend")
+
+
+def _with_inventory(
+    table: pd.DataFrame, rows: pd.DataFrame, keys: list[str], inventory: Mapping[str, Any]
+) -> pd.DataFrame:
+    said = backends_of(inventory)
+    seen = set(rows["backend"])
+    extra = [
+        {"backend": name, "vendor": str(what.get("vendor") or "")} for name, what in said.items() if name not in seen
+    ]
+    if extra:
+        index = pd.DataFrame(extra).set_index(keys).index
+        zeros = pd.DataFrame(0, index=index, columns=[*STATUSES, "weak", "weak_cells"], dtype="int64")
+        table = pd.concat([table, _rates(zeros)]).sort_index()
+    names = table.index.get_level_values("backend")
+    return table.assign(
+        available=[name not in said or bool(said[name].get("available")) for name in names],
+        reason=[str(said.get(name, {}).get("reason") or "") for name in names],
+    )
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The lines of a table as dicts by column name."""
+    return [dict(zip(map(str, line), line.values(), strict=True)) for line in table.to_dict("records")]
+
+
+def _worst(counts: pd.DataFrame) -> pd.Series:
+    worst = pd.Series("", index=counts.index, dtype=object)
+    for status in reversed(SEVERITY):
+        worst = worst.mask(counts[status] > 0, status)
+    return worst
+
+
+def cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every square of the matrix: index (label, backend), all dtypes and samples of an op on a backend together.
+
+    ``worst`` is the most severe status of the square, ``weakly_tested`` says that all its judged samples are weak;
+    the counts and rates are those of ``coverage``. ``cell_matrix(rows)["worst"].unstack()`` is op × backend.
+    """
+    table = _count(distinct(rows), ["label", "backend"])
+    table.insert(0, "worst", _worst(table))
+    table.insert(1, "weakly_tested", (table["judged"] > 0) & (table["weak"] == table["judged"]))
+    return table
+
+
+def worst_matrix(rows: pd.DataFrame, inventory: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """op × backend of the worst status; "" where nothing was planned, "unavailable" below a missing backend."""
+    matrix = cell_matrix(rows)["worst"].unstack("backend").fillna("")
+    for name in unavailable(inventory).index:
+        if name not in matrix.columns:
+            matrix[name] = "unavailable"
+    return matrix.sort_index(axis=1)
+
+
+def vendor_by_dtype(rows: pd.DataFrame) -> pd.DataFrame:
+    """Coverage of each (vendor, dtype); ``["pass_rate"].unstack()`` is vendor × dtype."""
+    return coverage(rows, by=("vendor", "dtype"))
+
+
+def status_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows per status and backend, with their sum; index (vendor, backend)."""
+    table = coverage(rows, by=("vendor", "backend"))
+    return table[[*STATUSES, "planned"]]
+
+
+def reproduce_command(run_id: str, case_id: str, backend: str) -> str:
+    """The command that runs one row again, quoted for a POSIX shell."""
+    what = f"{run_id}:{case_id}:{backend}".replace("'", "'\"'\"'")
+    return f"python -m farm.reproduce '{what}'"
+
+
+def findings(
+    rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str] | None = None
+) -> pd.DataFrame:
+    """The worst row of each cell (check, op, variant, dtype, backend) that did not pass, most severe first.
+
+    Within a status, rows without error units (a shape, a dtype, a misplaced NaN) come before the largest error
+    units. ``samples`` is the number of the cell's rows in that status, ``planned`` of all its rows; ``reproduce`` is
+    the command that shows it. ``statuses``: keep these only (default: all but ``pass``). ``limit``: None for all.
+    """
+    columns = [
+        "status", *CELL, "sample", "samples", "planned", "kind", "stage", "error_type", "error", "error_units",
+        "max_ulp", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement", "run_id",
+        "case_id", "reproduce",
+    ]
+    rows = distinct(rows)
+    wanted = [status for status in (SEVERITY if statuses is None else statuses) if status != "pass"]
+    planned = rows.groupby(CELL, sort=False)["status"].size().rename("planned")
+    rows = rows[rows["status"].isin(wanted)]
+    rows = rows.assign(
+        rank=rows["status"].map({status: rank for rank, status in enumerate(SEVERITY)}).astype("int64"),
+        size=-rows["error_units"].fillna(math.inf),
+        samples=rows.groupby([*CELL, "status"], sort=False)["status"].transform("size"),
+    )
+    rows = rows.sort_values(["rank", "size", "op", "variant", "dtype", "backend"], kind="stable").drop_duplicates(CELL)
+    if limit is not None:
+        rows = rows.head(limit)
+    rows = rows.join(planned, on=CELL)
+    commands = [
+        reproduce_command(*key) for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
+    ]
+    rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
+    return rows[columns].reset_index(drop=True)

@@ -1,0 +1,222 @@
+"""Report as one self-contained HTML page: the heat map, from every square down to its samples."""
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from farm.report.coverage import (
+    FAILED_STATUSES,
+    FINDING_STATUSES,
+    JUDGED_STATUSES,
+    NOT_VALID_STATUSES,
+    SEVERITY,
+    distinct,
+    findings,
+    records,
+    vendor_by_dtype,
+)
+from farm.report.words import DASH, backend_lines, headline, how_much, percent
+
+#: Passing rows embedded per square; the page says how many were left out.
+PASS_ROWS_PER_SQUARE = 8
+#: Characters of all error texts together; longer ones are cut so that the page stays small.
+ERROR_BUDGET = 3_000_000
+ERROR_LENGTH = 4_000
+FINDINGS = 40
+
+#: A sign for each status, so that colour is not the only signal.
+SIGNS = {
+    "pass": "P", "imprecise": "I", "wrong": "W", "error": "E", "crash": "C", "timeout": "T", "oom": "M", "lost": "L",
+    "fallback": "F", "unsupported": "U", "unavailable": "N", "invalid": "X", "vacuous": "V", "skipped": "S",
+}
+_METRICS = ["error_units", "max_ulp", "max_diff", "max_rel", "rmse", "noise_floor", "prepare_ms", "build_ms", "run_ms"]
+_WHOLE = ["mismatched", "numel", "sample", "seed", "attempts"]
+_WORDS = [
+    "run_id", "check", "op", "variant", "dtype", "status", "kind", "stage", "error_type", "error", "shapes",
+    "placement", "oracle", "policy", "compute_precision", "flags", "device", "node", "digest", "runtime_version",
+    "driver_version",
+]
+
+
+def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
+    """The page of a run as text: no network, no script but its own (a content security policy says so).
+
+    ``rows``: lake rows; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all embedded, passing
+    ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
+    """
+    rows = distinct(rows)
+    here = Path(__file__).parent
+    script = (here / "page.js").read_text(encoding="utf-8")
+    style = (here / "page.css").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(here), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(percent=percent, signs=SIGNS)
+    found = findings(rows, limit=None, statuses=FINDING_STATUSES)
+    vendors = vendor_by_dtype(rows)
+    return environment.get_template("page.html.j2").render(
+        script=Markup(script), style=Markup(style), script_hash=_hash(script), style_hash=_hash(style),
+        data=Markup(script_json(payload(rows, run))),
+        run=run, run_id=str(run.get("run_id") or DASH), name=str(run.get("name") or ""),
+        headline=headline(rows, run), started=moment(run.get("started_at")), finished=moment(run.get("finished_at")),
+        versions=_lines(run.get("versions")), config=_pretty(run.get("config")),
+        backends=backend_lines(rows, run), occurring=[name for name in SEVERITY if (rows["status"] == name).any()],
+        dtypes=sorted(set(rows["dtype"])), vendors=sorted(set(rows["vendor"])),
+        by_dtype={key: line for key, line in zip(vendors.index, records(vendors), strict=True)},
+        findings=[{**line, "how_much": how_much(line)[:300]} for line in records(found.head(FINDINGS))],
+        finding_count=len(found),
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _pretty(config: Any) -> str:
+    return config if isinstance(config, str) else json.dumps(config, indent=1, default=str) if config else ""
+
+
+def _lines(versions: Any) -> list[tuple[str, str]]:
+    if isinstance(versions, Mapping):
+        return [(str(name), str(version)) for name, version in versions.items()]
+    return [("", str(versions))] if versions else []
+
+
+def moment(value: Any) -> str:
+    """A point in time as the page shows it: text as it is, seconds since 1970 as UTC, "–" for none."""
+    if value is None or value == "":
+        return DASH
+    if isinstance(value, int | float):
+        return datetime.datetime.fromtimestamp(value, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return str(value)
+
+
+def script_json(value: Any) -> str:
+    """JSON that is inert inside a <script> element: it holds no <, > or &."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page's script works on: backends, ops, exact counts per cell and the embedded rows, as columns."""
+    rows = distinct(rows)
+    backends = _backends(rows, run)
+    ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
+    counts = (
+        rows.assign(weak=rows["weak"].astype("int64"))
+        .groupby(["label", "backend", "check", "dtype", "status"], sort=True)["weak"].agg(["size", "sum"]).reset_index()
+    )
+    kept = embedded(rows)
+    order = {name: place for place, name in enumerate(ops["label"])}
+    places = {line["name"]: place for place, line in enumerate(backends)}
+    columns = {
+        "label": column(kept["label"].map(order).tolist()),
+        "backend": column(kept["backend"].map(places).tolist()),
+        **{name: column(kept[name].tolist()) for name in _WORDS},
+        **{name: column(_numbers(kept[name])) for name in _METRICS},
+        **{name: column(_whole(kept[name])) for name in _WHOLE},
+        "weak": column(kept["weak"].astype(int).tolist()),
+        "case_id": column(_case_ids(kept)),
+    }
+    return {
+        "run_id": str(run.get("run_id") or ""),
+        "statuses": [[status, SIGNS[status]] for status in SEVERITY],
+        "judged": JUDGED_STATUSES, "failed": FAILED_STATUSES, "not_valid": NOT_VALID_STATUSES,
+        "backends": backends,
+        "ops": ops["label"].tolist(), "catalogs": column(ops["catalog"].tolist()),
+        "cells": {
+            "length": len(counts),
+            "columns": {
+                "label": column(counts["label"].map(order).tolist()),
+                "backend": column(counts["backend"].map(places).tolist()),
+                **{name: column(counts[name].tolist()) for name in ("check", "dtype", "status")},
+                "rows": column(counts["size"].tolist()),
+                "weak": column(counts["sum"].tolist()),
+            },
+        },
+        "rows": {"length": len(kept), "columns": columns},
+        "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
+    }
+
+
+def _backends(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    lines: dict[str, dict[str, Any]] = {}
+    for line in backend_lines(rows, run):
+        if line["backend"]:  # a backend whose rows name two vendors keeps the first
+            reason = line["reason"] if line["missing"] else ""
+            one = {"name": line["backend"], "vendor": line["vendor"], "unavailable": reason}
+            lines.setdefault(line["backend"], one)
+    return list(lines.values())
+
+
+def embedded(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows a page holds, sorted by square and severity: all that did not pass, the worst of those that did."""
+    rank = rows["status"].map({status: place for place, status in enumerate(SEVERITY)})
+    rows = rows.assign(rank=rank.astype("int64"), size=-rows["error_units"].fillna(0.0))
+    rows = rows.sort_values(["label", "backend", "rank", "size", "dtype", "sample"], kind="stable")
+    passed = rows["status"] == "pass"
+    place = passed.groupby([rows["label"], rows["backend"]], sort=False).cumsum()
+    rows = rows[~passed | (place <= PASS_ROWS_PER_SQUARE)]
+    # Many long error texts would make the page slow; the lake keeps them whole.
+    texts = rows["error"][rows["error"] != ""].drop_duplicates()
+    length = ERROR_LENGTH
+    while length > 200 and int(texts.str.len().clip(upper=length).sum()) > ERROR_BUDGET:
+        length //= 2
+    if len(texts) and int(texts.str.len().max()) > length:
+        note = f"\n[… cut after {length} characters; the lake has the whole text]"
+        cut = rows["error"].str[:length] + note
+        rows = rows.assign(error=rows["error"].where(rows["error"].str.len() <= length, cut))
+    return rows.reset_index(drop=True)
+
+
+def _case_ids(rows: pd.DataFrame) -> list[str | None]:
+    """case_id where it is not check/op[.variant]/dtype/sample[@seed], which the page puts together by itself."""
+    sample, seed = (pd.Series(_whole(rows[name]), index=rows.index, dtype=object) for name in ("sample", "seed"))
+    made = rows["check"] + "/" + rows["label"] + "/" + rows["dtype"] + "/" + sample.map(str)
+    made = made + seed.map(lambda value: f"@{value}" if value else "")
+    return [None if same else text for text, same in zip(rows["case_id"], made == rows["case_id"], strict=True)]
+
+
+def _numbers(values: pd.Series) -> list[Any]:
+    # Six digits are what anyone reads; JSON has no infinity.
+    return [
+        None if math.isnan(value) else float(f"{value:.6g}") if math.isfinite(value) else str(value)
+        for value in values.to_numpy(dtype="float64").tolist()
+    ]
+
+
+def _whole(values: pd.Series) -> list[int | None]:
+    values = pd.to_numeric(values, errors="coerce")
+    return [None if missing else int(value) for value, missing in zip(values, values.isna(), strict=True)]
+
+
+def column(values: list[Any]) -> dict[str, Any]:
+    """A column in its shortest form, which ``page.js`` undoes.
+
+    {"c": value}: the same everywhere; {"v": values}; {"d": distinct values, "i": an index each} or, where equal values
+    stand together, {"d": distinct values, "r": [index, repeats, index, repeats, …]}.
+    """
+    places: dict[Any, int] = {}
+    codes = np.array([places.setdefault(value, len(places)) for value in values], dtype="int64")
+    known = list(places)
+    if len(known) == 1:
+        return {"c": known[0]}
+    if not values or len(known) > len(values) / 2 and not isinstance(values[0], str):
+        return {"v": values}
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    if 2 * len(starts) < len(codes):
+        repeats = np.diff(starts, append=len(codes))
+        return {"d": known, "r": np.column_stack([codes[starts], repeats]).ravel().tolist()}
+    return {"d": known, "i": codes.tolist()}

@@ -1,0 +1,119 @@
+"""Report on the terminal: coverage tables, what is unavailable, the worst findings."""
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from farm.report.coverage import FINDING_STATUSES, SEVERITY, coverage, distinct, findings, records
+from farm.report.words import DASH, backend_lines, headline, how_much, percent, plain
+
+_STYLE = {
+    "crash": "bold red", "timeout": "bold red", "oom": "bold red", "wrong": "red", "error": "magenta",
+    "lost": "bold red", "imprecise": "yellow", "fallback": "cyan",
+}
+
+
+def _text(value: Any, style: str = "", length: int = 0) -> Text:
+    # Text objects are not searched for rich's [markup].
+    return Text(plain(value, length), style=style)
+
+
+def coverage_table(rows: pd.DataFrame, run: Mapping[str, Any]) -> Table:
+    """The table per vendor and backend; an unavailable backend is a grey line without numbers."""
+    table = Table(title="Coverage by vendor and backend", title_justify="left", pad_edge=False)
+    for name in ("vendor", "backend", "device, version"):
+        table.add_column(name, overflow="fold")
+    for name in ("coverage (judged/valid)", "pass rate (passed/judged)"):
+        table.add_column(name, justify="right", min_width=18)
+    table.add_column("counts by status")
+    for line in backend_lines(rows, run):
+        device = ", ".join(text for text in (line["device"], line["runtime_version"]) if text)
+        if line["missing"]:
+            cells: list[Any] = [DASH, DASH, _text(f"unavailable: {line['reason']}")]
+            style = "bright_black"
+        else:
+            cells = _rates_and_counts(line)
+            style = "bold" if not line["backend"] else ""
+        table.add_row(
+            _text(line["vendor"] or DASH), _text(line["backend"] or "all"), _text(device or DASH), *cells,
+            style=style,
+        )
+    return table
+
+
+def _rates_and_counts(line: Mapping[str, Any]) -> list[Any]:
+    counts = Text()
+    for status in SEVERITY:
+        if line[status]:
+            counts.append(" · " if counts else "").append(f"{status} {int(line[status])}", style=_STYLE.get(status, ""))
+    if line["weak_cells"]:
+        counts.append(f" (weakly tested cells: {int(line['weak_cells'])})")
+    return [
+        percent(line["judged"], line["valid"]), percent(line["passed"], line["judged"]),
+        counts or DASH,
+    ]
+
+
+def grouped_table(rows: pd.DataFrame, by: str, limit: int = 50) -> Table:
+    """Coverage per value of one column, those with the most failures first."""
+    result = coverage(rows, by=by)
+    result = result.sort_values(["failed", "planned"], ascending=False, kind="stable")
+    title = f"Coverage by {by}" + (f", {limit} of {len(result)}" if len(result) > limit else "")
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    table.add_column(by, overflow="fold")
+    for name in ("coverage (judged/valid)", "pass rate (passed/judged)"):
+        table.add_column(name, justify="right", min_width=18)
+    table.add_column("counts by status")
+    for line in records(result.head(limit).reset_index()):
+        table.add_row(_text(line[by] or DASH), *_rates_and_counts(line))
+    return table
+
+
+def findings_table(found: pd.DataFrame, total: int) -> Table:
+    """The findings of ``farm.report.findings``, each with the command that reproduces it."""
+    title = f"Worst findings, {len(found)} of {total} cells" if total > len(found) else f"Findings: {total} cells"
+    table = Table(title=title, title_justify="left", pad_edge=False, show_lines=False)
+    for name in ("status", "what", "how much"):
+        table.add_column(name, overflow="fold")
+    for line in records(found):
+        label = f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]
+        what = Text(plain(f"{label} {line['dtype']} on {line['backend']}"), style="bold")
+        what.append(f"  {line['samples']} of {line['planned']} samples\n", style="not bold")
+        what.append(plain(line["reproduce"]), style="bright_black not bold")
+        table.add_row(_text(line["status"], _STYLE.get(line["status"], "")), what, _text(how_much(line), length=300))
+    return table
+
+
+def _width() -> int | None:
+    # Files and pipes have no width; 80 columns would break every name.
+    return None if sys.stdout.isatty() else max(180, shutil.get_terminal_size((180, 50)).columns)
+
+
+def print_coverage(
+    rows: pd.DataFrame, run: Mapping[str, Any], by: str = "backend", limit: int = 10, console: Console | None = None
+) -> None:
+    """Print the coverage of a run: the table per vendor and backend, ``by`` another column as well, and findings.
+
+    ``rows``: lake rows of the run; ``run``: its ``_run.json`` as a dict; ``limit``: the number of findings.
+    """
+    console = console or Console(width=_width(), highlight=False)
+    rows = distinct(rows)
+    for line in headline(rows, run):
+        console.print(_text(line))
+    console.print(coverage_table(rows, run))
+    if by != "backend":
+        console.print(grouped_table(rows, by))
+    found = findings(rows, limit=None, statuses=FINDING_STATUSES)
+    if len(found):
+        console.print(findings_table(found.head(limit), len(found)))
+    elif len(rows):
+        console.print("No findings: nothing failed, was imprecise or fell back.")
+
+

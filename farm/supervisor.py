@@ -1,0 +1,294 @@
+"""The Ray task that owns one child process: runs a job's work in it, survives its deaths, assigns the blame."""
+from __future__ import annotations
+
+import collections
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from farm.child_process import ChildProcess, Death, Limits, default_python
+from farm.lake import SCHEMA, to_batch
+from tasks import verdict
+from tasks.model import Group, Status
+from tasks.prepare import PreparedGroup
+from tasks.runner import sample_columns
+
+#: Seconds and rows after which collected rows are handed on.
+CHUNK_S, CHUNK_ROWS = 0.1, 1000
+#: Children kept alive between the tasks of one worker, the least recently used ended first.
+POOL_SIZE = 3
+#: Deaths of a child in a row, without a case in flight, after which its backend is given up.
+STRIKES = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """Work for one supervisor. kind: "prepare", "export" or "batch".
+
+    items: dicts of the child's command of that kind (`tasks.child`), plain JSON. For a batch an item also has
+    "group" (fields of Group) and "attempts" (number of earlier losses, by place). backend: BackendSpec as JSON.
+    """
+
+    kind: str
+    name: str
+    items: list[dict[str, Any]]
+    cache: str
+    limits: Limits
+    backend: dict[str, Any] | None = None
+    policy: str = "error_units"
+    run_id: str = ""
+    check: str = "forward"
+    payload: bytes | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+
+#: Children of this process by what they serve. A worker process runs one task at a time, so it needs no lock.
+_pool: collections.OrderedDict[tuple[Any, ...], tuple[ChildProcess, dict[str, Any]]] = collections.OrderedDict()
+
+
+GetChild = Callable[[Job], "tuple[ChildProcess, dict[str, Any]] | Death"]
+
+
+def _key(job: Job) -> tuple[Any, ...]:
+    visible = tuple(os.environ.get(v, "") for v in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR"))
+    return (job.kind if job.backend is None else str(sorted(job.backend.items())), job.policy, job.limits, visible)
+
+
+def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
+    """A living child for the job, from the pool or new, with the answer to its hello."""
+    key = _key(job)
+    if key in _pool:
+        _pool.move_to_end(key)
+        if _pool[key][0].alive():
+            return _pool[key]
+        _drop(key)
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(Path(job.cache) / "inductor"), **job.env}
+    child = ChildProcess(default_python(), job.limits, env)
+    # An import is not a case: it has a bound of its own.
+    answer = child.ask({"do": "hello", "backend": job.backend, "policy": job.policy}, deadline_s=max(120.0, job.limits.deadline_s))
+    if isinstance(answer, Death):
+        child.close()
+        return answer
+    _pool[key] = (child, answer)
+    while len(_pool) > POOL_SIZE:
+        _drop(next(iter(_pool)))
+    return _pool[key]
+
+
+def _drop(key: tuple[Any, ...]) -> None:
+    _pool.pop(key)[0].close()
+
+
+def close_children() -> None:
+    """End every child of this process."""
+    while _pool:
+        _drop(next(iter(_pool)))
+
+
+def run_job(job: Job, get_child: GetChild | None = None) -> Iterator[dict[str, Any]]:
+    """Do a job in a child from ``get_child`` (by default this process's pool of child processes); yields messages for the dispatcher:
+
+    {"rows": Arrow IPC stream, "done": [case numbers], "busy_ms": …} of a batch; {"number", "key", "samples"} of a
+    prepared group; {"number", "path"} of an exported one; {"number", "failed": Failure fields} of a group that
+    cannot be had.
+    """
+    get = get_child or _child
+    yield from _run_batch(job, get) if job.kind == "batch" else _run_groups(job, get)
+
+
+def _run_groups(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
+    """Prepare or export: a sample that kills the child is remembered as bad and its group done again."""
+    items = [dict(item) for item in job.items]
+    done: set[int] = set()
+    strikes = 0
+    while len(done) < len(items):
+        got = get_child(job)
+        death: Death | None = got if isinstance(got, Death) else None
+        if not isinstance(got, Death):
+            command = {"do": job.kind, "items": items, "cache": job.cache, "skip": sorted(done)}
+            for message in got[0].call(command):
+                if isinstance(message, Death):
+                    death = message
+                elif "end" not in message:
+                    done.add(message["number"])
+                    strikes = 0
+                    yield message
+        if death is None:
+            _recycle(job)
+            continue
+        _forget(job)
+        number = death.number
+        if number < 0 or number in done or death.stage == "idle":
+            strikes += 1
+            if strikes < STRIKES:
+                continue
+            for number in set(range(len(items))) - done:
+                yield {"number": number, "failed": _failure(job.kind, death)}
+            return
+        bad = items[number].setdefault("bad", {})
+        if len(bad) >= STRIKES:
+            done.add(number)
+            yield {"number": number, "failed": _failure(job.kind, death)}
+        elif job.kind == "prepare":
+            bad[str(death.span)] = _failure(job.kind, death)
+        else:
+            bad[str(death.span)] = f"not exported: {death.text}"
+
+
+def _failure(kind: str, death: Death) -> dict[str, str]:
+    what = "reference" if kind == "prepare" else "export"
+    return {"status": "invalid", "stage": what, "error_type": death.kind, "error": f"while making the {what}: {death.text}"}
+
+
+def _forget(job: Job) -> None:
+    key = _key(job)
+    if key in _pool:
+        _drop(key)
+
+
+def _recycle(job: Job) -> None:
+    """Replace a child that has grown: nobody is to blame, the next batch starts afresh."""
+    key = _key(job)
+    if key in _pool and _pool[key][0].resident() > job.limits.recycle_bytes:
+        _drop(key)
+
+
+@dataclass
+class _Batch:
+    """Bookkeeping of one batch: which case is which, what is done, how often each was started."""
+
+    job: Job
+    cases: list[tuple[dict[str, Any], int]] = field(default_factory=list)  # (item, place) by case number
+    labels: list[str] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+    solo: set[int] = field(default_factory=set)
+    attempts: collections.Counter[int] = field(default_factory=collections.Counter)
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for item in self.job.items:
+            for place in item["places"]:
+                self.attempts[len(self.cases)] = item.get("attempts", {}).get(str(place), 0)
+                self.cases.append((item, place))
+                self.labels.append(Group(**item["group"]).label)
+
+    @property
+    def left(self) -> list[int]:
+        return [n for n in range(len(self.cases)) if n not in self.done]
+
+    def dead(self, death: Death) -> list[dict[str, Any]]:
+        """Rows that a death settles: one case's, or none if it has to be found out first."""
+        left = self.left
+        if death.span > 1:
+            # Several were built in one go: once more, each by itself.
+            together = [n for n in left if self.labels[n] == self.labels[death.number]]
+            self.solo |= set(together)
+            for n in together:
+                self.attempts[n] += 1
+            return []
+        return [self.settle(death.number, death.status, death.kind, death.stage, death.kind, death.text)]
+
+    def settle(self, number: int, status: str, kind: str, stage: str, error_type: str, error: str) -> dict[str, Any]:
+        """The row of a case that its child could not write."""
+        item, place = self.cases[number]
+        sample = PreparedGroup(Path(item["pack"])).samples[place]
+        return {
+            "number": number, **sample_columns(sample), "status": status, "kind": kind, "stage": stage,
+            "error_type": error_type, "error": error, "policy": verdict.load(self.job.policy).id, "started_at": time.time(),
+        }  # fmt: skip
+
+
+def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
+    batch = _Batch(job)
+    out = _Rows(batch)
+    strikes = 0
+    while batch.left:
+        got = get_child(job)
+        death = got if isinstance(got, Death) else None
+        if not isinstance(got, Death):
+            child, batch.info = got
+            if "unavailable" in batch.info:
+                for number in batch.left:
+                    out.add(batch.settle(number, Status.UNAVAILABLE.value, "", "", "", batch.info["unavailable"]))
+                yield out.flush()
+                return
+            command = {
+                "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
+                "items": [{k: item.get(k) for k in ("pack", "places", "form")} for item in job.items],
+            }  # fmt: skip
+            for message in child.call(command):
+                if isinstance(message, Death):
+                    death = message
+                elif "end" in message:
+                    out.cpu_s = message["end"].get("cpu_s", 0.0)
+                else:
+                    strikes = 0
+                    out.add(message)
+                    if out.due():
+                        yield out.flush()
+        if death is None:
+            if batch.left or not child.alive():
+                _forget(job)  # the runner asked to be replaced: its device is unusable
+            _recycle(job)
+            continue
+        _forget(job)
+        if death.number < 0 or death.number in batch.done or death.stage == "idle":
+            strikes += 1
+            if strikes >= STRIKES:
+                story = f"{STRIKES} processes died before their first case: {death.text}"
+                for number in batch.left:
+                    out.add(batch.settle(number, Status.UNAVAILABLE.value, "", death.stage, death.kind, story))
+            continue
+        for row in batch.dead(death):
+            out.add(row)
+        yield out.flush()
+    if out.rows:
+        yield out.flush()
+
+
+class _Rows:
+    """Rows collected until they are due, then handed on as Arrow with the columns the batch decides."""
+
+    def __init__(self, batch: _Batch) -> None:
+        self.batch, self.since, self.cpu_s = batch, time.monotonic(), 0.0
+        self.rows: list[dict[str, Any]] = []
+        self.node = socket.gethostname()
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.batch.done.add(row["number"])
+        self.rows.append(row)
+
+    def due(self) -> bool:
+        return len(self.rows) >= CHUNK_ROWS or time.monotonic() - self.since > CHUNK_S
+
+    def flush(self) -> dict[str, Any]:
+        """Message of the collected rows: Arrow IPC bytes, the case numbers they settle, counts by status."""
+        rows, self.rows, self.since = self.rows, [], time.monotonic()
+        batch, job, info = self.batch, self.batch.job, self.batch.info
+        for row in rows:
+            row["attempts"] = batch.attempts[row["number"]] + 1
+        constant = run_columns(job.run_id, job.check, job.backend or {}, info) | {"node": self.node}
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+            writer.write_batch(to_batch(rows, constant))
+        busy = sum((r.get("build_ms") or 0.0) + (r.get("run_ms") or 0.0) for r in rows)
+        return {
+            "rows": sink.getvalue().to_pybytes(), "done": [r["number"] for r in rows], "busy_ms": busy,
+            "status": dict(collections.Counter(r["status"] for r in rows)),
+            "times": [(r.get("build_ms") or 0.0, r.get("run_ms") or 0.0) for r in rows],
+        }  # fmt: skip
+
+
+def run_columns(run_id: str, check: str, backend: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
+    """Columns that are the same in all rows of a backend in a run. ``info``: its answer to hello."""
+    columns = {"run_id": run_id, "check": check, "backend": backend.get("name", "")}
+    columns |= {name: info.get(name, "") for name in ("vendor", "device", "runtime_version", "driver_version")}
+    if info.get("compute_precision"):
+        columns["compute_precision"] = info["compute_precision"]
+    return columns

@@ -1,0 +1,100 @@
+"""torch.compile with inductor on a torch device; a case counts only if inductor generated a kernel for it."""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from tasks import torch_tree
+from tasks.backends.torch_eager import TorchEager
+from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
+
+
+class Inductor(TorchEager):
+    joint = True
+
+    def probe(self) -> RuntimeInfo:
+        # One compiler process per child: the farm's slots are the parallelism.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        info = super().probe()
+        import shutil
+
+        if self.target == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "g++"))):
+            raise Unavailable("inductor needs a C++ compiler: none of $CXX, g++, clang++ is on PATH")
+        if self.target != "cpu":
+            import importlib.util
+
+            if importlib.util.find_spec("triton") is None:
+                raise Unavailable("inductor needs triton on this device: it is not installed")
+        return info
+
+    def build(self, form: Form) -> Program:
+        built = self._compile([form])
+        return built[0]
+
+    def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
+        """One graph of all samples: one compiler call instead of one each.
+
+        Sample by sample if that fails, or if it cannot be told which of them the kernels belong to.
+        """
+        if len(forms) > 1:
+            try:
+                return list(self._compile(forms))
+            except Exception:  # which sample it was, the single builds tell
+                pass
+        return super().build_all(forms)
+
+    def _compile(self, forms: Sequence[Form]) -> list[Program]:
+        import torch
+        from torch._dynamo.utils import counters
+        from torch._inductor import metrics
+
+        calls = [form.call for form in forms]
+        if any(getattr(call, "__code__", None) and "wrapper_set_seed" in call.__code__.co_names for call in calls if call):
+            raise Fallback("graph break: the op seeds the random generator")
+        torch._dynamo.reset()
+        metrics.reset()
+        counters.clear()
+
+        def joint(bundle: list[Any]) -> list[Any]:
+            return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, bundle)]  # type: ignore[misc]
+
+        compiled = torch.compile(joint, fullgraph=True, dynamic=False)
+        with torch.no_grad():
+            try:
+                compiled([self.arguments(form) for form in forms])  # compiles
+            except torch._dynamo.exc.Unsupported as error:
+                raise Fallback("graph break: " + str(error).strip().splitlines()[0]) from None
+        kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
+        if 0 < kernels < len(forms):
+            raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")
+        fallback = None
+        if not graphs:
+            fallback = "no graph was compiled"
+        elif not kernels:
+            fallback = "no kernel was generated: the graph calls ATen"
+        results: list[Any] = []
+
+        def run_all() -> list[Any]:
+            if not results:
+                with torch.no_grad():
+                    results.extend(compiled([self.arguments(form) for form in forms]))
+            return results
+
+        flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")
+
+        def program(i: int) -> Program:
+            made = Program(run=lambda: [], placement=f"inductor {self.target}", fallback=fallback, flags=flags)
+
+            def run() -> Sequence[Any]:
+                out = list(torch_tree.leaves(run_all()[i]))
+                if self.target != "cpu" and made.fallback is None:
+                    self._placed(out, made)
+                return [torch_tree.output(torch_tree.dense(x)) for x in out]
+
+            made.run = run
+            return made
+
+        return [program(i) for i in range(len(forms))]
+
+

@@ -1,0 +1,159 @@
+"""The "onnx" form as every runtime that takes it needs it: input names, values, element types, packed bytes."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tasks.model import Form, np_dtype
+from tasks.tree import TensorSpec, spec_of
+
+#: y = x + x on two float32 (IR 7, opset 13): what a probe runs to see whether a device works at all.
+PROBE_MODEL = (
+    b'\x08\x07:9\n\x0e\n\x01x\n\x01x\x12\x01y"\x03Add\x12\x05probeZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x02'
+    b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x02B\x04\n\x00\x10\r"
+)
+
+#: TensorProto.DataType of the farm's dtype names (onnx.proto; the numbers never change).
+ELEMENT_TYPE: dict[str, int] = {
+    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "str": 8, "bool": 9,
+    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
+    "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19, "float8_e5m2fnuz": 20, "uint4": 21, "int4": 22,
+    "float4_e2m1fn": 23, "float8_e8m0fnu": 24, "uint2": 25, "int2": 26,
+}
+
+#: Dtypes that numpy has by itself (an ml_dtypes dtype may claim a kind of numpy's, so names decide).
+NATIVE = frozenset(
+    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+     "complex64", "complex128")
+)  # fmt: skip
+
+#: Bits of the dtypes that ONNX packs several to a byte, lowest bits first (ml_dtypes keeps one to a byte).
+PACKED_BITS = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "uint2": 2, "int2": 2}
+
+
+def input_values(form: Form) -> list[Any]:
+    """The values of the graph's inputs, in the graph's order.
+
+    Each is an array (C-contiguous, in the dtype of the form's array), a list of them for a sequence, or None for
+    an empty optional. ``form.args`` is a tree over ``form.arrays`` with one node per graph input, as `TensorSpec`s
+    or as `tasks.tree.encode` writes them; without it every array is one input. Raises ValueError for a form
+    without a model, TypeError for any other node.
+    """
+    if form.model is None:
+        raise ValueError(f"{form.op}: the onnx form holds no model")
+    if form.args is None:
+        return [contiguous(x) for x in form.arrays]
+    values = _value(form.args, form)
+    if not isinstance(values, list):
+        raise TypeError(f"{form.op}: the arguments of an ONNX graph are a list with one node per input")
+    return values
+
+
+def _value(node: Any, form: Form) -> Any:
+    if node is None:
+        return None
+    if isinstance(node, dict) and node.get("$") == "tensor":
+        node = spec_of(node)
+    elif isinstance(node, dict) and node.get("$") == "tuple":
+        node = node["v"]
+    if isinstance(node, TensorSpec):
+        if node.layout != "strided":
+            raise TypeError(f"{form.op}: an ONNX graph takes no tensor of layout {node.layout}")
+        return contiguous(node.view(form.arrays[node.id]))
+    if isinstance(node, (list, tuple)):
+        return [_value(x, form) for x in node]
+    raise TypeError(f"{form.op}: an input of an ONNX graph is a tensor, a list or None, not {type(node).__name__}")
+
+
+def graph_inputs(model: bytes) -> list[str]:
+    """Names of the inputs of a serialized ModelProto that have no default (initializer), in the graph's order.
+
+    Read from the protobuf's bytes, because a runtime may drop unused inputs and an environment need not have
+    onnx. Field numbers of onnx.proto: ModelProto.graph 7; GraphProto.initializer 5, input 11; TensorProto.name
+    8; ValueInfoProto.name 1. Raises ValueError for damaged bytes.
+    """
+    graph = next((x for number, x in _fields(memoryview(model)) if number == 7), memoryview(b""))
+    names: list[str] = []
+    defaults = set()
+    for number, message in _fields(graph):
+        if number in (5, 11):
+            wanted = 8 if number == 5 else 1
+            name = next((bytes(x).decode() for n, x in _fields(message) if n == wanted), "")
+            if number == 5:
+                defaults.add(name)
+            else:
+                names.append(name)
+    return [name for name in names if name not in defaults]
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Number and bytes of every length-delimited field of a protobuf message."""
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            key, at = _varint(data, at)
+            kind = key & 7
+            if kind == 2:
+                size, at = _varint(data, at)
+                if at + size > end:
+                    raise ValueError("the model is truncated")
+                yield key >> 3, data[at : at + size]
+                at += size
+            elif kind == 0:
+                _, at = _varint(data, at)
+            elif kind in (1, 5):
+                at += 8 if kind == 1 else 4
+            else:
+                raise ValueError(f"the model is no protobuf (wire type {kind})")
+    except IndexError:
+        raise ValueError("the model is truncated") from None
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """``array`` itself if it is C-contiguous, else a copy (np.ascontiguousarray would make a scalar 1-d)."""
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def pack(array: np.ndarray) -> np.ndarray:
+    """Bytes of a low-bit array (any shape, one element to a byte) as ONNX packs them: 1-d uint8."""
+    bits = PACKED_BITS[array.dtype.name]
+    per_byte = 8 // bits
+    flat = array.reshape(-1).view(np.uint8) & ((1 << bits) - 1)
+    padded = np.zeros(-(-flat.size // per_byte) * per_byte, dtype=np.uint8)
+    padded[: flat.size] = flat
+    shifts = np.arange(per_byte, dtype=np.uint8) * bits
+    return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
+
+
+def unpack(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Inverse of `pack`: ``raw`` is 1-d uint8; returns an ml_dtypes array of ``shape``."""
+    bits = PACKED_BITS[dtype]
+    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
+    size = int(np.prod(shape, dtype=np.int64))
+    codes = ((raw[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:size]
+    return codes.view(np_dtype(dtype)).reshape(shape)
+
+
+def from_bytes(raw: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor's bytes (1-d uint8, as ONNX stores them) as an array of ``dtype`` and ``shape``."""
+    if dtype in PACKED_BITS:
+        return unpack(raw, dtype, shape)
+    return raw.view(np_dtype(dtype)).reshape(shape)
+
+
+def flatten(value: Any) -> list[Any]:
+    """Nested lists as one flat list."""
+    return [y for x in value for y in flatten(x)] if isinstance(value, (list, tuple)) else [value]

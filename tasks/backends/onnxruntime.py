@@ -1,0 +1,440 @@
+"""ONNX Runtime: one backend per execution provider, which takes every node itself or says that it cannot."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tasks.backends.base import Backend
+from tasks.backends.onnx_form import (
+    ELEMENT_TYPE,
+    NATIVE,
+    PACKED_BITS,
+    PROBE_MODEL,
+    flatten,
+    from_bytes,
+    input_values,
+    pack,
+)
+from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An execution provider: its name, who ships it, whose device it runs on and what it is given by default.
+
+    compute_precision: what it computes float32 in with these options ("" = float32). python_package: where the
+    provider is a plugin library of its own, the package that holds it.
+    """
+
+    provider: str
+    vendor: str
+    device_vendor: str
+    resource: str
+    options: dict[str, str] = field(default_factory=dict)
+    compute_precision: str = ""
+    python_package: str = ""
+
+
+#: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
+PROVIDERS: dict[str, Provider] = {
+    "cpu": Provider("CPUExecutionProvider", "Microsoft", "", "CPU"),
+    "cuda": Provider("CUDAExecutionProvider", "NVIDIA", "nvidia", "GPU", {"use_tf32": "0"}),
+    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it.
+    "tensorrt": Provider("TensorrtExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32"),
+    "tensorrt-rtx": Provider("NvTensorRTRTXExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32"),
+    "rocm": Provider("ROCMExecutionProvider", "AMD", "amd", "GPU"),
+    "migraphx": Provider("MIGraphXExecutionProvider", "AMD", "amd", "GPU", {"migraphx_fp16_enable": "0"}),
+    "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd", "NPU"),
+    # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
+    "openvino": Provider("OpenVINOExecutionProvider", "Intel", "", "CPU", {"device_type": "CPU", "precision": "FP32"}),
+    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU"),
+    "qnn": Provider(
+        "QNNExecutionProvider", "Qualcomm", "qualcomm", "NPU", {"backend_path": "libQnnHtp.so"}, "float16",
+        "onnxruntime_qnn",
+    ),
+    "dml": Provider("DmlExecutionProvider", "Microsoft", "microsoft", "GPU"),
+    "coreml": Provider("CoreMLExecutionProvider", "Apple", "apple", "GPU", {"ModelFormat": "MLProgram"}),
+    "cann": Provider("CANNExecutionProvider", "Huawei", "huawei", "NPU", {"precision_mode": "must_keep_origin_dtype"}),
+    "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
+    "nnapi": Provider("NnapiExecutionProvider", "Google", "google", "NPU"),
+    "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU"),
+    "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU"),
+    "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU"),
+    "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU"),
+}
+
+_OPTIONS = (
+    "provider_options", "session_config", "graph_optimization", "tf32", "compute_precision", "library", "vendor",
+    "device_vendor", "resource",
+)  # fmt: skip
+_LEVELS = {
+    "disable": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "all": "ORT_ENABLE_ALL",
+}  # fmt: skip
+
+#: Dtype names of ORT's type strings ("tensor(float)") where they are not the farm's own.
+_DTYPE_OF_TYPE = {
+    "float": "float32", "double": "float64", "string": "str", "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz", "float8e5m2": "float8_e5m2", "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu", "float4e2m1": "float4_e2m1fn",
+}
+
+_BAD_GRAPH = re.compile(
+    r"Type Error: Type .* is invalid|Type parameter \(\w+\) of Optype \(\w+\) bound to different types|Unrecognized attribute"
+)
+_UNSUPPORTED = re.compile(
+    r"NOT_IMPLEMENTED|Could not find an implementation for|is not currently registered or supported"
+    r"|[Uu]nsupported model IR version|under development and support for this is limited|is not a registered function/op"
+    r"|No [Oo]p registered for|No opset import for domain|No schema registered for|[Uu]nsupported ONNX (opset|version)"
+    r"|Unsupported data type|(is|are) not( yet)? supported|not supported yet"
+)
+_NOT_LOADED = re.compile(r"Failed to load library \S*?([^/\\\s]+) with error: (.*)")
+_CPU_FORBIDDEN = "fallback to CPU EP has been explicitly disabled"
+_STICKY = re.compile(
+    r"illegal memory access|cudaErrorIllegalAddress|hipErrorIllegalAddress|CUDA failure 7\d\d|unspecified launch failure"
+    r"|device-side assert|misaligned address|887A000[567]|device (was )?(removed|lost)",
+    re.IGNORECASE,
+)
+_OUT_OF_MEMORY = re.compile(
+    r"Failed to allocate memory|bad_alloc|out of memory|OutOfMemory|Available memory of \d+ is smaller|OUT_OF_MEMORY"
+)
+
+
+class OnnxRuntime(Backend):
+    """ONNX Runtime with exactly one execution provider.
+
+    device: a short name of `PROVIDERS`, or X for any ``<X>ExecutionProvider`` that ORT lists. options:
+    ``provider_options`` (over the provider's defaults), ``session_config`` (entries of SessionOptions),
+    ``graph_optimization`` ("disable", "basic", "extended", "all"; default ORT's), ``tf32`` (bool, CUDA only),
+    ``compute_precision`` (what is declared), ``library`` (path of a plugin provider), ``vendor``,
+    ``device_vendor`` and ``resource`` (over the table's).
+    """
+
+    forms = ("onnx",)
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if unknown := sorted(set(options) - set(_OPTIONS)):
+            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+        known = PROVIDERS.get(device) or Provider("", device, device, "GPU")
+        self._known = known
+        self._options = dict(known.options)
+        if "tf32" in options:
+            self._options["use_tf32"] = str(int(bool(options["tf32"])))
+        given = options.get("provider_options") or {}
+        if not isinstance(given, dict):
+            raise ValueError(f"backend {name}: provider_options is a mapping, not {type(given).__name__}")
+        self._options |= {str(k): str(v) for k, v in given.items()}
+        config = options.get("session_config") or {}
+        if not isinstance(config, dict):
+            raise ValueError(f"backend {name}: session_config is a mapping, not {type(config).__name__}")
+        self._session_config = config
+        level = options.get("graph_optimization", "")
+        if level not in ("", *_LEVELS):
+            raise ValueError(f"backend {name}: graph_optimization is one of {', '.join(_LEVELS)}, not {level!r}")
+        self._level = str(level)
+        self.vendor, self.device_vendor, self.resource = known.vendor, known.device_vendor, known.resource
+        if device == "openvino" and not self._options["device_type"].startswith("CPU"):
+            self.device_vendor, self.resource = "intel", self._options["device_type"][:3]
+        self.vendor = str(options.get("vendor", self.vendor))
+        self.device_vendor = str(options.get("device_vendor", self.device_vendor))
+        self.resource = str(options.get("resource", self.resource))
+        self._provider = known.provider
+        self._devices: list[Any] = []
+
+    # -- the device -------------------------------------------------------------------------------------------
+
+    def probe(self) -> RuntimeInfo:
+        """Find the provider and run a model of one Add on it alone.
+
+        Raises Unavailable: the package is missing, the provider is not in it (naming those that are), or it is
+        listed but does not work (in ORT's words).
+        """
+        try:
+            import onnxruntime as ort
+        except ImportError as error:
+            raise Unavailable(f"onnxruntime cannot be imported: {error}") from error
+        self._find_provider(ort)
+        said: list[str] = []
+        try:
+            with _stderr(said):
+                program = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL))
+                result = program.run()[0]
+        except Exception as error:
+            # Of a provider's library that cannot be loaded ORT tells stderr only; the exception is about the CPU.
+            cause = _NOT_LOADED.search("".join(said))
+            reason = f"{cause[1]} cannot be loaded: {cause[2].strip()}" if cause else str(error)
+            raise Unavailable(f"{self._provider} does not run a model of one Add: {reason}") from error
+        if program.fallback:
+            raise Unavailable(f"{self._provider} does not run a model of one Add: {program.fallback}")
+        if result.tolist() != [2.0, 2.0]:
+            raise Unavailable(f"{self._provider} computes 1 + 1 = {result.tolist()}")
+        device = self.device
+        if self._devices:
+            hardware = self._devices[0].device
+            device = f"{self.device} ({hardware.vendor} {hardware.type.name})"
+        return RuntimeInfo(
+            runtime_version=ort.__version__,
+            device=device,
+            compute_precision=self._compute_precision(),
+            details={"provider": self._provider} | self._options,
+        )
+
+    def _find_provider(self, ort: Any) -> None:
+        available = ort.get_available_providers()
+        by_name = {x.lower(): x for x in available}
+        wanted = self._known.provider or f"{self.device}ExecutionProvider"
+        if wanted.lower() in by_name:
+            self._provider = by_name[wanted.lower()]
+            return
+        library, missing = self._plugin_library()
+        if library:
+            registered = {x.ep_name for x in ort.get_ep_devices()}
+            if wanted not in registered:
+                try:
+                    ort.register_execution_provider_library(wanted, library)
+                except Exception as error:
+                    raise Unavailable(f"the plugin {library} cannot be loaded: {error}") from error
+            devices = [x for x in ort.get_ep_devices() if x.ep_name == wanted]
+            if devices:
+                self._provider, self._devices = wanted, devices[:1]
+                return
+            missing = f"; the plugin {library} was loaded and offers no device on this machine"
+        raise Unavailable(
+            f"this onnxruntime {ort.__version__} has no {wanted}; it has {', '.join(sorted(available))}{missing}"
+        )
+
+    def _plugin_library(self) -> tuple[str, str]:
+        """Path of the plugin library that holds the provider ("" if there is none), and why there is none."""
+        if self.options.get("library"):
+            return str(self.options["library"]), ""
+        package = self._known.python_package
+        if not package:
+            return "", ""
+        import importlib
+
+        try:
+            return str(importlib.import_module(package).get_library_path()), ""
+        except ImportError as error:
+            return "", f"; its plugin package {package} cannot be imported ({error})"
+
+    def _compute_precision(self) -> str:
+        if "compute_precision" in self.options:
+            return str(self.options["compute_precision"])
+        if self._options.get("use_tf32") == "1":
+            return "tfloat32"
+        if self._options.get("trt_fp16_enable") in ("1", "True") or self._options.get("migraphx_fp16_enable") == "1":
+            return "float16"
+        return self._known.compute_precision
+
+    # -- one sample -------------------------------------------------------------------------------------------
+
+    def build(self, form: Form) -> Program:
+        """Make a session of the provider alone, and its inputs.
+
+        Raises Unsupported (no kernel, unknown op or type, opset or IR too new, or a graph whose types the ONNX
+        specification does not allow: prefixed "invalid graph: "), Fallback (the provider leaves nodes to the CPU),
+        Vacuous never; ORT's other errors as they are.
+        """
+        import onnxruntime as ort
+
+        if not self._provider:
+            self._find_provider(ort)
+        values = input_values(form)
+        session = self._session(ort, form.model or b"")
+        placement, fallback = self._placement(session)
+        names = [x.name for x in session.get_inputs()]
+        if len(names) != len(values):
+            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+        feeds = {name: _feed(ort, value) for name, value in zip(names, values)}
+        return Program(_runner(session, feeds), placement, fallback, self._flags())
+
+    def _session(self, ort: Any, model: bytes) -> Any:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if self.device != "cpu":
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        for key, value in self._session_config.items():
+            options.add_session_config_entry(str(key), str(value))
+        if self._level:
+            options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[self._level])
+        providers: list[Any] | None = [(self._provider, self._options)] if self._options else [self._provider]
+        if self._devices:
+            options.add_provider_for_devices(self._devices, self._options)
+            providers = None
+        try:
+            # enable_fallback=0: else ORT answers a failing provider with a session on the CPU.
+            return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+        except Exception as error:
+            text = str(error)
+            if _CPU_FORBIDDEN in text:
+                raise Fallback(f"{self._provider} leaves nodes to the CPU: {text}") from error
+            if "INVALID_GRAPH" in text and _BAD_GRAPH.search(text):
+                raise Unsupported(f"invalid graph: {text}") from error
+            if _UNSUPPORTED.search(text) or _BAD_GRAPH.search(text):
+                # Not INVALID_GRAPH: ORT's own body of a function op does not type-check, for want of a kernel.
+                raise Unsupported(text) from error
+            raise
+
+    def _placement(self, session: Any) -> tuple[str, str | None]:
+        """Where the nodes are, as "Provider: 2 Add, 1 Mul"; and why that is not what was asked (or None)."""
+        registered = list(session.get_providers())
+        if self._provider not in registered:
+            return ", ".join(registered), f"asked for {self._provider}, the session has {', '.join(registered)}"
+        nodes = _assigned_nodes(session)
+        if nodes is None:
+            return self._provider, None
+        words = [f"{name}: " + ", ".join(f"{n} {op}" for op, n in sorted(ops.items())) for name, ops in nodes.items()]
+        placement = "; ".join(words) or f"{self._provider}: no node left after constant folding"
+        elsewhere = [word for word, name in zip(words, nodes) if name != self._provider]
+        if elsewhere:
+            return placement, f"asked for {self._provider}, but {'; '.join(elsewhere)}"
+        if not nodes and self._provider != "CPUExecutionProvider":
+            return placement, f"constant folding on the CPU left no node for {self._provider}"
+        return placement, None
+
+    def _flags(self) -> str:
+        flags = [f"{k}={v}" for k, v in sorted(self._options.items())]
+        if self._level:
+            flags.append(f"graph_optimization={self._level}")
+        return " ".join(flags)
+
+    # -- errors -----------------------------------------------------------------------------------------------
+
+    def is_sticky(self, error: BaseException) -> bool:
+        return bool(_STICKY.search(str(error)))
+
+    def is_unsupported(self, error: BaseException) -> bool:
+        return isinstance(error, NotImplementedError) or bool(_UNSUPPORTED.search(str(error)))
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
+
+
+@contextlib.contextmanager
+def _stderr(said: list[str]) -> Iterator[None]:
+    """Keep what the process's libraries write to stderr in ``said``; without an exception it is passed on."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        real = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+            file.seek(0)
+            text = file.read()
+            said.append(text.decode(errors="replace"))
+            if text and not failed:
+                os.write(2, text)
+
+
+def _assigned_nodes(session: Any) -> dict[str, Counter[str]] | None:
+    """Op counts of the optimized graph by provider; None where this ORT does not tell (before 1.24)."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return None
+    nodes: dict[str, Counter[str]] = {}
+    for part in session.get_provider_graph_assignment_info():
+        ops = nodes.setdefault(part.ep_name, Counter())
+        for node in part.get_nodes():
+            ops[f"{node.domain}.{node.op_type}" if node.domain else node.op_type] += 1
+    return nodes
+
+
+def _feed(ort: Any, value: Any) -> Any:
+    """What ORT takes for an input: an OrtValue over the array's memory; strings, sequences and None as they are."""
+    if value is None or isinstance(value, list):
+        return value
+    if value.dtype.kind in "OSU":
+        return value.astype(object) if value.dtype.kind != "O" else value
+    name = value.dtype.name
+    if name in NATIVE:
+        return ort.OrtValue.ortvalue_from_numpy(value)
+    if name not in ELEMENT_TYPE:
+        raise Unsupported(f"ONNX has no element type {name}")
+    if not hasattr(ort.OrtValue, "ortvalue_from_numpy_with_onnx_type"):
+        raise Unsupported(f"the Python API of onnxruntime {ort.__version__} takes no {name} array")
+    if name in PACKED_BITS:
+        # ORT takes the shape of the array it is given and reads the packed bytes from its beginning.
+        raw = np.zeros(value.shape, np.uint8)
+        packed = pack(value)
+        raw.reshape(-1)[: packed.size] = packed
+    else:
+        raw = value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, ELEMENT_TYPE[name])
+
+
+def _runner(session: Any, feeds: dict[str, Any]) -> Callable[[], list[Any]]:
+    """``run()`` of a session; outputs as numpy arrays in their true dtype, sequences flattened, None for no value.
+
+    ORT has two ways in: OrtValues, which keep every dtype, and its classic one, which alone takes and gives
+    sequences and strings, but has no array for bfloat16 and packed types.
+    """
+    outputs = session.get_outputs()
+    names = [x.name for x in outputs]
+    plain = all(x.type.startswith(("tensor(", "optional(tensor(")) for x in outputs)
+    if plain and all(hasattr(x, "data_ptr") for x in feeds.values()):
+        return lambda: [_array(x) for x in session.run_with_ort_values(names, feeds)]
+    dtypes = [_dtype(x.type) for x in outputs]
+    for output, dtype in zip(outputs, dtypes):
+        if "map(" in output.type or "sparse_tensor(" in output.type:
+            raise Unsupported(f"output {output.name} is a {output.type}, which has no array form")
+        if dtype in PACKED_BITS or dtype in ("bfloat16", "float8_e5m2fnuz"):
+            raise Unsupported(
+                f"the Python API of onnxruntime gives no {output.type} where an input or output is a string, a "
+                "sequence or an empty optional"
+            )
+
+    def run() -> list[Any]:
+        found = session.run(names, feeds)
+        return [_as_dtype(x, dtype) for value, dtype in zip(found, dtypes) for x in flatten(value)]
+
+    return run
+
+
+def _dtype(type_text: str) -> str:
+    """Dtype name of the innermost tensor of an ORT type: "seq(tensor(float))" → "float32"."""
+    inner = type_text.rpartition("(")[2].rstrip(")")
+    return _DTYPE_OF_TYPE.get(inner, inner)
+
+
+def _as_dtype(value: Any, dtype: str) -> Any:
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if dtype != "str" and array.dtype.name != dtype and array.dtype.itemsize == np_dtype(dtype).itemsize:
+        return array.view(np_dtype(dtype))
+    return array
+
+
+def _array(value: Any) -> Any:
+    """A numpy copy of an OrtValue in its true dtype; None if it holds none."""
+    if not value.has_value():
+        return None
+    dtype = _dtype(value.data_type())
+    if dtype not in ELEMENT_TYPE:
+        raise TypeError(f"onnxruntime returned a {value.data_type()}, which has no numpy dtype")
+    if dtype == "str":
+        return value.numpy()
+    if dtype in NATIVE:
+        # A copy: the array would be a view of the session's memory, which may be the input's own.
+        return np.array(value.numpy())
+    if value.device_name() != "cpu":
+        raise TypeError(f"a {value.data_type()} left on {value.device_name()} cannot be read from Python")
+    shape, size = tuple(value.shape()), value.tensor_size_in_bytes()
+    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8) if size else np.empty(0, np.uint8)
+    return from_bytes(raw, dtype, shape)

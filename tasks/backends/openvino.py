@@ -1,0 +1,252 @@
+"""OpenVINO: the ONNX form on an Intel device, in the precision that was asked for and read back."""
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tasks.backends.base import Backend
+from tasks.backends.onnx_form import NATIVE, PACKED_BITS, PROBE_MODEL, from_bytes, graph_inputs, input_values, pack
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.pack import dtype_name
+
+#: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
+_ELEMENT = {
+    "float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16", "bool": "boolean", "str": "string",
+    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
+    "uint64": "u64", "int4": "i4", "uint4": "u4", "uint2": "u2", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2",
+    "float8_e8m0fnu": "f8e8m0", "float4_e2m1fn": "f4e2m1",
+}
+_DTYPE = {v: k for k, v in _ELEMENT.items()}
+
+_OPTIONS = ("inference_precision", "execution_mode", "threads", "properties")
+
+#: compute_precision of an INFERENCE_PRECISION_HINT; "dynamic" leaves every node in the model's own precision.
+_PRECISION = {"f32": "", "dynamic": "", "bf16": "bfloat16", "f16": "float16"}
+
+_UNSUPPORTED = re.compile(
+    r"OpConversionFailure|No conversion rule|not supported|[Uu]nsupported|[Nn]ot implemented|NOT_IMPLEMENTED"
+    r"|doesn't support|does not support|[Cc]annot convert|No translator found|Not supported|isn't supported"
+)
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|out of memory|OUT_OF_(HOST_|DEVICE_)?(MEMORY|RESOURCES)|Failed to allocate", re.IGNORECASE)
+_STICKY = re.compile(r"DEVICE_LOST|device lost|CL_OUT_OF_RESOURCES|CL_INVALID_COMMAND_QUEUE", re.IGNORECASE)
+
+#: Properties as read back, in the order of `OpenVino._flags`.
+_READ_BACK = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "INFERENCE_NUM_THREADS", "NUM_STREAMS")
+
+
+@functools.lru_cache(maxsize=1)
+def _core() -> Any:
+    """The process's one Core: it holds the loaded plugins, which take a second to load."""
+    import openvino
+
+    return openvino.Core()
+
+
+class OpenVino(Backend):
+    """OpenVINO on one device ("cpu", "gpu", "gpu.1", "npu").
+
+    options: ``inference_precision`` ("f32" by default; else a CPU with bfloat16 units would use them),
+    ``execution_mode`` ("accuracy"), ``threads`` (1) and ``properties`` (further properties by name).
+    """
+
+    vendor = "Intel"
+    forms = ("onnx",)
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if unknown := sorted(set(options) - set(_OPTIONS)):
+            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+        kind = device.partition(".")[0].lower()
+        self.device_vendor = "" if kind == "cpu" else "intel"
+        self.resource = kind.upper() if kind in ("cpu", "gpu", "npu") else "CPU"
+        self._target = device.upper()
+        self._asked: dict[str, Any] = {
+            "INFERENCE_PRECISION_HINT": str(options.get("inference_precision", "f32")),
+            "EXECUTION_MODE_HINT": str(options.get("execution_mode", "accuracy")).upper(),
+        }
+        if kind == "cpu":
+            self._asked |= {"INFERENCE_NUM_THREADS": int(str(options.get("threads", 1))), "NUM_STREAMS": 1}
+        extra = options.get("properties") or {}
+        if not isinstance(extra, dict):
+            raise ValueError(f"backend {name}: properties is a mapping, not {type(extra).__name__}")
+        self._asked |= {str(k): v for k, v in extra.items()}
+
+    def probe(self) -> RuntimeInfo:
+        """Find the device and run a model of one Add on it.
+
+        Raises Unavailable: the package is missing, the device is not among those OpenVINO finds (which it
+        names), or it does not work (in OpenVINO's words).
+        """
+        try:
+            import openvino
+        except ImportError as error:
+            raise Unavailable(f"openvino cannot be imported: {error}") from error
+        core = _core()
+        found = list(core.available_devices)
+        if self._target not in found and self._target not in {x.partition(".")[0] for x in found}:
+            raise Unavailable(f"OpenVINO finds no device {self._target}; it finds {', '.join(found) or 'none'}")
+        try:
+            compiled = self._compile(PROBE_MODEL)
+            result = self._program(compiled, {"x": np.ones(2, np.float32)}).run()[0]
+        except Exception as error:
+            raise Unavailable(f"OpenVINO's {self._target} does not run a model of one Add: {error}") from error
+        if result.tolist() != [2.0, 2.0]:
+            raise Unavailable(f"OpenVINO's {self._target} computes 1 + 1 = {result.tolist()}")
+        read = _properties(compiled)
+        hint = read["INFERENCE_PRECISION_HINT"]
+        return RuntimeInfo(
+            runtime_version=openvino.__version__.partition("-")[0],
+            device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
+            compute_precision=_PRECISION.get(hint, hint),
+            details={k.lower(): v for k, v in read.items()} | {"build": openvino.__version__},
+        )
+
+    def build(self, form: Form) -> Program:
+        """Convert and compile the model, and make its inputs.
+
+        Raises Unsupported (no conversion rule, a type or an attribute OpenVINO does not take); OpenVINO's other
+        errors as they are. A program that was placed elsewhere says so in ``fallback``.
+        """
+        values = input_values(form)
+        for value in values:
+            if not isinstance(value, np.ndarray):
+                what = "sequence" if isinstance(value, list) else "empty optional"
+                raise Unsupported(f"OpenVINO takes no {what} as an input")
+        names = graph_inputs(form.model or b"")
+        if len(names) != len(values):
+            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+        return self._program(self._compile(form.model or b""), dict(zip(names, values)))
+
+    def _compile(self, model: bytes) -> Any:
+        core = _core()
+        try:
+            return core.compile_model(core.read_model(model), self._target, self._asked)
+        except Exception as error:
+            text = str(error)
+            if isinstance(error, NotImplementedError) or _UNSUPPORTED.search(text):
+                raise Unsupported(text) from error
+            raise
+
+    def _program(self, compiled: Any, values: dict[str, np.ndarray]) -> Program:
+        devices = [str(x) for x in compiled.get_property("EXECUTION_DEVICES")]
+        fallback = None
+        if any(x.strip("()").partition(".")[0] != self._target.partition(".")[0] for x in devices):
+            fallback = f"asked for {self._target}, it was compiled for {', '.join(devices)}"
+        tensors = [_tensor(x) for x in _by_port(compiled.inputs, values)]
+        return Program(_runner(compiled, tensors), ",".join(devices), fallback, self._flags(compiled))
+
+    def _flags(self, compiled: Any) -> str:
+        """The compiled model's properties, and which of them are not what was asked."""
+        read = _properties(compiled)
+        words = [f"{k.lower()}={v}" for k, v in read.items()]
+        words += [f"asked:{k.lower()}={self._asked[k]}" for k, v in read.items() if k in self._asked and v != str(self._asked[k])]
+        return " ".join(words)
+
+    def is_sticky(self, error: BaseException) -> bool:
+        return bool(_STICKY.search(str(error)))
+
+    def is_unsupported(self, error: BaseException) -> bool:
+        return isinstance(error, NotImplementedError) or bool(_UNSUPPORTED.search(str(error)))
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
+
+
+def _properties(compiled: Any) -> dict[str, str]:
+    """What the compiled model says of itself; a device without a property leaves it out."""
+    supported = set(compiled.get_property("SUPPORTED_PROPERTIES"))
+    found = {}
+    for name in _READ_BACK:
+        if name in supported:
+            value = compiled.get_property(name)
+            found[name] = value.to_string() if hasattr(value, "to_string") else str(value).rpartition(".")[2]
+    found.setdefault("INFERENCE_PRECISION_HINT", "unknown")
+    return found
+
+
+def _by_port(ports: list[Any], values: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The value of each input port of a compiled model.
+
+    OpenVINO drops inputs that no node uses, and renames one to the output of a node that it removed behind it
+    (Dropout). So a port is matched by name, else by being the only value of its type and shape that is left.
+    Raises ValueError where that is not unique.
+    """
+    found = [next((x for x in values if x in port.names), "") for port in ports]
+    left = {k: v for k, v in values.items() if k not in found}
+    for i, port in enumerate(ports):
+        if found[i]:
+            continue
+        element = port.element_type.to_string()
+        fitting = [k for k, v in left.items() if _ELEMENT.get(dtype_name(v.dtype)) == element and _fits(port, v)]
+        if len(fitting) != 1:
+            raise ValueError(
+                f"OpenVINO's input {sorted(port.names)} ({element}{port.partial_shape}) may be any of the graph's "
+                f"inputs {fitting or list(left)}"
+            )
+        found[i] = fitting[0]
+        del left[found[i]]
+    return [values[x] for x in found]
+
+
+def _fits(port: Any, array: np.ndarray) -> bool:
+    shape = port.partial_shape
+    if shape.rank.is_dynamic:
+        return True
+    return len(shape) == array.ndim and all(d.is_dynamic or d.get_length() == n for d, n in zip(shape, array.shape))
+
+
+def _tensor(array: np.ndarray) -> tuple[Any, np.ndarray]:
+    """An ov.Tensor in the array's true dtype and the memory it may be a view of. Raises Unsupported."""
+    import openvino
+
+    if array.dtype.kind in "OSU":
+        # OpenVINO takes fixed-width text only.
+        text = np.array(array.ravel().tolist(), dtype=np.str_).reshape(array.shape)
+        return openvino.Tensor(text), text
+    name = array.dtype.name
+    element = getattr(openvino.Type, _ELEMENT.get(name, "none"), None)
+    if element is None:
+        raise Unsupported(f"OpenVINO has no element type {name}")
+    if name in NATIVE:
+        return openvino.Tensor(array), array
+    raw = pack(array) if name in PACKED_BITS else array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
+    return openvino.Tensor(raw, list(array.shape), element), raw
+
+
+def _runner(compiled: Any, tensors: list[tuple[Any, np.ndarray]]) -> Callable[[], list[Any]]:
+    """``run()`` of a compiled model over its input tensors, each with its memory; numpy outputs."""
+
+    def request() -> Any:
+        made = compiled.create_infer_request()
+        for i, (tensor, _) in enumerate(tensors):
+            made.set_input_tensor(i, tensor)
+        return made
+
+    def infer(made: Any) -> list[Any]:
+        made.infer()
+        return [_array(made.get_output_tensor(i)) for i in range(len(compiled.outputs))]
+
+    if any(x.element_type.to_string() == "string" for x in [*compiled.inputs, *compiled.outputs]):
+        # Freeing a request that hands strings through aborts the process (2026.4.1). Made and freed inside the
+        # run, it takes down the case that caused it, not the next one.
+        return lambda: infer(request())
+    made = request()
+    return lambda: infer(made)
+
+
+def _array(tensor: Any) -> np.ndarray:
+    """A numpy copy of a tensor in its true dtype. Raises TypeError for a type without one."""
+    element = tensor.element_type.to_string()
+    shape = tuple(tensor.shape)
+    if element == "string":
+        return tensor.str_data.astype(object).reshape(shape)
+    dtype = _DTYPE.get(element)
+    if dtype is None:
+        raise TypeError(f"OpenVINO returned a tensor of {element}, which has no numpy dtype")
+    if tensor.size == 0:
+        return from_bytes(np.empty(0, np.uint8), dtype, shape)
+    return from_bytes(np.array(tensor.data).reshape(-1).view(np.uint8), dtype, shape)

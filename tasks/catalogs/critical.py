@@ -1,0 +1,159 @@
+"""The `critical` catalog: the ops that current models live on, at their shapes, against NumPy references in float64."""
+from __future__ import annotations
+
+import importlib.metadata
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.critical_ops import OPS, Call, Op
+from tasks.model import EPS, Group, Leaf, np_dtype
+from tasks.tree import TensorSpec
+
+#: Counts up whenever the bytes of a sample, a reference or a noise floor change.
+CATALOG_VERSION = "1"
+
+#: Perturbed evaluations per noise draw. An output here has up to 10⁶ elements, and the floor of its quietest element
+#: is what decides: on the first float32 sample of every op, torch on the CPU reaches 34 error units with four
+#: evaluations and 13 with eight (GELU apart, whose tail it computes with cancellation).
+EVALUATIONS = 2
+
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+
+class Critical(Catalog):
+    """The ops of `critical_ops`; any number of samples each, all of one shape, from independent streams."""
+
+    name = "critical"
+    forms = ("torch",)
+    exports = ("onnx",)
+
+    def version(self) -> str:
+        """The catalog's own version and NumPy's, whose generator and kernels decide the bytes."""
+        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}"
+
+    def entries(self) -> list[Entry]:
+        """One entry per op, without variants."""
+        return [Entry(f"{self.name}:{name}", "", DTYPES) for name in sorted(OPS)]
+
+    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+        """Samples 0 … group.samples − 1 of an op in a dtype.
+
+        Floating arrays are made in float64 and rounded to the dtype; the reference is computed on what they
+        became, and so is the noise floor, from EVALUATIONS perturbed inputs for each of ``draws``. Raises
+        ValueError for an op, variant or dtype that the catalog does not have.
+        """
+        op = self._op(group)
+        if group.dtype not in DTYPES:
+            raise ValueError(f"critical: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
+        return (_sample(op, group, index, draws) for index in range(group.samples))
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        """The op on torch tensors. Raises ValueError for an op that the catalog does not have."""
+        op = self._op(group)
+        import torch
+
+        return op.torch_form(torch)
+
+    def _op(self, group: Group) -> Op:
+        if group.catalog != self.name or group.op_name not in OPS or group.variant:
+            raise ValueError(f"the catalog critical has no op {group.label!r}")
+        return OPS[group.op_name]
+
+
+def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
+    stage = "sample"
+    try:
+        seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
+        stored = _rounded(op.inputs(np.random.default_rng(seed)), np_dtype(group.dtype))
+        stage = "reference"
+        expected = _expected(op, stored, group.dtype, seed, draws)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with a case belongs in its row
+        return Sample(index, failure=Failure("invalid", stage, type(error).__name__, str(error)))
+    arrays: list[np.ndarray] = []
+
+    def place(value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        arrays.append(value)
+        return TensorSpec(id=len(arrays) - 1)
+
+    args, kwargs = _mapped(stored, place)
+    return Sample(index, args, kwargs, arrays, [expected], judge="numeric", oracle="numpy-float64")
+
+
+def _mapped(arguments: Call, function: Callable[[Any], Any]) -> Call:
+    args, kwargs = arguments
+    return tuple(function(x) for x in args), {k: function(x) for k, x in kwargs.items()}
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.float64
+
+
+def _rounded(arguments: Call, dtype: np.dtype) -> Call:
+    """The call with its float64 arrays rounded to ``dtype``, to nearest even; all arrays contiguous."""
+    return _mapped(arguments, lambda x: np.asarray(x, dtype, order="C") if _is_floating(x) else x)
+
+
+def _widened(arguments: Call, dtype: np.dtype) -> Call:
+    """The call with its arrays of ``dtype`` in float64."""
+    return _mapped(
+        arguments, lambda x: x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) and x.dtype == dtype else x
+    )
+
+
+def _expected(op: Op, stored: Call, dtype: str, seed: tuple[int, ...], draws: int) -> Leaf:
+    """The exact result of the stored inputs with its noise floor."""
+    args, kwargs = op.narrow(*stored[0], **stored[1]) if op.narrow else stored
+    exact = _widened((args, kwargs), np_dtype(dtype))
+    reference = _evaluate(op, exact)
+    noise = np.zeros(reference.shape)
+    for place in range(draws * EVALUATIONS):
+        moved = _evaluate(op, _perturbed(exact, EPS[dtype], seed, place))
+        np.maximum(noise, _distance(moved, reference), out=noise)
+    name = dtype if reference.dtype == np.float64 else reference.dtype.name
+    return Leaf(name, reference.shape, reference, noise if noise.any() else None)
+
+
+def _evaluate(op: Op, arguments: Call) -> np.ndarray:
+    args, kwargs = arguments
+    with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
+        result = np.asarray(op.reference(*args, **kwargs), order="C")
+    if result.dtype not in (np.float64, np.int64):
+        raise TypeError(f"the reference of {op.name} returned {result.dtype}, not float64 or int64")
+    return result
+
+
+def _perturbed(exact: Call, eps: float, seed: tuple[int, ...], place: int) -> Call:
+    """Every float64 element times 1 + eps·u, u of random sign and of random size in [1/2, 1].
+
+    Each ``place`` has a stream of its own and sizes vary: were they all 1, or the signs of one draw those of another
+    turned round, then the movements of two terms would cancel in every draw at some of 10⁵ elements, which would
+    be left without a noise floor.
+    """
+    g = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
+
+    def move(x: Any) -> Any:
+        if not _is_floating(x):
+            return x
+        u = g.uniform(-0.5, 0.5, x.shape)
+        u += np.copysign(0.5, u)
+        u *= eps
+        u += 1.0
+        u *= x
+        return u
+
+    return _mapped(exact, move)
+
+
+def _distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """|moved − reference| in float64; 0 where both are the same NaN or infinity, infinite where only one is."""
+    a, b = np.asarray(moved, np.float64), np.asarray(reference, np.float64)
+    with np.errstate(all="ignore"):
+        distance = np.abs(a - b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))

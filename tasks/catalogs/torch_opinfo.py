@@ -1,0 +1,300 @@
+"""The torch catalog: every OpInfo of torch's op_db; the one file that touches that private API."""
+from __future__ import annotations
+
+import functools
+import platform
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from tasks import torch_tree
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
+from tasks.model import EPS, Group, Leaf, is_complex, is_inexact, np_dtype
+
+CATALOG_VERSION = 1
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+#: Results without defined values: only shape and dtype can be right.
+UNINITIALISED = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+
+
+class TorchOpInfo(Catalog):
+    name = "torch"
+    forms = ("torch",)
+    exports = ("onnx",)
+
+    def version(self) -> str:
+        # Sample bytes differ between CPU capabilities: a vectorised fill draws in another order.
+        return f"{CATALOG_VERSION} torch {metadata.version('torch')} {_cpu_capability()}"
+
+    def entries(self) -> list[Entry]:
+        found = []
+        for info in _op_db().values():
+            supported = {torch_tree.name_of(d) for d in info.supported_dtypes("cpu")}
+            dtypes = tuple(d for d in DTYPES if d in supported)
+            found.append(Entry(f"torch:{info.name}", info.variant_test_name, dtypes or ("float32",)))
+        return sorted(found, key=lambda e: (e.op, e.variant))
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        return _op_db()[group.op_name, group.variant].op
+
+    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+        import torch
+
+        info = _op_db()[group.op_name, group.variant]
+        if group.op_name.startswith("jiterator_"):
+            yield Sample(-1, failure=Failure("invalid", "reference", "NotImplementedError",
+                                             "jiterator ops exist on CUDA only: no float64 reference on the CPU"))  # fmt: skip
+            return
+        torch.default_generator.manual_seed(_seed(group))
+        np.random.seed(_seed(group) % 2**32)
+        import random
+
+        random.seed(_seed(group))
+        made: list[Any] = []
+        broken: Failure | None = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                for sample in info.sample_inputs("cpu", getattr(torch, group.dtype), set_seed=False):
+                    made.append(sample)
+            except Exception as error:
+                broken = Failure("invalid", "sample", type(error).__name__, str(error))
+            for index in stratified(len(made), group.samples):
+                sample = made[index]
+                yield _Maker(info, group.dtype, draws).make(index, sample)
+        if broken:
+            yield Sample(len(made), failure=broken)
+        elif not made:
+            yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no samples for this dtype"))
+
+
+def _seed(group: Group) -> int:
+    return zlib.crc32(f"{group.label}/{group.dtype}/{group.seed}".encode())
+
+
+def _cpu_capability() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next((line for line in file if line.startswith("flags")), "").split()
+    except OSError:
+        return platform.machine()
+    return "avx512" if "avx512f" in flags else "avx2" if "avx2" in flags else platform.machine()
+
+
+@functools.cache
+def _op_db() -> dict[tuple[str, str], Any]:
+    import torch
+    import torch.testing._internal.common_utils as common_utils
+
+    # Each sample_inputs call looks for the running unittest with inspect.stack(): a tenth of the time, for nothing.
+    common_utils.extract_test_fn = lambda: None
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    assert torch.float64.is_floating_point
+    return {(info.name, info.variant_test_name): info for info in op_db}
+
+
+def is_random(op: Callable[..., Any]) -> bool:
+    """OpInfo wraps every op that draws random numbers in a lambda that seeds first."""
+    code = getattr(op, "__code__", None)
+    return code is not None and "wrapper_set_seed" in code.co_names
+
+
+class _Maker:
+    """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
+
+    def __init__(self, info: Any, dtype: str, draws: int) -> None:
+        self.op, self.dtype, self.draws = info.op, dtype, draws
+        self.judge = "numeric"
+        if is_random(info.op):
+            self.judge = "random"
+        if info.name in UNINITIALISED:
+            self.judge = "metadata"
+
+    def make(self, index: int, source: Any) -> Sample:
+        import torch
+
+        made = Sample(index, judge=self.judge, oracle="float64" if self.judge == "numeric" else "metadata")
+        args, kwargs = (source.input, *source.args), source.kwargs
+        try:
+            # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
+            encoded_args, encoded_kwargs, arrays = torch_tree.encode_args(args, kwargs)
+        except Exception as error:
+            made.failure = Failure("invalid", "store", type(error).__name__, str(error))
+            return made
+        # A copy, as the op is about to run on this memory and may write to it.
+        made.arrays = [a.copy() for a in arrays]
+        made.args, made.kwargs = encoded_args, encoded_kwargs
+        with torch.no_grad():
+            try:
+                torch.set_default_dtype(torch.float64)
+                try:
+                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, _widen))]
+                finally:
+                    torch.set_default_dtype(torch.float32)
+            except Exception as error:
+                made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
+                return made
+            try:
+                own = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, _clone))]
+            except Exception:
+                own = None  # the CPU lacks this dtype; another backend may have it
+            if own is not None and len(own) != len(exact):
+                made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
+                return made
+            noise = self._noise(args, kwargs, exact) if self.judge == "numeric" else [None] * len(exact)
+        for i, (y, delta) in enumerate(zip(exact, noise)):
+            made.expected.append(self._leaf(y, own[i] if own is not None else None, delta))
+        return made
+
+    def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+        return self.op(*_map(args, change), **_map(kwargs, change))
+
+    def _leaf(self, exact: Any, own: Any, delta: Any) -> Leaf:
+        import torch
+
+        array = torch_tree.output(exact)
+        if own is None:
+            dtype = array.dtype.name
+            if dtype in ("float64", "complex128") and isinstance(exact, torch.Tensor):
+                real = {"complex64": "float32", "complex128": "float64"}.get(self.dtype, self.dtype)
+                dtype = (real if is_inexact(real) else "float32") if dtype == "float64" else self.dtype
+        else:
+            dtype = torch_tree.name_of(own.dtype) if isinstance(own, torch.Tensor) else torch_tree.output(own).dtype.name
+        if dtype == "object":
+            dtype = "str"
+        shape = tuple(exact.shape) if isinstance(exact, torch.Tensor) else ()
+        if self.judge == "metadata":
+            return Leaf(dtype, shape, None)
+        if is_inexact(dtype):
+            array = array.astype(np.complex128 if is_complex(dtype) else np.float64)
+        elif dtype != "str" and array.dtype.name != dtype:
+            array = array.astype(np_dtype(dtype))
+        return Leaf(dtype, shape, array, None if delta is None else torch_tree.to_numpy(delta))
+
+    def _noise(self, args: Any, kwargs: Any, exact: list[Any]) -> list[Any]:
+        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere."""
+        import torch
+
+        eps = EPS.get(self.dtype, EPS["float32"])
+        floating = [False]
+        total: list[Any] = [None] * len(exact)
+        torch.set_default_dtype(torch.float64)
+        try:
+            for draw in range(self.draws):
+                count = [0]
+
+                def move(x: Any, draw: int = draw, count: list[int] = count) -> Any:
+                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()):
+                        floating[0] = True
+                        count[0] += 1
+                        return _moved(x, eps, draw, count[0])
+                    return _widen(x)
+
+                try:
+                    moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, move))]
+                except Exception:
+                    moved = None  # off the op's domain by one ulp: the result may be anything
+                if not floating[0]:
+                    return total
+                for i, y in enumerate(exact):
+                    if not isinstance(y, torch.Tensor):
+                        continue
+                    p = moved[i] if moved is not None and len(moved) == len(exact) else None
+                    if p is None or p.shape != y.shape:
+                        total[i] = torch.full(y.shape, float("inf"), dtype=torch.float64)
+                        continue
+                    if y.dtype == torch.bool or not (y.is_floating_point() or y.is_complex()):
+                        d = (p.double() - y.double()).abs()
+                    else:
+                        d = (p - y).abs()
+                        top = d.max().item() if d.numel() else 0.0
+                        if top == 0:
+                            continue
+                        if not top < float("inf"):
+                            same = (torch.isnan(p) & torch.isnan(y)) | (p == y)
+                            d = torch.where(same, 0.0, torch.where(torch.isfinite(d), d, float("inf")))
+                        d = d.double()
+                    total[i] = d if total[i] is None else torch.maximum(total[i], d)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return [t if t is None or bool(t.any()) else None for t in total]
+
+
+def _map(value: Any, change: Callable[[Any], Any]) -> Any:
+    kind = type(value)
+    if kind is tuple:
+        return tuple([_map(x, change) for x in value])
+    if kind is list:
+        return [_map(x, change) for x in value]
+    if kind is dict:
+        return {k: _map(x, change) for k, x in value.items()}
+    if isinstance(value, tuple):  # named tuples, torch.Size
+        return change(value)
+    return change(value)
+
+
+def _widen(x: Any) -> Any:
+    """float64 (complex128) twin of a tensor or dtype, never sharing memory; everything else as it is."""
+    import torch
+
+    if isinstance(x, torch.Tensor):
+        x = x.detach()
+        if x.is_floating_point():
+            return x.to(torch.float64, copy=True)
+        return x.to(torch.complex128, copy=True) if x.is_complex() else x.clone()
+    if isinstance(x, torch.dtype):
+        return torch.float64 if x.is_floating_point else torch.complex128 if x.is_complex else x
+    return x
+
+
+def _clone(x: Any) -> Any:
+    import torch
+
+    return x.detach().clone() if isinstance(x, torch.Tensor) else x
+
+
+#: Length of the table of random factors: a prime, so that no shape falls in step with its period.
+_TABLE = 262147
+
+
+@functools.lru_cache(maxsize=32)
+def _factors(eps: float, draw: int) -> Any:
+    """1 + ε·u for one draw, u of random sign and size in [½, 1], shape (_TABLE,), float64.
+
+    Sizes differ from draw to draw, so that a short sum does not cancel in all of them; draw k+2 has the
+    opposite signs of draw k, so that a step of a discontinuous op is met from both sides.
+    """
+    import torch
+
+    signs = np.random.Generator(np.random.PCG64([20, draw % 2])).integers(0, 2, _TABLE) * 2 - 1
+    sizes = np.random.Generator(np.random.PCG64([21, draw])).uniform(0.5, 1.0, _TABLE)
+    return torch.from_numpy(1.0 + eps * (signs if draw % 4 < 2 else -signs) * sizes)
+
+
+def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
+    """``x`` widened, every element times its factor of the draw; ``place`` tells the tensors of a call apart."""
+    import torch
+
+    x = x.detach()
+    if x.layout != torch.strided:
+        wide = _widen(x)
+        values = wide._values() if x.layout == torch.sparse_coo else wide.values()
+        values.mul_(_moved(torch.ones_like(values), eps, draw, place))
+        return wide
+    factors, n = _factors(eps, draw), x.numel()
+    start = place * 104729 % (_TABLE // 2)
+    if n > _TABLE - start:
+        factors = factors.repeat(n // _TABLE + 2)
+    f = factors[start : start + n].view(x.shape)
+    if x.is_complex():
+        return x.to(torch.complex128) * f
+    return torch.mul(x, f) if x.dim() or x.dtype == torch.float64 else x.double() * f

@@ -1,0 +1,263 @@
+"""Arrays to metrics: how far the outputs of a backend are from the reference, independent of any policy."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, wide
+from tasks.pack import dtype_name
+
+#: torch.testing.assert_close's default (rtol, atol) by dtype; everything else must be equal.
+#: Source: torch/testing/_comparison.py, documented at torch.testing.assert_close.
+CLASSIC: dict[str, tuple[float, float]] = {
+    "float64": (1e-7, 1e-7), "complex128": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "complex64": (1.3e-6, 1e-5),
+    "float16": (1e-3, 1e-5), "complex32": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5),
+}
+#: Elements handled at a time: the working set of one block stays inside a core's cache.
+BLOCK = 1 << 15
+
+
+@dataclass
+class Metrics:
+    """What a policy needs to know of one outcome; None where it was not measured.
+
+    kind: "" or why no number can be right: "structure" (count of outputs), "shape", "dtype"; detail: its text.
+    max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype at
+    the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for a misplaced NaN or Inf; mismatched:
+    elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among them; classic: mismatched == 0.
+    """
+
+    kind: str = ""
+    detail: str = ""
+    max_diff: float | None = None
+    max_rel: float | None = None
+    max_ulp: float | None = None
+    rmse: float | None = None
+    error_units: float | None = None
+    noise_floor: float | None = None
+    mismatched: int = 0
+    nonfinite: int = 0
+    numel: int = 0
+    classic: bool = True
+
+
+class _Sums:
+    """Running maxima and sums over the blocks of all leaves of a case."""
+
+    __slots__ = ("diff", "noise", "numel", "rel", "seen", "square", "ulp", "units", "bad", "nonfinite")
+
+    def __init__(self) -> None:
+        self.diff = self.rel = self.ulp = self.units = self.square = self.noise = 0.0
+        self.numel = self.bad = self.nonfinite = self.seen = 0
+
+
+def compare(actual: Sequence[Any], expected: Sequence[Leaf], judge: str = "numeric", precision: str = "") -> Metrics:
+    """Measure ``actual`` (flat outputs, numpy arrays or scalars) against ``expected``.
+
+    judge "numeric" compares numbers, "random" shape, dtype and finiteness, "metadata" shape and dtype alone.
+    precision: dtype name of a declared coarser compute precision ("" for none); ε is the coarser of the two.
+    """
+    metrics = Metrics()
+    if len(actual) != len(expected):
+        metrics.kind, metrics.detail = "structure", f"{len(actual)} outputs, expected {len(expected)}"
+        metrics.classic = False
+        return metrics
+    arrays = [np.asarray(a) for a in actual]
+    for i, (a, leaf) in enumerate(zip(arrays, expected)):
+        where = f"output {i}: " if len(expected) > 1 else ""
+        if a.shape != tuple(leaf.shape):
+            metrics.kind, metrics.detail = "shape", f"{where}shape {a.shape}, expected {tuple(leaf.shape)}"
+        elif dtype_name(a.dtype) != leaf.dtype and not (leaf.dtype == "complex32" and a.dtype == np.complex64):
+            metrics.kind, metrics.detail = "dtype", f"{where}dtype {dtype_name(a.dtype)}, expected {leaf.dtype}"
+        if metrics.kind:
+            metrics.classic = False
+            return metrics
+    sums = _Sums()
+    with np.errstate(all="ignore"):
+        for a, leaf in zip(arrays, expected):
+            if judge != "numeric" or leaf.reference is None:
+                metrics.numel += a.size
+                if judge == "random" and is_inexact(leaf.dtype):
+                    lost = int(a.size - np.isfinite(a.astype(wide(leaf.dtype))).sum())
+                    ref = leaf.reference
+                    if lost and (ref is None or np.isfinite(ref).all()):
+                        sums.nonfinite += lost
+                        sums.bad += lost
+            elif leaf.dtype == "str":
+                bad = int((a != leaf.reference).sum())
+                sums.numel += a.size
+                sums.bad += bad
+                sums.units = np.inf if bad else sums.units
+            else:
+                _leaf(a, leaf, precision, sums)
+    metrics.numel += sums.numel
+    metrics.mismatched, metrics.nonfinite, metrics.classic = sums.bad, sums.nonfinite, sums.bad == 0
+    if sums.nonfinite:
+        sums.units = np.inf
+    if sums.numel:
+        metrics.error_units, metrics.noise_floor = float(sums.units), float(sums.noise)
+    elif sums.nonfinite:
+        metrics.error_units = float("inf")
+    if sums.seen:
+        metrics.max_diff, metrics.max_rel, metrics.max_ulp = float(sums.diff), float(sums.rel), float(sums.ulp)
+        metrics.rmse = float(np.sqrt(sums.square / sums.seen))
+    return metrics
+
+
+def _leaf(a: np.ndarray, leaf: Leaf, precision: str, sums: _Sums) -> None:
+    reference = leaf.reference
+    assert reference is not None
+    dtype = leaf.dtype
+    rtol, atol = CLASSIC.get(dtype, (0.0, 0.0))
+    if not is_inexact(dtype) or dtype not in CLASSIC:
+        # Low-bit floats are compared like integers but with their spacing, integers exactly.
+        rtol = EPS.get(dtype, 0.0)
+    rtol, atol = max(rtol, leaf.rtol or 0.0), max(atol, leaf.atol or 0.0)
+    eps, tiny = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0) * EPS.get(dtype, 0.0)
+    if precision and eps:
+        eps = max(eps, EPS[precision])
+    a, y = a.reshape(-1), reference.reshape(-1)
+    noise = None if leaf.noise is None else leaf.noise.reshape(-1)
+    sums.numel += a.size
+    for at in range(0, a.size, BLOCK):
+        part = slice(at, at + BLOCK)
+        _block(a[part], y[part], None if noise is None else noise[part], dtype, eps, tiny, rtol, atol, sums)
+
+
+def _block(
+    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str,
+    eps: float, tiny: float, rtol: float, atol: float, sums: _Sums,
+) -> None:  # fmt: skip
+    inexact = is_inexact(dtype)
+    if not inexact:
+        _integers(a, y, noise, rtol, atol, sums)
+        return
+    wide_a = a.astype(wide(dtype))
+    diff, size = np.abs(wide_a - y), np.abs(y)
+    top = diff.max()
+    if not (top < np.inf and size.max() <= LARGEST[dtype]):
+        wide_a, y, noise, diff, size = _nonfinite(wide_a, y, noise, dtype, eps, tiny, rtol, atol, sums)
+        if not diff.size:
+            return
+        top = diff.max()
+    sums.seen += diff.size
+    if noise is not None:
+        sums.noise = max(sums.noise, float(noise.max()))
+    if top == 0:
+        return
+    tolerance = size * eps
+    if noise is not None:
+        tolerance += noise
+    tolerance += tiny
+    sums.units = max(sums.units, float((diff / tolerance).max()))
+    sums.diff = max(sums.diff, float(top))
+    sums.rel = max(sums.rel, float(np.divide(diff, size, out=np.zeros_like(diff), where=size > 0).max()))
+    exponent = np.frexp(np.maximum(size, SMALLEST_NORMAL[dtype]))[1]
+    sums.ulp = max(sums.ulp, float((diff / np.ldexp(EPS[dtype], exponent - 1)).max()))
+    sums.square += float(np.dot(diff, diff))
+    sums.bad += int(np.count_nonzero(diff > atol + rtol * size))
+
+
+def _integers(
+    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, rtol: float, atol: float, sums: _Sums
+) -> None:
+    """Exact comparison; a difference counts in units of the noise that can flip the value, if any."""
+    sums.seen += a.size
+    if noise is not None:
+        sums.noise = max(sums.noise, float(noise.max()))
+    different = a != y
+    if not different.any():
+        return
+    diff = np.abs(a[different].astype(np.float64) - y[different].astype(np.float64))
+    # Large 64-bit integers can differ and still be equal as float64.
+    diff = np.maximum(diff, 1.0)
+    size = np.abs(y[different].astype(np.float64))
+    units = diff / noise[different] if noise is not None else np.full_like(diff, np.inf)
+    sums.units = max(sums.units, float(units.max()))
+    sums.diff = max(sums.diff, float(diff.max()))
+    sums.rel = max(sums.rel, float(np.divide(diff, size, out=np.zeros_like(diff), where=size > 0).max()))
+    sums.square += float(np.dot(diff, diff))
+    sums.bad += int(np.count_nonzero(diff > atol + rtol * size))
+
+
+def _nonfinite(
+    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str,
+    eps: float, tiny: float, rtol: float, atol: float, sums: _Sums,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:  # fmt: skip
+    """Settle the elements with NaN or Inf on either side; return the arrays of the others.
+
+    Where only one side overflowed, Inf stands for the first value beyond the largest finite one, so that a
+    result at the border of overflow is judged by its distance like any other.
+    """
+    from tasks.model import np_dtype
+
+    cast = y.astype(np_dtype(dtype)).astype(y.dtype)
+    finite_a, finite_y = np.isfinite(a), np.isfinite(cast)
+    settled = ~finite_a & ~finite_y
+    if is_complex(dtype):
+        wrong = np.zeros_like(settled)  # which part overflowed is a matter of the formula used
+    else:
+        wrong = settled & ~((np.isnan(a) & np.isnan(cast)) | (a == cast))
+        beyond = LARGEST[dtype] * (1 + EPS[dtype])
+        border = ~settled & ~(finite_a & finite_y) & ~np.isnan(a) & ~np.isnan(y)
+        a = np.where(border & ~finite_a, np.copysign(beyond, a), a)
+        y = np.where(border & ~np.isfinite(y), np.copysign(beyond, y), y)
+        finite_a, finite_y = finite_a | border, finite_y | border
+    wrong |= ~settled & (finite_a != finite_y)
+    if noise is not None:
+        wrong &= np.isfinite(noise)
+    count = int(np.count_nonzero(wrong))
+    sums.nonfinite += count
+    sums.bad += count
+    both = finite_a & finite_y
+    a, y = a[both], y[both]
+    return a, y, None if noise is None else noise[both], np.abs(a - y), np.abs(y)
+
+
+def worst(actual: Sequence[Any], expected: Sequence[Leaf]) -> tuple[int, tuple[int, ...]] | None:
+    """(output, index) of the element with the largest error units, NaN misplacement first; None if nothing."""
+    best: tuple[float, int, tuple[int, ...]] | None = None
+    with np.errstate(all="ignore"):
+        for i, (a, leaf) in enumerate(zip(map(np.asarray, actual), expected)):
+            if leaf.reference is None or leaf.dtype == "str" or not a.size or a.shape != tuple(leaf.shape):
+                continue
+            kind = wide(leaf.dtype) if is_inexact(leaf.dtype) else "float64"
+            x, y = a.astype(kind), leaf.reference.astype(kind)
+            noise = 0.0 if leaf.noise is None else leaf.noise
+            eps = EPS.get(leaf.dtype, 0.0)
+            tiny = SMALLEST_NORMAL.get(leaf.dtype, 1.0) * (eps or 1.0)
+            units = np.abs(x - y) / (eps * np.abs(y) + noise + tiny)
+            same = (np.isnan(x) & np.isnan(y)) | (x == y)
+            units = np.where(same, 0.0, np.where(np.isnan(units), np.inf, units))
+            at = int(np.argmax(units))
+            value = float(units.reshape(-1)[at])
+            if best is None or value > best[0]:
+                best = (value, i, tuple(int(k) for k in np.unravel_index(at, a.shape)))
+    return None if best is None else best[1:]
+
+
+def constant_would_pass(leaf: Leaf, threshold: float) -> bool:
+    """True if some constant output (zero among them) lies within ``threshold`` error units everywhere.
+
+    The intervals y ± threshold·(ε|y| + δ + tiny) then have a common point.
+    """
+    y = leaf.reference
+    if y is None or y.size == 0 or leaf.dtype == "str":
+        return y is None or y.size == 0 or bool((y == y.reshape(-1)[0]).all())
+    if is_complex(leaf.dtype):
+        noise = leaf.noise
+        parts = [Leaf("float64", y.shape, part, noise) for part in (y.real, y.imag)]
+        return all(constant_would_pass(p, threshold * EPS[leaf.dtype] / EPS["float64"]) for p in parts)
+    if not is_inexact(leaf.dtype):
+        if leaf.noise is None:
+            return bool((y == y.reshape(-1)[0]).all())
+        y = y.astype(np.float64)
+    finite = np.isfinite(y)
+    if not finite.all():
+        return not finite.any() and bool((np.isnan(y).all()) or (y == y.reshape(-1)[0]).all())
+    eps = EPS.get(leaf.dtype, 0.0)
+    tolerance = threshold * (np.abs(y) * eps + (0.0 if leaf.noise is None else leaf.noise))
+    return bool((y - tolerance).max() <= (y + tolerance).min())

@@ -1,0 +1,269 @@
+"""Prepared cases: inputs, reference, noise floor and exported forms, made once and kept by content on disk."""
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tasks.catalogs as catalogs
+from tasks.catalogs.base import Failure, Sample
+from tasks.compare import constant_would_pass
+from tasks.model import Form, Group, Invalid, Leaf, Unsupported, Vacuous
+from tasks.pack import Pack, PackError, save
+from tasks.tree import NotEncodable, TensorSpec, encode, encode_tensor, tensor_specs
+
+#: Two antithetic pairs: every step of a discontinuous op is met from both sides, twice.
+DRAWS = 4
+#: A sample is weak if a constant within this many error units of every element exists (the default policy's).
+WEAK_THRESHOLD = 32.0
+
+
+def default_cache() -> Path:
+    """$FARM_CACHE, or validation-farm in the user's cache directory."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(os.environ.get("FARM_CACHE") or os.path.join(base, "validation-farm"))
+
+
+@functools.cache
+def _sources() -> str:
+    """Digest of the code that decides what a prepared case holds: a change of it makes new cases."""
+    here = Path(__file__).parent
+    files = [here / "prepare.py", here / "pack.py", here / "tree.py", here / "torch_tree.py", here / "model.py"]
+    digest = hashlib.sha256()
+    for path in [*files, *sorted((here / "catalogs").glob("*.py"))]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
+    """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`)."""
+    parts = [_sources(), _catalog_version(group.catalog), asdict(group), draws, np.__version__]
+    if bad:
+        parts.append({str(k): asdict(v) for k, v in bad.items()})
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
+
+
+@functools.cache
+def _catalog_version(name: str) -> str:
+    return catalogs.get(name).version()
+
+
+def pack_path(cache: Path, key: str) -> Path:
+    return cache / "cases" / key[:2] / f"{key}.pack"
+
+
+def form_path(cache: Path, key: str, form: str, exporter_version: str) -> Path:
+    tag = hashlib.sha256(f"{key} {form} {exporter_version}".encode()).hexdigest()[:40]
+    return cache / "forms" / tag[:2] / f"{tag}.pack"
+
+
+def prepare(
+    group: Group, cache: Path, draws: int = DRAWS, bad: dict[int, Failure] | None = None,
+    started: Callable[[int], None] = lambda index: None,
+) -> tuple[str, PreparedGroup]:  # fmt: skip
+    """Make a group's samples, or take them from the cache. Returns (key, prepared group).
+
+    ``bad`` holds samples that killed an earlier preparer: they are written as failures without being run.
+    ``started(i)`` is called before the i-th sample is made. Raises OSError when the cache cannot be written.
+    """
+    name = key(group, draws, bad)
+    path = pack_path(cache, name)
+    try:
+        return name, PreparedGroup(path)
+    except FileNotFoundError:
+        pass
+    except PackError:
+        path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
+    save(path, *_collect(group, draws, bad or {}, started))
+    return name, PreparedGroup(path)
+
+
+def _collect(
+    group: Group, draws: int, bad: dict[int, Failure], started: Callable[[int], None]
+) -> tuple[dict[str, Any], list[np.ndarray]]:
+    arrays: list[np.ndarray] = []
+    records: list[dict[str, Any]] = []
+    made = catalogs.get(group.catalog).samples(group, draws)
+    place = 0
+    while True:
+        started(place)
+        begin = time.perf_counter()
+        try:
+            sample = _skip_bad(made, place, bad)
+        except StopIteration:
+            break
+        except Exception as error:
+            sample = Sample(-1, failure=Failure("invalid", "sample", type(error).__name__, str(error)))
+            made = iter(())
+        record = _record(sample, arrays)
+        record["prepare_ms"] = (time.perf_counter() - begin) * 1e3
+        records.append(record)
+        place += 1
+    records = _ranked(records)
+    return {"group": asdict(group), "samples": records}, arrays
+
+
+def _skip_bad(made: Iterator[Sample], place: int, bad: dict[int, Failure]) -> Sample:
+    if place in bad:
+        # The generator cannot be stepped over the deadly sample: everything after it is lost with it.
+        made.close() if hasattr(made, "close") else None
+        sample = Sample(-1, failure=bad[place])
+        return sample
+    return next(made)
+
+
+def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
+    """The JSON record of a sample; its arrays are appended to ``arrays``."""
+    digest = hashlib.sha256()
+
+    def add(array: np.ndarray) -> int:
+        arrays.append(array)
+        return len(arrays) - 1
+
+    base = len(arrays)
+    for array in sample.arrays:
+        add(array)
+        digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
+    args, kwargs = sample.args, sample.kwargs
+    failure = sample.failure
+    if isinstance(args, tuple):
+        try:
+            args, kwargs = encode(args, _spec), encode(kwargs, _spec)
+        except NotEncodable as error:
+            args, kwargs = [], {"$": "dict", "v": []}
+            failure = failure or Failure("invalid", "store", "NotEncodable", str(error))
+    specs = tensor_specs(args) + tensor_specs(kwargs)
+    expected = []
+    for leaf in sample.expected:
+        expected.append({
+            "dtype": leaf.dtype, "shape": list(leaf.shape),
+            "reference": None if leaf.reference is None else add(leaf.reference),
+            "noise": None if leaf.noise is None else add(leaf.noise),
+            "rtol": leaf.rtol, "atol": leaf.atol,
+        })  # fmt: skip
+    if sample.model is not None:
+        digest.update(sample.model)
+    record = {
+        "sample": sample.index, "args": args, "kwargs": kwargs, "base": base, "inputs": len(sample.arrays),
+        "expected": expected, "judge": sample.judge, "oracle": sample.oracle,
+        "digest": digest.hexdigest()[:16],
+        "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
+        "weak": sample.judge != "numeric" or all(constant_would_pass(leaf, WEAK_THRESHOLD) for leaf in sample.expected),
+        "model": None if sample.model is None else add(np.frombuffer(sample.model, dtype=np.uint8)),
+        "failure": None if failure is None else asdict(failure),
+    }  # fmt: skip
+    return record
+
+
+def _spec(x: Any) -> Any | None:
+    return encode_tensor(x) if isinstance(x, TensorSpec) else None
+
+
+def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
+    return spec.shape if spec.shape is not None else arrays[spec.id].shape
+
+
+def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Order in which samples are chosen when a backend is given fewer than were prepared.
+
+    Strong samples first, and within each kind the middle, then the ends, then what lies between.
+    """
+
+    def spread(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        order: list[int] = []
+        for i in range(len(items)):
+            # van der Corput sequence: every prefix is spread evenly
+            value, base, n = 0.0, 0.5, i + 1
+            while n:
+                value, base, n = value + base * (n & 1), base / 2, n >> 1
+            order.append(min(int(value * len(items)), len(items) - 1))
+        seen = list(dict.fromkeys(order))
+        return [items[k] for k in seen] + [x for k, x in enumerate(items) if k not in seen]
+
+    strong = [r for r in records if not r["failure"] and not r["weak"]]
+    weak = [r for r in records if not r["failure"] and r["weak"]]
+    return spread(strong) + spread(weak) + [r for r in records if r["failure"]]
+
+
+class PreparedGroup:
+    """A prepared group read from its pack; ``samples`` in the order in which they are chosen."""
+
+    def __init__(self, path: Path) -> None:
+        self.pack = Pack(path)
+        self.group = Group(**self.pack.header["group"])
+        self.samples = [PreparedSample(self, record) for record in self.pack.header["samples"]]
+
+
+@dataclass(frozen=True)
+class PreparedSample:
+    """One sample of a prepared group; arrays are read from the pack when asked for."""
+
+    owner: PreparedGroup
+    record: dict[str, Any]
+
+    @property
+    def index(self) -> int:
+        return int(self.record["sample"])
+
+    @property
+    def failure(self) -> Failure | None:
+        return Failure(**self.record["failure"]) if self.record["failure"] else None
+
+    def inputs(self) -> list[np.ndarray]:
+        """The stored arrays of the inputs, read-only."""
+        base = self.record["base"]
+        return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
+
+    def expected(self) -> list[Leaf]:
+        pack, leaves = self.owner.pack, []
+        for e in self.record["expected"]:
+            leaves.append(
+                Leaf(
+                    e["dtype"], tuple(e["shape"]),
+                    None if e["reference"] is None else pack.array(e["reference"]),
+                    None if e["noise"] is None else pack.array(e["noise"]),
+                    e["rtol"], e["atol"],
+                )
+            )  # fmt: skip
+        return leaves
+
+    def form(self, kind: str, exported: Pack | None = None) -> Form:
+        """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own.
+
+        Raises Invalid (the sample could not be prepared) or Unsupported (no such form, with the reason).
+        """
+        if failure := self.failure:
+            raise Invalid(failure.error)
+        group = self.owner.group
+        catalog = catalogs.get(group.catalog)
+        form = Form(kind, group.op, group.dtype, self.inputs(), args=self.record["args"], kwargs=self.record["kwargs"])
+        if kind == "onnx" and self.record["model"] is not None:
+            form.model = self.owner.pack.array(self.record["model"]).tobytes()
+        elif kind in catalog.forms:
+            form.call = catalog.call(group)
+        elif kind in catalog.exports and exported is not None:
+            made = exported.header["samples"].get(str(self.index))
+            if made is None or "error" in made:
+                raise Unsupported(made["error"] if made else f"the {kind} form was not exported")
+            if "vacuous" in made:
+                raise Vacuous(made["vacuous"])
+            form.model = exported.array(made["model"]).tobytes()
+            specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
+            form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
+            form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(specs))]}
+        else:
+            raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op")
+        return form
+
+
+def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array."""
+    return np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)

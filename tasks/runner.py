@@ -1,0 +1,252 @@
+"""Runs prepared cases on one backend, one after another, and judges them: the core of the child and of --inline."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.backends.base import Backend
+from tasks.compare import Metrics, compare
+from tasks.model import Fallback, Form, Invalid, Program, RuntimeInfo, Status, Unsupported, Vacuous
+from tasks.pack import Pack
+from tasks.prepare import PreparedGroup, PreparedSample
+from tasks.verdict import Policy, judge
+
+#: Stages as the progress page shows them; an error's row names the stage it happened in.
+STAGES = ("idle", "load", "build", "run", "judge")
+IDLE, LOAD, BUILD, RUN, JUDGE = range(5)
+
+#: Longest error text kept in a row, in characters.
+ERROR_LIMIT = 2000
+
+
+@dataclass
+class Item:
+    """Samples of one prepared group to run: places in the group's order, and the pack of an exported form."""
+
+    group: PreparedGroup
+    places: list[int]
+    exported: Pack | None = None
+    first: int = 0  # number of its first case within the batch
+
+
+@dataclass
+class Case:
+    """One case of a batch on its way: its number in the batch, its sample, what was built, what went wrong."""
+
+    number: int
+    sample: PreparedSample
+    item: Item
+    form: Form | None = None
+    program: Program | None = None
+    error: BaseException | None = None
+    stage: int = LOAD
+    build_ms: float | None = None
+    started_at: float = 0.0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Runner:
+    """Runs cases on ``backend``; ``progress(number, stage, span)`` is told before each step.
+
+    span: how many cases, from ``number`` on, the step is for (more than one in a joint build or run).
+    """
+
+    def __init__(
+        self, backend: Backend, info: RuntimeInfo, policy: Policy, progress: Callable[[int, int, int], None]
+    ) -> None:
+        self.backend, self.info, self.policy, self.progress = backend, info, policy, progress
+        #: Set when the device of this process is unusable: the owner must replace the process.
+        self.broken = False
+
+    def run(self, items: list[Item], skip: set[int], solo: set[int]) -> Iterator[dict[str, Any]]:
+        """Rows of all cases but those numbered in ``skip``; ``solo`` cases are built by themselves.
+
+        Stops early when the device broke (`broken`).
+        """
+        number = 0
+        for item in items:
+            item.first, number = number, number + len(item.places)
+        if not self.backend.joint:
+            for item in items:
+                for k, place in enumerate(item.places):
+                    if item.first + k not in skip:
+                        yield self._single(Case(item.first + k, item.group.samples[place], item))
+                        if self.broken:
+                            return
+            return
+        for unit in _units(items):
+            cases = [
+                Case(item.first + k, item.group.samples[place], item)
+                for item in unit
+                for k, place in enumerate(item.places)
+                if item.first + k not in skip
+            ]
+            together = [c for c in cases if c.number not in solo]
+            yield from self._joint(together)
+            for case in cases:
+                if case.number in solo and not self.broken:
+                    yield self._single(case)
+            if self.broken:
+                return
+
+    def _single(self, case: Case) -> dict[str, Any]:
+        case.started_at = time.time()
+        self.progress(case.number, LOAD, 1)
+        begin = time.perf_counter()
+        try:
+            form = self._form(case)
+            case.stage = BUILD
+            self.progress(case.number, BUILD, 1)
+            begin = time.perf_counter()
+            case.program = self.backend.build(form)
+        except BaseException as error:
+            case.error = error
+        case.build_ms = (time.perf_counter() - begin) * 1e3
+        return self._finish(case, 1)
+
+    def _joint(self, cases: list[Case]) -> Iterator[dict[str, Any]]:
+        if not cases:
+            return
+        started = time.time()
+        ready = []
+        for case in cases:
+            case.started_at = started
+            self.progress(case.number, LOAD, 1)
+            try:
+                case.form = self._form(case)
+                ready.append(case)
+            except BaseException as error:
+                case.error = error
+        if ready:
+            self.progress(ready[0].number, BUILD, len(ready))
+            begin = time.perf_counter()
+            try:
+                built = self.backend.build_all([c.form for c in ready if c.form])
+            except Exception as error:
+                built = [error] * len(ready)
+            share = (time.perf_counter() - begin) * 1e3 / len(ready)
+            for case, made in zip(ready, built):
+                case.stage, case.build_ms = BUILD, share
+                if isinstance(made, BaseException):
+                    case.error = made
+                else:
+                    case.program = made
+        for k, case in enumerate(cases):
+            yield self._finish(case, len(cases) - k)
+            if self.broken:
+                return
+
+    def _form(self, case: Case) -> Form:
+        own = case.sample.owner.group.catalog
+        reason: Exception | None = None
+        for kind in self.backend.forms:
+            try:
+                return case.sample.form(kind, case.item.exported)
+            except Unsupported as error:
+                reason = reason or error
+        raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
+
+    def _finish(self, case: Case, span: int) -> dict[str, Any]:
+        sample, metrics = case.sample, None
+        run_ms: float | None = None
+        actual: Any = None
+        if case.program is not None:
+            case.stage = RUN
+            self.progress(case.number, RUN, span)
+            begin = time.perf_counter()
+            try:
+                actual = case.program.run()
+            except BaseException as error:
+                case.error = error
+            run_ms = (time.perf_counter() - begin) * 1e3
+        status, kind = Status.ERROR, ""
+        if case.error is None:
+            case.stage = JUDGE
+            self.progress(case.number, JUDGE, 1)
+            try:
+                metrics = compare(actual, sample.expected(), sample.record["judge"], self.info.compute_precision)
+                oracle = sample.record["oracle"]
+                status, kind = judge(metrics, self.policy, sample.owner.group.dtype, oracle)
+                if oracle == "stored":
+                    metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
+                if case.program is not None and case.program.fallback and status is not Status.VACUOUS:
+                    status, kind = Status.FALLBACK, ""
+            except Exception as error:
+                case.error = error
+        return self._row(case, metrics, status, kind, run_ms)
+
+    def _row(
+        self, case: Case, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
+    ) -> dict[str, Any]:
+        row: dict[str, Any] = {"number": case.number, **sample_columns(case.sample)}
+        stage, error_type, text = "", "", ""
+        if case.error is not None:
+            status, stage, error_type, text = self._blame(case)
+        elif metrics is not None and metrics.kind:
+            text = metrics.detail
+        if case.program is not None:
+            row["placement"], row["flags"] = case.program.placement, case.program.flags
+            if case.program.fallback and not text:
+                text = case.program.fallback
+        row |= {
+            "status": status.value, "kind": kind, "stage": stage, "error_type": error_type, "error": text[:ERROR_LIMIT],
+            "build_ms": case.build_ms, "run_ms": run_ms, "started_at": case.started_at, "policy": self.policy.id,
+        }  # fmt: skip
+        if metrics is not None:
+            row |= {
+                "max_diff": metrics.max_diff, "max_rel": metrics.max_rel, "max_ulp": metrics.max_ulp,
+                "rmse": metrics.rmse, "error_units": metrics.error_units, "noise_floor": metrics.noise_floor,
+                "mismatched": metrics.mismatched, "numel": metrics.numel, "classic": metrics.classic,
+            }  # fmt: skip
+        return row
+
+    def _blame(self, case: Case) -> tuple[Status, str, str, str]:
+        """(status, stage, error type, text) of what was raised."""
+        error, stage = case.error, STAGES[case.stage]
+        assert error is not None
+        name, text = type(error).__name__, str(error)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            name, text = name, text or f"the case raised {name}"
+        if isinstance(error, Invalid):
+            failure = case.sample.failure
+            assert failure is not None
+            return Status(failure.status), failure.stage, failure.error_type, failure.error
+        if isinstance(error, Vacuous):
+            return Status.VACUOUS, stage, "", text
+        if isinstance(error, Unsupported):
+            return Status.UNSUPPORTED, "export" if case.stage == LOAD else stage, "", text
+        if isinstance(error, Fallback):
+            return Status.FALLBACK, stage, "", text
+        if self.backend.is_sticky(error):
+            self.broken = True
+            return Status.CRASH, stage, name, text
+        if self.backend.is_out_of_memory(error):
+            self.broken = True
+            return Status.OOM, stage, name, text
+        if self.backend.is_unsupported(error):
+            return Status.UNSUPPORTED, stage, name, text
+        return Status.ERROR, stage, name, text
+
+
+def sample_columns(sample: PreparedSample) -> dict[str, Any]:
+    """The columns of a row that the prepared sample alone decides."""
+    group, record = sample.owner.group, sample.record
+    return {
+        "catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype,
+        "sample": record["sample"], "seed": group.seed, "digest": record["digest"], "shapes": record["shapes"],
+        "weak": record["weak"], "oracle": record["oracle"], "prepare_ms": record["prepare_ms"],
+    }  # fmt: skip
+
+
+def _units(items: list[Item]) -> Iterator[list[Item]]:
+    """Neighbouring items of one op (any dtype): what a joint backend builds together."""
+    unit: list[Item] = []
+    for item in items:
+        if unit and unit[-1].group.group.label != item.group.group.label:
+            yield unit
+            unit = []
+        unit.append(item)
+    if unit:
+        yield unit

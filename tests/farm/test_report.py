@@ -1,0 +1,611 @@
+"""Reports: what is counted, what is divided by what, what was not measured, what cannot be injected."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import shlex
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from farm import lake
+from farm.report import (
+    SEVERITY,
+    STATUSES,
+    cell_matrix,
+    coverage,
+    findings,
+    latest,
+    print_coverage,
+    status_table,
+    unavailable,
+    vendor_by_dtype,
+    worst_matrix,
+    write,
+)
+from farm.report.__main__ import default_out, main
+from farm.report.coverage import distinct
+from farm.report.files import markdown
+from farm.report.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
+from farm.report.words import number, percent
+
+HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028\x1b[31m[bold]`|$(x)"
+
+
+def make_row(
+    status: str = "pass", op: str = "torch:add", backend: str = "torch-cpu", sample: int = 0, **more: Any
+) -> dict:
+    """One lake row; what is not given is as a row of a case that ran."""
+    dtype, variant, run_id = more.get("dtype", "float32"), more.get("variant", ""), more.get("run_id", "r1")
+    label = f"{op}.{variant}" if variant else op
+    row: dict[str, Any] = {name: None for name in lake.SCHEMA.names}
+    row |= {
+        "run_id": run_id,
+        "case_id": f"forward/{label}/{dtype}/{sample}",
+        "attempts": 1,
+        "check": "forward",
+        "catalog": op.partition(":")[0],
+        "op": op,
+        "variant": variant,
+        "dtype": dtype,
+        "sample": sample,
+        "seed": 0,
+        "backend": backend,
+        "vendor": "pytorch",
+        "device": "x86",
+        "status": status,
+        "kind": "",
+        "stage": "",
+        "error": "",
+        "error_type": "",
+        "weak": False,
+        "runtime_version": "1.0",
+    }
+    return row | more
+
+
+def frame(*rows: dict) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=lake.SCHEMA.names)
+
+
+def synthetic(ops: int, backends: int, count: int, seed: int = 0) -> pd.DataFrame:
+    """``count`` rows with distinct keys, spread over ops × backends × dtypes × samples."""
+    rng = np.random.default_rng(seed)
+    dtypes = np.array(["float32", "float16", "bfloat16", "int64", "complex64"])
+    place = rng.choice(ops * backends * len(dtypes) * 8, count, replace=False)
+    sample, place = place % 8, place // 8
+    dtype, place = dtypes[place % 5], place // 5
+    status = rng.choice(STATUSES[:11], count, p=[0.8, 0.04, 0.03, 0.03, 0.01, 0.01, 0.01, 0.02, 0.03, 0.01, 0.01])
+    rows = pd.DataFrame(index=range(count), columns=lake.SCHEMA.names)
+    rows = rows.assign(
+        run_id="r1",
+        check="forward",
+        catalog="torch",
+        variant="",
+        sample=sample,
+        seed=0,
+        attempts=1,
+        dtype=dtype,
+        op=np.char.add("torch:op", (place // backends).astype(str)),
+        status=status,
+        weak=rng.random(count) < 0.05,
+        backend=np.char.add("backend-", (place % backends).astype(str)),
+        vendor="vendor",
+        error="",
+        kind="",
+        stage="",
+        error_units=np.where(status == "error", np.nan, rng.exponential(1, count)),
+        max_diff=rng.exponential(1, count),
+    )
+    rows["case_id"] = "forward/" + rows["op"] + "/" + rows["dtype"] + "/" + rows["sample"].astype(str)
+    return rows
+
+
+RUN: dict[str, Any] = {
+    "run_id": "r1",
+    "name": "quick",
+    "config": {"name": "quick"},
+    "versions": {"farm": "0.1"},
+    "started_at": "2026-01-01T00:00:00Z",
+    "finished_at": None,
+    "inventory": {
+        "backends": {
+            "torch-cpu": {"vendor": "pytorch", "available": True, "reason": "", "device": "x86"},
+            "ort-qnn": {"vendor": "qualcomm", "available": False, "reason": "no node has an NPU"},
+        }
+    },
+}
+
+
+def printed(rows: pd.DataFrame, run: dict[str, Any], **options: Any) -> str:
+    console = Console(file=io.StringIO(), width=250, highlight=False)
+    print_coverage(rows, run, console=console, **options)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+class Page(HTMLParser):
+    """What a browser would take from the page: its elements, its text, its embedded data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._data: list[str] = []
+        self._within = ""
+        self.feed(text)
+        self.data: dict[str, Any] = json.loads("".join(self._data))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._within = "data" if dict(attrs).get("id") == "data" else tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        (self._data if self._within == "data" else self.words).append(data)
+
+
+def decoded(packed: dict[str, Any], length: int) -> list[Any]:
+    """A column of the page as its script reads it."""
+    if "c" in packed:
+        return [packed["c"]] * length
+    if "v" in packed:
+        return packed["v"]
+    if "i" in packed:
+        return [packed["d"][place] for place in packed["i"]]
+    pairs = zip(packed["r"][::2], packed["r"][1::2], strict=True)
+    return [packed["d"][place] for place, repeats in pairs for _ in range(repeats)]
+
+
+# ---- what is counted ----
+
+
+def test_every_status_goes_into_the_denominators_that_the_definition_names() -> None:
+    table: Any = coverage(frame(*[make_row(status, sample=number) for number, status in enumerate(STATUSES)]))
+    line: Any = table.loc["torch-cpu"]
+    assert line["planned"] == len(STATUSES) == 14
+    assert line["valid"] == 14 - 3  # invalid, vacuous and skipped are no valid cases
+    assert line["judged"] == 7  # pass, imprecise, wrong, error, crash, timeout, oom
+    assert line["passed"] == 2 and line["failed"] == 5
+    assert line["coverage"] == 7 / 11 and line["pass_rate"] == 2 / 7
+    assert all(line[status] == 1 for status in STATUSES)
+
+
+def test_unsupported_lowers_coverage_and_fallback_is_no_pass() -> None:
+    line: Any = coverage(frame(make_row(), make_row("unsupported", sample=1), make_row("fallback", sample=2))).loc[
+        "torch-cpu"
+    ]
+    assert (line["judged"], line["valid"], line["passed"]) == (1, 3, 1)
+
+
+def test_nothing_divided_by_nothing_is_a_dash_never_a_rate() -> None:
+    table: Any = coverage(frame(make_row("skipped"), make_row("unsupported", backend="b2")))
+    assert math.isnan(table.loc["torch-cpu", "coverage"]) and math.isnan(table.loc["torch-cpu", "pass_rate"])
+    assert table.loc["b2", "coverage"] == 0 and math.isnan(table.loc["b2", "pass_rate"])
+    assert percent(0, 0) == "–"
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (1520, 1566, "97.1 % (1520/1566)"),
+        (0, 3, "0 % (0/3)"),
+        (3, 3, "100 % (3/3)"),
+        (9999, 10000, ">99.9 % (9999/10000)"),
+        (1, 100000, "0.001 % (1/100000)"),
+    ],
+)
+def test_a_rate_shows_its_denominator_and_is_whole_only_when_nothing_is_missing(
+    part: int, whole: int, text: str
+) -> None:
+    assert percent(part, whole) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (math.nan, "–"),
+        (pd.NA, "–"),
+        (0.0, "0"),
+        (1234.0, "1234"),
+        (1.23456e-9, "1.23e-09"),
+        (123456.0, "1.23e+05"),
+        (math.inf, "inf"),
+    ],
+)
+def test_a_number_has_digits_and_what_was_not_measured_is_a_dash(value: Any, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_case_that_ran_again_is_counted_once_with_its_last_attempt() -> None:
+    rows = frame(
+        make_row("crash"), make_row("pass", attempts=2), make_row("wrong", sample=1), make_row("wrong", sample=1)
+    )
+    for order in (rows, rows.iloc[::-1]):
+        line = coverage(order).loc["torch-cpu"]
+        assert (line["planned"], line["pass"], line["crash"], line["wrong"]) == (2, 1, 0, 1)
+
+
+def test_the_same_case_in_two_runs_is_two_rows_and_latest_takes_the_newer_run() -> None:
+    rows = frame(make_row("pass", run_id="r2"), make_row("wrong"), make_row("error", op="torch:old"))
+    assert coverage(rows).loc["torch-cpu", "planned"] == 3
+    line: Any = coverage(latest(rows, ["r1", "r2"])).loc["torch-cpu"]
+    assert (line["planned"], line["pass"], line["error"]) == (2, 1, 1)
+
+
+def test_sums_over_any_column_agree() -> None:
+    rows = synthetic(ops=40, backends=4, count=2000)
+    total: Any = coverage(rows, by=()).loc["all"]
+    for by in ("vendor", "backend", "dtype", "catalog", "op", ("op", "backend")):
+        table = coverage(rows, by=by)
+        for name in ("planned", "valid", "judged", "passed", "weak", "wrong"):
+            assert table[name].sum() == total[name], (by, name)
+    assert cell_matrix(rows)["planned"].sum() == 2000
+    assert vendor_by_dtype(rows)["planned"].sum() == 2000
+    assert status_table(rows)["planned"].sum() == 2000
+
+
+def test_an_unknown_column_and_an_unknown_status_are_said() -> None:
+    with pytest.raises(ValueError, match="cannot group by colour"):
+        coverage(frame(make_row()), by="colour")
+    with pytest.raises(ValueError, match="outside the closed set: 'maybe'"):
+        coverage(frame(make_row("maybe")))
+
+
+def test_a_cell_is_weakly_tested_when_all_its_judged_samples_are_weak() -> None:
+    rows = frame(
+        make_row(weak=True),
+        make_row(sample=1, weak=True),
+        make_row("unsupported", sample=2, weak=False),
+        make_row(op="torch:mul", weak=True),
+        make_row(op="torch:mul", sample=1, weak=None),
+        make_row("unsupported", op="torch:sub", weak=True),
+    )
+    squares: Any = cell_matrix(rows)["weakly_tested"]
+    assert squares.to_dict() == {
+        ("torch:add", "torch-cpu"): True,
+        ("torch:mul", "torch-cpu"): False,
+        ("torch:sub", "torch-cpu"): False,
+    }
+    line: Any = coverage(rows).loc["torch-cpu"]
+    assert line["weak"] == 3 and line["weak_cells"] == 1
+    assert "weakly tested cells 1" in printed(rows, RUN)
+
+
+def test_weak_cells_are_counted_per_dtype() -> None:
+    rows = frame(make_row(weak=True), make_row(dtype="float16", weak=False), make_row(dtype="bfloat16", weak=True))
+    assert coverage(rows).loc["torch-cpu", "weak_cells"] == 2
+    assert not cell_matrix(rows)["weakly_tested"].any()
+
+
+def test_a_square_shows_its_worst_status_and_an_empty_sample_does_not_hide_a_pass() -> None:
+    rows = frame(
+        make_row(),
+        make_row("wrong", sample=1),
+        make_row("crash", sample=2),
+        make_row(op="torch:mul"),
+        make_row("vacuous", op="torch:mul", sample=1),
+        make_row("vacuous", op="torch:sub"),
+    )
+    assert worst_matrix(rows)["torch-cpu"].to_dict() == {
+        "torch:add": "crash",
+        "torch:mul": "pass",
+        "torch:sub": "vacuous",
+    }
+    assert set(SEVERITY) == set(STATUSES)
+
+
+def test_variants_are_ops_of_their_own() -> None:
+    matrix = worst_matrix(frame(make_row(), make_row("wrong", variant="out")))
+    assert matrix["torch-cpu"].to_dict() == {"torch:add": "pass", "torch:add.out": "wrong"}
+
+
+def test_findings_are_one_row_a_cell_most_severe_first_and_reproducible() -> None:
+    rows = frame(
+        make_row("imprecise", op="torch:a"),
+        make_row("wrong", op="torch:b", error_units=50.0),
+        make_row("wrong", op="torch:b", sample=1, error_units=900.0),
+        make_row("pass", op="torch:b", sample=2),
+        make_row("wrong", op="torch:c", error_units=None, kind="shape"),
+        make_row("crash", op="torch:it's"),
+    )
+    table: Any = findings(rows, limit=None)
+    assert table[["status", "op"]].values.tolist() == [
+        ["crash", "torch:it's"],
+        ["wrong", "torch:c"],
+        ["wrong", "torch:b"],
+        ["imprecise", "torch:a"],
+    ]
+    worst: Any = table.iloc[2]
+    assert (worst["error_units"], worst["samples"], worst["planned"]) == (900.0, 2, 3)
+    assert worst["reproduce"] == "python -m farm.reproduce 'r1:forward/torch:b/float32/1:torch-cpu'"
+    quoted = table.iloc[0]["reproduce"].removeprefix("python -m farm.reproduce ")
+    assert shlex.split(quoted) == ["r1:forward/torch:it's/float32/0:torch-cpu"]
+    assert len(findings(rows, limit=2)) == 2
+    assert findings(frame(make_row())).empty
+
+
+# ---- what is unavailable ----
+
+
+def test_an_unavailable_backend_is_a_line_with_its_reason_and_without_numbers(tmp_path: Path) -> None:
+    rows = frame(make_row())
+    table: Any = coverage(rows, by=("vendor", "backend"), inventory=RUN["inventory"])
+    line: Any = table.loc[("qualcomm", "ort-qnn")]
+    assert not line["available"] and line["reason"] == "no node has an NPU" and line["planned"] == 0
+    assert math.isnan(line["coverage"]) and table.loc[("pytorch", "torch-cpu"), "available"]
+    assert unavailable(RUN["inventory"]).loc["ort-qnn", "reason"] == "no node has an NPU"
+    assert worst_matrix(rows, RUN["inventory"])["ort-qnn"].tolist() == ["unavailable"]
+
+    (shown,) = [text for text in printed(rows, RUN).splitlines() if "ort-qnn" in text]
+    assert "unavailable: no node has an NPU" in shown and "%" not in shown and shown.count("–") >= 2
+    (shown,) = [text for text in markdown(rows, RUN).splitlines() if "ort-qnn" in text]
+    assert "unavailable: `no node has an NPU`" in shown and "%" not in shown
+    html = render(rows, RUN)
+    (shown,) = [text for text in html.splitlines() if "<td" in text and "ort-qnn" in text]
+    assert 'class="grey"' in shown and "no node has an NPU" in shown and "%" not in shown
+    said = {one["name"]: one["unavailable"] for one in Page(html).data["backends"]}
+    assert said == {"torch-cpu": "", "ort-qnn": "no node has an NPU"}
+
+
+def test_a_backend_that_went_away_in_the_run_keeps_its_numbers() -> None:
+    inventory = {"backends": {"torch-cpu": {"vendor": "pytorch", "available": False, "reason": "gone"}}}
+    rows = frame(make_row(), make_row("unavailable", sample=1))
+    line: Any = coverage(rows, inventory=inventory).loc["torch-cpu"]
+    assert (line["planned"], line["judged"], line["available"], line["reason"]) == (2, 1, False, "gone")
+    assert "50 % (1/2)" in printed(rows, {"inventory": inventory})
+
+
+def test_a_run_without_rows_is_dashes_everywhere(tmp_path: Path) -> None:
+    rows = frame()
+    assert coverage(rows).empty and cell_matrix(rows).empty and findings(rows).empty and worst_matrix(rows).empty
+    assert coverage(rows, by=()).loc["all", "planned"] == 0
+    text = printed(rows, RUN)
+    assert "Coverage –, pass rate –" in text and "%" not in text
+    paths = write(rows, RUN, tmp_path)
+    assert all(path.is_file() for path in paths.values())
+    page = Page(paths["html"].read_text(encoding="utf-8"))
+    assert page.data["rows"]["length"] == 0 and page.data["ops"] == []
+    assert coverage(pd.DataFrame(columns=["status", "backend"])).empty
+
+
+def test_a_run_that_is_not_finished_says_how_much_is_missing() -> None:
+    text = printed(frame(make_row()), {**RUN, "planned": 5})
+    assert "INCOMPLETE: 4 of 5 planned" in text
+    assert "INCOMPLETE" not in printed(frame(make_row()), {**RUN, "planned": 1})
+
+
+# ---- what is written ----
+
+
+def hostile_rows() -> pd.DataFrame:
+    return frame(
+        make_row(
+            "error",
+            op="torch:" + HOSTILE,
+            backend=HOSTILE,
+            vendor=HOSTILE,
+            dtype=HOSTILE,
+            error=HOSTILE,
+            error_type=HOSTILE,
+            shapes=HOSTILE,
+            placement=HOSTILE,
+            kind=HOSTILE,
+            stage=HOSTILE,
+            device=HOSTILE,
+        )
+    )
+
+
+HOSTILE_RUN = {
+    "run_id": HOSTILE,
+    "name": HOSTILE,
+    "config": {HOSTILE: HOSTILE},
+    "versions": {HOSTILE: HOSTILE},
+    "started_at": HOSTILE,
+    "inventory": {"backends": {"gone" + HOSTILE: {"vendor": HOSTILE, "available": False, "reason": HOSTILE}}},
+}
+
+
+def test_hostile_text_stays_text_in_the_page() -> None:
+    html = render(hostile_rows(), HOSTILE_RUN)
+    page = Page(html)
+    assert not [tag for tag, _ in page.elements if tag in ("img", "iframe", "object")]
+    assert [tag for tag, _ in page.elements].count("script") == 2
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert page.data["rows"]["columns"]["error"] == {"c": HOSTILE}  # it is all there, as data
+    assert page.data["backends"][0]["name"] == HOSTILE
+    assert (
+        "<" not in script_json(HOSTILE)
+        and ">" not in script_json(HOSTILE)
+        and json.loads(script_json(HOSTILE)) == HOSTILE
+    )
+
+
+def test_the_page_is_one_file_that_asks_for_nothing_and_inserts_text_only() -> None:
+    page = Page(html := render(frame(make_row()), RUN))
+    links = [value for _, attributes in page.elements for name, value in attributes.items() if name in ("src", "href")]
+    assert all(link is not None and link.startswith(("data:", "#")) for link in links), links
+    (policy,) = [attributes["content"] for _, attributes in page.elements if "http-equiv" in attributes]
+    assert policy is not None and "default-src 'none'" in policy and "unsafe" not in policy
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|https?://|fetch\(", html)
+
+
+def test_hostile_text_cannot_drive_the_terminal_or_the_markdown() -> None:
+    text = printed(hostile_rows(), HOSTILE_RUN)
+    assert "\x1b" not in text and "[bold]" in text
+    lines = markdown(hostile_rows(), HOSTILE_RUN).splitlines()
+    for line in lines:
+        assert "<" not in re.sub(r"`[^`]*`", "", line), line  # only inside code spans, where it is literal
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("| `")}) <= 3
+
+
+def test_an_error_is_no_formula_in_the_csv(tmp_path: Path) -> None:
+    paths = write(
+        frame(make_row("error", error="=HYPERLINK(1)"), make_row("error", op="torch:b", error='a, "b"\nc')),
+        RUN,
+        tmp_path,
+    )
+    table: Any = pd.read_csv(paths["findings"])
+    assert table["error"].tolist() == ["'=HYPERLINK(1)", 'a, "b"\nc']
+
+
+def test_the_files_hold_the_tables(tmp_path: Path) -> None:
+    rows = synthetic(ops=30, backends=3, count=1000)
+    paths = write(rows, RUN, tmp_path / "new" / "dir", by="dtype")
+    assert set(paths) == {
+        "coverage",
+        "squares",
+        "matrix",
+        "vendor_by_dtype",
+        "status",
+        "findings",
+        "coverage_by_dtype",
+        "markdown",
+        "html",
+    }
+    table: Any = pd.read_csv(paths["coverage"]).set_index("backend")
+    assert table.loc["backend-0", "judged"] == coverage(rows).loc["backend-0", "judged"]
+    assert pd.read_csv(paths["matrix"]).shape == (30, 1 + 3 + 1)
+    line: Any = coverage(rows).loc["backend-1"]
+    rate = percent(line["passed"], line["judged"])
+    for name in ("markdown", "html"):
+        assert rate in paths[name].read_text(encoding="utf-8")
+    assert rate in printed(rows, RUN)
+
+
+def test_the_page_embeds_exact_counts_all_that_did_not_pass_and_the_worst_that_did() -> None:
+    many = [make_row(sample=number, error_units=float(number)) for number in range(20)]
+    rows = frame(*many, *[make_row("unsupported", sample=20 + number) for number in range(30)])
+    kept = embedded(distinct(rows))
+    assert (kept["status"] == "unsupported").sum() == 30
+    passed = kept.loc[kept["status"] == "pass", "error_units"].tolist()
+    assert passed == [float(number) for number in range(19, 19 - PASS_ROWS_PER_SQUARE, -1)]
+    data = payload(rows, RUN)
+    cells = data["cells"]
+    counts = decoded(cells["columns"]["rows"], cells["length"])
+    assert dict(zip(decoded(cells["columns"]["status"], cells["length"]), counts, strict=True)) == {
+        "pass": 20,
+        "unsupported": 30,
+    }
+
+
+def test_the_page_can_name_every_case_it_holds() -> None:
+    rows = frame(
+        make_row("wrong"),
+        make_row("wrong", variant="out", sample=1),
+        make_row("wrong", sample=2, case_id="something else"),
+        make_row("wrong", sample=3, seed=7, case_id="forward/torch:add/float32/3@7"),
+    )
+    data = payload(rows, RUN)
+    length = data["rows"]["length"]
+    names = decoded(data["rows"]["columns"]["case_id"], length)
+    assert length == 4 and sorted(name for name in names if name) == ["something else"]
+
+
+def test_not_measured_is_null_and_infinite_is_said_in_the_page() -> None:
+    rows = frame(
+        make_row("wrong", max_diff=math.inf, max_rel=None), make_row("wrong", sample=1, max_diff=None, max_rel=1 / 3)
+    )
+    columns = payload(rows, RUN)["rows"]["columns"]
+    assert sorted(decoded(columns["max_diff"], 2), key=str) == [None, "inf"]
+    assert sorted(decoded(columns["max_rel"], 2), key=str) == [0.333333, None]
+    assert columns["rmse"] == {"c": None}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        ["a"],
+        ["a", "a", "b", "b", "b"],
+        ["a", "b", "a"],
+        [1.5, None, 2.5],
+        [0] * 9,
+        [1, 1, 1, 2, None, None],
+        [None],
+    ],
+)
+def test_a_packed_column_is_the_column(values: list[Any]) -> None:
+    assert decoded(json.loads(json.dumps(column(values))), len(values)) == values
+
+
+def test_long_errors_are_cut_and_say_so() -> None:
+    rows = frame(make_row("error", error="x" * 50_000))
+    (text,) = embedded(distinct(rows))["error"]
+    assert len(text) < 5_000 and "the lake has the whole text" in text
+
+
+def test_a_large_run_stays_a_small_page() -> None:
+    rows = synthetic(ops=700, backends=20, count=30_000)
+    assert len(render(rows, RUN).encode()) < 10_000_000
+
+
+# ---- the command line ----
+
+
+@pytest.fixture
+def small_lake(tmp_path: Path) -> Path:
+    runs = {
+        "20260101-aaaa": [make_row("wrong", run_id="20260101-aaaa"), make_row(op="torch:b", run_id="20260101-aaaa")],
+        "20260102-bbbb": [make_row(run_id="20260102-bbbb")],
+    }
+    for run_id, rows in runs.items():
+        folder = tmp_path / "lake" / f"run={run_id}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows, schema=lake.SCHEMA), folder / "part-0.parquet")
+        (folder / "_run.json").write_text(json.dumps({**RUN, "run_id": run_id}))
+    return tmp_path / "lake"
+
+
+def test_the_last_run_is_reported_beside_its_rows(small_lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(small_lake)]) == 0
+    out = capsys.readouterr().out
+    assert "20260102-bbbb" in out and "100 % (1/1)" in out
+    assert (small_lake / "run=20260102-bbbb" / "_report" / "report.html").is_file()
+    assert default_out("s3://bucket/lake", "x") == Path("report-x")
+
+
+def test_a_run_can_be_named_and_all_runs_give_the_newest_of_every_case(
+    small_lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(small_lake), "--run", "20260101-aaaa", "--out", str(small_lake / "o"), "--by", "op"]) == 0
+    assert "50 % (1/2)" in capsys.readouterr().out and (small_lake / "o" / "coverage_by_op.csv").is_file()
+    assert main([str(small_lake), "--run", "all"]) == 0
+    assert "100 % (2/2)" in capsys.readouterr().out and (small_lake / "_report" / "report.md").is_file()
+
+
+def test_a_run_that_is_not_there_is_answered_with_the_nearest(
+    small_lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(small_lake), "--run", "20260101-aaab"]) == 2
+    assert "20260101-aaaa" in capsys.readouterr().err
+    assert main([str(small_lake / "elsewhere")]) == 2
+    assert "no runs in" in capsys.readouterr().err
+
+
+def test_a_run_without_its_description_is_reported_from_its_rows(
+    small_lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (small_lake / "run=20260102-bbbb" / "_run.json").unlink()
+    assert main([str(small_lake)]) == 0
+    said = capsys.readouterr()
+    assert "without config and inventory" in said.err and "100 % (1/1)" in said.out
+
+
+def test_report_files_beside_the_rows_do_not_disturb_the_lake(small_lake: Path) -> None:
+    assert main([str(small_lake)]) == 0 and main([str(small_lake), "--run", "all"]) == 0
+    assert len(lake.read(small_lake)) == 3 and len(pd.read_parquet(small_lake)) == 3
