@@ -27,7 +27,8 @@ class CatalogConfig(_Model):
 
     ops, exclude: globs over the op's name without its catalog ("nn.functional.*"); samples: how many of an op's
     list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
-    backends: globs of the backends that are given this catalog.
+    dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that are given
+    this catalog.
     """
 
     name: str
@@ -121,7 +122,7 @@ def load(path: str | Path) -> Config:
     if not isinstance(data, dict):
         raise ConfigError(f"{file}:1:1: a config is a mapping with at least the keys catalogs and backends")
     try:
-        config = Config(**({"name": file.stem} | data))
+        config = Config.model_validate({"name": file.stem} | data)
     except pydantic.ValidationError as error:
         raise ConfigError("\n".join(_explain(file, node, e) for e in error.errors()[:5])) from None
     _check_names(config, lambda *key: _place(file, node, key))
@@ -191,7 +192,9 @@ def _check_names(config: Config, place: Any) -> None:
 
 
 def check_dtype(name: str, where: str) -> None:
-    """Raise ConfigError unless ``name`` is a dtype."""
+    """Raise ConfigError unless ``name`` is a dtype or "*"."""
+    if name == "*":
+        return
     try:
         if name == "str" or np_dtype(name).name != name:
             raise TypeError

@@ -169,13 +169,13 @@ class Dispatcher:
         """Submit until every pool has about two jobs per slot under way."""
         cpu = self.executor.slots(None, 1.0)
         pools: dict[str, int] = {}
-        for flight in self.flights.values():
-            pool = self._pool(flight.backend)
+        for flying in self.flights.values():
+            pool = self._pool(flying.backend)
             pools[pool] = pools.get(pool, 0) + 1
         preparing = sum(1 for f in self.flights.values() if f.kind == "prepare")
         while pools.get("CPU", 0) < 2 * cpu:
             # Preparing has half of the places, so that judged numbers come early; the rest if nothing else is ready.
-            flight = None
+            flight: Flight | None = None
             if preparing < cpu:
                 flight = self._preparing()
                 preparing += flight is not None
@@ -191,10 +191,10 @@ class Dispatcher:
                 continue
             slots = self.executor.slots(self.offers[spec.name], self.settings[spec.name].fraction)
             while pools.get(pool, 0) < 2 * slots:
-                flight = self._batch_for(pool, slots, small=True)
-                if flight is None:
+                batch = self._batch_for(pool, slots, small=True)
+                if batch is None:
                     break
-                self._submit(flight)
+                self._submit(batch)
                 pools[pool] = pools.get(pool, 0) + 1
 
     def _pool(self, b: int) -> str:

@@ -140,7 +140,7 @@ class RayCluster:
             {"id": n["NodeID"], "host": n.get("NodeManagerHostname", ""), "resources": n["Resources"], "labels": n.get("Labels") or {}}
             for n in ray.nodes() if n["Alive"]
         ]  # fmt: skip
-        self._task = ray.remote(_supervise).options(max_retries=0, num_returns="streaming")
+        self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
         self._running: dict[Any, int] = {}
         self._next = 0
 
@@ -153,9 +153,9 @@ class RayCluster:
     def probe(self, specs: Sequence[BackendSpec], cache: str) -> dict[str, dict[str, dict[str, Any]]]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        remote = self._ray.remote(_probe).options(max_retries=0, num_cpus=0, name="probe")
+        remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe)
         asked = {
-            n["id"]: remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n["id"], soft=False)).remote(list(specs))
+            n["id"]: remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(n["id"], soft=False)).remote(list(specs))
             for n in self.nodes
         }
         answers: dict[str, dict[str, dict[str, Any]]] = {}

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,7 +33,7 @@ class Matrix:
         return int(np.count_nonzero(self.wanted))
 
 
-def build(config: Config, entries: dict[str, Sequence[Entry]], ops: Sequence[str] = ()) -> Matrix:
+def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> Matrix:
     """The matrix of a config. ``entries``: per catalog, its list; ``ops``: globs that narrow it further.
 
     A glob matches an op's name with or without its catalog, with or without its variant. Raises ConfigError
@@ -55,10 +55,9 @@ def build(config: Config, entries: dict[str, Sequence[Entry]], ops: Sequence[str
             called = names(entry)
             if not chosen(called) or left_out(called) or (ops and not narrow(called)):
                 continue
-            for dtype in dtypes:
-                if dtype in entry.dtypes:
-                    groups.append(Group(entry.op, entry.variant, dtype, most, config.seed))
-                    rows.append(samples)
+            for dtype in entry.dtypes if "*" in dtypes else [d for d in dtypes if d in entry.dtypes]:
+                groups.append(Group(entry.op, entry.variant, dtype, most, config.seed))
+                rows.append(samples)
     wanted = np.array(rows, dtype=np.int32).reshape(len(groups), len(specs))
     matrix = Matrix(groups, specs, wanted)
     for skip in config.skip:

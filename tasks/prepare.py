@@ -132,7 +132,8 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
     for array in sample.arrays:
         add(array)
         digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
-    args, kwargs = sample.args, sample.kwargs
+    args: Any = sample.args
+    kwargs: Any = sample.kwargs
     failure = sample.failure
     if isinstance(args, tuple):
         try:

@@ -91,7 +91,8 @@ def decode(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
         return [decode(x, leaf) for x in node]
     if not isinstance(node, dict):
         return node
-    kind, v = node["$"], node.get("v")
+    kind: str = node["$"]
+    v: Any = node.get("v")
     if kind == "tuple":
         return tuple(decode(x, leaf) for x in v)
     if kind == "dict":

@@ -1,4 +1,5 @@
 """The "onnx" form as every runtime that takes it needs it: input names, values, element types, packed bytes."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ ELEMENT_TYPE: dict[str, int] = {
     "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
     "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19, "float8_e5m2fnuz": 20, "uint4": 21, "int4": 22,
     "float4_e2m1fn": 23, "float8_e8m0fnu": 24, "uint2": 25, "int2": 26,
-}
+}  # fmt: skip
 
 #: Dtypes that numpy has by itself (an ml_dtypes dtype may claim a kind of numpy's, so names decide).
 NATIVE = frozenset(

@@ -1,4 +1,5 @@
 """ONNX Runtime: one backend per execution provider, which takes every node itself or says that it cannot."""
+
 from __future__ import annotations
 
 import contextlib
@@ -59,7 +60,12 @@ PROVIDERS: dict[str, Provider] = {
     "openvino": Provider("OpenVINOExecutionProvider", "Intel", "", "CPU", {"device_type": "CPU", "precision": "FP32"}),
     "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU"),
     "qnn": Provider(
-        "QNNExecutionProvider", "Qualcomm", "qualcomm", "NPU", {"backend_path": "libQnnHtp.so"}, "float16",
+        "QNNExecutionProvider",
+        "Qualcomm",
+        "qualcomm",
+        "NPU",
+        {"backend_path": "libQnnHtp.so"},
+        "float16",
         "onnxruntime_qnn",
     ),
     "dml": Provider("DmlExecutionProvider", "Microsoft", "microsoft", "GPU"),
@@ -86,7 +92,7 @@ _DTYPE_OF_TYPE = {
     "float": "float32", "double": "float64", "string": "str", "float8e4m3fn": "float8_e4m3fn",
     "float8e4m3fnuz": "float8_e4m3fnuz", "float8e5m2": "float8_e5m2", "float8e5m2fnuz": "float8_e5m2fnuz",
     "float8e8m0": "float8_e8m0fnu", "float4e2m1": "float4_e2m1fn",
-}
+}  # fmt: skip
 
 _BAD_GRAPH = re.compile(
     r"Type Error: Type .* is invalid|Type parameter \(\w+\) of Optype \(\w+\) bound to different types|Unrecognized attribute"
@@ -254,7 +260,9 @@ class OnnxRuntime(Backend):
         placement, fallback = self._placement(session)
         names = [x.name for x in session.get_inputs()]
         if len(names) != len(values):
-            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+            raise ValueError(
+                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
+            )
         feeds = {name: _feed(ort, value) for name, value in zip(names, values)}
         return Program(_runner(session, feeds), placement, fallback, self._flags())
 

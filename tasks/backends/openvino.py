@@ -1,4 +1,5 @@
 """OpenVINO: the ONNX form on an Intel device, in the precision that was asked for and read back."""
+
 from __future__ import annotations
 
 import functools
@@ -19,7 +20,7 @@ _ELEMENT = {
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
     "uint64": "u64", "int4": "i4", "uint4": "u4", "uint2": "u2", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2",
     "float8_e8m0fnu": "f8e8m0", "float4_e2m1fn": "f4e2m1",
-}
+}  # fmt: skip
 _DTYPE = {v: k for k, v in _ELEMENT.items()}
 
 _OPTIONS = ("inference_precision", "execution_mode", "threads", "properties")
@@ -31,7 +32,9 @@ _UNSUPPORTED = re.compile(
     r"OpConversionFailure|No conversion rule|not supported|[Uu]nsupported|[Nn]ot implemented|NOT_IMPLEMENTED"
     r"|doesn't support|does not support|[Cc]annot convert|No translator found|Not supported|isn't supported"
 )
-_OUT_OF_MEMORY = re.compile(r"bad_alloc|out of memory|OUT_OF_(HOST_|DEVICE_)?(MEMORY|RESOURCES)|Failed to allocate", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(
+    r"bad_alloc|out of memory|OUT_OF_(HOST_|DEVICE_)?(MEMORY|RESOURCES)|Failed to allocate", re.IGNORECASE
+)
 _STICKY = re.compile(r"DEVICE_LOST|device lost|CL_OUT_OF_RESOURCES|CL_INVALID_COMMAND_QUEUE", re.IGNORECASE)
 
 #: Properties as read back, in the order of `OpenVino._flags`.
@@ -118,7 +121,9 @@ class OpenVino(Backend):
                 raise Unsupported(f"OpenVINO takes no {what} as an input")
         names = graph_inputs(form.model or b"")
         if len(names) != len(values):
-            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+            raise ValueError(
+                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
+            )
         return self._program(self._compile(form.model or b""), dict(zip(names, values)))
 
     def _compile(self, model: bytes) -> Any:
@@ -143,7 +148,11 @@ class OpenVino(Backend):
         """The compiled model's properties, and which of them are not what was asked."""
         read = _properties(compiled)
         words = [f"{k.lower()}={v}" for k, v in read.items()]
-        words += [f"asked:{k.lower()}={self._asked[k]}" for k, v in read.items() if k in self._asked and v != str(self._asked[k])]
+        words += [
+            f"asked:{k.lower()}={self._asked[k]}"
+            for k, v in read.items()
+            if k in self._asked and v != str(self._asked[k])
+        ]
         return " ".join(words)
 
     def is_sticky(self, error: BaseException) -> bool:

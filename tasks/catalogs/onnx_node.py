@@ -1,4 +1,5 @@
 """Catalog "onnx": the node cases of onnx.backend.test, each with its model, inputs and stored expected outputs."""
+
 from __future__ import annotations
 
 import importlib

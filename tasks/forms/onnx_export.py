@@ -6,6 +6,7 @@ import functools
 import io
 import logging
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -54,8 +55,8 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int]]:
 
     _patch()
     form = sample.form("torch")
-    call = form.call
-    assert call is not None
+    assert form.call is not None
+    call: Callable[..., Any] = form.call
     leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
     args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
     tensors: list[Any] = []

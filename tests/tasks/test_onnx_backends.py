@@ -1,4 +1,5 @@
 """ONNX Runtime and OpenVINO on the CPU: true dtypes both ways, honest reasons, no silent change of device."""
+
 from __future__ import annotations
 
 import os
@@ -93,7 +94,9 @@ ORT_LOW = [bfloat16, float8_e4m3fn, float8_e5m2, float8_e5m2fnuz, int4, uint4, i
 
 
 @pytest.mark.parametrize(
-    ("runtime", "dtype"), [("ort", x) for x in ORT_LOW] + [("openvino", x) for x in LOW], ids=lambda x: getattr(x, "__name__", x)
+    ("runtime", "dtype"),
+    [("ort", x) for x in ORT_LOW] + [("openvino", x) for x in LOW],
+    ids=lambda x: getattr(x, "__name__", x),
 )
 def test_low_bit_dtypes_go_in_and_come_out_in_their_own_bytes(runtime: str, dtype: Any) -> None:
     values = np.array([1, 0, -2, 1, -1]) if dtype is not uint4 else np.array([1, 0, 15, 1, 9])
@@ -136,7 +139,9 @@ def sequence(name: str) -> Any:
 def test_sequences_are_lists_in_and_flat_out() -> None:
     a, b = f32([1, 2]), f32([3])
     insert = model(
-        [helper.make_node("SequenceInsert", ["s", "x"], ["y"])], [sequence("s"), tensor("x", TensorProto.FLOAT, [1])], [sequence("y")]
+        [helper.make_node("SequenceInsert", ["s", "x"], ["y"])],
+        [sequence("s"), tensor("x", TensorProto.FLOAT, [1])],
+        [sequence("y")],
     )
     tree = ([TensorSpec(0)], TensorSpec(1))
     for args in (tree, encode(tree, lambda x: None)):

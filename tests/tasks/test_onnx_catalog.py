@@ -1,4 +1,5 @@
 """The catalog of ONNX's node cases: complete, the same however it is loaded, right against two runtimes."""
+
 from __future__ import annotations
 
 import os

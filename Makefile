@@ -1,0 +1,36 @@
+# make setup | run [CONFIG=configs/quick.yaml] | test | lint | bench
+PYTHON ?= python3
+CONFIG ?= configs/full.yaml
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup run test lint bench clean
+
+setup: $(STAMP)
+
+# torch first: with the pinned build in place nothing asks for another one.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("the farm needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; say make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+# Exit code 1 says that wrong results were found, which is what a run is for: make reports it and goes on.
+run: setup
+	$(BIN)/python -m farm.launch $(CONFIG) $(ARGS) || { code=$$?; test $$code -eq 1; }
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m tests.bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) build *.egg-info
