@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
@@ -11,7 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks import catalogs, verdict
 from tasks.backends import BackendSpec, known
-from tasks.model import CHECKS, np_dtype
+from tasks.model import CHECKS, EPS, np_dtype
+
+#: Every dtype a config may name. Exact by nature, then with a rounding error (tfloat32 is a compute precision only).
+DTYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "int2", "int4", "uint2", "uint4", "str",
+    *(name for name in EPS if name != "tfloat32"),
+)  # fmt: skip
 
 
 class ConfigError(Exception):
@@ -35,8 +42,8 @@ class CatalogConfig(_Model):
     ops: list[str] = ["*"]
     exclude: list[str] = []
     dtypes: list[str] | None = None
-    samples: int = Field(default=8, ge=1)
-    samples_for: dict[str, int] = {}
+    samples: int = Field(default=8, ge=1, lt=2**31)
+    samples_for: dict[str, Annotated[int, Field(ge=0, lt=2**31)]] = {}
     backends: list[str] = ["*"]
 
 
@@ -50,7 +57,7 @@ class BackendConfig(_Model):
     like: str = ""
     options: dict[str, Any] = {}
     fraction: float = Field(default=1.0, gt=0, le=1)
-    memory_gib: float = Field(default=6.0, gt=0)
+    memory_gib: float = Field(default=6.0, gt=0, allow_inf_nan=False)
 
     def spec(self) -> BackendSpec:
         return BackendSpec.parse(self.name, self.like, self.options)
@@ -79,10 +86,10 @@ class Config(_Model):
     """A run as its YAML file says it; see the README for every key."""
 
     name: str = ""
-    seed: int = Field(default=0, ge=0)
-    checks: list[str] = ["forward"]
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    checks: list[str] = Field(default=["forward"], min_length=1)
     policy: str = "error_units"
-    deadline_s: float = Field(default=60.0, gt=0)
+    deadline_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
     dtypes: list[str] = ["float32", "float16", "bfloat16"]
     catalogs: list[CatalogConfig] = Field(min_length=1)
     backends: list[BackendConfig] = Field(min_length=1)
@@ -104,20 +111,26 @@ def load(path: str | Path) -> Config:
     """Read and validate a config file. Raises ConfigError."""
     file = Path(path)
     try:
-        text = file.read_text()
+        raw = file.read_bytes()
     except FileNotFoundError:
         others = sorted(str(p) for p in (file.parent if file.parent.is_dir() else Path("configs")).glob("*.yaml"))
         raise ConfigError(f"{file}: no such file{nearest(str(file), others)}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
     try:
+        text = raw.decode()
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _check_nodes(file, node)
         data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
         raise ConfigError(f"{where}: not YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{_line(file, raw[: error.start].decode())}: not UTF-8 ({error.reason})") from None
+    except yaml.reader.ReaderError as error:
+        raise ConfigError(f"{_line(file, text[: error.position])}: not YAML: {error.reason}") from None
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{file}: not YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{file}:1:1: a config is a mapping with at least the keys catalogs and backends")
@@ -127,6 +140,42 @@ def load(path: str | Path) -> Config:
         raise ConfigError("\n".join(_explain(file, node, e) for e in error.errors()[:5])) from None
     _check_names(config, lambda *key: _place(file, node, key))
     return config
+
+
+def _line(file: Path, before: str) -> str:
+    return f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+
+
+def _check_nodes(file: Path, root: Any) -> None:
+    """Raise ConfigError for a key that is no string (an unquoted "on" is none) or is given twice in a mapping,
+    and for a scalar that is not what it looks like (a 13th month)."""
+    left, met, scalars = [root], set(), yaml.SafeLoader("")
+    while left:
+        node = left.pop()
+        if id(node) in met:
+            continue
+        met.add(id(node))
+        if isinstance(node, yaml.ScalarNode):
+            try:
+                scalars.construct_object(node)
+            except ValueError as error:
+                where = f"{file}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+                raise ConfigError(f"{where}: not YAML: {node.value!r}: {error}") from None
+        elif isinstance(node, yaml.SequenceNode):
+            left += node.value
+        elif isinstance(node, yaml.MappingNode):
+            left += [value for _, value in node.value]
+            seen: set[str] = set()
+            for key, _ in node.value:
+                where = f"{file}:{key.start_mark.line + 1}:{key.start_mark.column + 1}"
+                if key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if key.tag != "tag:yaml.org,2002:str":
+                    name = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+                    raise ConfigError(f"{where}: {name}: a key is a string (quote it if it is meant as one)")
+                if key.value in seen:
+                    raise ConfigError(f"{where}: {key.value}: the key is given twice; YAML would drop the first")
+                seen.add(key.value)
 
 
 def _explain(file: Path, node: Any, error: Any) -> str:
@@ -169,8 +218,7 @@ def _check_names(config: Config, place: Any) -> None:
     for i, name in enumerate(config.checks):
         if name not in CHECKS:
             raise ConfigError(f"{place('checks', i)}: checks: unknown check {name!r}{nearest(name, list(CHECKS))}")
-    for i, dtype in enumerate(config.dtypes):
-        check_dtype(dtype, str(place("dtypes", i)))
+    _check_dtypes(config.dtypes, lambda k: str(place("dtypes", k)))
     if not config.policy.endswith(".json") and config.policy not in verdict.names():
         raise ConfigError(f"{place('policy')}: policy: unknown {config.policy!r}{nearest(config.policy, verdict.names())}")
     try:
@@ -181,8 +229,7 @@ def _check_names(config: Config, place: Any) -> None:
         if catalog.name not in catalogs.known():
             near = nearest(catalog.name, sorted(catalogs.known()))
             raise ConfigError(f"{place('catalogs', i, 'name')}: catalogs: unknown catalog {catalog.name!r}{near}")
-        for k, dtype in enumerate(catalog.dtypes or []):
-            check_dtype(dtype, str(place("catalogs", i, "dtypes", k)))
+        _check_dtypes(catalog.dtypes or [], lambda k, i=i: str(place("catalogs", i, "dtypes", k)))  # type: ignore[misc]
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
         check_backend(backend, str(place("backends", i)))
@@ -191,16 +238,25 @@ def _check_names(config: Config, place: Any) -> None:
         seen.add(backend.name)
 
 
+def _check_dtypes(names: list[str], where: Callable[[int], str]) -> None:
+    for k, name in enumerate(names):
+        check_dtype(name, where(k))
+        if name in names[:k]:
+            raise ConfigError(f"{where(k)}: dtypes: {name!r} is named twice")
+
+
 def check_dtype(name: str, where: str) -> None:
     """Raise ConfigError unless ``name`` is a dtype or "*"."""
     if name == "*":
         return
+    if name not in DTYPES:
+        common = ["float32", "float16", "bfloat16", "float64", "complex64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+        near = nearest(name, common if not difflib.get_close_matches(name, DTYPES, 1, 0.5) else list(DTYPES))
+        raise ConfigError(f"{where}: dtypes: unknown dtype {name!r}{near}")
     try:
-        if name == "str" or np_dtype(name).name != name:
-            raise TypeError
-    except TypeError:
-        valid = ["float32", "float16", "bfloat16", "float64", "complex64", "int8", "int16", "int32", "int64", "uint8", "bool"]
-        raise ConfigError(f"{where}: dtypes: unknown dtype {name!r}{nearest(name, valid)}") from None
+        np_dtype(name)
+    except TypeError as error:
+        raise ConfigError(f"{where}: dtypes: {error}") from None
 
 
 def check_backend(backend: BackendConfig, where: str) -> None:

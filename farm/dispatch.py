@@ -179,8 +179,9 @@ class Dispatcher:
             if preparing < cpu:
                 flight = self._preparing()
                 preparing += flight is not None
-            flight = flight or self._batch_for("CPU", cpu) or self._exporting() or self._preparing()
-            flight = flight or self._batch_for("CPU", cpu, small=True)
+            # The quick backends before the exporter, the compilers last: most of the matrix is there early.
+            flight = flight or self._batch_for("CPU", cpu, joint=False) or self._exporting()
+            flight = flight or self._batch_for("CPU", cpu) or self._preparing() or self._batch_for("CPU", cpu, small=True)
             if flight is None:
                 break
             self._submit(flight)
@@ -239,10 +240,13 @@ class Dispatcher:
         job = Job("export", f"export {self.matrix.groups[groups[0]].label} +{count - 1}", items, str(self.cache), self._limits(-1))
         return Flight(job, "export", groups=groups)
 
-    def _batch_for(self, pool: str, slots: int, small: bool = False) -> Flight | None:
-        """A batch of the first backend of the pool that has one worth a task (any, if ``small``)."""
+    def _batch_for(self, pool: str, slots: int, small: bool = False, joint: bool = True) -> Flight | None:
+        """A batch of the first backend of the pool that has one worth a task (any, if ``small``).
+
+        ``joint`` False leaves out the backends that compile.
+        """
         for b, spec in enumerate(self.specs):
-            if not self.available[b] or self._pool(b) != pool:
+            if not self.available[b] or self._pool(b) != pool or (self.offers[spec.name].joint and not joint):
                 continue
             if self.isolated[b]:
                 g, place = self.isolated[b].popleft()
@@ -257,11 +261,11 @@ class Dispatcher:
             size = int(min(max(target_s * 1e3 / case_ms, 1), BATCH_MAX))
             chosen: list[tuple[int, list[int]]] = []
             count = 0
-            joint = self.offers[spec.name].joint
+            whole = self.offers[spec.name].joint
             while self.ready[b] and count < size:
                 chosen.append(self.ready[b].popleft())
                 count += len(chosen[-1][1])
-            while joint and self.ready[b] and self._label(self.ready[b][0][0]) == self._label(chosen[-1][0]):
+            while whole and self.ready[b] and self._label(self.ready[b][0][0]) == self._label(chosen[-1][0]):
                 chosen.append(self.ready[b].popleft())
             self.queued[b] -= sum(len(p) for _, p in chosen)
             return self._batch(b, chosen)

@@ -1,6 +1,7 @@
 """The Parquet lake: schema, appending, reading; local directories and any pyarrow filesystem (s3://…)."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -11,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
@@ -112,6 +114,8 @@ def open_lake(uri: str | os.PathLike[str]) -> Lake:
         filesystem, root = pafs.FileSystem.from_uri(_with_endpoint(text))
     except (pa.ArrowInvalid, OSError) as error:
         raise LakeError(f"results {text!r}: {error}") from None
+    if not root.strip("/") and not isinstance(filesystem, pafs.LocalFileSystem):
+        raise LakeError(f"results {text!r}: no bucket or directory is named")
     return Lake(filesystem, root.rstrip("/"), text)
 
 
@@ -119,8 +123,8 @@ def _with_endpoint(uri: str) -> str:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if not uri.startswith("s3://") or not endpoint or "endpoint_override" in uri:
         return uri
-    scheme, _, host = endpoint.partition("://")
-    return f"{uri}{'&' if '?' in uri else '?'}endpoint_override={host.rstrip('/')}&scheme={scheme}"
+    scheme, _, host = endpoint.rpartition("://")
+    return f"{uri}{'&' if '?' in uri else '?'}endpoint_override={host.rstrip('/')}&scheme={scheme or 'https'}"
 
 
 def check_writable(lake: Lake) -> None:
@@ -179,23 +183,22 @@ def _write(lake: Lake, target: str, table: pa.Table) -> None:
         pq.write_table(table, aside, filesystem=lake.filesystem, compression="zstd")
         if aside != target:
             lake.filesystem.move(aside, target)
-    except OSError:
+    except BaseException:
         if aside != target:
-            try:
+            with contextlib.suppress(OSError):
                 lake.filesystem.delete_file(aside)
-            except OSError:
-                pass
         raise
 
 
 def write_json(lake: Lake, run_id: str, name: str, value: dict[str, Any]) -> None:
     """Write a small JSON file of a run, replacing it all at once where the filesystem can. Raises OSError."""
+    text = json.dumps(value, indent=1).encode()
     target = lake.path(run_id, name)
     aside = lake.path(run_id, f".{name}.tmp") if lake.is_local else target
     if lake.is_local:
         lake.filesystem.create_dir(lake.path(run_id), recursive=True)
     with lake.filesystem.open_output_stream(aside) as file:
-        file.write(json.dumps(value, indent=1).encode())
+        file.write(text)
     if aside != target:
         os.replace(aside, target)
 
@@ -205,11 +208,15 @@ def read_json(lake: Lake, run_id: str, name: str) -> dict[str, Any]:
     try:
         with lake.filesystem.open_input_stream(lake.path(run_id, name)) as file:
             value: dict[str, Any] = json.loads(file.read())
-            return value
     except FileNotFoundError:
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}") from None
+    except OSError as error:
+        raise LakeError(f"{lake.path(run_id, name)}: cannot be read ({error})") from None
     except ValueError as error:
         raise LakeError(f"{lake.path(run_id, name)}: not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise LakeError(f"{lake.path(run_id, name)}: not the record of a run (no JSON object)")
+    return value
 
 
 def _nearest(lake: Lake, run_id: str) -> str:
@@ -221,10 +228,19 @@ def _nearest(lake: Lake, run_id: str) -> str:
 
 
 def run_ids(results: str | os.PathLike[str]) -> list[str]:
-    """Ids of the runs in a lake, oldest first (they begin with their date)."""
+    """Ids of the runs in a lake, oldest first (they begin with their date). Raises LakeError."""
     lake = open_lake(results)
-    found = lake.filesystem.get_file_info(pafs.FileSelector(lake.root, allow_not_found=True))
+    found = _list(lake, lake.root)
     return sorted(i.base_name[4:] for i in found if i.type == pafs.FileType.Directory and i.base_name.startswith("run="))
+
+
+def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
+    """What is in a directory; nothing if it does not exist. Raises LakeError."""
+    try:
+        found: list[pafs.FileInfo] = lake.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        return found
+    except OSError as error:
+        raise LakeError(f"results {lake.uri!r} cannot be read: {error}") from None
 
 
 def read_run(results: str | os.PathLike[str], run_id: str) -> dict[str, Any]:
@@ -233,29 +249,40 @@ def read_run(results: str | os.PathLike[str], run_id: str) -> dict[str, Any]:
 
 
 def read_table(results: str | os.PathLike[str], run_id: str | None = None, columns: list[str] | None = None) -> pa.Table:
-    """Rows of one run, or of all: a foreign or damaged file is skipped with a LakeWarning that names it."""
+    """Rows of one run, or of all, in the schema's columns (or those of them that are named).
+
+    A foreign or damaged file is skipped with a LakeWarning that names it. Raises LakeError.
+    """
     lake = open_lake(results)
+    schema = pa.schema([f for f in SCHEMA if columns is None or f.name in columns], SCHEMA.metadata)
     tables = []
     for one in [run_id] if run_id is not None else run_ids(results):
         for path in parts(lake, one):
             try:
-                table = pq.read_table(path, filesystem=lake.filesystem, columns=columns, partitioning=None)
+                with lake.filesystem.open_input_file(path) as file, pq.ParquetFile(file) as part:
+                    present = part.schema_arrow.names
+                    if missing := [c for c in KEY if c not in present]:
+                        raise pa.ArrowInvalid(f"a foreign file: no column {missing[0]}")
+                    table = part.read([n for n in schema.names if n in present])
+                tables.append(_in_schema(table, schema))
             except (pa.ArrowException, OSError) as error:
                 text = (str(error).splitlines() or [""])[0]
                 warnings.warn(f"{path}: skipped, not a readable part ({text})", LakeWarning, stacklevel=2)
-                continue
-            if missing := [c for c in KEY if c not in table.column_names]:
-                warnings.warn(f"{path}: skipped, a foreign file (no column {missing[0]})", LakeWarning, stacklevel=2)
-                continue
-            tables.append(table)
-    fields = [f for f in SCHEMA if columns is None or f.name in columns]
-    empty = pa.schema(fields).empty_table()
-    return pa.concat_tables([empty.cast(pa.schema(fields)), *tables], promote_options="default")
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with just the schema's columns, null where it has none. Raises ArrowException for foreign types."""
+    columns = [
+        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def parts(lake: Lake, run_id: str) -> list[str]:
-    """Paths of a run's part files."""
-    found = lake.filesystem.get_file_info(pafs.FileSelector(lake.path(run_id), allow_not_found=True))
+    """Paths of a run's part files. Raises LakeError."""
+    found = _list(lake, lake.path(run_id))
     return sorted(
         i.path for i in found
         if i.type == pafs.FileType.File and i.base_name.endswith(".parquet") and i.base_name[0] not in "._"
@@ -270,14 +297,21 @@ def read(results: str | os.PathLike[str], run_id: str | None = None) -> pd.DataF
     if run_id is not None and run_id not in run_ids(results):
         lake = open_lake(results)
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}")
-    frame = read_table(results, run_id).to_pandas()
-    return frame.sort_values("attempts", kind="stable").drop_duplicates(KEY, keep="last").sort_index(ignore_index=True)
+    return _unique(read_table(results, run_id)).to_pandas()
+
+
+def _unique(table: pa.Table) -> pa.Table:
+    """One row per key, that with the most attempts, the last of several; rows stay in their order."""
+    keys = table.select([*KEY, "attempts"]).to_pandas()
+    order = keys.sort_values("attempts", kind="stable", na_position="first")
+    again = order.duplicated(KEY, keep="last").sort_index()
+    return table.filter(pc.invert(pa.array(again))) if again.any() else table
 
 
 def compact(results: str | os.PathLike[str], run_id: str) -> int:
-    """Merge the parts of a finished run into one; returns how many there were.
+    """Merge the parts of a finished run into one, without duplicates; returns how many there were.
 
-    The merged part is written first: a crash in between leaves duplicates, which readers drop.
+    The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop.
     """
     lake = open_lake(results)
     old = parts(lake, run_id)
@@ -288,7 +322,7 @@ def compact(results: str | os.PathLike[str], run_id: str) -> int:
                 table = read_table(results, run_id)
             except LakeWarning:
                 return len(old)
-        _write(lake, lake.path(run_id, f"part-{uuid.uuid4().hex}.parquet"), table.cast(SCHEMA))
+        _write(lake, lake.path(run_id, f"part-{uuid.uuid4().hex}.parquet"), _unique(table))
         for path in old:
             lake.filesystem.delete_file(path)
     return len(old)

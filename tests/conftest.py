@@ -1,0 +1,39 @@
+"""Fixtures: a cache and a lake of their own, the planted plugin, one local Ray cluster for all."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PLUGIN = ROOT / "tests" / "plugin"
+os.environ["PYTHONPATH"] = os.pathsep.join([str(PLUGIN), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+if str(PLUGIN) not in sys.path:
+    sys.path.insert(0, str(PLUGIN))
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The cache of prepared cases, shared by all tests; $FARM_TEST_CACHE keeps it between sessions."""
+    path = Path(os.environ.get("FARM_TEST_CACHE") or tmp_path_factory.mktemp("cache"))
+    os.environ["FARM_CACHE"] = str(path)
+    yield path
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+def launch(*args: object, timeout: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the farm's command as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "farm.launch", *map(str, args)],
+        capture_output=True, text=True, timeout=timeout, env=os.environ | env, cwd=ROOT,
+    )  # fmt: skip

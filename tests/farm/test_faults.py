@@ -1,0 +1,99 @@
+"""Faults on chosen cases: each gets its own status, its neighbours are unharmed, no row is missing."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import planted
+import pytest
+import yaml
+
+from farm import lake
+from tests.conftest import launch
+
+SAMPLES = 8
+
+#: Fault → (status, kind) of the struck samples.
+EXPECTED = {
+    "segfault": ("crash", "SIGSEGV"), "abort": ("crash", "SIGABRT"), "exit": ("crash", "exit code 7"),
+    "hold_gil": ("timeout", "timeout"), "sleep": ("timeout", "timeout"), "allocate": ("oom", "oom"),
+    "raise": ("error", ""), "unsupported": ("unsupported", ""), "fallback": ("fallback", ""),
+    "sys_exit": ("error", ""), "sigterm": ("crash", "SIGTERM"), "memory_error": ("oom", ""),
+    "shape": ("wrong", "shape"), "dtype": ("wrong", "dtype"), "nan": ("wrong", "nonfinite"),
+    "wrong": ("wrong", "numbers"), "imprecise": ("imprecise", "numbers"), "none": ("pass", ""),
+    "noise_on_stdout": ("pass", ""), "close_pipes": ("pass", ""), "chdir": ("pass", ""),
+    "kill_supervisor": ("crash", "supervisor lost"),
+}  # fmt: skip
+
+
+def config(path: Path, backends: list[object], ops: list[str], **more: object) -> Path:
+    catalog = {"name": "planted", "ops": ops, "dtypes": ["float32"], "samples": SAMPLES}
+    path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": backends, **more}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """One run of every fault on a real local Ray cluster."""
+    folder = tmp_path_factory.mktemp("faults")
+    file = config(folder / "faults.yaml", [{"name": "planted-cpu", "memory_gib": 0.5}], list(EXPECTED), deadline_s=3)
+    done = launch(file, "--results", folder / "results")
+    assert done.returncode == 1, done.stdout + done.stderr
+    run_id = lake.run_ids(folder / "results")[-1]
+    record = lake.read_run(folder / "results", run_id)
+    frame = lake.read(folder / "results", run_id)
+    assert len(frame) == record["planned"] == SAMPLES * len(EXPECTED)
+    return frame
+
+
+@pytest.mark.parametrize("fault", EXPECTED)
+def test_a_fault_is_blamed_on_its_own_cases_alone(rows: pd.DataFrame, fault: str) -> None:
+    of_op = rows[rows["op"] == f"planted:{fault}"].set_index("sample")
+    assert len(of_op) == SAMPLES
+    for sample, row in of_op.iterrows():
+        if sample in planted.STRUCK:
+            assert (row["status"], row["kind"]) == EXPECTED[fault], row["error"]
+        else:
+            assert row["status"] == "pass", row["error"]
+
+
+def test_a_crash_says_where_and_keeps_the_last_words(rows: pd.DataFrame) -> None:
+    crashed = rows[rows["status"] == "crash"]
+    assert set(crashed["stage"]) == {"run"}
+    assert crashed["error"].str.contains("died of|exit code|supervisor").all()
+
+
+def test_metrics_are_there_only_where_they_were_measured(rows: pd.DataFrame) -> None:
+    dead = rows[rows["status"].isin(["crash", "timeout", "oom", "error", "unsupported"])]
+    assert dead[["max_diff", "error_units", "numel"]].isna().all().all()
+    right = rows[rows["status"] == "pass"]
+    assert right[["max_diff", "error_units", "numel"]].notna().all().all()
+
+
+def test_a_preparer_that_dies_leaves_rows_that_say_so(results: Path, tmp_path: Path) -> None:
+    ops = ["prepare_segfault", "prepare_raise", "prepare_exit", "none"]
+    done = launch(config(tmp_path / "c.yaml", ["planted-cpu"], ops), "--results", results, "--cpus", 1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    frame = lake.read(results, lake.run_ids(results)[-1])
+    assert (frame[frame["op"] == "planted:none"]["status"] == "pass").all()
+    for op in ops[:3]:
+        of_op = frame[frame["op"] == f"planted:{op}"]
+        assert sorted(of_op["sample"]) == [-1, 0, 1]
+        bad = of_op[of_op["sample"] == -1].iloc[0]
+        assert bad["status"] == "invalid"
+        assert bad["error"]
+
+
+def test_backends_that_cannot_be_had_are_lines_with_reasons(results: Path, tmp_path: Path) -> None:
+    names = ["broken-raise", "broken-exit", "broken-segfault", "broken-unavailable"]
+    done = launch(config(tmp_path / "c.yaml", [*names, "planted-cpu"], ["none"]), "--results", results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run_id = lake.run_ids(results)[-1]
+    inventory = lake.read_run(results, run_id)["inventory"]["backends"]
+    assert "libplanted.so.1" in inventory["broken-raise"]["reason"]
+    assert "exit code 4" in inventory["broken-exit"]["reason"]
+    assert "SIGSEGV" in inventory["broken-segfault"]["reason"]
+    assert inventory["broken-unavailable"]["reason"] == "planted: no such device"
+    assert set(lake.read(results, run_id)["backend"]) == {"planted-cpu"}
+    for name in names:
+        assert name in done.stdout

@@ -1,0 +1,155 @@
+"""Killing the driver, a supervisor or a child at any moment: the run ends with exactly the planned rows."""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+import yaml
+
+from farm import lake
+from farm.report.coverage import distinct
+from tests.conftest import ROOT, launch
+
+OPS, SAMPLES = 30, 20
+CASES = OPS * 2 * SAMPLES
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "load.yaml"
+    catalog = {"name": "load", "dtypes": ["float32", "float64"], "samples": SAMPLES}
+    path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["busy-cpu"]}))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def load_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARM_LOAD_OPS", str(OPS))
+
+
+def start(config: Path, results: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 120) -> object:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {seconds} s")
+
+
+def parts(results: Path) -> list[Path]:
+    return list(results.glob("run=*/part-*.parquet"))
+
+
+def descendants(pid: int, word: str) -> list[psutil.Process]:
+    """Processes under ``pid`` whose command line holds ``word``."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            if word in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def rows(results: Path) -> pd.DataFrame:
+    return lake.read(results, lake.run_ids(results)[-1])
+
+
+def complete(frame: pd.DataFrame) -> None:
+    assert len(frame) == CASES
+    assert frame["case_id"].is_unique
+    assert len(distinct(frame)) == CASES
+
+
+@pytest.fixture
+def running(config: Path, results: Path) -> Iterator[subprocess.Popen[str]]:
+    process = start(config, results)
+    try:
+        wait_for(lambda: parts(results), "the first rows")
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", ["last", "id"])
+def test_a_killed_driver_is_resumed_to_exactly_the_planned_rows(
+    running: subprocess.Popen[str], config: Path, results: Path, how: str
+) -> None:
+    alive = [p.pid for p in descendants(running.pid, "")]
+    running.kill()
+    running.wait()
+    before = rows(results)
+    assert 0 < len(before) < CASES
+    wait_for(lambda: not any(map(is_child, alive)), "the children of a killed driver to be gone", 60)
+    known = lake.run_ids(results)
+    done = launch("--resume", known[0], "--results", results) if how == "id" else launch(
+        config, "--resume", "last", "--results", results
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert lake.run_ids(results) == known
+    after = rows(results)
+    complete(after)
+    # Durable rows were not made anew.
+    both = before.merge(after, on="case_id", suffixes=("", "_after"))
+    assert len(both) == len(before)
+    assert (both["started_at"] == both["started_at_after"]).all()
+
+
+def is_child(pid: int) -> bool:
+    try:
+        return "tasks.child" in " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
+
+
+def test_a_killed_supervisor_blames_nobody(running: subprocess.Popen[str], results: Path) -> None:
+    workers = descendants(running.pid, "busy-cpu")
+    assert workers, [p.cmdline() for p in descendants(running.pid, "")]
+    children = [c.pid for w in workers for c in w.children()]
+    workers[0].send_signal(signal.SIGKILL)
+    out, _ = running.communicate(timeout=120)
+    assert running.returncode == 0, out
+    frame = rows(results)
+    complete(frame)
+    assert set(frame["status"]) == {"pass"}
+    assert not any(map(is_child, children))
+
+
+def test_a_killed_child_costs_its_case_alone(running: subprocess.Popen[str], results: Path) -> None:
+    def working() -> list[psutil.Process]:
+        return [c for w in descendants(running.pid, "busy-cpu") for c in w.children() if is_child(c.pid)]
+
+    wait_for(working, "a child at work")[-1].send_signal(signal.SIGKILL)  # type: ignore[index]
+    out, _ = running.communicate(timeout=120)
+    frame = rows(results)
+    complete(frame)
+    crashed = frame[frame["status"] == "crash"]
+    assert len(crashed) <= 1, out
+    assert set(crashed["kind"]) <= {"SIGKILL"}
+    assert set(frame["status"]) <= {"pass", "crash"}
+
+
+def test_ctrl_c_flushes_and_is_resumable(running: subprocess.Popen[str], results: Path) -> None:
+    os.kill(running.pid, signal.SIGINT)
+    out, _ = running.communicate(timeout=60)
+    assert running.returncode == 3, out
+    assert "--resume" in out
+    assert 0 < len(rows(results)) < CASES
+    assert launch("--resume", "last", "--results", results).returncode == 0
+    complete(rows(results))

@@ -1,0 +1,189 @@
+"""Planted faults: a catalog of trivial ops and backends that die, hang, leak, lie on chosen samples."""
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tasks.backends.base import Backend
+from tasks.catalogs.base import Catalog, Entry, Sample
+from tasks.model import Fallback, Form, Group, Leaf, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.tree import TensorSpec
+
+#: Samples of an op on which its fault strikes; all others are computed rightly.
+STRUCK = (2, 5)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def kill_supervisor() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def hold_gil() -> None:
+    # A C call that never comes back, made without releasing the lock.
+    ctypes.PyDLL(None).sleep(600)
+
+
+def allocate() -> None:
+    kept = []
+    while True:
+        kept.append(b"x" * (1 << 26))
+
+
+def fail() -> None:
+    raise RuntimeError("planted failure")
+
+
+def refuse() -> None:
+    raise Unsupported("planted: not implemented here")
+
+
+def elsewhere() -> None:
+    raise Fallback("planted: only on the CPU")
+
+
+#: Fault → what it does before the computation.
+BEFORE: dict[str, Callable[[], None]] = {
+    "segfault": segfault, "abort": os.abort, "exit": lambda: os._exit(7), "hold_gil": hold_gil,
+    "sleep": lambda: time.sleep(600), "allocate": allocate, "raise": fail, "unsupported": refuse,
+    "fallback": elsewhere, "sys_exit": lambda: sys.exit(3), "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "memory_error": lambda: bytearray(1 << 60) and None, "kill_supervisor": kill_supervisor,
+    "noise_on_stdout": lambda: print("x" * 100_000, flush=True), "close_pipes": lambda: os.closerange(0, 3),
+    "chdir": lambda: os.chdir("/"),
+}  # fmt: skip
+#: Fault → what it does to the right result.
+AFTER: dict[str, Callable[[np.ndarray], Any]] = {
+    "shape": lambda y: y[:-1], "dtype": lambda y: y.astype(np.float64), "nan": lambda y: np.where(y == y[0], np.nan, y),
+    "wrong": lambda y: y * np.float32(1.5), "imprecise": lambda y: y * np.float32(1 + 4.2e-6), "none": lambda y: y,
+}  # fmt: skip
+FAULTS = (*BEFORE, *AFTER)
+
+
+class PlantedCatalog(Catalog):
+    """Ops named after their fault; each adds one to eight float32 numbers. Sample i has x[0] == i / 8."""
+
+    name = "planted"
+    forms = ("planted",)
+
+    def version(self) -> str:
+        return "2"
+
+    def entries(self) -> list[Entry]:
+        # The preparer's own faults stand in ops of their own.
+        return [Entry(f"planted:{name}", "", ("float32",)) for name in (*FAULTS, "prepare_segfault", "prepare_raise", "prepare_exit")]
+
+    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+        for i in range(group.samples):
+            if i == STRUCK[0]:
+                if group.op_name == "prepare_segfault":
+                    segfault()
+                if group.op_name == "prepare_raise":
+                    raise ValueError("planted: no sample")
+                if group.op_name == "prepare_exit":
+                    os._exit(9)
+            x = ((np.arange(8) + i) / 8).astype(np.float32)
+            exact = x.astype(np.float64) + 1
+            yield Sample(i, (TensorSpec(0),), {}, [x], [Leaf("float32", (8,), exact)])
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        return lambda x: x + np.float32(1)
+
+
+class Planted(Backend):
+    """Computes rightly but for the planted faults; option after: a file whose presence switches faults off."""
+
+    vendor = "Planted"
+    forms = ("planted",)
+
+    def probe(self) -> RuntimeInfo:
+        return RuntimeInfo("planted 1", "none")
+
+    def build(self, form: Form) -> Program:
+        fault = form.op.partition(":")[2]
+        struck = round(float(form.arrays[0][0]) * 8) in STRUCK
+        if fault == "build_segfault" and struck:
+            segfault()
+
+        def run() -> list[Any]:
+            if struck and fault in BEFORE:
+                BEFORE[fault]()
+            y = form.arrays[0] + np.float32(1)
+            return [AFTER[fault](y)] if struck and fault in AFTER else [y]
+
+        return Program(run, placement="planted")
+
+
+class Broken(Backend):
+    """Cannot be had. device says how: raise, exit, segfault, unavailable, hang."""
+
+    vendor = "Planted"
+    forms = ("planted",)
+
+    def probe(self) -> RuntimeInfo:
+        if self.device == "unavailable":
+            raise Unavailable("planted: no such device")
+        if self.device == "exit":
+            os._exit(4)
+        if self.device == "segfault":
+            segfault()
+        raise ImportError("planted: libplanted.so.1: cannot open shared object file")
+
+    def build(self, form: Form) -> Program:
+        raise AssertionError
+
+
+class LoadCatalog(Catalog):
+    """As many trivial ops as $FARM_LOAD_OPS says (default 10), of one number each: for measuring the engine."""
+
+    name = "load"
+    forms = ("planted",)
+
+    def version(self) -> str:
+        return os.environ.get("FARM_LOAD_OPS", "10")
+
+    def entries(self) -> list[Entry]:
+        return [Entry(f"load:op{i:06d}", "", ("float32", "float64")) for i in range(int(self.version()))]
+
+    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+        for i in range(group.samples):
+            x = np.full(1, i, dtype=group.dtype)
+            yield Sample(i, (TensorSpec(0),), {}, [x], [Leaf(group.dtype, (1,), x.astype(np.float64))])
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        return lambda x: x
+
+
+class Null(Backend):
+    """Does nothing, at once. The device is any name, so that there can be many."""
+
+    vendor = "Planted"
+    forms = ("planted",)
+
+    def probe(self) -> RuntimeInfo:
+        return RuntimeInfo("null 1", "none")
+
+    def build(self, form: Form) -> Program:
+        return Program(lambda: form.arrays)
+
+
+class Busy(Null):
+    """Computes for five milliseconds of processor time."""
+
+    def build(self, form: Form) -> Program:
+        def run() -> list[Any]:
+            end = time.perf_counter() + 0.005
+            while time.perf_counter() < end:
+                pass
+            return form.arrays
+
+        return Program(run)
