@@ -129,9 +129,7 @@ class ChildProcess:
 
     def ask(self, command: dict[str, Any], deadline_s: float | None = None) -> dict[str, Any] | Death:
         """Send a command that has no messages but its end; its answer, or the Death of the process."""
-        last: dict[str, Any] | Death = {}
-        for last in self.call(command, deadline_s):
-            pass
+        last = list(self.call(command, deadline_s))[-1]
         return last if isinstance(last, Death) else last["end"]
 
     def _send(self, data: bytes) -> None:

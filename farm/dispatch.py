@@ -85,6 +85,7 @@ class Dispatcher:
         self.keys: dict[int, str] = {}
         self.samples: dict[int, list[int]] = {}  # group → indices of its prepared samples, in order
         self.forms: dict[int, str] = {}
+        self.parcels: dict[int, dict[str, Any]] = {}  # group → files a node may lack, as Ray references
         self.losses: dict[Key, int] = {}
         self.flights: dict[int, Flight] = {}
         wanted = matrix.wanted * np.array(self.available, dtype=np.int32) if len(self.specs) else matrix.wanted
@@ -97,6 +98,7 @@ class Dispatcher:
         self.isolated: list[deque[tuple[int, int]]] = [deque() for _ in self.specs]
         self.queued = [0] * len(self.specs)  # cases in ready
         self._export_for = self._exporting_backends()
+        self._exporting_all = {b for many in self._export_for.values() for b in many}
         self._label_left: dict[str, int] = {}
         if any(o.joint for o in offers.values()):
             for g in self.unprepared:
@@ -236,7 +238,7 @@ class Dispatcher:
         items = []
         for g in groups:
             most = max(int(self.wanted[g, b]) for b in self._export_for[self.matrix.groups[g].catalog])
-            items.append({"pack": str(pack_path(self.cache, self.keys[g])), "form": "onnx", "count": most})
+            items.append({"pack": str(pack_path(self.cache, self.keys[g])), "form": "onnx", "count": most, **self._parcels(g)})
         job = Job("export", f"export {self.matrix.groups[groups[0]].label} +{count - 1}", items, str(self.cache), self._limits(-1))
         return Flight(job, "export", groups=groups)
 
@@ -252,7 +254,7 @@ class Dispatcher:
                 g, place = self.isolated[b].popleft()
                 return self._batch(b, [(g, [place])])
             case_ms = self.case_ms(b)
-            complete = not (self.left_to_prepare or self.left_to_export)
+            complete = not self.left_to_prepare and not (self.left_to_export and b in self._exporting_all)
             enough = self.queued[b] >= BATCH_MIN or self.queued[b] * case_ms >= BATCH_MIN_S * 1e3
             if not self.queued[b] or not (small or enough or complete):
                 continue
@@ -286,6 +288,7 @@ class Dispatcher:
         for g, places in chosen:
             item: dict[str, Any] = {
                 "pack": str(pack_path(self.cache, self.keys[g])), "places": places, "group": asdict(self.matrix.groups[g]),
+                **self._parcels(g),
             }  # fmt: skip
             if b in self._export_for.get(self.matrix.groups[g].catalog, ()):
                 item["form"] = self.forms.get(g)
@@ -300,6 +303,9 @@ class Dispatcher:
         )  # fmt: skip
         return Flight(job, "batch", b, cases)
 
+    def _parcels(self, g: int) -> dict[str, Any]:
+        return {"parcels": self.parcels[g]} if g in self.parcels else {}
+
     # --- what comes back --------------------------------------------------------------------------------------
 
     def _group_arrived(self, flight: Flight, message: dict[str, Any]) -> None:
@@ -308,6 +314,8 @@ class Dispatcher:
             return
         flight.done.add(number)
         g = flight.groups[number]
+        if "payload" in message:
+            self.parcels.setdefault(g, {})[message["path"]] = message["payload"]
         if flight.kind == "export":
             self.left_to_export -= 1
             if "path" in message:
@@ -321,6 +329,10 @@ class Dispatcher:
             self._unprepared_rows(g, message["failed"])
         else:
             self.keys[g], self.samples[g] = message["key"], message["samples"]
+            for b, spec in enumerate(self.specs):
+                total = min(int(self.wanted[g, b]), len(self.samples[g]))  # 0 where the backend is unavailable
+                self.counts[spec.name].planned += total
+                self.counts[spec.name].done += total - len(self._places(g, b))
             exporting = self._export_for.get(group.catalog, [])
             needs = [b for b in exporting if self._places(g, b)]
             for b in range(len(self.specs)):
@@ -349,10 +361,6 @@ class Dispatcher:
         if not self.available[b]:
             return
         places = self._places(g, b)
-        count = self.counts[self.specs[b].name]
-        total = min(int(self.wanted[g, b]), len(self.samples[g]))
-        count.planned += total
-        count.done += total - len(places)
         if not places:
             return
         if self.offers[self.specs[b].name].joint and self._label_left.get(self._label(g)):

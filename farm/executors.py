@@ -3,10 +3,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import socket
+import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 from farm import inventory
 from farm.inventory import Offer
@@ -95,10 +100,7 @@ class _DirectChild:
         yield from self._child.steps(command)
 
     def ask(self, command: dict[str, Any], deadline_s: float | None = None) -> dict[str, Any]:
-        last: dict[str, Any] = {}
-        for last in self.call(command):
-            pass
-        answer: dict[str, Any] = last["end"]
+        answer: dict[str, Any] = list(self.call(command))[-1]["end"]
         return answer
 
     def alive(self) -> bool:
@@ -129,6 +131,7 @@ class RayCluster:
         if address is None:
             options |= {"num_cpus": num_cpus, "include_dashboard": dashboard}
         try:
+            _reachable(address)
             context = ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise ClusterError(
@@ -142,7 +145,10 @@ class RayCluster:
         ]  # fmt: skip
         self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
         self._running: dict[Any, int] = {}
+        self._parcels: dict[Any, dict[str, Any]] = {}  # stream → the message whose payload comes next
         self._next = 0
+        #: Nodes without a common cache directory are sent prepared cases through the object store.
+        self.ship = False
 
     def slots(self, offer: Offer | None, fraction: float) -> int:
         resource = offer.resource if offer else "CPU"
@@ -154,17 +160,21 @@ class RayCluster:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe)
-        asked = {
-            n["id"]: remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(n["id"], soft=False)).remote(list(specs))
-            for n in self.nodes
-        }
+        token = Path(cache) / f".token-{uuid.uuid4().hex}"
+        token.touch()
+        asked = {}
+        for n in self.nodes:
+            there = remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(n["id"], soft=False))
+            asked[n["id"]] = there.remote(list(specs), str(token))
         answers: dict[str, dict[str, dict[str, Any]]] = {}
         for node, ref in asked.items():
             try:
-                answers[node] = self._ray.get(ref)
+                answers[node], shared = self._ray.get(ref)
+                self.ship |= not shared
             except self._ray.exceptions.RayError as error:
                 text = str(error).strip().splitlines()[-1]
                 answers[node] = {s.name: {"unavailable": f"the probe of the node failed: {text}"} for s in specs}
+        token.unlink()
         return answers
 
     def submit(self, job: Job, offer: Offer | None, fraction: float) -> int:
@@ -184,7 +194,7 @@ class RayCluster:
             elif len(offer.node_ids) < len(self.nodes):
                 options["label_selector"] = {"ray.io/node-id": f"in({','.join(offer.node_ids)})"}
         self._next += 1
-        self._running[self._task.options(**options).remote(job)] = self._next
+        self._running[self._task.options(**options).remote(replace(job, ship=self.ship))] = self._next
         return self._next
 
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
@@ -196,7 +206,16 @@ class RayCluster:
         for stream in ready:
             handle = self._running[stream]
             try:
-                yield handle, self._ray.get(next(stream))
+                reference = next(stream)
+                if stream in self._parcels:
+                    # Kept where it was made, owned by this driver: only its address passes through here.
+                    yield handle, self._parcels.pop(stream) | {"payload": reference}
+                    continue
+                message = self._ray.get(reference)
+                if message.get("parcel"):
+                    self._parcels[stream] = message
+                else:
+                    yield handle, message
             except StopIteration:
                 del self._running[stream]
                 yield handle, None
@@ -216,17 +235,47 @@ class RayCluster:
         self._ray.shutdown()
 
 
-def _supervise(job: Job) -> Iterator[dict[str, Any]]:
-    """Body of the Ray task."""
+def _reachable(address: str | None) -> None:
+    """Raise OSError if nobody listens at host:port: Ray itself would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def _supervise(job: Job) -> Iterator[Any]:
+    """Body of the Ray task: the job's messages; one with "parcel" is followed by the bytes of its file."""
     from farm import monitoring
 
+    if job.ship:
+        _unpack(job)
     for message in run_job(job):
         if "rows" in message:
             monitoring.count(job.backend or {}, message)
-        yield message
+        file = message.get("path") if job.ship else None
+        if file is None:
+            yield message
+        else:
+            yield message | {"parcel": True}
+            yield np.fromfile(file, dtype=np.uint8)
 
 
-def _probe(specs: list[BackendSpec]) -> dict[str, dict[str, Any]]:
-    return inventory.probe(specs)
+def _unpack(job: Job) -> None:
+    """Put the files that a job's items need and this node lacks into this node's cache, once per node."""
+    import ray
+
+    for item in job.items:
+        for path, reference in item.get("parcels", {}).items():
+            target = Path(path)
+            if not target.exists():
+                data = ray.get(reference)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                aside = target.with_name(f".{target.name}.{os.getpid()}")
+                data.tofile(aside)
+                aside.replace(target)
+
+
+def _probe(specs: list[BackendSpec], token: str) -> tuple[dict[str, dict[str, Any]], bool]:
+    """(answers of this node's backends, whether it sees the driver's cache)."""
+    return inventory.probe(specs), Path(token).exists()
 
 

@@ -169,7 +169,7 @@ def list_catalog(name: str, cache: Path) -> list[Entry]:
         answer = child.ask({"do": "list", "catalog": name}, deadline_s=300)
         child.close()
         if isinstance(answer, Death):
-            raise ConfigError(f"catalog {name} cannot be listed: {answer.text}")
+            raise ConfigError(f"catalog {name} cannot be listed: {answer.text}") from None
         listed = answer["entries"]
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")

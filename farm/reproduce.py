@@ -5,6 +5,7 @@ import argparse
 import difflib
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,7 +28,19 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Entry
 from tasks.compare import worst
-from tasks.model import EPS, SMALLEST_NORMAL, Form, Group, Leaf, Program, RuntimeInfo, Status, is_complex, is_inexact, wide
+from tasks.model import (
+    EPS,
+    SMALLEST_NORMAL,
+    Form,
+    Group,
+    Leaf,
+    Program,
+    RuntimeInfo,
+    Status,
+    is_complex,
+    is_inexact,
+    wide,
+)
 from tasks.pack import Pack, dtype_name
 from tasks.prepare import PreparedGroup, PreparedSample, default_cache, pack_path
 from tasks.prepare import key as content_key
@@ -143,13 +156,18 @@ def _reproduce(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     outcome = run_child(case) if args.child else run_here(case)
     print_outcome(case, outcome)
-    shown = True
+    shown, refused = True, None
     if args.script:
-        if outcome.backend is None and not args.child:
-            raise ReproduceError(f"no script: {case.spec.name} is unavailable here: {outcome.row['error']}")
-        shown = write_script(case, outcome, Path(args.script))
+        try:
+            if outcome.backend is None and not args.child:
+                raise scripts.NoScript(f"no script: {case.spec.name} is unavailable here: {outcome.row['error']}")
+            shown = write_script(case, outcome, Path(args.script))
+        except scripts.NoScript as error:
+            refused = error
     same, line = conclusion(case, outcome.row)
     print(line)
+    if refused:
+        raise refused
     return SAME if same and shown else DIFFERENT
 
 
@@ -472,7 +490,9 @@ def worst_text(actual: np.ndarray, leaf: Leaf, index: tuple[int, ...]) -> dict[s
 def _summary(array: np.ndarray) -> str:
     if array.dtype.kind not in "OUS" and array.dtype.isbuiltin != 1:
         array = array.astype(np.float32)  # numpy prints dtypes of extensions badly
-    return np.array2string(array, threshold=24, edgeitems=2, max_line_width=84, precision=8)
+    if array.ndim > 1 and array.size > 12:
+        array = array.reshape(-1)  # its first and last elements, not its shape, which is told already
+    return np.array2string(array, threshold=12, edgeitems=4, max_line_width=84)
 
 
 def _changed(then: Any, now: str) -> str:
@@ -488,10 +508,9 @@ def _value(value: Any) -> str:
 
 
 def _line(name: str, text: str) -> None:
-    first, *rest = text.splitlines() or [""]
-    print(f"{name:13} {_plain(first)}")
-    for line in rest:
-        print(f"{'':13} {_plain(line)}")
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(_plain(line), 86, drop_whitespace=False) or [""]]
+    for i, line in enumerate(lines or [""]):
+        print(f"{'' if i else name:13} {line}".rstrip())
 
 
 def _plain(text: str) -> str:
@@ -545,7 +564,7 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
     except OSError as error:
         raise ReproduceError(f"the script cannot be written: {error}") from None
     shown, text = scripts.check(path, row, case.config.deadline_s * 4)
-    _line("script", f"{path}: {text}")
+    print(f"{'script':13} {path}: {text}")
     return shown
 
 

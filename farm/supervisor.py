@@ -33,6 +33,7 @@ class Job:
 
     items: dicts of the child's command of that kind (`tasks.child`), plain JSON. For a batch an item also has
     "group" (fields of Group) and "attempts" (number of earlier losses, by place). backend: BackendSpec as JSON.
+    ship: the nodes share no cache, so files travel: an item's "parcels" are those it needs (path → Ray reference).
     """
 
     kind: str
@@ -44,7 +45,7 @@ class Job:
     policy: str = "error_units"
     run_id: str = ""
     check: str = "forward"
-    payload: bytes | None = None
+    ship: bool = False
     env: dict[str, str] = field(default_factory=dict)
 
 
@@ -104,7 +105,7 @@ def run_job(job: Job, get_child: GetChild | None = None) -> Iterator[dict[str, A
 
 def _run_groups(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
     """Prepare or export: a sample that kills the child is remembered as bad and its group done again."""
-    items = [dict(item) for item in job.items]
+    items = [{k: v for k, v in item.items() if k != "parcels"} for item in job.items]
     done: set[int] = set()
     strikes = 0
     while len(done) < len(items):

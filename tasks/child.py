@@ -116,7 +116,8 @@ class Child:
                 self.page.write(number, 1, place)
 
             name, made = prepare(Group(**item["group"]), Path(cache), bad=bad or None, started=started)
-            yield {"number": number, "key": name, "samples": [s.index for s in made.samples]}
+            path, indices = str(made.pack.path), [s.index for s in made.samples]
+            yield {"number": number, "key": name, "path": path, "samples": indices}
         return {}
 
     def do_export(self, items: list[dict[str, Any]], cache: str, skip: list[int]) -> Steps:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, wide
+from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, np_dtype, wide
 from tasks.pack import dtype_name
 
 #: torch.testing.assert_close's default (rtol, atol) by dtype; everything else must be equal.
@@ -47,7 +47,7 @@ class Metrics:
 class _Sums:
     """Running maxima and sums over the blocks of all leaves of a case."""
 
-    __slots__ = ("diff", "noise", "numel", "rel", "seen", "square", "ulp", "units", "bad", "nonfinite")
+    __slots__ = ("bad", "diff", "noise", "nonfinite", "numel", "rel", "seen", "square", "ulp", "units")
 
     def __init__(self) -> None:
         self.diff = self.rel = self.ulp = self.units = self.square = self.noise = 0.0
@@ -152,13 +152,18 @@ def _block(
     if noise is not None:
         tolerance += noise
     tolerance += tiny
-    sums.units = max(sums.units, float((diff / tolerance).max()))
+    units = diff / tolerance
+    largest = float(units.max())
+    if np.isnan(largest):  # ∞/∞: excused where the noise floor is infinite
+        largest = float(np.where(tolerance == np.inf, 0.0, np.where(np.isnan(units), np.inf, units)).max())
+    sums.units = max(sums.units, largest)
     sums.diff = max(sums.diff, float(top))
     sums.rel = max(sums.rel, float(np.divide(diff, size, out=np.zeros_like(diff), where=size > 0).max()))
     exponent = np.frexp(np.maximum(size, SMALLEST_NORMAL[dtype]))[1]
     sums.ulp = max(sums.ulp, float((diff / np.ldexp(EPS[dtype], exponent - 1)).max()))
-    sums.square += float(np.dot(diff, diff))
     sums.bad += int(np.count_nonzero(diff > atol + rtol * size))
+    # Not np.dot: its order of summation, and so its last bits, depend on the number of threads.
+    sums.square += float(np.square(diff, out=diff).sum())
 
 
 def _integers(
@@ -171,16 +176,23 @@ def _integers(
     different = a != y
     if not different.any():
         return
-    diff = np.abs(a[different].astype(np.float64) - y[different].astype(np.float64))
-    # Large 64-bit integers can differ and still be equal as float64.
-    diff = np.maximum(diff, 1.0)
+    diff = _distance(a[different], y[different])
     size = np.abs(y[different].astype(np.float64))
     units = diff / noise[different] if noise is not None else np.full_like(diff, np.inf)
     sums.units = max(sums.units, float(units.max()))
     sums.diff = max(sums.diff, float(diff.max()))
+    sums.ulp = max(sums.ulp, float(diff.max()))  # an integer's spacing is 1
     sums.rel = max(sums.rel, float(np.divide(diff, size, out=np.zeros_like(diff), where=size > 0).max()))
-    sums.square += float(np.dot(diff, diff))
     sums.bad += int(np.count_nonzero(diff > atol + rtol * size))
+    sums.square += float(np.square(diff, out=diff).sum())
+
+
+def _distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """|a − y| of integers or bools, rounded once: large 64-bit integers can differ and be equal as float64."""
+    if a.dtype != np.uint64:
+        a, y = a.astype(np.int64), y.astype(np.int64)
+    # In two's complement the difference of the larger and the smaller is right modulo 2**64, whatever the signs.
+    return (np.maximum(a, y).astype(np.uint64) - np.minimum(a, y).astype(np.uint64)).astype(np.float64)
 
 
 def _nonfinite(
@@ -189,11 +201,9 @@ def _nonfinite(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:  # fmt: skip
     """Settle the elements with NaN or Inf on either side; return the arrays of the others.
 
-    Where only one side overflowed, Inf stands for the first value beyond the largest finite one, so that a
-    result at the border of overflow is judged by its distance like any other.
+    Inf where the reference is finite stands for the first value beyond the largest finite one if the reference
+    is so large that it may overflow: a result at the border is judged by its distance like any other.
     """
-    from tasks.model import np_dtype
-
     cast = y.astype(np_dtype(dtype)).astype(y.dtype)
     finite_a, finite_y = np.isfinite(a), np.isfinite(cast)
     settled = ~finite_a & ~finite_y
@@ -201,10 +211,8 @@ def _nonfinite(
         wrong = np.zeros_like(settled)  # which part overflowed is a matter of the formula used
     else:
         wrong = settled & ~((np.isnan(a) & np.isnan(cast)) | (a == cast))
-        beyond = LARGEST[dtype] * (1 + EPS[dtype])
-        border = ~settled & ~(finite_a & finite_y) & ~np.isnan(a) & ~np.isnan(y)
-        a = np.where(border & ~finite_a, np.copysign(beyond, a), a)
-        y = np.where(border & ~np.isfinite(y), np.copysign(beyond, y), y)
+        a, border = _at_border(a, y, noise, dtype)
+        border &= ~settled
         finite_a, finite_y = finite_a | border, finite_y | border
     wrong |= ~settled & (finite_a != finite_y)
     if noise is not None:
@@ -217,6 +225,16 @@ def _nonfinite(
     return a, y, None if noise is None else noise[both], np.abs(a - y), np.abs(y)
 
 
+def _at_border(
+    a: np.ndarray, y: np.ndarray, noise: np.ndarray | float | None, dtype: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(a with its Inf made finite where the reference is at the border of overflow, those places)."""
+    beyond = LARGEST[dtype] * (1 + EPS[dtype])
+    reach = np.abs(y) + (0.0 if noise is None else noise)
+    border = ~np.isnan(a) & np.isfinite(y) & (reach >= LARGEST[dtype] / 2) & np.isfinite(beyond)
+    return np.where(border & np.isinf(a), np.copysign(beyond, a), a), border
+
+
 def worst(actual: Sequence[Any], expected: Sequence[Leaf]) -> tuple[int, tuple[int, ...]] | None:
     """(output, index) of the element with the largest error units, NaN misplacement first; None if nothing."""
     best: tuple[float, int, tuple[int, ...]] | None = None
@@ -224,14 +242,21 @@ def worst(actual: Sequence[Any], expected: Sequence[Leaf]) -> tuple[int, tuple[i
         for i, (a, leaf) in enumerate(zip(map(np.asarray, actual), expected)):
             if leaf.reference is None or leaf.dtype == "str" or not a.size or a.shape != tuple(leaf.shape):
                 continue
-            kind = wide(leaf.dtype) if is_inexact(leaf.dtype) else "float64"
-            x, y = a.astype(kind), leaf.reference.astype(kind)
             noise = 0.0 if leaf.noise is None else leaf.noise
-            eps = EPS.get(leaf.dtype, 0.0)
-            tiny = SMALLEST_NORMAL.get(leaf.dtype, 1.0) * (eps or 1.0)
-            units = np.abs(x - y) / (eps * np.abs(y) + noise + tiny)
-            same = (np.isnan(x) & np.isnan(y)) | (x == y)
-            units = np.where(same, 0.0, np.where(np.isnan(units), np.inf, units))
+            if is_inexact(leaf.dtype):
+                x, y = a.astype(wide(leaf.dtype)), leaf.reference
+                cast = y.astype(np_dtype(leaf.dtype)).astype(y.dtype)
+                same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
+                if is_complex(leaf.dtype):
+                    same |= ~np.isfinite(x) & ~np.isfinite(cast)
+                else:
+                    x, _ = _at_border(x, y, noise, leaf.dtype)
+                eps = EPS[leaf.dtype]
+                units = np.abs(x - y) / (eps * np.abs(y) + noise + SMALLEST_NORMAL[leaf.dtype] * eps)
+                units = np.where(same | (noise == np.inf), 0.0, np.where(np.isnan(units), np.inf, units))
+            else:
+                # The last term keeps an order among differences that no noise excuses.
+                units = _distance(a, leaf.reference) / (noise + 2.0**-64)
             at = int(np.argmax(units))
             value = float(units.reshape(-1)[at])
             if best is None or value > best[0]:
@@ -242,22 +267,30 @@ def worst(actual: Sequence[Any], expected: Sequence[Leaf]) -> tuple[int, tuple[i
 def constant_would_pass(leaf: Leaf, threshold: float) -> bool:
     """True if some constant output (zero among them) lies within ``threshold`` error units everywhere.
 
-    The intervals y ± threshold·(ε|y| + δ + tiny) then have a common point.
+    The intervals y ± threshold·(ε|y| + δ + tiny) then have a common point. For complex results the squares
+    within the discs are looked at: a True is certain, a False is up to a factor of √2.
     """
-    y = leaf.reference
-    if y is None or y.size == 0 or leaf.dtype == "str":
-        return y is None or y.size == 0 or bool((y == y.reshape(-1)[0]).all())
-    if is_complex(leaf.dtype):
-        noise = leaf.noise
-        parts = [Leaf("float64", y.shape, part, noise) for part in (y.real, y.imag)]
-        return all(constant_would_pass(p, threshold * EPS[leaf.dtype] / EPS["float64"]) for p in parts)
-    if not is_inexact(leaf.dtype):
-        if leaf.noise is None:
-            return bool((y == y.reshape(-1)[0]).all())
-        y = y.astype(np.float64)
-    finite = np.isfinite(y)
-    if not finite.all():
-        return not finite.any() and bool((np.isnan(y).all()) or (y == y.reshape(-1)[0]).all())
-    eps = EPS.get(leaf.dtype, 0.0)
-    tolerance = threshold * (np.abs(y) * eps + (0.0 if leaf.noise is None else leaf.noise))
-    return bool((y - tolerance).max() <= (y + tolerance).min())
+    y, noise = leaf.reference, leaf.noise
+    if y is None or y.size == 0:
+        return True
+    inexact = is_inexact(leaf.dtype)
+    if leaf.dtype == "str" or (noise is None and not inexact):
+        return bool((y == y.reshape(-1)[0]).all())
+    with np.errstate(all="ignore"):
+        if noise is not None and not np.isfinite(noise).all():
+            y, noise = y[np.isfinite(noise)], noise[np.isfinite(noise)]  # anything passes at the others
+            if not y.size:
+                return True
+        if inexact:
+            cast = y.astype(np_dtype(leaf.dtype)).astype(y.dtype)
+            finite = np.isfinite(cast)
+            if not finite.all():
+                same = np.isnan(cast).all() or (cast == cast[~finite][0]).all() or is_complex(leaf.dtype)
+                return not finite.any() and bool(same)
+        else:
+            y = y.astype(np.float64)
+        eps = EPS.get(leaf.dtype, 0.0)
+        tolerance = threshold * (np.abs(y) * eps + (0.0 if noise is None else noise) + eps * SMALLEST_NORMAL.get(leaf.dtype, 0.0))
+        if is_complex(leaf.dtype):
+            tolerance /= 2**0.5
+        return all(bool((p - tolerance).max() <= (p + tolerance).min()) for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,)))

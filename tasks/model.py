@@ -119,6 +119,7 @@ class Form:
 
     kind "torch": ``call(*args, **kwargs)`` where tensors of the trees are ``TensorSpec`` nodes over ``arrays``.
     kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
+    Complex tensors enter and leave an exported model as real ones with a last axis of two (`paired`).
     """
 
     kind: str
@@ -129,6 +130,8 @@ class Form:
     args: Any = None
     kwargs: Any = None
     model: bytes | None = None
+    #: Outputs that come as pairs of real numbers in a last axis of two: complex ones, in ONNX.
+    paired: tuple[int, ...] = ()
 
 
 @dataclass

@@ -41,6 +41,8 @@ class Pack:
             self._index = header["arrays"]
             self.header: dict[str, Any] = header["header"]
             end = header["size"]
+            if not isinstance(self.header, dict) or not isinstance(self._index, list):
+                raise TypeError("no object of arrays")
         except (ValueError, KeyError, TypeError) as error:
             raise PackError(f"{path}: damaged header ({error})") from None
         if end != size:
@@ -48,12 +50,16 @@ class Pack:
         self._start = _aligned(16 + length)
 
     def array(self, i: int) -> np.ndarray:
-        """Array ``i``: a read-only view for numbers, an object array of str for strings."""
-        dtype, shape, offset, nbytes = self._index[i]
-        raw = self._bytes[self._start + offset : self._start + offset + nbytes]
-        if dtype == "str":
-            return np.array(json.loads(raw.tobytes()), dtype=object).reshape(shape)
-        array = np.frombuffer(raw, dtype=np_dtype(dtype)).reshape(shape)
+        """Array ``i``: a read-only view for numbers, an object array of str for strings. Raises PackError."""
+        entry = self._index[i]
+        try:
+            dtype, shape, offset, nbytes = entry
+            raw = self._bytes[self._start + offset : self._start + offset + nbytes]
+            if dtype == "str":
+                return np.array(json.loads(raw.tobytes()), dtype=object).reshape(shape)
+            array = np.frombuffer(raw, dtype=np_dtype(dtype)).reshape(shape)
+        except (ValueError, TypeError) as error:
+            raise PackError(f"{self.path}: array {i} is damaged ({error})") from None
         array.flags.writeable = False
         return array
 
@@ -75,7 +81,8 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
         if name == "str":
             raw = json.dumps([x.decode() if isinstance(x, bytes) else str(x) for x in array.ravel().tolist()]).encode()
         else:
-            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
+            native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+            raw = np.ascontiguousarray(native).reshape(-1).view(np.uint8).data if array.size else b""
         index.append((name, list(array.shape), at, len(raw)))
         chunks.append((at, raw))
         at = _aligned(at + len(raw))

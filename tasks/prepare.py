@@ -259,6 +259,8 @@ class PreparedSample:
             form.model = exported.array(made["model"]).tobytes()
             specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
             form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
+            form.arrays = [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in form.arrays]
+            form.paired = tuple(made["paired"])
             form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(specs))]}
         else:
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op")

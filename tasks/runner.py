@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tasks.backends.base import Backend
 from tasks.compare import Metrics, compare
 from tasks.model import Fallback, Form, Invalid, Program, RuntimeInfo, Status, Unsupported, Vacuous
@@ -96,7 +98,7 @@ class Runner:
         self.progress(case.number, LOAD, 1)
         begin = time.perf_counter()
         try:
-            form = self._form(case)
+            case.form = form = self._form(case)
             case.stage = BUILD
             self.progress(case.number, BUILD, 1)
             begin = time.perf_counter()
@@ -157,7 +159,7 @@ class Runner:
             self.progress(case.number, RUN, span)
             begin = time.perf_counter()
             try:
-                actual = case.program.run()
+                actual = list(case.program.run())
             except BaseException as error:
                 case.error = error
             run_ms = (time.perf_counter() - begin) * 1e3
@@ -166,6 +168,8 @@ class Runner:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
+                for i in case.form.paired if case.form else ():
+                    actual[i] = _unpaired(actual[i])
                 metrics = compare(actual, sample.expected(), sample.record["judge"], self.info.compute_precision)
                 oracle = sample.record["oracle"]
                 status, kind = judge(metrics, self.policy, sample.owner.group.dtype, oracle)
@@ -238,6 +242,14 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "sample": record["sample"], "seed": group.seed, "digest": record["digest"], "shapes": record["shapes"],
         "weak": record["weak"], "oracle": record["oracle"], "prepare_ms": record["prepare_ms"],
     }  # fmt: skip
+
+
+def _unpaired(array: np.ndarray) -> np.ndarray:
+    """Complex numbers from real pairs in the last axis; anything else as it is (its shape will tell)."""
+    if array.shape[-1:] != (2,) or array.dtype not in (np.float32, np.float64):
+        return array
+    pairs = np.ascontiguousarray(array)
+    return pairs.view(np.complex64 if array.dtype == np.float32 else np.complex128)[..., 0]
 
 
 def _units(items: list[Item]) -> Iterator[list[Item]]:

@@ -26,9 +26,17 @@ class TensorSpec:
     flags: str = ""
 
     def view(self, array: np.ndarray) -> np.ndarray:
-        """The tensor's elements as a (possibly non-contiguous) numpy view of its stored ``array``."""
+        """The tensor's elements as a (possibly non-contiguous) numpy view of its stored ``array``.
+
+        Raises ValueError for a view that reaches beyond the array.
+        """
         if self.strides is None:
             return array
+        shape = self.shape or ()
+        reach = [(n - 1) * s for n, s in zip(shape, self.strides)]
+        first, last = self.offset + sum(min(r, 0) for r in reach), self.offset + sum(max(r, 0) for r in reach)
+        if array.ndim != 1 or len(shape) != len(self.strides) or (0 not in shape and not 0 <= first <= last < array.size):
+            raise ValueError(f"a tensor of shape {shape} and strides {self.strides} does not fit its {array.size} elements")
         size = array.dtype.itemsize
         return np.lib.stride_tricks.as_strided(
             array[self.offset :], self.shape, [s * size for s in self.strides], writeable=False
@@ -60,14 +68,16 @@ def encode(value: Any, leaf: Callable[[Any], Any | None]) -> Any:
     if isinstance(value, dict):
         return {"$": "dict", "v": [[encode(k, leaf), encode(x, leaf)] for k, x in value.items()]}
     if isinstance(value, complex):
-        return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
+        return {"$": "complex", "v": [repr(float(value.real)), repr(float(value.imag))]}
     if isinstance(value, slice):
         return {"$": "slice", "v": [encode(x, leaf) for x in (value.start, value.stop, value.step)]}
     if value is Ellipsis:
         return {"$": "ellipsis"}
     if isinstance(value, range):
         return {"$": "range", "v": [value.start, value.stop, value.step]}
-    if isinstance(value, (np.bool_, np.integer, np.floating)):
+    if isinstance(value, (np.floating, np.complexfloating)):  # item() of a long double is one again
+        return encode(float(value) if isinstance(value, np.floating) else complex(value), leaf)
+    if isinstance(value, (np.bool_, np.integer)):
         return encode(value.item(), leaf)
     if isinstance(value, TensorSpec):
         return encode_tensor(value)

@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tasks.compare import Metrics
-from tasks.model import Status
+from tasks.model import EPS, Status
 
 POLICIES = Path(__file__).parent / "policies"
 RULES = ("error_units", "classic", "absolute")
@@ -50,23 +51,32 @@ def load(name: str) -> Policy:
         data: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         raise PolicyError(f"policy {name!r}: no such file {path}; known policies: {', '.join(names())}") from None
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be read ({error})") from None
     except ValueError as error:
         raise PolicyError(f"{path}: not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise PolicyError(f"{path}: a policy is a JSON object")
     unknown = set(data) - set(Policy.__dataclass_fields__)
     if unknown:
-        raise PolicyError(f"{path}: unknown key {sorted(unknown)[0]!r}")
-    try:
-        policy = Policy(**data)
-    except TypeError as error:
-        raise PolicyError(f"{path}: {error}") from None
-    if policy.rule not in RULES:
-        raise PolicyError(f"{path}: rule {policy.rule!r} is none of {', '.join(RULES)}")
-    for key, value in {"threshold": policy.threshold, "bound": policy.bound, **policy.by_dtype}.items():
-        if not value > 0:
-            raise PolicyError(f"{path}: {key} must be positive, not {value}")
-    if not policy.reason:
-        raise PolicyError(f"{path}: a policy needs a reason")
-    return policy
+        valid = ", ".join(Policy.__dataclass_fields__)
+        raise PolicyError(f"{path}: unknown key {sorted(unknown)[0]!r}; valid: {valid}")
+    for key in ("name", "version", "rule", "reason"):
+        kind = int if key == "version" else str
+        if not isinstance(data.get(key), kind) or not data[key]:
+            raise PolicyError(f"{path}: a policy needs a {key}" + (" (a number from 1 on)" if kind is int else ""))
+    if data["rule"] not in RULES:
+        raise PolicyError(f"{path}: rule {data['rule']!r} is none of {', '.join(RULES)}")
+    by_dtype = data.get("by_dtype", {})
+    if not isinstance(by_dtype, dict):
+        raise PolicyError(f"{path}: by_dtype must be an object of thresholds by dtype")
+    if strange := set(by_dtype) - set(EPS):
+        raise PolicyError(f"{path}: by_dtype: {sorted(strange)[0]!r} is no floating or complex dtype")
+    limits = {key: data[key] for key in ("threshold", "bound") if key in data} | {f"by_dtype.{k}": v for k, v in by_dtype.items()}
+    for key, value in limits.items():
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise PolicyError(f"{path}: {key} must be a positive number, not {value!r}")
+    return Policy(**data)
 
 
 def judge(metrics: Metrics, policy: Policy, dtype: str, oracle: str) -> tuple[Status, str]:
@@ -77,7 +87,8 @@ def judge(metrics: Metrics, policy: Policy, dtype: str, oracle: str) -> tuple[St
         return Status.VACUOUS, "no elements"
     kind = "nonfinite" if metrics.nonfinite else "numbers"
     if policy.rule == "absolute":
-        ok = not metrics.nonfinite and (metrics.max_diff is None or metrics.max_diff < policy.bound)
+        near = metrics.classic if metrics.max_diff is None else metrics.max_diff < policy.bound
+        ok = near and not metrics.nonfinite
         return (Status.PASS, "") if ok else (Status.WRONG, kind)
     if policy.rule == "classic" or oracle == "stored" or metrics.error_units is None:
         return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)

@@ -213,7 +213,7 @@ def column(values: list[Any]) -> dict[str, Any]:
     known = list(places)
     if len(known) == 1:
         return {"c": known[0]}
-    if not values or len(known) > len(values) / 2 and not isinstance(values[0], str):
+    if not values or (len(known) > len(values) / 2 and not isinstance(values[0], str)):
         return {"v": values}
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     if 2 * len(starts) < len(codes):

@@ -51,7 +51,7 @@ def export(
             continue
         started(place)
         try:
-            model, inputs = onnx_export.export(sample)
+            model, inputs, paired = onnx_export.export(sample)
         except Vacuous as error:
             made[str(sample.index)] = {"vacuous": str(error)}
             continue
@@ -59,6 +59,6 @@ def export(
             made[str(sample.index)] = {"error": onnx_export.reason(error)}
             continue
         arrays.append(np.frombuffer(model, dtype=np.uint8))
-        made[str(sample.index)] = {"model": len(arrays) - 1, "inputs": inputs}
+        made[str(sample.index)] = {"model": len(arrays) - 1, "inputs": inputs, "paired": paired}
     save(target, {"form": form, "samples": made}, arrays)
     return target

@@ -187,3 +187,16 @@ class Busy(Null):
             return form.arrays
 
         return Program(run)
+
+
+class FakeGpu(Null):
+    """A backend of a GPU of the vendor its device names; its placement says which device it was given."""
+
+    resource = "GPU"
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        self.device_vendor = device
+
+    def build(self, form: Form) -> Program:
+        return Program(lambda: form.arrays, placement=f"visible {os.environ.get('CUDA_VISIBLE_DEVICES', 'nothing')}")

@@ -1,0 +1,156 @@
+"""python -m tests.bench [overhead|torch|onnx|quick|full|million …]: every figure is a ratio or a rate of one run."""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from farm import lake
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PLUGIN = ROOT / "tests" / "plugin"
+
+
+def environment(cache: Path, **more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(PLUGIN), str(ROOT)])
+    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    return os.environ | threads | {"PYTHONPATH": path, "FARM_CACHE": str(cache), "PYTHONWARNINGS": "ignore"} | more
+
+
+def run(command: Sequence[str], env: dict[str, str], codes: Sequence[int] = (0,)) -> tuple[float, float, str]:
+    """(wall seconds, CPU seconds of it and its reaped children, stdout)."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begin = time.perf_counter()
+    done = subprocess.run(list(command), env=env, cwd=ROOT, capture_output=True, text=True)
+    wall = time.perf_counter() - begin
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode not in codes:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, cpu, done.stdout
+
+
+def launch(config: Path, results: Path, env: dict[str, str], *more: str) -> tuple[float, float, str]:
+    return run([sys.executable, "-m", "farm.launch", str(config), "--results", str(results), *more], env, (0, 1))
+
+
+def write_config(folder: Path, name: str, catalogs: object, backends: object) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({"catalogs": catalogs, "backends": backends}))
+    return path
+
+
+def newest(results: Path) -> pd.DataFrame:
+    return lake.read(results, lake.run_ids(results)[-1])
+
+
+def overhead(folder: Path) -> None:
+    """5 ms cells through Ray against the same cells inline, one slot each: span from the first start to the last end."""
+    config = write_config(folder, "busy", [{"name": "load", "dtypes": ["float32"], "samples": 20}], ["busy-cpu"])
+    env = environment(folder / "cache", FARM_LOAD_OPS="200")
+    spans: dict[str, list[float]] = {"inline": [], "ray": []}
+    for _ in range(3):
+        for how, flags in (("inline", ["--inline"]), ("ray", ["--cpus", "1"])):
+            launch(config, folder / f"busy-{how}", env, *flags)
+            rows = newest(folder / f"busy-{how}")
+            start = rows["started_at"]
+            last = rows.loc[start.idxmax()]
+            spans[how].append((start.max() - start.min()).total_seconds() + last["run_ms"] / 1e3)
+    ray, inline = sorted(spans["ray"])[1], sorted(spans["inline"])[1]
+    cells = len(rows)
+    print(f"overhead: {cells} cells of 5 ms, one slot, median of 3: inline {inline:.2f} s, Ray {ray:.2f} s, "
+          f"overhead {100 * (ray / inline - 1):+.2f} % (bound: 3 %)")  # fmt: skip
+
+
+def torch_matrix(folder: Path) -> None:
+    """CPU time of preparing and executing op_db on torch-cpu against a bare loop, imports left out on both sides."""
+    figures: dict[str, list[dict[str, float]]] = {"bare": [], "cold": [], "warm": []}
+    for k in range(3):
+        env = environment(folder / f"torch-cache-{k}")
+        for name, arguments in (("bare", ["bare"]), ("cold", ["farm", env["FARM_CACHE"]]), ("warm", ["farm", env["FARM_CACHE"]])):
+            _, _, out = run([sys.executable, "-m", "tests.bench.loops", *arguments], env)
+            figures[name].append(json.loads(out.splitlines()[-1]))
+    cpu = {name: sorted(f["cpu_s"] for f in many)[1] for name, many in figures.items()}
+    cold = sorted(figures["cold"], key=lambda f: f["cpu_s"])[1]
+    print(f"torch: bare loop {cpu['bare']:.2f} s CPU over {figures['bare'][0]['cases']:.0f} cases (median of 3); "
+          f"farm cold {cpu['cold']:.2f} s (preparing {cold['prepare_cpu_s']:.2f}), ratio {cpu['cold'] / cpu['bare']:.2f} (bound: 3.5); "
+          f"warm {cpu['warm']:.2f} s, ratio {cpu['warm'] / cpu['bare']:.2f} (bound: 1)")  # fmt: skip
+
+
+def onnx(folder: Path) -> None:
+    """The ONNX node suite on ort-cpu, whole commands: onnx's own pytest runner against the farm, cold and warm."""
+    config = write_config(folder, "onnx", [{"name": "onnx", "samples": 1, "dtypes": ["*"]}], ["ort-cpu"])
+    env = environment(folder / "onnx-cache")
+    runner = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/bench/onnx_runner.py", "-k", "cpu"]
+    theirs, theirs_cpu, out = run(runner, env, (0, 1))
+    print(f"onnx: onnx's own runner {theirs:.1f} s wall, {theirs_cpu:.1f} s CPU ({out.strip().splitlines()[-1].strip('= ')})")
+    for how in ("cold", "warm"):
+        wall, cpu, _ = launch(config, folder / "onnx", env)
+        bound = 3 if how == "cold" else 5
+        rows = len(newest(folder / "onnx"))
+        print(f"onnx: farm {how} {wall:.1f} s wall, {rows} rows, {theirs / wall:.2f} times as fast (bound: {bound})")
+
+
+def quick(folder: Path) -> None:
+    """configs/quick.yaml from an empty cache and again, report included."""
+    _configs(folder, "quick", {"cold": 90, "warm": 90})
+
+
+def full(folder: Path) -> None:
+    """configs/full.yaml from an empty cache and again, report included."""
+    _configs(folder, "full", {"cold": 20 * 60, "warm": 5 * 60})
+
+
+def _configs(folder: Path, name: str, bounds: dict[str, float]) -> None:
+    env = environment(folder / f"{name}-cache")
+    for how, bound in bounds.items():
+        wall, _, out = launch(ROOT / "configs" / f"{name}.yaml", folder / name, env)
+        rows = newest(folder / name)
+        first = (rows["started_at"].min() - pd.Timestamp(_started(folder / name))).total_seconds()
+        print(f"{name}: {how} {wall:.1f} s wall (bound: {bound:.0f} s), {len(rows)} rows, first case after {first:.1f} s")
+
+
+def _started(results: Path) -> str:
+    return str(lake.read_run(results, lake.run_ids(results)[-1])["started_at"])
+
+
+def million(folder: Path) -> None:
+    """10⁶ planned cells on backends that do nothing: planning, driver memory, rows per second into the lake."""
+    backends = [f"null-{i:02d}" for i in range(50)]
+    config = write_config(folder, "million", [{"name": "load", "dtypes": ["float32", "float64"], "samples": 1}], backends)
+    env = environment(folder / "million-cache", FARM_LOAD_OPS="10000")
+    command = [sys.executable, "-m", "tests.bench.measured", str(config), "--results", str(folder / "million")]
+    _, _, out = run(command, env, (0, 1))
+    figures = json.loads(re.findall(r"^MEASURED (.*)$", out, re.M)[-1])
+    rows = lake.read_table(folder / "million").num_rows
+    print(f"million: {figures['cells']} cells planned in {figures['plan_s']:.1f} s (bound: 30), {rows} rows, "
+          f"{rows / figures['run_s']:.0f} rows/s (bound: 20000), driver's peak memory {figures['peak_gib']:.2f} GiB (bound: 1)")  # fmt: skip
+
+
+BENCHES = {"overhead": overhead, "torch": torch_matrix, "onnx": onnx, "million": million, "quick": quick, "full": full}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("which", nargs="*", choices=[*BENCHES, []], help="default: all but full, which takes half an hour")
+    chosen = parser.parse_args().which or [name for name in BENCHES if name != "full"]
+    print(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}")
+    for name in chosen:
+        with tempfile.TemporaryDirectory(prefix="farm-bench-") as folder:
+            BENCHES[name](Path(folder))
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The loops whose processor time is compared; each runs in a process of its own and prints one JSON line."""
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+DTYPES = ("float32", "float16", "bfloat16")
+SAMPLES = 8
+
+
+def bare() -> dict[str, float]:
+    """What anyone would write: op_db, the op, the op in float64, the largest difference."""
+    import torch
+
+    torch.set_num_threads(1)
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    wide = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64}
+
+    def widen(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return x.detach().to(wide.get(x.dtype, x.dtype), copy=True)
+        return wide.get(x, x) if isinstance(x, torch.dtype) else x
+
+    def clone(x: Any) -> Any:
+        return x.detach().clone() if isinstance(x, torch.Tensor) else x
+
+    def leaves(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            yield x
+        elif isinstance(x, (list, tuple)):
+            for y in x:
+                yield from leaves(y)
+
+    begin = time.process_time()
+    cases = 0
+    worst = 0.0
+    with torch.no_grad():
+        for op in op_db:
+            if op.name.startswith("jiterator_"):
+                continue
+            supported = op.supported_dtypes("cpu")
+            for dtype in (torch.float32, torch.float16, torch.bfloat16):
+                if dtype not in supported:
+                    continue
+                for sample in itertools.islice(op.sample_inputs("cpu", dtype), SAMPLES):
+                    cases += 1
+                    try:
+                        exact, mine = sample.transform(widen), sample.transform(clone)
+                        got = list(leaves(op.op(mine.input, *mine.args, **mine.kwargs)))
+                        want = list(leaves(op.op(exact.input, *exact.args, **exact.kwargs)))
+                    except Exception:
+                        continue
+                    for a, b in zip(got, want):
+                        if a.shape == b.shape and a.numel() and a.layout == torch.strided and not a.is_complex():
+                            d = (a.double() - b.double()).abs().max().item()
+                            worst = max(worst, d if math.isfinite(d) else 0.0)
+    return {"cpu_s": time.process_time() - begin, "cases": cases}
+
+
+def farm(cache: str) -> dict[str, float]:
+    """The same matrix through the farm's own preparing, executing and judging; cold or warm as the cache is."""
+    import torch
+
+    torch.set_num_threads(1)
+    import tasks.catalogs as catalogs
+    from tasks import verdict
+    from tasks.backends import BackendSpec
+    from tasks.model import Group
+    from tasks.prepare import prepare
+    from tasks.runner import Item, Runner
+
+    entries = catalogs.get("torch").entries()
+    backend = BackendSpec.parse("torch-cpu").create()
+    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+    begin, preparing, cases = time.process_time(), 0.0, 0
+    for entry in entries:
+        for dtype in DTYPES:
+            if dtype in entry.dtypes:
+                start = time.process_time()
+                _, group = prepare(Group(entry.op, entry.variant, dtype, SAMPLES), Path(cache))
+                preparing += time.process_time() - start
+                cases += sum(1 for _ in runner.run([Item(group, list(range(len(group.samples))))], set(), set()))
+    total = time.process_time() - begin
+    return {"cpu_s": total, "prepare_cpu_s": preparing, "cases": cases}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    print(json.dumps({"bare": bare, "farm": farm}[sys.argv[1]](*sys.argv[2:])))

@@ -1,0 +1,47 @@
+"""farm.launch with a stopwatch on planning and running and the driver's peak memory; prints a MEASURED line."""
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+from farm import launch, matrix
+from farm.dispatch import Dispatcher
+
+figures: dict[str, Any] = {}
+
+
+def watch(owner: Any, name: str, key: str) -> None:
+    inner = getattr(owner, name)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            figures[key] = figures.get(key, 0.0) + time.perf_counter() - begin
+
+    setattr(owner, name, timed)
+
+
+if __name__ == "__main__":
+    watch(matrix, "build", "plan_s")
+    watch(Dispatcher, "__init__", "plan_s")
+    watch(launch, "list_catalog", "plan_s")
+    inner_run = Dispatcher.run
+
+    def run(self: Dispatcher) -> None:
+        figures["cells"] = self.matrix.cells
+        begin = time.perf_counter()
+        try:
+            inner_run(self)
+        finally:
+            figures["run_s"] = time.perf_counter() - begin
+            figures["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+
+    Dispatcher.run = run  # type: ignore[method-assign]
+    code = launch.main(sys.argv[1:])
+    print("MEASURED " + json.dumps(figures))
+    sys.exit(code)

@@ -1,0 +1,94 @@
+"""Clusters of several (simulated) nodes: placement by resource and label, a node that dies, caches not shared."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from ray.cluster_utils import Cluster
+
+from farm import lake
+from tests.conftest import ROOT, launch
+from tests.farm.test_resume import parts, wait_for
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    yield made
+    made.shutdown()
+
+
+def config(path: Path, backends: list[object], samples: int = 10, **more: object) -> Path:
+    catalog = {"name": "load", "dtypes": ["float32"], "samples": samples}
+    path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": backends, **more}))
+    return path
+
+
+def rows(results: Path) -> pd.DataFrame:
+    return lake.read(results, lake.run_ids(results)[-1])
+
+
+def test_a_device_backend_goes_only_where_vendor_and_resource_fit(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+    cluster.add_node(num_cpus=1, num_gpus=1, labels={"vendor": "amd"})
+    cluster.add_node(num_cpus=1, num_gpus=2, labels={"vendor": "nvidia"})
+    cluster.wait_for_nodes()
+    file = config(tmp_path / "c.yaml", ["gpu-amd", "gpu-nvidia", "gpu-intel", "null-cpu"])
+    done = launch(file, "--address", cluster.address, "--results", results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    frame = rows(results)
+    assert set(frame["backend"]) == {"gpu-amd", "gpu-nvidia", "null-cpu"}
+    assert set(frame[frame["backend"] == "gpu-amd"]["placement"]) == {"visible 0"}
+    assert set(frame[frame["backend"] == "gpu-nvidia"]["placement"]) <= {"visible 0", "visible 1"}
+    assert frame.groupby("backend").size().eq(100).all()
+    reason = lake.read_run(results, lake.run_ids(results)[-1])["inventory"]["backends"]["gpu-intel"]["reason"]
+    assert "vendor=amd, not intel" in reason
+    assert "offers no Ray resource GPU" in reason
+
+
+def test_a_node_that_dies_blames_nobody(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+    node = cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    file = config(tmp_path / "c.yaml", ["busy-cpu"], samples=150)
+    command = [sys.executable, "-m", "farm.launch", str(file), "--address", cluster.address, "--results", str(results)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    wait_for(lambda: parts(results), "the first rows")
+    cluster.remove_node(node, allow_graceful=False)
+    out, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, out
+    frame = rows(results)
+    assert len(frame) == 1500
+    assert set(frame["status"]) == {"pass"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs mount namespaces")
+def test_nodes_without_a_common_cache_are_sent_the_prepared_cases(
+    cluster: Cluster, tmp_path: Path, results: Path, cache: Path
+) -> None:
+    """The second node's cache directory is a file system of its own; the head has no CPU for more than preparing."""
+    script = f"mount -t tmpfs tmpfs {cache} && exec {sys.executable} -m ray.scripts.scripts start --address={cluster.address} --num-cpus=1 --block"
+    node = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        cluster.wait_for_nodes_count(2) if hasattr(cluster, "wait_for_nodes_count") else time.sleep(8)
+        file = config(tmp_path / "c.yaml", ["busy-cpu"], samples=40, seed=int(time.time()))
+        done = launch(file, "--address", cluster.address, "--results", results)
+        assert done.returncode == 0, done.stdout + done.stderr
+        frame = rows(results)
+        assert len(frame) == 400
+        assert set(frame["status"]) == {"pass"}
+    finally:
+        node.terminate()
+        node.wait()
+
+
+def test_no_cluster_at_the_address_is_said_at_once(tmp_path: Path, results: Path) -> None:
+    done = launch(config(tmp_path / "c.yaml", ["null-cpu"]), "--address", "127.0.0.1:1", "--results", results)
+    assert done.returncode == 2
+    assert "no Ray cluster at '127.0.0.1:1'" in done.stderr

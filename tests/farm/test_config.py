@@ -1,0 +1,160 @@
+"""Configs: what is refused, and that the refusal names file, line, column, key and the nearest valid name."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from farm.config import Config, ConfigError, load, nearest
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = "catalogs: [torch]\nbackends: [torch-cpu]\n"
+
+
+def refusal(tmp_path: Path, text: str | bytes) -> str:
+    """The error of a config, without the path of its file, which it must begin with."""
+    file = tmp_path / "c.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert str(caught.value).startswith(f"{file}:")
+    return str(caught.value).removeprefix(f"{file}:")
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda f: f.stem)
+def test_the_configs_that_come_with_the_farm(file: Path) -> None:
+    assert load(file).name == file.stem
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        # unknown keys, wherever they stand
+        (GOOD + "polycy: classic\n", "3:1", "polycy: unknown key; did you mean policy?"),
+        ("catalogs:\n  - name: torch\n    sample: 3\nbackends: [torch-cpu]\n", "3:5", "catalogs.0.sample: unknown key; did you mean samples"),
+        ("catalogs: [torch]\nbackends:\n  - torch-cpu\n  - {name: ort-cpu, option: 1}\n", "4:21", "did you mean options"),
+        (GOOD + "skip:\n  - op: [abs]\n    reason: slow\n", "4:5", "skip.0.op: unknown key; did you mean ops?"),
+        (GOOD + "known_failures:\n  - {ops: [abs], op: x, reason: r}\n", "4:6", "did you mean op?"),
+        # unknown names
+        (GOOD + "dtypes: [float32, flaot16]\n", "3:19", "unknown dtype 'flaot16'; did you mean float16"),
+        (GOOD + "dtypes: [object]\n", "3:10", "unknown dtype 'object'"),
+        (GOOD + "dtypes: [f4]\n", "3:10", "float32"),
+        ("catalogs: [{name: torch, dtypes: [int33]}]\nbackends: [torch-cpu]\n", "1:35", "did you mean int32"),
+        ("catalogs: [torch]\nbackends:\n- torch-cpu\n- trch-cpu\n", "4:3", "unknown backend 'trch-cpu'; did you mean torch-cpu"),
+        ("catalogs: [torch]\nbackends: [torch]\n", "2:12", "a backend is <runtime>-<device>"),
+        ("catalogs: [torch]\nbackends: [cudnn-cuda]\n", "2:12", "the runtimes are"),
+        ("catalogs: [torch]\nbackends: [{name: mine, like: ortt-cpu}]\n", "2:12", "unknown backend 'ortt-cpu'"),
+        ("catalogs: [torch]\nbackends: [{name: torch-cpu, options: {tf23: 1}}]\n", "2:12", "unknown option 'tf23'; it takes tf32"),
+        (GOOD + "checks: [forward, bakward]\n", "3:19", "unknown check 'bakward'"),
+        ("catalogs: [torch, onx]\nbackends: [torch-cpu]\n", "1:19", "unknown catalog 'onx'; did you mean onnx?"),
+        (GOOD + "policy: clasic\n", "3:1", "unknown 'clasic'; did you mean classic?"),
+        (GOOD + "policy: none/there.json\n", "3:1", "no such file"),
+        # values
+        (GOOD + "deadline_s: -3\n", "3:1", "deadline_s: "), (GOOD + "deadline_s: .inf\n", "3:1", "deadline_s: "),
+        (GOOD + "seed: -1\n", "3:1", "seed: "), (GOOD + "seed: 99999999999999999999\n", "3:1", "seed: "),
+        (GOOD + "checks: []\n", "3:1", "checks: "), ("catalogs: []\nbackends: [torch-cpu]\n", "1:1", "catalogs: "),
+        ("catalogs: [torch]\nbackends:\n", "2:1", "backends: "), ("catalogs: [torch]\n", "1:1", "backends: Field required"),
+        ("catalogs: [{name: torch, samples: 0}]\nbackends: [torch-cpu]\n", "1:26", "catalogs.0.samples: "),
+        ("catalogs: [{name: torch, samples_for: {'ort-*': -1}}]\nbackends: [torch-cpu]\n", "1:40", "samples_for.ort-*: "),
+        ("catalogs: [torch]\nbackends: [{name: torch-cpu, fraction: 2}]\n", "2:30", "backends.0.fraction: "),
+        (GOOD + "dtypes: float32\n", "3:1", "dtypes: "), (GOOD + "dtypes: [32]\n", "3:10", "dtypes.0: "),
+        # named twice
+        ("catalogs: [torch]\nbackends: [torch-cpu, ort-cpu, torch-cpu]\n", "2:32", "'torch-cpu' is named twice"),
+        (GOOD + "dtypes: [float32, float16, float32]\n", "3:28", "'float32' is named twice"),
+        (GOOD + "seed: 1\nseed: 2\n", "4:1", "seed: the key is given twice"),
+        (GOOD + "skip:\n- {ops: [abs], ops: [add], reason: r}\n", "4:16", "ops: the key is given twice"),
+        # reasons
+        (GOOD + "skip:\n  - ops: [abs]\n", "4:5", "skip.0.reason: Field required"),
+        (GOOD + "skip:\n  - ops: [abs]\n    reason: ''\n", "5:5", "skip.0.reason: "),
+        (GOOD + "known_failures:\n  - op: abs\n", "4:5", "known_failures.0.reason: Field required"),
+        (GOOD + "known_failures: [{op: abs, status: fail, reason: r}]\n", "3:28", "known_failures.0.status: "),
+        # not YAML, or not a config
+        ("catalogs: [torch\nbackends: x\n", "2:9", "not YAML"), ("a: b: c\n", "1:5", "not YAML"),
+        ("\tcatalogs: []\n", "1:1", "not YAML"), (GOOD + "name: \"\x01\"\n", "3:8", "not YAML"),
+        ("catalogs: [*unknown]\n", "1:12", "not YAML"), (GOOD + "name: 2024-13-45\n", "3:7", "not YAML"),
+        (GOOD + "---\n" + GOOD, "3:1", "not YAML"), ("name: !!python/object/apply:os.system ['true']\n", "1:7", "not YAML"),
+        ("", "1:1", "a config is a mapping"), ("# nothing\n", "1:1", "a config is a mapping"),
+        ("- torch\n", "1:1", "a config is a mapping"), ("torch\n", "1:1", "a config is a mapping"),
+        ("on: 3\n" + GOOD, "1:1", "on: a key is a string"), (GOOD + "3: x\n", "3:1", "3: a key is a string"),
+        (GOOD + "? [a, b]\n: x\n", "3:3", "a key is a string"),
+        (b"catalogs: [torch]\nname: \xff\xfe\n", "2:7", "not UTF-8"), (b"\xff\xfe\x00", "1:1", "not UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_bad_config_is_refused_at_its_place(tmp_path: Path, text: str | bytes, place: str, says: str) -> None:
+    said = refusal(tmp_path, text)
+    assert said.startswith(f"{place}: "), said
+    assert says in said
+    assert "Traceback" not in said
+
+
+def test_absurd_nesting_is_refused_too(tmp_path: Path) -> None:
+    assert "not YAML" in refusal(tmp_path, "[" * 100000)
+
+
+def test_every_problem_is_told_not_only_the_first(tmp_path: Path) -> None:
+    said = refusal(tmp_path, GOOD + "seed: -1\ndeadline_s: 0\n").splitlines()
+    assert len(said) == 2
+
+
+def test_a_missing_file_names_those_that_are_there(tmp_path: Path) -> None:
+    (tmp_path / "quick.yaml").write_text(GOOD)
+    with pytest.raises(ConfigError, match=r"quik\.yaml: no such file.*quick\.yaml"):
+        load(tmp_path / "quik.yaml")
+    with pytest.raises(ConfigError, match="no such file"):
+        load(tmp_path / "no" / "such" / "folder.yaml")
+
+
+def test_a_directory_is_no_config(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{tmp_path.name}: cannot be read"):
+        load(tmp_path)
+
+
+def test_anchors_and_merge_keys_are_plain_yaml(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "catalogs:\n  - &base {name: torch, samples: 3}\n  - <<: *base\n    name: onnx\nbackends: [ort-cpu]\n"
+    )
+    assert [(c.name, c.samples) for c in load(tmp_path / "c.yaml").catalogs] == [("torch", 3), ("onnx", 3)]
+
+
+def test_defaults_and_short_forms(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(GOOD)
+    config = load(tmp_path / "mine.yaml")
+    assert config.name == "mine"
+    assert config.catalogs[0].name == "torch" and config.catalogs[0].ops == ["*"]
+    assert config.backends[0].spec().runtime == "torch" and config.backends[0].spec().device == "cpu"
+
+
+@pytest.mark.parametrize("dtypes", ('["*"]', "[str, int4, uint2, float8_e4m3fn, complex64, bool]"))
+def test_dtypes_that_a_catalog_may_have(tmp_path: Path, dtypes: str) -> None:
+    (tmp_path / "c.yaml").write_text(GOOD + f"dtypes: {dtypes}\n")
+    load(tmp_path / "c.yaml")
+
+
+FULL = """
+seed: 7
+checks: [forward]
+policy: classic
+deadline_s: 2.5
+dtypes: [float16]
+catalogs:
+  - {name: torch, ops: [abs], exclude: ["a*"], dtypes: ["*"], samples: 3, samples_for: {"ort-*": 0}, backends: ["ort-*"]}
+  - onnx
+backends: [torch-cpu, {name: tf32, like: torch-cuda, options: {tf32: true}, fraction: 0.25, memory_gib: 2}]
+skip: [{ops: [abs], dtypes: [float16], backends: [tf32], reason: slow}]
+known_failures: [{op: abs, dtype: float16, backend: tf32, status: wrong, reason: ticket 5}]
+"""
+
+
+def test_a_recorded_config_is_the_same_config(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(FULL)
+    for file in (tmp_path / "c.yaml", *(ROOT / "configs").glob("*.yaml")):
+        config = load(file)
+        record = json.loads(json.dumps({"config": config.model_dump(mode="json")}))
+        assert Config(**record["config"]) == config
+
+
+def test_nearest() -> None:
+    assert nearest("sofmax", ["softmax", "relu"]) == "; did you mean softmax?"
+    assert nearest("xyz", ["softmax", "relu"]) == "; valid: softmax, relu"
+    assert nearest("xyz", []) == ""

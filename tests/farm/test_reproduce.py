@@ -1,0 +1,301 @@
+"""farm.reproduce: a row's key brings its numbers back bit for bit, and a script brings them to others."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from farm import lake, launch, reproduce, reproduce_script
+from farm.reproduce import BAD_INPUT, DIFFERENT, METRICS, SAME
+from farm.reproduce_script import NoScript, _fill, _literal
+from tasks.compare import CLASSIC, compare
+from tasks.model import Form, Leaf, is_inexact, np_dtype
+
+CONFIG = """
+catalogs:
+  - {name: torch, ops: [log_softmax, transpose, std, nn.functional.dropout, linalg.inv], dtypes: [float16, bfloat16],
+     samples: 4, samples_for: {"ort-*": 2}}
+  - {name: critical, ops: [rotary_embedding], dtypes: [float32], samples: 1, backends: ["torch-*"]}
+backends: [torch-cpu, ort-cpu]
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A lake with one inline run of a few ops on torch and ONNX Runtime."""
+    where = tmp_path_factory.mktemp("reproduce")
+    (where / "small.yaml").write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FARM_CACHE", str(where / "cache"))
+        code = launch.main([str(where / "small.yaml"), "--inline", "--results", str(where / "results")])
+        assert code in (launch.OK, launch.FOUND)
+        yield where / "results"
+
+
+@pytest.fixture(scope="module")
+def rows(results: Path) -> pd.DataFrame:
+    return lake.read(results, lake.run_ids(results)[-1])
+
+
+def key_of(row: pd.Series) -> str:
+    return f"{row.run_id}:{row.case_id}:{row.backend}"
+
+
+def pick(rows: pd.DataFrame, **want: str) -> pd.Series:
+    found = rows
+    for column, value in want.items():
+        found = found[found[column] == value]
+    assert len(found), f"the run has no row with {want}"
+    return found.iloc[0]
+
+
+def plant(results: Path, tmp_path: Path, row: pd.Series, **change: object) -> Path:
+    """A copy of the lake in which one row says something else."""
+    lake_copy = tmp_path / "planted"
+    (lake_copy / f"run={row.run_id}").mkdir(parents=True)
+    (lake_copy / f"run={row.run_id}" / "_run.json").write_bytes((results / f"run={row.run_id}" / "_run.json").read_bytes())
+    table = lake.read_table(results, row.run_id).to_pylist()
+    for one in table:
+        if one["case_id"] == row.case_id and one["backend"] == row.backend:
+            one |= change
+    pq.write_table(pa.Table.from_pylist(table, schema=lake.SCHEMA), lake_copy / f"run={row.run_id}" / "part-0.parquet")
+    return lake_copy
+
+
+def run_isolated(script: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    # farm and tasks are made impossible to import, so that a script that did would fail.
+    code = (
+        "import sys, runpy\nsys.modules['farm'] = sys.modules['tasks'] = None\n"
+        f"sys.argv = [{str(script)!r}]\nrunpy.run_path({str(script)!r}, run_name='__main__')"
+    )
+    return subprocess.run([sys.executable, "-I", "-c", code], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+
+
+def said(text: str) -> dict[str, str]:
+    return {m[1]: m[2] for m in re.finditer(r"^(verdict|error units|max abs diff|max rel diff|raised) +(.*)$", text, re.M)}
+
+
+def test_every_row_is_reproduced_bit_for_bit(results: Path, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {"wrong", "pass"} <= set(rows.status)
+    for _, row in rows.iterrows():
+        assert reproduce.main([key_of(row), "--results", str(results)]) == SAME, row.case_id
+        assert capsys.readouterr().out.splitlines()[-1] == "reproduced: same status and same metrics", row.case_id
+
+
+def test_it_prints_the_worst_element_and_both_sets_of_metrics(
+    results: Path, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = pick(rows, op="torch:log_softmax", dtype="float16", backend="torch-cpu", status="wrong")
+    assert reproduce.main([key_of(row), "--results", str(results)]) == SAME
+    text = capsys.readouterr().out
+    units = re.escape(repr(float(row.error_units)))
+    assert re.search(rf"^error_units +{units} +{units}$", text, re.M)
+    for name in ("worst", "  expected", "  actual", "  difference", "  noise floor", "  ulps"):
+        assert re.search(rf"^{name} ", text, re.M), name
+    assert f"{row.digest} (as stored)" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_last_names_the_newest_run(results: Path, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+    row = pick(rows, status="pass", backend="torch-cpu")
+    assert reproduce.main([f"last:{row.case_id}:{row.backend}", "--results", str(results)]) == SAME
+
+
+@pytest.mark.parametrize(
+    ("make", "wanted"),
+    [
+        (lambda r: "nonsense", "is no key"),
+        (lambda r: f"20200101-000000-0000:{r.case_id}:{r.backend}", r"no run '20200101-000000-0000'.*there is "),
+        (lambda r: f"{r.run_id}:{r.case_id.replace('log_softmax', 'log_softmaxx')}:{r.backend}",
+         r"no case .*nearest: forward/torch:log_softmax"),
+        (lambda r: f"{r.run_id}:{r.case_id}:torch-cuda", "no row of .* on backend 'torch-cuda'; it ran on .*torch-cpu"),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_is_answered_with_what_there_is(
+    results: Path, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str], make: object, wanted: str
+) -> None:
+    row = pick(rows, op="torch:log_softmax", backend="torch-cpu")
+    assert reproduce.main([make(row), "--results", str(results)]) == BAD_INPUT  # type: ignore[operator]
+    assert re.search(wanted, capsys.readouterr().err)
+
+
+def test_another_outcome_than_stored_is_told(
+    results: Path, rows: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = pick(rows, status="pass", backend="torch-cpu", op="torch:transpose")
+    planted = plant(results, tmp_path, row, status="wrong", kind="numbers")
+    assert reproduce.main([key_of(row), "--results", str(planted)]) == DIFFERENT
+    assert capsys.readouterr().out.splitlines()[-1] == "NOT reproduced: stored wrong, now pass"
+
+
+@pytest.mark.parametrize("column", [m for m in METRICS if m != "classic"])
+def test_a_single_other_bit_of_a_metric_is_told(rows: pd.DataFrame, column: str) -> None:
+    found = pick(rows, op="torch:log_softmax", backend="torch-cpu", status="wrong")
+    row = {str(k): v for k, v in found.items()}
+    other = row | {column: row[column] + 1 if isinstance(row[column], int) else row[column] * (1 + 2.0**-52)}
+    case = reproduce.Case(
+        reproduce.Key(row["run_id"], row["case_id"], row["backend"]), row, row, {}, None, None,  # type: ignore[arg-type]
+        reproduce.BackendSpec.parse("torch-cpu"), None, Path(), None, None,  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert reproduce.conclusion(case, row) == (True, "reproduced: same status and same metrics")
+    same, line = reproduce.conclusion(case, other)
+    assert same and line.startswith(f"reproduced the status, metrics differ: {column} ")
+
+
+def test_other_inputs_than_stored_are_told(
+    results: Path, rows: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = pick(rows, status="pass", backend="torch-cpu", op="torch:transpose")
+    planted = plant(results, tmp_path, row, digest="0123456789abcdef")
+    reproduce.main([key_of(row), "--results", str(planted)])
+    assert "NOT the stored 0123456789abcdef" in capsys.readouterr().out
+
+
+def test_a_case_can_be_run_on_another_backend(
+    results: Path, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = pick(rows, op="torch:log_softmax", dtype="float16", backend="torch-cpu", status="wrong")
+    code = reproduce.main([key_of(row), "--results", str(results), "--backend", "ort-cpu"])
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert re.match(r"(the same|another) status: stored wrong on torch-cpu, now \w+ on ort-cpu", line)
+    assert code == (SAME if line.startswith("the same") else DIFFERENT)
+
+
+def test_a_stored_crash_is_warned_of_and_can_be_kept_in_a_child(
+    results: Path, rows: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = pick(rows, status="pass", backend="torch-cpu", op="torch:transpose")
+    planted = plant(results, tmp_path, row, status="crash", kind="SIGSEGV")
+    assert reproduce.main([key_of(row), "--results", str(planted)]) == DIFFERENT
+    assert "the stored outcome is crash" in capsys.readouterr().err
+    assert reproduce.main([key_of(row), "--results", str(results), "--child"]) == SAME
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1] == "reproduced: same status and same metrics" and "warning" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("backend", "op", "dtype", "status"),
+    [
+        ("torch-cpu", "torch:log_softmax", "float16", "wrong"),
+        ("torch-cpu", "torch:log_softmax", "bfloat16", "wrong"),
+        ("torch-cpu", "torch:transpose", "bfloat16", "pass"),
+        ("torch-cpu", "torch:nn.functional.dropout", "float16", "pass"),
+        ("torch-cpu", "critical:rotary_embedding", "float32", "pass"),
+        ("ort-cpu", "torch:std", "float16", "wrong"),
+        ("ort-cpu", "torch:transpose", "bfloat16", "pass"),
+    ],
+)
+def test_the_script_alone_gives_the_same_numbers(
+    results: Path, rows: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    backend: str, op: str, dtype: str, status: str,
+) -> None:  # fmt: skip
+    row = pick(rows, backend=backend, op=op, dtype=dtype, status=status)
+    script = tmp_path / "out.py"
+    assert reproduce.main([key_of(row), "--results", str(results), "--script", str(script)]) == SAME
+    assert re.search(r"^script .*shows the \w+ \(\w+\) with the same numbers", capsys.readouterr().out, re.M)
+    text = script.read_text()
+    assert "import farm" not in text and "from farm" not in text and "tasks" not in text
+    assert max(len(line) for line in text.rpartition("base64.b64decode")[2].splitlines()) <= 100
+    (tmp_path / "elsewhere").mkdir()
+    done = run_isolated(script, tmp_path / "elsewhere")
+    assert done.returncode == (1 if status == "wrong" else 0), done.stderr
+    numbers = said(done.stdout)
+    assert numbers["verdict"] == status
+    for label, value in {"error units": row.error_units, "max abs diff": row.max_diff, "max rel diff": row.max_rel}.items():
+        assert pd.isna(value) or float(numbers[label]) == value
+
+
+def test_a_script_that_does_not_show_the_failure_is_not_claimed_to(
+    results: Path, rows: pd.DataFrame, tmp_path: Path
+) -> None:
+    row = pick(rows, op="torch:log_softmax", backend="torch-cpu", status="wrong")
+    script = tmp_path / "out.py"
+    for text in ("print('verdict        pass')", "raise SystemExit(1)", "print('verdict        wrong')"):
+        script.write_text(text)
+        shown, words = reproduce.scripts.check(script, {str(k): v for k, v in row.items()}, 60)
+        assert not shown and "does NOT show the wrong" in words
+
+
+#: Values at which comparing goes astray: zeros, subnormals, ties, the border of overflow, infinities, NaN.
+EDGES = [0.0, -0.0, 1.0, -1.0, 1.001, 6e-8, 1e-30, 3e4, 65504.0, 65519.0, 65520.0, 7e4, -7e4, 3.4e38, 3.5e38, 1e300, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int64", "uint64", "bool"])
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_script_measures_as_the_farm_does(dtype: str, noisy: bool) -> None:
+    for seed in range(200):
+        g = np.random.default_rng(seed)
+        shape = (int(g.integers(1, 6)),)
+        if dtype in ("int64", "uint64", "bool"):
+            low, high = {"bool": (0, 2), "int64": (-(2**63), 2**63 - 1), "uint64": (0, 2**64 - 1)}[dtype]
+            y, a = (g.integers(low, high, shape, dtype=np.uint64 if dtype == "uint64" else np.int64).astype(dtype) for _ in "ya")
+        else:
+            y, a = g.choice(EDGES, shape), g.choice(EDGES, shape)
+            a = np.where(g.random(shape) < 0.4, y * (1 + g.normal(0, 1e-3, shape)), a)
+            if dtype == "complex64":
+                with np.errstate(all="ignore"):
+                    y, a = y + 1j * g.choice(EDGES, shape), a + 1j * g.choice(EDGES, shape)
+            with np.errstate(all="ignore"):
+                a = a.astype(np_dtype(dtype))
+        noise = np.abs(g.choice([0.0, 1e-3, 1.0, 1e4, np.inf], shape)) if noisy else None
+        leaf = Leaf(dtype, shape, y, noise)
+        wanted = compare([a], [leaf])
+        found = script_measure(a, leaf)
+        for name in ("max_diff", "max_rel", "max_ulp", "error_units", "mismatched", "nonfinite"):
+            assert reproduce._equal(found[name], getattr(wanted, name)), (name, found[name], wanted, y, a, noise)
+
+
+def script_measure(a: np.ndarray, leaf: Leaf) -> dict[str, Any]:
+    """The metrics of one output as the text of a script computes them."""
+    template = reproduce_script._TEMPLATE
+    text = template[template.index("def measure(") : template.index("def short(")]
+    floats = {leaf.dtype: reproduce_script._float(leaf.dtype, "")} if is_inexact(leaf.dtype) else {}
+    space: dict[str, Any] = {"np": np, "FLOATS": floats}
+    exec(text, space)
+    rounded, (rtol, atol) = None, CLASSIC.get(leaf.dtype, (0.0, 0.0))
+    assert leaf.reference is not None
+    with np.errstate(all="ignore"):
+        if is_inexact(leaf.dtype):
+            rounded = leaf.reference.astype(np_dtype(leaf.dtype)).astype(leaf.reference.dtype)
+            a = a.astype(leaf.reference.dtype)
+        off = space["measure"](a, leaf.reference, leaf.noise, rounded, leaf.dtype, rtol, atol)
+    some = bool(off["compared"].any())
+    worst = {f"max_{k}": float(off[k].max()) if some else None for k in ("diff", "rel", "ulp")}
+    counts = {"mismatched": int(off["outside"].sum()), "nonfinite": int(off["misplaced"].sum())}
+    return worst | counts | {"error_units": float(off["units"].max())}
+
+
+def test_nothing_of_an_argument_becomes_code() -> None:
+    form = Form("torch", "torch:x", "float32", [])
+    hostile = "');import os;os.abort()#\n\"\"\"@data@"
+    assert eval(_literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, form)) == (hostile, {hostile: 1})
+    for node in (
+        {"$": "torch.dtype", "name": "float32;x"}, {"$": "torch.dtype", "name": "load"}, {"$": hostile},
+        {"$": "tensor", "id": 0, "layout": hostile, "parts": [], "shape": []},
+    ):  # fmt: skip
+        with pytest.raises(NoScript):
+            _literal(node, form)
+    assert _fill("@a@ @b@", a="@b@", b="x") == "@b@ x"
+
+
+def test_a_run_whose_record_is_of_another_version_is_refused(
+    results: Path, rows: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = rows.iloc[0]
+    planted = plant(results, tmp_path, row)
+    record = planted / f"run={row.run_id}" / "_run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"config": {"unknown": 1}}))
+    assert reproduce.main([key_of(row), "--results", str(planted)]) == BAD_INPUT
+    assert "holds no config of this version" in capsys.readouterr().err

@@ -1,0 +1,208 @@
+"""Packs: what is written comes back bit for bit, and a damaged file is named, never half believed."""
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks import pack
+from tasks.model import np_dtype
+from tasks.pack import ALIGN, MAGIC, Pack, PackError, save
+
+DTYPES = (
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "float8_e8m0fnu", "float4_e2m1fn", "complex64", "complex128", "bool", "int8", "uint8", "int16", "uint16", "int32",
+    "uint32", "int64", "uint64", "int4", "uint4", "int2", "uint2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", ((3, 5), (), (0,), (2, 0, 3), (1,)))
+def test_round_trip(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    g = np.random.default_rng(0)
+    array = np.asarray(g.integers(0, 2, shape)).astype(np_dtype(dtype))
+    save(tmp_path / "a.pack", {"k": [1]}, [array, array])
+    back = Pack(tmp_path / "a.pack")
+    assert back.header == {"k": [1]}
+    for i in range(2):
+        assert (back.array(i).dtype, back.array(i).shape) == (array.dtype, array.shape)
+        assert back.array(i).tobytes() == array.tobytes()
+        assert not back.array(i).flags.writeable
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float16", "bfloat16", "float8_e5m2", "int4"))
+def test_every_bit_pattern_survives(tmp_path: Path, dtype: str) -> None:
+    size = np_dtype(dtype).itemsize
+    raw = np.random.default_rng(1).integers(0, 16 if dtype == "int4" else 256, 4096 * size).astype(np.uint8)
+    array = raw.view(np_dtype(dtype))  # NaN payloads and subnormals among them
+    save(tmp_path / "a.pack", {}, [array])
+    assert Pack(tmp_path / "a.pack").array(0).tobytes() == array.tobytes()
+
+
+def test_layouts(tmp_path: Path) -> None:
+    base = np.arange(24, dtype=np.int32).reshape(4, 6)
+    arrays = [base.T, base[::2, ::-1], np.broadcast_to(np.float32(1), (3, 3)), base.astype(">i4"), np.asfortranarray(base)]
+    save(tmp_path / "a.pack", {}, arrays)
+    back = Pack(tmp_path / "a.pack")
+    for i, array in enumerate(arrays):
+        np.testing.assert_array_equal(back.array(i), array)
+        assert back.array(i).dtype.isnative
+
+
+def test_strings(tmp_path: Path) -> None:
+    arrays = [
+        np.array([["a", "é\n"], ["", "\ud800"]], dtype=object), np.array("alone", dtype=object), np.array([], dtype=object),
+        np.array(["x", "yz"]), np.array([b"x", b"yz"]),
+    ]  # fmt: skip
+    save(tmp_path / "a.pack", {}, arrays)
+    back = Pack(tmp_path / "a.pack")
+    for i, array in enumerate(arrays):
+        assert (back.array(i).dtype, back.array(i).shape) == (np.dtype(object), array.shape)
+        assert back.array(i).ravel().tolist() == [x.decode() if isinstance(x, bytes) else x for x in array.ravel().tolist()]
+
+
+def test_arrays_are_aligned_and_large_files_are_mapped(tmp_path: Path) -> None:
+    arrays = [np.ones(3, np.int8), np.arange(1 << 18, dtype=np.float64), np.ones(5, np.complex128)]
+    save(tmp_path / "a.pack", {}, arrays)
+    back = Pack(tmp_path / "a.pack")
+    assert isinstance(back._bytes, np.memmap)
+    for i, array in enumerate(arrays):
+        assert back.array(i).ctypes.data % ALIGN == 0
+        np.testing.assert_array_equal(back.array(i), array)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
+                    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(), x, max_size=3), max_leaves=8))  # fmt: skip
+def test_any_header(tmp_path_factory: pytest.TempPathFactory, header: Any) -> None:
+    path = tmp_path_factory.getbasetemp() / "header.pack"
+    save(path, {"h": header}, [np.arange(3)])
+    assert Pack(path).header == {"h": header}
+    np.testing.assert_array_equal(Pack(path).array(0), np.arange(3))
+
+
+def test_no_array_at_all(tmp_path: Path) -> None:
+    save(tmp_path / "a.pack", {"only": "header"}, [])
+    assert Pack(tmp_path / "a.pack").header == {"only": "header"}
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    save(tmp_path / "a.pack", {"k": 1}, [np.arange(100.0), np.array(["x"], dtype=object)])
+    return tmp_path / "a.pack"
+
+
+def test_truncated_anywhere(good: Path) -> None:
+    whole = good.read_bytes()
+    for length in [*range(0, 64), len(whole) // 2, len(whole) - 65, len(whole) - 1]:
+        good.write_bytes(whole[:length])
+        with pytest.raises(PackError, match=r"a\.pack"):
+            Pack(good)
+    good.write_bytes(whole + b"x")
+    with pytest.raises(PackError, match=r"a\.pack"):
+        Pack(good)
+
+
+@pytest.mark.parametrize("content", (b"PAR1" * 100, b"\0" * 100, MAGIC[::-1] + b"\0" * 100, pickle.dumps([1] * 100)))
+def test_another_kind_of_file(good: Path, content: bytes) -> None:
+    good.write_bytes(content)
+    with pytest.raises(PackError, match=r"a\.pack.*magic"):
+        Pack(good)
+
+
+@pytest.mark.parametrize("header", (b"{", b"[1]", b"null", b'"x"', b"{}", b'{"arrays": [], "header": {}}', b"\xff\xff",
+                                    b'{"arrays": 3, "header": {}, "size": 9}', b'{"arrays": [], "header": 1, "size": 9}'))  # fmt: skip
+def test_damaged_header(good: Path, header: bytes) -> None:
+    good.write_bytes(MAGIC + len(header).to_bytes(8, "little") + header)
+    with pytest.raises(PackError, match=r"a\.pack.*damaged"):
+        Pack(good)
+
+
+def test_a_header_that_claims_to_be_huge(good: Path) -> None:
+    good.write_bytes(MAGIC + b"\xff" * 8 + good.read_bytes()[16:])
+    with pytest.raises(PackError, match=r"a\.pack"):
+        Pack(good)
+
+
+@pytest.mark.parametrize("entry", (["float32", [3], 0, 999999], ["nonsense", [3], 0, 12], ["float32", [7], 0, 12], [1], 5,
+                                   ["float32", [3], "0", 12], ["str", [1], 0, 8]))  # fmt: skip
+def test_damaged_index(good: Path, entry: Any) -> None:
+    whole = good.read_bytes()
+    length = int.from_bytes(whole[8:16], "little")
+    header = json.loads(whole[16 : 16 + length])
+    header["arrays"][0] = entry
+    text = json.dumps(header, separators=(",", ":")).encode()
+    assert len(text) <= length
+    good.write_bytes(whole[:16] + text.ljust(length) + whole[16 + length :])
+    with pytest.raises(PackError, match=r"a\.pack"):
+        Pack(good).array(0)
+    assert Pack(good).array(1).tolist() == ["x"]
+
+
+def test_nothing_that_is_stored_is_executed(tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return (marker.write_text, ("x",))
+
+        def __str__(self) -> str:
+            return "harmless"
+
+    save(tmp_path / "a.pack", {}, [np.array([Bomb()], dtype=object)])
+    assert Pack(tmp_path / "a.pack").array(0).tolist() == ["harmless"]
+    assert not marker.exists()
+    with pytest.raises(TypeError):
+        save(tmp_path / "b.pack", {"x": Bomb()}, [])
+    assert not (tmp_path / "b.pack").exists()
+
+
+def test_a_failed_write_leaves_what_was_there(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = good.read_bytes()
+
+    def full(source: str, target: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pack.os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        save(good, {"k": 2}, [np.zeros(10)])
+    with pytest.raises(OSError, match="No space"):
+        save(good.parent / "new.pack", {}, [np.zeros(10)])
+    assert good.read_bytes() == before
+    assert os.listdir(good.parent) == ["a.pack"]
+
+
+def test_the_disk_is_full_while_writing(good: Path) -> None:
+    before = good.read_bytes()
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a real EFBIG from the kernel
+    try:
+        with pytest.raises(OSError):
+            save(good, {"k": 2}, [np.zeros(10000)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert good.read_bytes() == before
+    assert os.listdir(good.parent) == ["a.pack"]
+
+
+def test_a_reader_keeps_its_arrays_when_the_file_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.pack"
+    save(path, {}, [np.arange(1 << 18, dtype=np.float64)])
+    old = Pack(path)
+    save(path, {}, [np.zeros(3)])
+    np.testing.assert_array_equal(old.array(0), np.arange(1 << 18))
+    np.testing.assert_array_equal(Pack(path).array(0), np.zeros(3))
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Pack(tmp_path / "none.pack")
