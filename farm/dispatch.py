@@ -22,7 +22,7 @@ from tasks import catalogs
 from tasks.model import Status
 from tasks.prepare import PreparedGroup, pack_path
 from tasks.runner import sample_columns
-from tasks.verdict import load as load_policy
+from tasks.verdict import Policy
 
 #: Seconds between two parts of the lake, and rows that make one at once.
 FLUSH_S, FLUSH_ROWS = 2.0, 50_000
@@ -71,7 +71,7 @@ class Dispatcher:
 
     def __init__(
         self, matrix: Matrix, config: Config, executor: Executor, offers: dict[str, Offer], lake: lakes.Lake,
-        run_id: str, cache: Path, done: dict[tuple[int, int], set[int]] | None = None,
+        run_id: str, cache: Path, policy: Policy, done: dict[tuple[int, int], set[int]] | None = None,
         progress: Callable[[Dispatcher], None] = lambda d: None,
     ) -> None:  # fmt: skip
         self.matrix, self.config, self.executor, self.offers = matrix, config, executor, offers
@@ -109,7 +109,7 @@ class Dispatcher:
         self._rows = 0
         self._flushed = time.monotonic()
         self.rows_written = 0
-        self.policy = load_policy(config.policy).id
+        self.policy = policy
 
     def _exporting_backends(self) -> dict[str, list[int]]:
         """Per catalog with exported forms, the backends that take none of its own."""
@@ -298,7 +298,7 @@ class Dispatcher:
             cases += [(g, p) for p in places]
         name = f"{self._label(chosen[0][0])} +{len(chosen) - 1}/{spec.name}"
         job = Job(
-            "batch", name, items, str(self.cache), self._limits(b), spec.to_json(), self.config.policy, self.run_id,
+            "batch", name, items, str(self.cache), self._limits(b), spec.to_json(), asdict(self.policy), self.run_id,
             self.config.checks[0],
         )  # fmt: skip
         return Flight(job, "batch", b, cases)
@@ -397,7 +397,7 @@ class Dispatcher:
         """One row per backend of a group that could not be prepared at all."""
         group = self.matrix.groups[g]
         row = {"catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype, "sample": -1,
-               "seed": group.seed, "digest": "", "shapes": "", "attempts": 1, "policy": self.policy,
+               "seed": group.seed, "digest": "", "shapes": "", "attempts": 1, "policy": self.policy.id,
                "started_at": time.time(), "kind": "", **failed}  # fmt: skip
         self.samples[g] = [-1]
         for b in range(len(self.specs)):
@@ -439,7 +439,7 @@ class Dispatcher:
                 columns = sample_columns(PreparedGroup(pack_path(self.cache, self.keys[g])).samples[place])
                 self._own_row(b, columns | {
                     "status": Status.CRASH.value, "kind": "supervisor lost", "stage": "run", "error_type": "", "error": story,
-                    "attempts": self.losses[key], "policy": self.policy, "started_at": time.time(),
+                    "attempts": self.losses[key], "policy": self.policy.id, "started_at": time.time(),
                 })  # fmt: skip
 
     # --- the lake ---------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ class RayCluster:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise ClusterError(
                 f"no Ray cluster at {address!r}: {str(error).splitlines()[0]}; start one with 'ray start --head', "
-                "or leave --address out for a local one"
+                "set RAY_AUTH_MODE=token if it asks for its token, or leave --address out for a local one"
             ) from None
         self.dashboard_url = getattr(context, "dashboard_url", "") or ""
         self.nodes = [

@@ -256,18 +256,25 @@ def read_table(results: str | os.PathLike[str], run_id: str | None = None, colum
     lake = open_lake(results)
     schema = pa.schema([f for f in SCHEMA if columns is None or f.name in columns], SCHEMA.metadata)
     tables = []
-    for one in [run_id] if run_id is not None else run_ids(results):
-        for path in parts(lake, one):
-            try:
-                with lake.filesystem.open_input_file(path) as file, pq.ParquetFile(file) as part:
-                    present = part.schema_arrow.names
-                    if missing := [c for c in KEY if c not in present]:
-                        raise pa.ArrowInvalid(f"a foreign file: no column {missing[0]}")
-                    table = part.read([n for n in schema.names if n in present])
-                tables.append(_in_schema(table, schema))
-            except (pa.ArrowException, OSError) as error:
-                text = (str(error).splitlines() or [""])[0]
-                warnings.warn(f"{path}: skipped, not a readable part ({text})", LakeWarning, stacklevel=2)
+    todo = [(one, path) for one in ([run_id] if run_id is not None else run_ids(results)) for path in parts(lake, one)]
+    listed = {path for _, path in todo}
+    while todo:
+        one, path = todo.pop(0)
+        try:
+            with lake.filesystem.open_input_file(path) as file, pq.ParquetFile(file) as part:
+                present = part.schema_arrow.names
+                if missing := [c for c in KEY if c not in present]:
+                    raise pa.ArrowInvalid(f"a foreign file: no column {missing[0]}")
+                table = part.read([n for n in schema.names if n in present])
+            tables.append(_in_schema(table, schema))
+        except FileNotFoundError:
+            # Compacted since it was listed: its rows are in a part that is there now.
+            new = [p for p in parts(lake, one) if p not in listed]
+            listed.update(new)
+            todo += [(one, p) for p in new]
+        except (pa.ArrowException, OSError) as error:
+            text = (str(error).splitlines() or [""])[0]
+            warnings.warn(f"{path}: skipped, not a readable part ({text})", LakeWarning, stacklevel=2)
     return pa.concat_tables([schema.empty_table(), *tables])
 
 
@@ -297,7 +304,9 @@ def read(results: str | os.PathLike[str], run_id: str | None = None) -> pd.DataF
     if run_id is not None and run_id not in run_ids(results):
         lake = open_lake(results)
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}")
-    return _unique(read_table(results, run_id)).to_pandas()
+    frame: pd.DataFrame = _unique(read_table(results, run_id)).to_pandas()
+    frame.attrs["results"] = os.fspath(results)  # so that a report can say where its rows are
+    return frame
 
 
 def _unique(table: pa.Table) -> pa.Table:

@@ -11,10 +11,12 @@ import secrets
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pydantic
 from rich.console import Console
 
 from farm import config as configs
@@ -26,7 +28,7 @@ from farm.dispatch import Dispatcher
 from farm.executors import ClusterError, Executor, Inline, RayCluster
 from farm.inventory import Offer, offers
 from farm.progress import Progress
-from tasks import catalogs
+from tasks import catalogs, verdict
 from tasks.catalogs.base import Entry
 from tasks.model import FAILED
 from tasks.prepare import default_cache
@@ -68,11 +70,13 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def _launch(args: argparse.Namespace, console: Console) -> int:
+    if args.cpus is not None and args.cpus < 1:
+        raise ConfigError("--cpus: at least 1")
     lake = lakes.open_lake(args.results)
     record: dict[str, Any] | None = None
     if args.resume:
         record = _find_run(args)
-        config = Config(**record["config"])
+        config = _recorded(record)
         args.ops = record["ops"]
     else:
         if not args.config:
@@ -110,7 +114,23 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
 
 
 def _split(values: Sequence[str]) -> list[str]:
-    return [part for value in values for part in value.split(",") if part]
+    return list(dict.fromkeys(part for value in values for part in value.split(",") if part))
+
+
+def _recorded(record: dict[str, Any]) -> Config:
+    """The config of a recorded run, checked anew. Raises ConfigError if this version cannot resume it."""
+    where = f"run {record.get('run_id')}"
+    if missing := [key for key in ("config", "ops", "policy") if key not in record]:
+        raise ConfigError(f"{where} cannot be resumed: its record has no {missing[0]!r}; start a new run")
+    try:
+        config = Config.model_validate(record["config"])
+        verdict.from_json(record["policy"])
+    except (pydantic.ValidationError, verdict.PolicyError) as error:
+        text = str(error).replace("\n", " ")
+        raise ConfigError(f"{where} cannot be resumed: its record is of another version ({text}); start a new run") from None
+    for backend in config.backends:
+        configs.check_backend(backend, f"{where} cannot be resumed")
+    return config
 
 
 def _narrowed(config: Config, args: argparse.Namespace) -> Config:
@@ -228,13 +248,15 @@ def _run(
     from farm.report.__main__ import default_out as report_dir
 
     if record is None:
+        policy = verdict.load(config.policy)
         now = datetime.datetime.now(datetime.timezone.utc)
         record = {
             "run_id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", "name": config.name, "config": config.model_dump(mode="json"),
-            "ops": args.ops, "started_at": now.isoformat(), "finished_at": None, "versions": versions(),
+            "policy": asdict(policy), "ops": args.ops, "results": lake.uri, "started_at": now.isoformat(), "finished_at": None, "versions": versions(),
         }  # fmt: skip
         done: dict[tuple[int, int], set[int]] = {}
     else:
+        policy = verdict.from_json(record["policy"])
         done = durable(args.results, record["run_id"], matrix)
         console.print(f"resuming {record['run_id']}: {sum(map(len, done.values()))} rows are in the lake")
     run_id = record["run_id"]
@@ -243,7 +265,7 @@ def _run(
     lakes.write_json(lake, run_id, "_run.json", record)
     console.print(f"run {run_id}: {matrix.cells} cells, results in {lake.uri}/run={run_id}", highlight=False, soft_wrap=True)
     progress = Progress(console)
-    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, done, progress)
+    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, progress)
     again = f"python -m farm.launch --resume {run_id}" + (f" --results {args.results}" if args.results != "results" else "")
     try:
         dispatcher.run()

@@ -40,15 +40,13 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
-    groups: list[Group] = []
-    rows: list[list[int]] = []
+    rows: dict[tuple[str, str, str], list[int]] = {}  # a catalog may be listed twice: the larger number counts
     for catalog in config.catalogs:
         dtypes = catalog.dtypes or config.dtypes
         listed = entries[catalog.name]
         _known_ops(catalog, listed, ops)
         samples = [_samples(catalog, spec.name) for spec in specs]
-        most = max(samples, default=0)
-        if not most:
+        if not any(samples):
             continue
         chosen, left_out, narrow = matcher(catalog.ops), matcher(catalog.exclude), matcher(ops)
         for entry in listed:
@@ -56,9 +54,10 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
             if not chosen(called) or left_out(called) or (ops and not narrow(called)):
                 continue
             for dtype in entry.dtypes if "*" in dtypes else [d for d in dtypes if d in entry.dtypes]:
-                groups.append(Group(entry.op, entry.variant, dtype, most, config.seed))
-                rows.append(samples)
-    wanted = np.array(rows, dtype=np.int32).reshape(len(groups), len(specs))
+                before = rows.get((entry.op, entry.variant, dtype), samples)
+                rows[entry.op, entry.variant, dtype] = list(map(max, samples, before))
+    groups = [Group(*cell, max(samples), config.seed) for cell, samples in rows.items()]
+    wanted = np.array(list(rows.values()), dtype=np.int32).reshape(len(groups), len(specs))
     matrix = Matrix(groups, specs, wanted)
     for skip in config.skip:
         match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)

@@ -235,7 +235,7 @@ def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
     if not set(taken) & set(catalog.forms) and set(taken) & set(catalog.exports):
         exported = _exported(made, cache, max(_export_count(config, record, group), place + 1))
     item = Item(made, [place], Pack(exported) if exported else None)
-    policy = verdict.load(config.policy)
+    policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
     return Case(key, row, stored, record, config, policy, spec, group, cache, sample, item, exported)
 
 
@@ -363,7 +363,7 @@ def run_child(case: Case) -> Outcome:
         "form": str(case.exported) if case.exported else None,
     }  # fmt: skip
     job = Job(
-        "batch", str(case.key), [item], str(case.cache), limits, case.spec.to_json(), case.config.policy, case.key.run_id,
+        "batch", str(case.key), [item], str(case.cache), limits, case.spec.to_json(), asdict(case.policy), case.key.run_id,
         case.row["check"],
     )  # fmt: skip
     rows: list[dict[str, Any]] = []

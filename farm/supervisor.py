@@ -32,7 +32,7 @@ class Job:
     """Work for one supervisor. kind: "prepare", "export" or "batch".
 
     items: dicts of the child's command of that kind (`tasks.child`), plain JSON. For a batch an item also has
-    "group" (fields of Group) and "attempts" (number of earlier losses, by place). backend: BackendSpec as JSON.
+    "group" (fields of Group) and "attempts" (number of earlier losses, by place). backend: BackendSpec as JSON; policy: fields of Policy.
     ship: the nodes share no cache, so files travel: an item's "parcels" are those it needs (path → Ray reference).
     """
 
@@ -42,7 +42,7 @@ class Job:
     cache: str
     limits: Limits
     backend: dict[str, Any] | None = None
-    policy: str = "error_units"
+    policy: dict[str, Any] = field(default_factory=dict)
     run_id: str = ""
     check: str = "forward"
     ship: bool = False
@@ -58,7 +58,7 @@ GetChild = Callable[[Job], "tuple[ChildProcess, dict[str, Any]] | Death"]
 
 def _key(job: Job) -> tuple[Any, ...]:
     visible = tuple(os.environ.get(v, "") for v in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR"))
-    return (job.kind if job.backend is None else str(sorted(job.backend.items())), job.policy, job.limits, visible)
+    return (job.kind if job.backend is None else str(sorted(job.backend.items())), str(job.policy), job.limits, visible)
 
 
 def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
@@ -201,7 +201,7 @@ class _Batch:
         sample = PreparedGroup(Path(item["pack"])).samples[place]
         return {
             "number": number, **sample_columns(sample), "status": status, "kind": kind, "stage": stage,
-            "error_type": error_type, "error": error, "policy": verdict.load(self.job.policy).id, "started_at": time.time(),
+            "error_type": error_type, "error": error, "policy": verdict.from_json(self.job.policy).id, "started_at": time.time(),
         }  # fmt: skip
 
 

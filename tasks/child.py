@@ -68,7 +68,7 @@ class Child:
         """True when the device is unusable in this process."""
         return self.runner is not None and self.runner.broken
 
-    def do_hello(self, backend: dict[str, Any] | None = None, policy: str = "error_units") -> Steps:
+    def do_hello(self, backend: dict[str, Any] | None = None, policy: dict[str, Any] | None = None) -> Steps:
         """Import the backend's runtime and find its device; answers RuntimeInfo's fields or why not."""
         from tasks import verdict
         from tasks.backends import BackendSpec
@@ -85,7 +85,8 @@ class Child:
             return {"unavailable": str(error)}
         except Exception as error:
             return {"unavailable": f"{type(error).__name__}: {error}"}
-        self.runner = Runner(made, info, verdict.load(policy), self.page.write)
+        rules = verdict.from_json(policy) if policy else verdict.load("error_units")
+        self.runner = Runner(made, info, rules, self.page.write)
         return asdict(info) | {
             "vendor": made.vendor, "device_vendor": made.device_vendor, "resource": made.resource, "joint": made.joint,
             "forms": list(made.forms),

@@ -36,7 +36,7 @@ def default_cache() -> Path:
 def _sources() -> str:
     """Digest of the code that decides what a prepared case holds: a change of it makes new cases."""
     here = Path(__file__).parent
-    files = [here / "prepare.py", here / "pack.py", here / "tree.py", here / "torch_tree.py", here / "model.py"]
+    files = [here / "prepare.py", here / "compare.py", here / "pack.py", here / "tree.py", here / "torch_tree.py", here / "model.py"]
     digest = hashlib.sha256()
     for path in [*files, *sorted((here / "catalogs").glob("*.py"))]:
         digest.update(path.read_bytes())

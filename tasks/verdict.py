@@ -48,7 +48,7 @@ def load(name: str) -> Policy:
     """The policy of a name (`names()`) or of a path to a JSON file. Raises PolicyError."""
     path = Path(name) if name.endswith(".json") else POLICIES / f"{name}.json"
     try:
-        data: dict[str, Any] = json.loads(path.read_text())
+        data = json.loads(path.read_text())
     except FileNotFoundError:
         raise PolicyError(f"policy {name!r}: no such file {path}; known policies: {', '.join(names())}") from None
     except OSError as error:
@@ -57,6 +57,14 @@ def load(name: str) -> Policy:
         raise PolicyError(f"{path}: not JSON ({error})") from None
     if not isinstance(data, dict):
         raise PolicyError(f"{path}: a policy is a JSON object")
+    return from_json(data, str(path))
+
+
+def from_json(data: dict[str, Any], path: str = "policy") -> Policy:
+    """The policy that ``data`` (a JSON object, `dataclasses.asdict` of a Policy) describes. Raises PolicyError.
+
+    ``path`` says in an error where the data came from.
+    """
     unknown = set(data) - set(Policy.__dataclass_fields__)
     if unknown:
         valid = ", ".join(Policy.__dataclass_fields__)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -219,10 +220,11 @@ def status_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table[[*STATUSES, "planned"]]
 
 
-def reproduce_command(run_id: str, case_id: str, backend: str) -> str:
-    """The command that runs one row again, quoted for a POSIX shell."""
+def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results") -> str:
+    """The command that runs one row of the lake ``results`` again, quoted for a POSIX shell."""
+    place = "" if results == "results" else f" --results {shlex.quote(results)}"
     what = f"{run_id}:{case_id}:{backend}".replace("'", "'\"'\"'")
-    return f"python -m farm.reproduce '{what}'"
+    return f"python -m farm.reproduce '{what}'{place}"
 
 
 def findings(
@@ -253,7 +255,7 @@ def findings(
         rows = rows.head(limit)
     rows = rows.join(planned, on=CELL)
     commands = [
-        reproduce_command(*key) for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
+        reproduce_command(*key, results=rows.attrs.get("results", "results")) for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
     ]
     rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
     return rows[columns].reset_index(drop=True)

@@ -283,7 +283,8 @@
   }
   function command(row) {
     const what = `${value("run_id", row)}:${caseId(row)}:${data.backends[place.backend[row]].name}`;
-    return `python -m farm.reproduce '${what.replaceAll("'", "'\"'\"'")}'`;
+    const quoted = text => `'${text.replaceAll("'", "'\"'\"'")}'`;
+    return `python -m farm.reproduce ${quoted(what)}${data.results === "results" ? "" : ` --results ${quoted(data.results)}`}`;
   }
   async function copy(text, button) {
     let done = true;

@@ -148,6 +148,7 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
         },
         "rows": {"length": len(kept), "columns": columns},
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
+        "results": str(run.get("results") or "results"),
     }
 
 

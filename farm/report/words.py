@@ -80,7 +80,7 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
 def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One dict per backend, in the order of a report: its coverage, vendor, device, runtime_version, available, reason.
 
-    Of each vendor first the backends that are there, then, if they are several, their sum (``backend`` is ""), then
+    By vendor the backends that are there, then, if they are several, their sum (``backend`` is ""); after all vendors
     what is unavailable (``missing`` is True: no rows and no node that offers it).
     """
     rows = distinct(rows)
@@ -107,4 +107,4 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
             line[name] = seen[name].get(line["backend"]) or str(what.get(name) or "")
         if line["missing"]:
             line["reason"] = line["reason"] or NO_REASON
-    return lines
+    return sorted(lines, key=lambda line: bool(line["missing"]))

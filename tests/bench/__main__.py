@@ -96,7 +96,7 @@ def onnx(folder: Path) -> None:
     theirs, theirs_cpu, out = run(runner, env, (0, 1))
     print(f"onnx: onnx's own runner {theirs:.1f} s wall, {theirs_cpu:.1f} s CPU ({out.strip().splitlines()[-1].strip('= ')})")
     for how in ("cold", "warm"):
-        wall, cpu, _ = launch(config, folder / "onnx", env)
+        wall, _cpu, _ = launch(config, folder / "onnx", env)
         bound = 3 if how == "cold" else 5
         rows = len(newest(folder / "onnx"))
         print(f"onnx: farm {how} {wall:.1f} s wall, {rows} rows, {theirs / wall:.2f} times as fast (bound: {bound})")
@@ -115,7 +115,7 @@ def full(folder: Path) -> None:
 def _configs(folder: Path, name: str, bounds: dict[str, float]) -> None:
     env = environment(folder / f"{name}-cache")
     for how, bound in bounds.items():
-        wall, _, out = launch(ROOT / "configs" / f"{name}.yaml", folder / name, env)
+        wall, _, _out = launch(ROOT / "configs" / f"{name}.yaml", folder / name, env)
         rows = newest(folder / name)
         first = (rows["started_at"].min() - pd.Timestamp(_started(folder / name))).total_seconds()
         print(f"{name}: {how} {wall:.1f} s wall (bound: {bound:.0f} s), {len(rows)} rows, first case after {first:.1f} s")

@@ -152,7 +152,6 @@ def test_case_ids_are_unique() -> None:
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.xfail(strict=True, reason="farm/matrix.py plans the same case twice: its rows have one key, the run ends incomplete")
 @pytest.mark.parametrize("ops", (["*"], ["abs"]))
 def test_a_catalog_listed_twice_plans_no_case_twice(ops: list[str]) -> None:
     m = matrix(catalogs=[{"name": "torch"}, {"name": "torch", "ops": ops, "samples": 2}])

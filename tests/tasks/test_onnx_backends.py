@@ -20,7 +20,7 @@ from tasks.tree import TensorSpec, encode
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper  # noqa: E402
 
 
 def f32(values: list[float]) -> np.ndarray:

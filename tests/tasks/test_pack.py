@@ -49,7 +49,7 @@ def test_every_bit_pattern_survives(tmp_path: Path, dtype: str) -> None:
 
 def test_layouts(tmp_path: Path) -> None:
     base = np.arange(24, dtype=np.int32).reshape(4, 6)
-    arrays = [base.T, base[::2, ::-1], np.broadcast_to(np.float32(1), (3, 3)), base.astype(">i4"), np.asfortranarray(base)]
+    arrays: list[np.ndarray] = [base.T, base[::2, ::-1], np.broadcast_to(np.float32(1), (3, 3)), base.astype(">i4"), np.asfortranarray(base)]
     save(tmp_path / "a.pack", {}, arrays)
     back = Pack(tmp_path / "a.pack")
     for i, array in enumerate(arrays):
@@ -58,7 +58,7 @@ def test_layouts(tmp_path: Path) -> None:
 
 
 def test_strings(tmp_path: Path) -> None:
-    arrays = [
+    arrays: list[np.ndarray] = [
         np.array([["a", "é\n"], ["", "\ud800"]], dtype=object), np.array("alone", dtype=object), np.array([], dtype=object),
         np.array(["x", "yz"]), np.array([b"x", b"yz"]),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def test_strings(tmp_path: Path) -> None:
 
 
 def test_arrays_are_aligned_and_large_files_are_mapped(tmp_path: Path) -> None:
-    arrays = [np.ones(3, np.int8), np.arange(1 << 18, dtype=np.float64), np.ones(5, np.complex128)]
+    arrays: list[np.ndarray] = [np.ones(3, np.int8), np.arange(1 << 18, dtype=np.float64), np.ones(5, np.complex128)]
     save(tmp_path / "a.pack", {}, arrays)
     back = Pack(tmp_path / "a.pack")
     assert isinstance(back._bytes, np.memmap)
