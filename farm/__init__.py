@@ -1,1 +1,7 @@
 """The engine of the validation farm: everything that knows Ray, pandas, Parquet and the cluster."""
+import os
+
+#: One thread in every process of the farm: slots are its parallelism, and a sum must not depend on a thread count.
+ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
+for _name, _value in ONE_THREAD.items():
+    os.environ.setdefault(_name, _value)  # before numpy is imported: it reads them once

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from farm import ONE_THREAD
 from tasks.child import PAGE_SIZE, Page
 from tasks.runner import STAGES
 
@@ -191,7 +192,7 @@ class ChildProcess:
 def child_env(extra: dict[str, str] | None = None) -> dict[str, str]:
     """Environment of a child: this one's, one thread everywhere, `tasks` importable, compilers' caches shared."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    env |= {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")}
+    env |= ONE_THREAD
     # A plugin of torch that is installed but broken must not break torch.
     env.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     path = env.get("PYTHONPATH", "")

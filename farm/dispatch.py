@@ -147,6 +147,8 @@ class Dispatcher:
         flight = self.flights[handle]
         flight.heard = time.monotonic()
         if isinstance(message, dict):
+            if "stop" in message:
+                raise OSError(f"the cache of prepared cases: {message['stop']}")
             if flight.kind == "batch":
                 self._rows_arrived(flight, message)
             else:

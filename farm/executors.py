@@ -66,16 +66,11 @@ class Inline:
 
     def _child(self, job: Job) -> Any:
         """Stand-in for a child process: its command loop, called directly."""
-        from farm.child_process import child_env
-        from tasks.child import Child, Page
 
         key = job.kind if job.backend is None else str(job.backend)
         if key not in self._children:
-            for name, value in child_env().items():
-                if name.endswith("_NUM_THREADS") or name.startswith("TORCH"):
-                    os.environ.setdefault(name, value)
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(job.cache) / "inductor"))
-            self._children[key] = _DirectChild(Child, Page)
+            self._children[key] = DirectChild()
             self._children[key].info = self._children[key].ask({"do": "hello", "backend": job.backend, "policy": job.policy})
         return self._children[key], self._children[key].info
 
@@ -86,13 +81,15 @@ class Inline:
         self._queue.clear()
 
 
-class _DirectChild:
+class DirectChild:
     """`ChildProcess`'s interface over a `tasks.child.Child` in this process."""
 
-    def __init__(self, child: Any, page: Any) -> None:
+    def __init__(self) -> None:
+        from tasks.child import Child, Page
+
         fd = os.memfd_create("farm-progress")
         os.ftruncate(fd, mmap.PAGESIZE)
-        self._child = child(page(fd))
+        self._child = Child(Page(fd))
         os.close(fd)
         self.info: dict[str, Any] = {}
 

@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import datetime
+import hashlib
+import importlib
 import json
 import os
 import platform
@@ -25,8 +28,8 @@ from farm import matrix as matrices
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher
-from farm.executors import ClusterError, Executor, Inline, RayCluster
-from farm.inventory import Offer, offers
+from farm.executors import ClusterError, DirectChild, Executor, Inline, RayCluster
+from farm.inventory import Offer, offers, probe
 from farm.progress import Progress
 from tasks import catalogs, verdict
 from tasks.catalogs.base import Entry
@@ -47,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, lakes.LakeError, ClusterError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted before the run began", file=sys.stderr)
+        return INCOMPLETE
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -65,6 +71,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one")
     parser.add_argument("--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging")
+    parser.add_argument("--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s sooner)")
     parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
     return parser
 
@@ -90,20 +97,23 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"the cache {cache} cannot be made ({error}); set FARM_CACHE to another place") from None
-    entries = {c.name: list_catalog(c.name, cache) for c in config.catalogs}
-    matrix = matrices.build(config, entries, args.ops)
-    _ops_exist(args.ops, entries)
-    if not matrix.cells:
-        raise ConfigError("the config plans no cell: its ops, dtypes, backends and skips leave nothing")
+    # Lists that are in the cache are looked at before anything is started; the others are made while Ray starts.
+    specs = [b.spec() for b in config.backends]
     executor: Executor
-    if args.inline:
-        executor = Inline()
-    else:
-        executor = RayCluster(args.address, args.cpus)
-        if executor.dashboard_url:
-            console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
+        names = list(dict.fromkeys(c.name for c in config.catalogs))
+        listing = {name: background.submit(list_catalog, name, cache, args.inline) for name in names}
+        here = background.submit(probe, specs) if args.inline or not args.address else None
+        background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
+        if all(is_listed(name, cache) for name in names):
+            matrix = _plan(config, {n: f.result() for n, f in listing.items()}, args.ops)
+        executor = Inline() if args.inline else RayCluster(args.address, args.cpus, not args.no_dashboard)
     try:
-        known = offers(matrix.backends, executor.nodes, executor.probe(matrix.backends, str(cache)))
+        if isinstance(executor, RayCluster) and executor.dashboard_url:
+            console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+        matrix = _plan(config, {n: f.result() for n, f in listing.items()}, args.ops)
+        answers = {executor.nodes[0]["id"]: here.result()} if here else executor.probe(specs, str(cache))
+        known = offers(specs, executor.nodes, answers)
         print_preflight(console, known)
         if args.dry_run:
             print_cells(console, matrix, known)
@@ -111,6 +121,15 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         return _run(args, console, lake, config, matrix, executor, known, cache, record)
     finally:
         executor.close()
+
+
+def _plan(config: Config, entries: dict[str, list[Entry]], ops: Sequence[str]) -> matrices.Matrix:
+    """The matrix of the config narrowed by ``ops``. Raises ConfigError if it is empty or an op is unknown."""
+    matrix = matrices.build(config, entries, ops)
+    _ops_exist(ops, entries)
+    if not matrix.cells:
+        raise ConfigError("the config plans no cell: its ops, dtypes, backends and skips leave nothing")
+    return matrix
 
 
 def _split(values: Sequence[str]) -> list[str]:
@@ -170,10 +189,13 @@ def _ops_exist(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
             raise ConfigError(f"--ops: no op {pattern!r}{configs.nearest(pattern, valid)}")
 
 
-def list_catalog(name: str, cache: Path) -> list[Entry]:
-    """A catalog's entries, from the cache or from a child process (the runtime is not imported here)."""
-    import hashlib
+def is_listed(name: str, cache: Path) -> bool:
+    """True if a catalog's list is in the cache."""
+    return _list_path(name, cache).exists()
 
+
+def _list_path(name: str, cache: Path) -> Path:
+    """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
     catalog = catalogs.get(name)
     try:
         version = catalog.version()
@@ -181,11 +203,16 @@ def list_catalog(name: str, cache: Path) -> list[Entry]:
         raise ConfigError(f"catalog {name}: the package {error.name} is not installed") from None
     source = Path(sys.modules[type(catalog).__module__].__file__ or "").read_bytes()
     tag = hashlib.sha256(version.encode() + source).hexdigest()[:16]
-    path = cache / "lists" / f"{name}-{tag}.json"
+    return cache / "lists" / f"{name}-{tag}.json"
+
+
+def list_catalog(name: str, cache: Path, inline: bool = False) -> list[Entry]:
+    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process)."""
+    path = _list_path(name, cache)
     try:
         listed = json.loads(path.read_text())
     except (OSError, ValueError):
-        child = ChildProcess(default_python(), Limits())
+        child: ChildProcess | DirectChild = DirectChild() if inline else ChildProcess(default_python(), Limits())
         answer = child.ask({"do": "list", "catalog": name}, deadline_s=300)
         child.close()
         if isinstance(answer, Death):
@@ -275,7 +302,7 @@ def _run(
         return INCOMPLETE
     except OSError as error:
         progress.close(dispatcher)
-        print(f"error: the lake cannot be written: {error}; go on with: {again}", file=sys.stderr)
+        print(f"error: stopped, cannot write: {error}; make room and go on with: {again}", file=sys.stderr)
         return INCOMPLETE
     progress.close(dispatcher)
     missing = list(dispatcher.missing())

@@ -307,7 +307,7 @@ def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
 
 def _exported(made: PreparedGroup, cache: Path, count: int) -> Path:
     """The pack of a group's exported forms: from the cache, or made again in a child process. Raises ReproduceError."""
-    path = forms.path_of(made.pack.path, cache, "onnx", count, {})
+    path = forms.path_of(Path(made.pack.path), cache, "onnx", count, {})
     if path.exists():
         return path
     print(f"exporting {made.group.label} {made.group.dtype} again: it is not in the cache {cache}", file=sys.stderr, flush=True)

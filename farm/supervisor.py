@@ -95,6 +95,7 @@ def close_children() -> None:
 def run_job(job: Job, get_child: GetChild | None = None) -> Iterator[dict[str, Any]]:
     """Do a job in a child from ``get_child`` (by default this process's pool of child processes); yields messages for the dispatcher:
 
+    {"stop": why no job can be done here} when the cache's disk is full or not writable;
     {"rows": Arrow IPC stream, "done": [case numbers], "busy_ms": …} of a batch; {"number", "key", "samples"} of a
     prepared group; {"number", "path"} of an exported one; {"number", "failed": Failure fields} of a group that
     cannot be had.
@@ -116,7 +117,11 @@ def _run_groups(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
             for message in got[0].call(command):
                 if isinstance(message, Death):
                     death = message
-                elif "end" not in message:
+                elif "end" in message:
+                    if "stop" in message["end"]:
+                        yield message["end"]
+                        return
+                else:
                     done.add(message["number"])
                     strikes = 0
                     yield message
@@ -221,11 +226,14 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 return
             command = {
                 "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
-                "items": [{k: item.get(k) for k in ("pack", "places", "form")} for item in job.items],
+                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).label} for item in job.items],
             }  # fmt: skip
             for message in child.call(command):
                 if isinstance(message, Death):
                     death = message
+                elif "stop" in message.get("end", {}):
+                    yield message["end"]
+                    return
                 elif "end" in message:
                     out.cpu_s = message["end"].get("cpu_s", 0.0)
                 else:

@@ -7,6 +7,7 @@ without a system call, so that whoever finds this process dead knows whom to bla
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import mmap
 import os
@@ -22,11 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from tasks.model import Group, Unavailable
+from tasks.pack import PackError
 
 #: The progress page: number of the case in flight, stage, span, and when it started (CLOCK_MONOTONIC seconds).
 PAGE = struct.Struct("<iiid")
 PAGE_SIZE = mmap.PAGESIZE
 PR_SET_PDEATHSIG = 1
+
+#: Errors of the cache's disk (full, read-only, emptied under a run) rather than of a case.
+STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 #: Messages of a command, then its answer.
 Steps = Generator[dict[str, Any], None, dict[str, Any]]
@@ -59,7 +64,15 @@ class Child:
 
     def steps(self, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
         arguments = {k: v for k, v in command.items() if k != "do"}
-        answer = yield from getattr(self, "do_" + command["do"])(**arguments)
+        try:
+            answer = yield from getattr(self, "do_" + command["do"])(**arguments)
+        except OSError as error:
+            if error.errno not in STORAGE:
+                raise
+            # No case is to blame for a full disk: whoever gave the command must stop.
+            answer = {"stop": f"{error.strerror}: {error.filename or arguments.get('cache', '')}"}
+        except PackError as error:
+            answer = {"stop": str(error)}
         self.page.write(-1, 0, 0)
         yield {"end": answer}
 
@@ -139,14 +152,10 @@ class Child:
 
     def do_batch(self, items: list[dict[str, Any]], skip: list[int], solo: list[int]) -> Steps:
         """Run cases; one message per row."""
-        from tasks.pack import Pack
-        from tasks.prepare import PreparedGroup
         from tasks.runner import Item
 
         self.page.write(-1, 1, 1)
-        made = [
-            Item(PreparedGroup(Path(i["pack"])), i["places"], Pack(i["form"]) if i.get("form") else None) for i in items
-        ]
+        made = [Item(i["pack"], i["places"], i.get("form"), i.get("label", "")) for i in items]
         yield from self.runner.run(made, set(skip), set(solo))
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return {"cpu_s": usage.ru_utime + usage.ru_stime}
@@ -165,8 +174,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     page = Page(page_fd)
 
+    encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
     def send(message: dict[str, Any]) -> None:
-        data = json.dumps(message, separators=(",", ":"), default=str).encode() + b"\n"
+        data = encode(message).encode() + b"\n"
         while data:
             data = data[os.write(write_fd, data) :]
 

@@ -6,6 +6,7 @@ header as UTF-8 JSON, then every array's bytes, each at a multiple of 64.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from tasks.model import np_dtype
 
 MAGIC = b"FARMPK1\n"
 ALIGN = 64
+#: Packs larger than this, in bytes, are mapped instead of read.
+MAPPED = 1 << 20
 
 
 class PackError(Exception):
@@ -28,16 +31,21 @@ class Pack:
     """A pack read back: ``header`` (the JSON object) and ``array(i)`` (read-only views of the file)."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        size = self.path.stat().st_size
-        if size < 16:
-            raise PackError(f"{path}: truncated (only {size} bytes)")
-        self._bytes = np.memmap(self.path, dtype=np.uint8, mode="r") if size > 1 << 20 else np.fromfile(self.path, dtype=np.uint8)
-        if self._bytes[:8].tobytes() != MAGIC:
-            raise PackError(f"{path}: not a prepared case (wrong magic)")
-        length = int.from_bytes(self._bytes[8:16].tobytes(), "little")
+        self.path = os.fspath(path)
+        handle = os.open(self.path, os.O_RDONLY)
         try:
-            header = json.loads(self._bytes[16 : 16 + length].tobytes())
+            size = os.fstat(handle).st_size
+            if size < 16:
+                raise PackError(f"{path}: truncated (only {size} bytes)")
+            # Small packs are read whole, large ones mapped: all backends then share their pages.
+            self._bytes = mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if size > MAPPED else os.read(handle, size)
+        finally:
+            os.close(handle)
+        if self._bytes[:8] != MAGIC:
+            raise PackError(f"{path}: not a prepared case (wrong magic)")
+        length = int.from_bytes(self._bytes[8:16], "little")
+        try:
+            header = json.loads(self._bytes[16 : 16 + length])
             self._index = header["arrays"]
             self.header: dict[str, Any] = header["header"]
             end = header["size"]
@@ -54,10 +62,11 @@ class Pack:
         entry = self._index[i]
         try:
             dtype, shape, offset, nbytes = entry
-            raw = self._bytes[self._start + offset : self._start + offset + nbytes]
+            at = self._start + offset
             if dtype == "str":
-                return np.array(json.loads(raw.tobytes()), dtype=object).reshape(shape)
-            array = np.frombuffer(raw, dtype=np_dtype(dtype)).reshape(shape)
+                return np.array(json.loads(self._bytes[at : at + nbytes]), dtype=object).reshape(shape)
+            kind = np_dtype(dtype)
+            array = np.frombuffer(self._bytes, kind, nbytes // kind.itemsize, at).reshape(shape)
         except (ValueError, TypeError) as error:
             raise PackError(f"{self.path}: array {i} is damaged ({error})") from None
         array.flags.writeable = False

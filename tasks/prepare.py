@@ -197,7 +197,7 @@ def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 class PreparedGroup:
     """A prepared group read from its pack; ``samples`` in the order in which they are chosen."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.pack = Pack(path)
         self.group = Group(**self.pack.header["group"])
         self.samples = [PreparedSample(self, record) for record in self.pack.header["samples"]]

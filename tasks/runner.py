@@ -23,14 +23,38 @@ IDLE, LOAD, BUILD, RUN, JUDGE = range(5)
 ERROR_LIMIT = 2000
 
 
-@dataclass
 class Item:
-    """Samples of one prepared group to run: places in the group's order, and the pack of an exported form."""
+    """Samples of one prepared group to run: places in the group's order, and the pack of an exported form.
 
-    group: PreparedGroup
-    places: list[int]
-    exported: Pack | None = None
-    first: int = 0  # number of its first case within the batch
+    Given as paths, the packs are read when their turn comes and dropped after it: a batch has thousands.
+    ``label`` names the op (Group.label); a joint backend builds neighbours of one label together.
+    """
+
+    def __init__(
+        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = ""
+    ) -> None:
+        self._source, self.places, self._exported_source = group, places, exported
+        self.label = label if isinstance(group, str) else group.group.label
+        self.first = 0  # number of its first case within the batch
+        self._group: PreparedGroup | None = None
+        self._exported: Pack | None = None
+
+    @property
+    def group(self) -> PreparedGroup:
+        if self._group is None:
+            self._group = PreparedGroup(self._source) if isinstance(self._source, str) else self._source
+        return self._group
+
+    @property
+    def exported(self) -> Pack | None:
+        if self._exported is None and self._exported_source is not None:
+            source = self._exported_source
+            self._exported = Pack(source) if isinstance(source, str) else source
+        return self._exported
+
+    def release(self) -> None:
+        """Forget what was read."""
+        self._group = self._exported = None
 
 
 @dataclass
@@ -74,9 +98,11 @@ class Runner:
             for item in items:
                 for k, place in enumerate(item.places):
                     if item.first + k not in skip:
+                        self.progress(item.first + k, LOAD, 1)
                         yield self._single(Case(item.first + k, item.group.samples[place], item))
                         if self.broken:
                             return
+                item.release()
             return
         for unit in _units(items):
             cases = [
@@ -92,6 +118,8 @@ class Runner:
                     yield self._single(case)
             if self.broken:
                 return
+            for item in unit:
+                item.release()
 
     def _single(self, case: Case) -> dict[str, Any]:
         case.started_at = time.time()
@@ -256,7 +284,7 @@ def _units(items: list[Item]) -> Iterator[list[Item]]:
     """Neighbouring items of one op (any dtype): what a joint backend builds together."""
     unit: list[Item] = []
     for item in items:
-        if unit and unit[-1].group.group.label != item.group.group.label:
+        if unit and unit[-1].label != item.label:
             yield unit
             unit = []
         unit.append(item)

@@ -1,6 +1,10 @@
 """Faults on chosen cases: each gets its own status, its neighbours are unharmed, no row is missing."""
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +13,7 @@ import pytest
 import yaml
 
 from farm import lake
-from tests.conftest import launch
+from tests.conftest import ROOT, launch
 
 SAMPLES = 8
 
@@ -97,3 +101,27 @@ def test_backends_that_cannot_be_had_are_lines_with_reasons(results: Path, tmp_p
     assert set(lake.read(results, run_id)["backend"]) == {"planted-cpu"}
     for name in names:
         assert name in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs mount namespaces")
+@pytest.mark.parametrize("full", ["cache", "results"])
+def test_a_full_disk_stops_the_run_which_is_resumed_later(tmp_path: Path, full: str) -> None:
+    folders = {name: tmp_path / name for name in ("cache", "results")}
+    for folder in folders.values():
+        folder.mkdir()
+    catalog = {"name": "load", "dtypes": ["float32"], "samples": 400}
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["busy-cpu"]}))
+    size = {"cache": "100k", "results": "60k"}[full]
+    env = os.environ | {"FARM_CACHE": str(folders["cache"])}
+    farm = f"{sys.executable} -m farm.launch --inline --results {folders['results']}"
+    # Both runs see the same small disk; before the second one it is enlarged.
+    script = (
+        f"mount -t tmpfs -o size={size} tmpfs {folders[full]}; {farm} {file}; echo first $?; "
+        f"mount -o remount,size=100m {folders[full]}; {farm} --resume last; echo second $?"
+    )
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, env=env, cwd=ROOT, timeout=200)
+    assert "first 3" in done.stdout, done.stdout + done.stderr
+    assert "No space left on device" in done.stderr
+    assert "second 0" in done.stdout, done.stdout + done.stderr
+    assert "4000/4000 cases" in done.stdout
