@@ -27,7 +27,7 @@ from tasks.verdict import Policy
 #: Seconds between two parts of the lake, and rows that make one at once.
 FLUSH_S, FLUSH_ROWS = 2.0, 50_000
 #: Work of one batch: aimed at, at least, and at most (seconds; cases).
-BATCH_S, BATCH_MIN_S, BATCH_MIN, BATCH_MAX = 8.0, 1.0, 200, 4000
+BATCH_S, BATCH_MIN_S, BATCH_MIN, BATCH_MAX = 8.0, 1.0, 200, 10_000
 #: Groups of one preparing or exporting job at most.
 GROUPS_PER_JOB = 64
 #: Losses of a supervisor after which the case in flight is recorded as their cause.
@@ -97,6 +97,7 @@ class Dispatcher:
         self.ready: list[deque[tuple[int, list[int]]]] = [deque() for _ in self.specs]
         self.isolated: list[deque[tuple[int, int]]] = [deque() for _ in self.specs]
         self.queued = [0] * len(self.specs)  # cases in ready
+        self.started_batches = [0] * len(self.specs)
         self._export_for = self._exporting_backends()
         self._exporting_all = {b for many in self._export_for.values() for b in many}
         self._label_left: dict[str, int] = {}
@@ -257,7 +258,9 @@ class Dispatcher:
                 return self._batch(b, [(g, [place])])
             case_ms = self.case_ms(b)
             complete = not self.left_to_prepare and not (self.left_to_export and b in self._exporting_all)
-            enough = self.queued[b] >= BATCH_MIN or self.queued[b] * case_ms >= BATCH_MIN_S * 1e3
+            # The first numbers come early; after that a task is worth a second of work, whatever a case takes.
+            first = self.queued[b] >= BATCH_MIN and not self.started_batches[b]
+            enough = first or self.queued[b] >= BATCH_MAX or self.queued[b] * case_ms >= BATCH_MIN_S * 1e3
             if not self.queued[b] or not (small or enough or complete):
                 continue
             left_s = self.queued[b] * case_ms / 1e3
@@ -286,6 +289,7 @@ class Dispatcher:
 
     def _batch(self, b: int, chosen: list[tuple[int, list[int]]]) -> Flight:
         spec = self.specs[b]
+        self.started_batches[b] += 1
         items, cases = [], []
         for g, places in chosen:
             item: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from farm import inventory
 from farm.inventory import Offer
-from farm.supervisor import Job, run_job
+from farm.supervisor import CHUNK_S, Job, run_job
 from tasks.backends import BackendSpec
 
 
@@ -212,7 +213,8 @@ class RayCluster:
                 if message.get("parcel"):
                     self._parcels[stream] = message
                 else:
-                    yield handle, message
+                    for one in message.get("several", [message]):
+                        yield handle, one
             except StopIteration:
                 del self._running[stream]
                 yield handle, None
@@ -245,15 +247,23 @@ def _supervise(job: Job) -> Iterator[Any]:
 
     if job.ship:
         _unpack(job)
+    # Ray takes about a millisecond for an item of a stream: small ones travel together.
+    together: list[dict[str, Any]] = []
+    since = time.monotonic()
     for message in run_job(job):
         if "rows" in message:
             monitoring.count(job.backend or {}, message)
-        file = message.get("path") if job.ship else None
-        if file is None:
             yield message
-        else:
+        elif job.ship and "path" in message:
             yield message | {"parcel": True}
-            yield np.fromfile(file, dtype=np.uint8)
+            yield np.fromfile(message["path"], dtype=np.uint8)
+        else:
+            together.append(message)
+            if time.monotonic() - since > CHUNK_S:
+                yield {"several": together}
+                together, since = [], time.monotonic()
+    if together:
+        yield {"several": together}
 
 
 def _unpack(job: Job) -> None:
