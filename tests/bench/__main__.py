@@ -95,11 +95,13 @@ def onnx(folder: Path) -> None:
     runner = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/bench/onnx_runner.py", "-k", "cpu"]
     theirs, theirs_cpu, out = run(runner, env, (0, 1))
     print(f"onnx: onnx's own runner {theirs:.1f} s wall, {theirs_cpu:.1f} s CPU ({out.strip().splitlines()[-1].strip('= ')})")
-    for how in ("cold", "warm"):
-        wall, _cpu, _ = launch(config, folder / "onnx", env)
-        bound = 3 if how == "cold" else 5
-        rows = len(newest(folder / "onnx"))
-        print(f"onnx: farm {how} {wall:.1f} s wall, {rows} rows, {theirs / wall:.2f} times as fast (bound: {bound})")
+    for name, flags in (("inline", ["--inline"]), ("through Ray, its start and stop included", ["--no-dashboard"])):
+        env = environment(folder / f"onnx-cache-{len(flags[0])}")
+        for how in ("cold", "warm"):
+            wall, _, _ = launch(config, folder / "onnx", env, *flags)
+            bound = 3 if how == "cold" else 5
+            rows = len(newest(folder / "onnx"))
+            print(f"onnx: farm {name}, {how} {wall:.1f} s wall, {rows} rows, {theirs / wall:.2f} times as fast (bound: {bound})")
 
 
 def quick(folder: Path) -> None:
