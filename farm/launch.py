@@ -321,7 +321,7 @@ def _run(
     where = report_dir(args.results, run_id)
     try:
         paths = report.write(rows, record, where)
-        console.print("report:", ", ".join(str(p) for p in paths.values()), highlight=False, soft_wrap=True)
+        console.print(f"report: {paths['html']} (CSV and Markdown beside it)", highlight=False, soft_wrap=True)
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     if missing or len(rows) != planned:

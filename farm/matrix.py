@@ -45,7 +45,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
         dtypes = catalog.dtypes or config.dtypes
         listed = entries[catalog.name]
         _known_ops(catalog, listed, ops)
-        samples = [_samples(catalog, spec.name) for spec in specs]
+        samples = [samples_of(catalog, spec.name) for spec in specs]
         if not any(samples):
             continue
         chosen, left_out, narrow = matcher(catalog.ops), matcher(catalog.exclude), matcher(ops)
@@ -71,7 +71,8 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     return matrix
 
 
-def _samples(catalog: CatalogConfig, backend: str) -> int:
+def samples_of(catalog: CatalogConfig, backend: str) -> int:
+    """How many samples of an op and dtype a config gives a backend; 0 if the catalog is not for it."""
     if not any(fnmatch.fnmatchcase(backend, p) for p in catalog.backends):
         return 0
     for pattern, count in catalog.samples_for.items():

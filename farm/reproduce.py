@@ -267,7 +267,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     """
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
-        most = max((matrices._samples(catalog, b.name) for b in config.backends), default=0)
+        most = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
         group = Group(row["op"], row["variant"], row["dtype"], most, row["seed"])
         try:
             path = pack_path(cache, content_key(group))
@@ -297,7 +297,7 @@ def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
     offers = record.get("inventory", {}).get("backends", {})
     row = {"op": group.op, "variant": group.variant, "dtype": group.dtype, "catalog": group.catalog}
     counts = [
-        matrices._samples(catalog, b.name)
+        matrices.samples_of(catalog, b.name)
         for catalog in _catalog_configs(row, config)
         for b in config.backends
         if offers.get(b.name, {}).get("available") and not set(offers[b.name]["forms"]) & set(catalogs.get(group.catalog).forms)

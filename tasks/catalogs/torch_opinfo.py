@@ -91,14 +91,12 @@ def _cpu_capability() -> str:
 
 @functools.cache
 def _op_db() -> dict[tuple[str, str], Any]:
-    import torch
     import torch.testing._internal.common_utils as common_utils
 
     # Each sample_inputs call looks for the running unittest with inspect.stack(): a tenth of the time, for nothing.
     common_utils.extract_test_fn = lambda: None
     from torch.testing._internal.common_methods_invocations import op_db
 
-    assert torch.float64.is_floating_point
     return {(info.name, info.variant_test_name): info for info in op_db}
 
 
