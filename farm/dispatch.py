@@ -28,8 +28,8 @@ from tasks.verdict import Policy
 FLUSH_S, FLUSH_ROWS = 2.0, 50_000
 #: Work of one batch: aimed at, at least, and at most (seconds; cases).
 BATCH_S, BATCH_MIN_S, BATCH_MIN, BATCH_MAX = 8.0, 1.0, 200, 10_000
-#: Groups of one preparing or exporting job at most.
-GROUPS_PER_JOB = 64
+#: Groups of one preparing job: as many as take about this many seconds, within these bounds; of an exporting job.
+PREPARE_S, PREPARE_MIN, PREPARE_MAX, EXPORT_GROUPS = 2.0, 64, 1024, 16
 #: Losses of a supervisor after which the case in flight is recorded as their cause.
 LOSSES = 3
 #: Seconds without a word, beyond the deadline, after which a supervisor is given up.
@@ -50,6 +50,7 @@ class Flight:
     groups: list[int] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     heard: float = 0.0
+    first: float = 0.0  # when its first message came
     patience_s: float = 0.0
 
 
@@ -98,6 +99,7 @@ class Dispatcher:
         self.isolated: list[deque[tuple[int, int]]] = [deque() for _ in self.specs]
         self.queued = [0] * len(self.specs)  # cases in ready
         self.started_batches = [0] * len(self.specs)
+        self.group_ms = PREPARE_S * 1e3 / PREPARE_MIN  # time to prepare a group: little once it is in the cache
         self._export_for = self._exporting_backends()
         self._exporting_all = {b for many in self._export_for.values() for b in many}
         self._label_left: dict[str, int] = {}
@@ -227,7 +229,7 @@ class Dispatcher:
     def _preparing(self) -> Flight | None:
         if not self.unprepared:
             return None
-        count = min(len(self.unprepared), GROUPS_PER_JOB)
+        count = min(len(self.unprepared), max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms))))
         groups = [self.unprepared.popleft() for _ in range(count)]
         items = [{"group": asdict(self.matrix.groups[g])} for g in groups]
         job = Job("prepare", f"prepare {self.matrix.groups[groups[0]].label} +{count - 1}", items, str(self.cache), self._limits(-1))
@@ -236,7 +238,7 @@ class Dispatcher:
     def _exporting(self) -> Flight | None:
         if not self.unexported:
             return None
-        count = min(len(self.unexported), 16)
+        count = min(len(self.unexported), EXPORT_GROUPS)
         groups = [self.unexported.popleft() for _ in range(count)]
         items = []
         for g in groups:
@@ -319,6 +321,10 @@ class Dispatcher:
         if number in flight.done:
             return
         flight.done.add(number)
+        now = time.monotonic()
+        flight.first = flight.first or now
+        if flight.kind == "prepare" and len(flight.done) == len(flight.groups) > 1:
+            self.group_ms = max((now - flight.first) * 1e3 / (len(flight.groups) - 1), 0.1)
         g = flight.groups[number]
         if "payload" in message:
             self.parcels.setdefault(g, {})[message["path"]] = message["payload"]
