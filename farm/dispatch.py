@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,8 @@ class Flight:
     groups: list[int] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     heard: float = 0.0
-    first: float = 0.0  # when its first message came
+    first: float = 0.0  # when its first result came
+    begun: bool = False  # a queued job may be silent for as long as others hold the slots
     patience_s: float = 0.0
 
 
@@ -67,12 +68,14 @@ class Count:
 class Dispatcher:
     """Runs a matrix to its end. One use: construct, `run`, read `counts`.
 
-    ``done`` maps (group, backend) to the sample indices that are already in the lake (a resumed run).
+    ``done`` maps (group, backend) to the sample indices that are already in the lake (a resumed run); ``had``: the
+    backends that were available when the run began.
     """
 
     def __init__(
         self, matrix: Matrix, config: Config, executor: Executor, offers: dict[str, Offer], lake: lakes.Lake,
         run_id: str, cache: Path, policy: Policy, done: dict[tuple[int, int], set[int]] | None = None,
+        had: Collection[str] = (),
         progress: Callable[[Dispatcher], None] = lambda d: None,
     ) -> None:  # fmt: skip
         self.matrix, self.config, self.executor, self.offers = matrix, config, executor, offers
@@ -89,11 +92,14 @@ class Dispatcher:
         self.parcels: dict[int, dict[str, Any]] = {}  # group → files a node may lack, as Ray references
         self.losses: dict[Key, int] = {}
         self.flights: dict[int, Flight] = {}
-        wanted = matrix.wanted * np.array(self.available, dtype=np.int32) if len(self.specs) else matrix.wanted
+        # A backend that was there when the run began and is gone now: its cases become rows that say so.
+        self.gone = [not there and s.name in (had or ()) for s, there in zip(self.specs, self.available)]
+        wanted = matrix.wanted * np.array([a or g for a, g in zip(self.available, self.gone)], dtype=np.int32)
         self.wanted = wanted
         self.unprepared: deque[int] = deque(np.flatnonzero(wanted.any(axis=1)).tolist())
         self.left_to_prepare = len(self.unprepared)
         self.unexported: deque[int] = deque()
+        self.alone: dict[str, deque[int]] = {"prepare": deque(), "export": deque()}  # suspects of a loss
         self.left_to_export = 0
         self.ready: list[deque[tuple[int, list[int]]]] = [deque() for _ in self.specs]
         self.isolated: list[deque[tuple[int, int]]] = [deque() for _ in self.specs]
@@ -150,6 +156,9 @@ class Dispatcher:
         flight = self.flights[handle]
         flight.heard = time.monotonic()
         if isinstance(message, dict):
+            if "begun" in message:
+                flight.begun = True
+                return
             if "stop" in message:
                 raise OSError(f"the cache of prepared cases: {message['stop']}")
             if flight.kind == "batch":
@@ -166,7 +175,7 @@ class Dispatcher:
     def _give_up_silent(self) -> None:
         now = time.monotonic()
         for handle, flight in self.flights.items():
-            if now - flight.heard > flight.patience_s:
+            if flight.begun and now - flight.heard > flight.patience_s:
                 flight.heard = now
                 self.executor.cancel(handle)
 
@@ -217,9 +226,10 @@ class Dispatcher:
         fraction = self.settings[self.specs[flight.backend].name].fraction if flight.backend >= 0 else 1.0
         handle = self.executor.submit(flight.job, offer, fraction)
         flight.heard = time.monotonic()
-        steps = max(len(flight.cases), 1) if offer is not None and offer.joint else 1
-        # Queued jobs are silent too: wait as long as what is before them may take.
-        flight.patience_s = SILENCE_S + self.config.deadline_s * (steps + 2) + BATCH_S * 8
+        steps = len(flight.cases) if offer is not None and offer.joint else 1
+        for g in flight.groups:  # a group is one message, whatever number of samples
+            steps = max(steps, self.matrix.groups[g].samples)
+        flight.patience_s = SILENCE_S + self.config.deadline_s * (steps + 2)
         self.flights[handle] = flight
 
     def _limits(self, b: int) -> Limits:
@@ -227,18 +237,26 @@ class Dispatcher:
         return Limits(self.config.deadline_s, int(memory * (1 << 30)))
 
     def _preparing(self) -> Flight | None:
-        if not self.unprepared:
+        if not self.unprepared and not self.alone["prepare"]:
             return None
-        count = min(len(self.unprepared), max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms))))
+        if self.alone["prepare"]:
+            self.unprepared.appendleft(self.alone["prepare"].popleft())
+            return self._prepare_job(1)
+        return self._prepare_job(min(len(self.unprepared), max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))))
+
+    def _prepare_job(self, count: int) -> Flight:
         groups = [self.unprepared.popleft() for _ in range(count)]
         items = [{"group": asdict(self.matrix.groups[g])} for g in groups]
         job = Job("prepare", f"prepare {self.matrix.groups[groups[0]].label} +{count - 1}", items, str(self.cache), self._limits(-1))
         return Flight(job, "prepare", groups=groups)
 
     def _exporting(self) -> Flight | None:
-        if not self.unexported:
+        if not self.unexported and not self.alone["export"]:
             return None
         count = min(len(self.unexported), EXPORT_GROUPS)
+        if self.alone["export"]:
+            self.unexported.appendleft(self.alone["export"].popleft())
+            count = 1
         groups = [self.unexported.popleft() for _ in range(count)]
         items = []
         for g in groups:
@@ -345,8 +363,11 @@ class Dispatcher:
                 total = min(int(self.wanted[g, b]), len(self.samples[g]))  # 0 where the backend is unavailable
                 self.counts[spec.name].planned += total
                 self.counts[spec.name].done += total - len(self._places(g, b))
+            for b, gone in enumerate(self.gone):
+                if gone:
+                    self._gone_rows(g, b)
             exporting = self._export_for.get(group.catalog, [])
-            needs = [b for b in exporting if self._places(g, b)]
+            needs = [b for b in exporting if self.available[b] and self._places(g, b)]
             for b in range(len(self.specs)):
                 if self.available[b] and b not in exporting:
                     self._enqueue(g, b)
@@ -413,12 +434,24 @@ class Dispatcher:
                "started_at": time.time(), "kind": "", **failed}  # fmt: skip
         self.samples[g] = [-1]
         for b in range(len(self.specs)):
-            if self.available[b] and self.wanted[g, b]:
+            if self.wanted[g, b]:
                 self.counts[self.specs[b].name].planned += 1
                 if self._places(g, b):
                     self._own_row(b, row)
                 else:
                     self.counts[self.specs[b].name].done += 1
+
+    def _gone_rows(self, g: int, b: int) -> None:
+        """Rows of a group's cases on a backend that went away after the run had begun."""
+        places = self._places(g, b)
+        prepared = PreparedGroup(pack_path(self.cache, self.keys[g])) if places else None
+        for place in places:
+            assert prepared is not None
+            self._own_row(b, sample_columns(prepared.samples[place]) | {
+                "status": Status.UNAVAILABLE.value, "kind": "", "stage": "", "error_type": "", "policy": self.policy.id,
+                "error": f"available when the run began, gone since: {self.offers[self.specs[b].name].reason}",
+                "attempts": 1, "started_at": time.time(),
+            })  # fmt: skip
 
     def _own_row(self, b: int, row: dict[str, Any]) -> None:
         spec = self.specs[b]
@@ -429,13 +462,18 @@ class Dispatcher:
         """A supervisor is gone: nobody is blamed, its work is queued again; a repeated suspect runs alone."""
         if flight.kind != "batch":
             queue = self.unprepared if flight.kind == "prepare" else self.unexported
-            key = (flight.groups[left[0]], -1, 0 if flight.kind == "prepare" else 1)
-            self.losses[key] = self.losses.get(key, 0) + 1
-            if self.losses[key] >= LOSSES:
-                failure = {"status": "invalid", "stage": flight.kind, "error_type": "lost", "error": f"its supervisor died {LOSSES} times: {why}"}
-                self._group_arrived(flight, {"number": left[0], "failed": failure})
-                left = left[1:]
-            queue.extendleft(flight.groups[n] for n in reversed(left))
+            for number in left:
+                g = flight.groups[number]
+                key = (g, -1, 0 if flight.kind == "prepare" else 1)
+                self.losses[key] = self.losses.get(key, 0) + 1
+                if self.losses[key] < LOSSES - 1:
+                    queue.appendleft(g)
+                elif self.losses[key] < LOSSES or len(flight.groups) > 1:
+                    self.alone[flight.kind].append(g)  # which of them it was, single jobs tell
+                else:
+                    story = f"in work, alone, when its supervisor died for the {self.losses[key]}th time: {why}"
+                    failure = {"status": "invalid", "stage": flight.kind, "error_type": "lost", "error": story}
+                    self._group_arrived(flight, {"number": number, "failed": failure})
             return
         b = flight.backend
         for number in left:

@@ -245,8 +245,13 @@ def _supervise(job: Job) -> Iterator[Any]:
     """Body of the Ray task: the job's messages; one with "parcel" is followed by the bytes of its file."""
     from farm import monitoring
 
-    if job.ship:
-        _unpack(job)
+    yield {"begun": True}  # from here on its silence counts
+    try:
+        if job.ship:
+            _unpack(job)
+    except OSError as error:
+        yield {"stop": str(error)}
+        return
     # Ray takes about a millisecond for an item of a stream: small ones travel together.
     together: list[dict[str, Any]] = []
     since = time.monotonic()

@@ -13,7 +13,7 @@ import platform
 import secrets
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -118,6 +118,8 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         if args.dry_run:
             print_cells(console, matrix, known)
             return OK
+        if not any(matrix.wanted[:, b].any() and known[s.name].available for b, s in enumerate(specs)) and record is None:
+            raise ConfigError("none of the config's backends is available here (see the reasons above): nothing can be judged")
         return _run(args, console, lake, config, matrix, executor, known, cache, record)
     finally:
         executor.close()
@@ -127,9 +129,27 @@ def _plan(config: Config, entries: dict[str, list[Entry]], ops: Sequence[str]) -
     """The matrix of the config narrowed by ``ops``. Raises ConfigError if it is empty or an op is unknown."""
     matrix = matrices.build(config, entries, ops)
     _ops_exist(ops, entries)
+    for text in _unused(config, matrix):
+        print(f"warning: {text}", file=sys.stderr)
     if not matrix.cells:
         raise ConfigError("the config plans no cell: its ops, dtypes, backends and skips leave nothing")
     return matrix
+
+
+def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
+    """Patterns of a config that match nothing it plans: most likely misspelt."""
+    called = {n for g in matrix.groups for n in matrices.names(Entry(g.op, g.variant, ()))}
+    backends = [s.name for s in matrix.backends]
+    for skip in config.skip:
+        if not matrices.matcher(skip.ops)(list(called)) or not matrices.matcher(skip.backends)(backends):
+            yield f"skip {', '.join(skip.ops)}: matches no planned cell"
+    for known in config.known_failures:
+        if not matrices.matcher([known.op])(list(called)) or not matrices.matcher([known.backend])(backends):
+            yield f"known_failures {known.op} on {known.backend}: matches no planned cell"
+    for catalog in config.catalogs:
+        for pattern in catalog.samples_for:
+            if not matrices.matcher([pattern])(backends):
+                yield f"catalogs.{catalog.name}.samples_for: no backend {pattern}"
 
 
 def _split(values: Sequence[str]) -> list[str]:
@@ -159,7 +179,11 @@ def _narrowed(config: Config, args: argparse.Namespace) -> Config:
         for dtype in dtypes:
             configs.check_dtype(dtype, "--dtypes")
         change["dtypes"] = dtypes
-        change["catalogs"] = [c.model_copy(update={"dtypes": None}) for c in config.catalogs]
+        # A catalog's own dtypes are narrowed, never widened.
+        change["catalogs"] = [
+            c.model_copy(update={"dtypes": None if c.dtypes is None or "*" in c.dtypes else [d for d in c.dtypes if d in dtypes]})
+            for c in config.catalogs
+        ]
     if args.samples is not None:
         if args.samples < 1:
             raise ConfigError("--samples: at least 1")
@@ -282,17 +306,21 @@ def _run(
             "policy": asdict(policy), "ops": args.ops, "results": lake.uri, "started_at": now.isoformat(), "finished_at": None, "versions": versions(),
         }  # fmt: skip
         done: dict[tuple[int, int], set[int]] = {}
+        had: list[str] = []
     else:
         policy = verdict.from_json(record["policy"])
         done = durable(args.results, record["run_id"], matrix)
+        before = record.get("inventory", {}).get("backends", {})
+        had = record.get("had") or [name for name, offer in before.items() if offer.get("available")]
         console.print(f"resuming {record['run_id']}: {sum(map(len, done.values()))} rows are in the lake")
     run_id = record["run_id"]
+    record["had"] = sorted({*had, *(name for name, offer in known.items() if offer.available)})
     record["inventory"] = {"backends": {n: o.record() for n, o in known.items()}, "nodes": executor.nodes}
     record["skipped"] = _skipped(matrix)
     lakes.write_json(lake, run_id, "_run.json", record)
     console.print(f"run {run_id}: {matrix.cells} cells, results in {lake.uri}/run={run_id}", highlight=False, soft_wrap=True)
     progress = Progress(console)
-    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, progress)
+    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress)
     again = f"python -m farm.launch --resume {run_id}" + (f" --results {args.results}" if args.results != "results" else "")
     try:
         dispatcher.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import signal
 import sys
 import textwrap
 import warnings
@@ -161,7 +162,8 @@ def _reproduce(args: argparse.Namespace) -> int:
         try:
             if outcome.backend is None and not args.child:
                 raise scripts.NoScript(f"no script: {case.spec.name} is unavailable here: {outcome.row['error']}")
-            shown = write_script(case, outcome, Path(args.script))
+            write = _write_in_fork if args.child else write_script
+            shown = write(case, outcome, Path(args.script))
         except scripts.NoScript as error:
             refused = error
     same, line = conclusion(case, outcome.row)
@@ -255,7 +257,8 @@ def _catalog_configs(row: dict[str, Any], config: Config) -> list[CatalogConfig]
     called = matrices.names(Entry(row["op"], row["variant"], ()))
     return [
         c for c in config.catalogs
-        if c.name == row["catalog"] and row["dtype"] in (c.dtypes or config.dtypes) and matrices.matcher(c.ops)(called)
+        if c.name == row["catalog"] and matrices.matcher(c.ops)(called) and not matrices.matcher(c.exclude)(called)
+        and {row["dtype"], "*"} & set(c.dtypes or config.dtypes)
     ]  # fmt: skip
 
 
@@ -566,6 +569,29 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
     shown, text = scripts.check(path, row, case.config.deadline_s * 4)
     print(f"{'script':13} {path}: {text}")
     return shown
+
+
+def _write_in_fork(case: Case, outcome: Outcome, path: Path) -> bool:
+    """`write_script` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoScript."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            code = 0 if write_script(case, outcome, path) else 1
+        except (scripts.NoScript, ReproduceError) as error:
+            print(f"error: {error}", file=sys.stderr)
+        except BaseException as error:
+            print(f"error: no script: {type(error).__name__}: {error}", file=sys.stderr)
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        raise scripts.NoScript(f"no script: preparing it died of {signal.Signals(-code).name}; the command above shows the case")
+    if code == 2:
+        raise scripts.NoScript("no script was written")
+    return code == 0
 
 
 def _form(case: Case, backend: Backend) -> Form:

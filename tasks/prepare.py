@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -91,13 +91,14 @@ def _collect(
 ) -> tuple[dict[str, Any], list[np.ndarray]]:
     arrays: list[np.ndarray] = []
     records: list[dict[str, Any]] = []
-    made = catalogs.get(group.catalog).samples(group, draws)
+    made = catalogs.get(group.catalog).samples(group, draws, bad)
     place = 0
     while True:
         started(place)
         begin = time.perf_counter()
         try:
-            sample = _skip_bad(made, place, bad)
+            sample = next(made)
+            sample.failure = bad.get(place, sample.failure)
         except StopIteration:
             break
         except Exception as error:
@@ -109,15 +110,6 @@ def _collect(
         place += 1
     records = _ranked(records)
     return {"group": asdict(group), "samples": records}, arrays
-
-
-def _skip_bad(made: Iterator[Sample], place: int, bad: dict[int, Failure]) -> Sample:
-    if place in bad:
-        # The generator cannot be stepped over the deadly sample: everything after it is lost with it.
-        made.close() if hasattr(made, "close") else None
-        sample = Sample(-1, failure=bad[place])
-        return sample
-    return next(made)
 
 
 def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -66,13 +67,23 @@ def default_out(results: str, run_id: str) -> Path:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the report; exit code 0, or 2 when the command line names what is not there."""
     parser = argparse.ArgumentParser(prog="python -m farm.report", description="Coverage, findings and an HTML page.")
-    parser.add_argument("results", nargs="?", default="results", help="the lake, a directory or s3://…")
+    parser.add_argument("results", nargs="?", help="the lake, a directory or s3://… (default: results)")
+    parser.add_argument("--results", dest="results_option", metavar="PATH", help="the same")
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument("--out", help="directory of the files (default: _report beside the rows)")
-    parser.add_argument("--by", default="backend", choices=("vendor", "backend", "dtype", "catalog", "op"))
+    parser.add_argument("--by", default="backend", choices=("vendor", "backend", "dtype", "catalog", "op"),
+                        help="a further table by this column")  # fmt: skip
     args = parser.parse_args(argv)
+    args.results = args.results_option or args.results or "results"
     try:
-        rows, run = load(args.results, args.run)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", lake.LakeWarning)
+            rows, run = load(args.results, args.run)
+        skipped = [str(w.message) for w in told if issubclass(w.category, lake.LakeWarning)]
+        for text in skipped:
+            print(f"warning: {plain(text)}", file=sys.stderr)
+        if skipped:
+            run = dict(run) | {"skipped_files": len(skipped)}
         print_coverage(rows, run, by=args.by)
     except (lake.LakeError, ValueError) as problem:
         print(f"farm.report: {plain(problem)}", file=sys.stderr)

@@ -241,6 +241,7 @@ def findings(
         "max_ulp", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement", "run_id",
         "case_id", "reproduce",
     ]
+    results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
     rows = distinct(rows)
     wanted = [status for status in (SEVERITY if statuses is None else statuses) if status != "pass"]
     planned = rows.groupby(CELL, sort=False)["status"].size().rename("planned")
@@ -253,9 +254,9 @@ def findings(
     rows = rows.sort_values(["rank", "size", "op", "variant", "dtype", "backend"], kind="stable").drop_duplicates(CELL)
     if limit is not None:
         rows = rows.head(limit)
-    rows = rows.join(planned, on=CELL)
+    rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
     commands = [
-        reproduce_command(*key, results=rows.attrs.get("results", "results")) for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
+        reproduce_command(*key, results=results) for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
     ]
     rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
     return rows[columns].reset_index(drop=True)

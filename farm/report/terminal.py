@@ -77,7 +77,7 @@ def grouped_table(rows: pd.DataFrame, by: str, limit: int = 50) -> Table:
 
 
 def findings_table(found: pd.DataFrame, total: int) -> Table:
-    """The findings of ``farm.report.findings``, each with the command that reproduces it."""
+    """The findings of ``farm.report.findings``, one line each."""
     title = f"Worst findings, {len(found)} of {total} cells" if total > len(found) else f"Findings: {total} cells"
     table = Table(title=title, title_justify="left", pad_edge=False, show_lines=False)
     for name in ("status", "what", "how much"):
@@ -85,8 +85,7 @@ def findings_table(found: pd.DataFrame, total: int) -> Table:
     for line in records(found):
         label = f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]
         what = Text(plain(f"{label} {line['dtype']} on {line['backend']}"), style="bold")
-        what.append(f"  {line['samples']} of {line['planned']} samples\n", style="not bold")
-        what.append(plain(line["reproduce"]), style="bright_black not bold")
+        what.append(f"  {line['samples']} of {line['planned']} samples", style="not bold")
         table.add_row(_text(line["status"], _STYLE.get(line["status"], "")), what, _text(how_much(line), length=300))
     return table
 
@@ -104,7 +103,9 @@ def print_coverage(
     ``rows``: lake rows of the run; ``run``: its ``_run.json`` as a dict; ``limit``: the number of findings.
     """
     console = console or Console(width=_width(), highlight=False)
+    attrs = dict(rows.attrs)
     rows = distinct(rows)
+    rows.attrs.update(attrs)
     for line in headline(rows, run):
         console.print(_text(line))
     console.print(coverage_table(rows, run))
@@ -112,7 +113,13 @@ def print_coverage(
         console.print(grouped_table(rows, by))
     found = findings(rows, limit=None, statuses=FINDING_STATUSES)
     if len(found):
-        console.print(findings_table(found.head(limit), len(found)))
+        # The worst of every backend before the second worst of any.
+        turn = found.groupby("backend", sort=False).cumcount()
+        shown = found.assign(turn=turn).sort_values("turn", kind="stable").head(limit)
+        console.print(findings_table(shown, len(found)))
+        console.print("Reproduced by:")
+        for finding in records(shown):
+            console.print(_text(finding["reproduce"]), soft_wrap=True)  # one line each, to be copied
     elif len(rows):
         console.print("No findings: nothing failed, was imprecise or fell back.")
 

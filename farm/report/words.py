@@ -68,6 +68,8 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
     planned = run.get("planned")
     if isinstance(planned, int) and not isinstance(planned, bool) and planned > len(rows):
         lines.append(f"INCOMPLETE: {planned - len(rows)} of {planned} planned cases have no row yet; resume the run.")
+    if skipped := run.get("skipped_files"):
+        lines.append(f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here.")
     (total,) = records(coverage(rows, by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "

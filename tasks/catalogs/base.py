@@ -1,7 +1,7 @@
 """What a catalog is: a list of ops, and the making of their samples with reference and noise floor."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,10 +68,11 @@ class Catalog:
         """Every (op, variant) with its declared dtypes, sorted by op."""
         raise NotImplementedError
 
-    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Make up to ``group.samples`` samples, stratified over the op's list, with ``draws`` noise draws.
 
-        A sample that cannot be made or widened is yielded with its `failure`, never dropped.
+        A sample that cannot be made or widened is yielded with its `failure`, never dropped. For the places in
+        ``skip`` (counted from 0 in the order of yielding) a bare ``Sample(index)`` is yielded: making them is deadly.
         """
         raise NotImplementedError
 
@@ -84,6 +85,8 @@ def stratified(count: int, wanted: int) -> list[int]:
     """``wanted`` places spread evenly over range(count), first and last included; all of them if fewer."""
     if count <= wanted:
         return list(range(count))
+    if wanted < 1:
+        return []
     if wanted == 1:
         return [count // 2]
     return sorted({round(i * (count - 1) / (wanted - 1)) for i in range(wanted)})

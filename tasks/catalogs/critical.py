@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Critical(Catalog):
         """One entry per op, without variants."""
         return [Entry(f"{self.name}:{name}", "", DTYPES) for name in sorted(OPS)]
 
-    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1 of an op in a dtype.
 
         Floating arrays are made in float64 and rounded to the dtype; the reference is computed on what they
@@ -49,7 +49,7 @@ class Critical(Catalog):
         op = self._op(group)
         if group.dtype not in DTYPES:
             raise ValueError(f"critical: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
-        return (_sample(op, group, index, draws) for index in range(group.samples))
+        return (Sample(i) if i in skip else _sample(op, group, i, draws) for i in range(group.samples))
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The op on torch tensors. Raises ValueError for an op that the catalog does not have."""

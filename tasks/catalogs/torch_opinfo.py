@@ -5,7 +5,7 @@ import functools
 import platform
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from importlib import metadata
 from typing import Any
 
@@ -45,7 +45,7 @@ class TorchOpInfo(Catalog):
     def call(self, group: Group) -> Callable[..., Any]:
         return _op_db()[group.op_name, group.variant].op
 
-    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         import torch
 
         info = _op_db()[group.op_name, group.variant]
@@ -67,9 +67,9 @@ class TorchOpInfo(Catalog):
                     made.append(sample)
             except Exception as error:
                 broken = Failure("invalid", "sample", type(error).__name__, str(error))
-            for index in stratified(len(made), group.samples):
-                sample = made[index]
-                yield _Maker(info, group.dtype, draws).make(index, sample)
+            # A list that broke off takes one place of those asked for, so that it is never left out.
+            for place, index in enumerate(stratified(len(made), group.samples - bool(broken))):
+                yield Sample(index) if place in skip else _Maker(info, group.dtype, draws).make(index, made[index])
         if broken:
             yield Sample(len(made), failure=broken)
         elif not made:

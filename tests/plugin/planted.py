@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -82,8 +82,11 @@ class PlantedCatalog(Catalog):
         # The preparer's own faults stand in ops of their own.
         return [Entry(f"planted:{name}", "", ("float32",)) for name in (*FAULTS, "prepare_segfault", "prepare_raise", "prepare_exit")]
 
-    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         for i in range(group.samples):
+            if i in skip:
+                yield Sample(i)
+                continue
             if i == STRUCK[0]:
                 if group.op_name == "prepare_segfault":
                     segfault()
@@ -154,7 +157,7 @@ class LoadCatalog(Catalog):
     def entries(self) -> list[Entry]:
         return [Entry(f"load:op{i:06d}", "", ("float32", "float64")) for i in range(int(self.version()))]
 
-    def samples(self, group: Group, draws: int) -> Iterator[Sample]:
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         for i in range(group.samples):
             x = np.full(1, i, dtype=group.dtype)
             yield Sample(i, (TensorSpec(0),), {}, [x], [Leaf(group.dtype, (1,), x.astype(np.float64))])
