@@ -69,7 +69,10 @@ def test_every_case_becomes_a_sample_or_says_why_not(entries: dict[str, Entry]) 
             assert leaf.reference is not None
             assert leaf.reference.dtype == np_dtype(wide(leaf.dtype))
             assert leaf.shape == leaf.reference.shape
-            assert (leaf.rtol, leaf.atol) == (1e-3, 1e-7)
+            # The suite's own tolerance, but for stored outputs that were rounded to 16 bits on the way, and transforms.
+            assert leaf.rtol == {"float16": 2**-8, "bfloat16": 2**-5}.get(leaf.dtype, 1e-3)
+            assert leaf.atol is not None
+            assert leaf.atol > 1e-7 if entry.op in ("onnx:DFT", "onnx:STFT") else leaf.atol == 1e-7
         for array in made.arrays:
             assert array.flags.c_contiguous
     assert judges["random"] == {"onnx:Bernoulli", "onnx:Dropout"}
