@@ -291,7 +291,13 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
     factors, n = _factors(eps, draw), x.numel()
     start = place * 104729 % (_TABLE // 2)
     if n > _TABLE - start:
-        factors = factors.repeat(n // _TABLE + 2)
+        # Row by row of the table's length: no table as large as the tensor is ever made.
+        block = factors[start:]
+        wide = _widen(x).contiguous()
+        flat, rows = wide.view(-1), n // len(block)
+        flat[: rows * len(block)].view(rows, len(block)).mul_(block)
+        flat[rows * len(block) :].mul_(block[: n - rows * len(block)])
+        return wide
     f = factors[start : start + n].view(x.shape)
     if x.is_complex():
         return x.to(torch.complex128) * f
