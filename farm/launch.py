@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import secrets
 import sys
 import warnings
@@ -100,18 +101,24 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
     # Lists that are in the cache are looked at before anything is started; the others are made while Ray starts.
     specs = [b.spec() for b in config.backends]
     executor: Executor
+    matrix: matrices.Matrix | None
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
         names = list(dict.fromkeys(c.name for c in config.catalogs))
         listing = {name: background.submit(list_catalog, name, cache, args.inline) for name in names}
         here = background.submit(probe, specs) if args.inline or not args.address else None
         background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
         if all(is_listed(name, cache) for name in names):
-            matrix = _plan(config, {n: f.result() for n, f in listing.items()}, args.ops)
+            matrix = _plan(config, {n: f.result() for n, f in listing.items()}, args.ops, args.config)
+        else:
+            matrix = None
         executor = Inline() if args.inline else RayCluster(args.address, args.cpus, not args.no_dashboard)
     try:
         if isinstance(executor, RayCluster) and executor.dashboard_url:
             console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
-        matrix = _plan(config, {n: f.result() for n, f in listing.items()}, args.ops)
+        matrix = matrix or _plan(config, {n: f.result() for n, f in listing.items()}, args.ops, args.config)
+        if not (args.ops or args.backends or args.dtypes or args.resume):
+            for text in _unused(config, matrix):
+                print(f"warning: {text}", file=sys.stderr)
         answers = {executor.nodes[0]["id"]: here.result()} if here else executor.probe(specs, str(cache))
         known = offers(specs, executor.nodes, answers)
         print_preflight(console, known)
@@ -125,15 +132,25 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         executor.close()
 
 
-def _plan(config: Config, entries: dict[str, list[Entry]], ops: Sequence[str]) -> matrices.Matrix:
+def _plan(config: Config, entries: dict[str, list[Entry]], ops: Sequence[str], path: str | None) -> matrices.Matrix:
     """The matrix of the config narrowed by ``ops``. Raises ConfigError if it is empty or an op is unknown."""
-    matrix = matrices.build(config, entries, ops)
+    try:
+        matrix = matrices.build(config, entries, ops)
+    except matrices.UnknownOp as error:
+        raise ConfigError(f"{_line_of(path, error.pattern)}{error}") from None
     _ops_exist(ops, entries)
-    for text in _unused(config, matrix):
-        print(f"warning: {text}", file=sys.stderr)
     if not matrix.cells:
         raise ConfigError("the config plans no cell: its ops, dtypes, backends and skips leave nothing")
     return matrix
+
+
+def _line_of(path: str | None, word: str) -> str:
+    """ "file:line:column: " of the first place in a config where ``word`` stands; "" without a config file."""
+    with contextlib.suppress(OSError):
+        for number, line in enumerate(Path(path or "").read_text().splitlines(), 1):
+            if found := re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", line.partition("#")[0]):
+                return f"{path}:{number}:{found.start() + 1}: "
+    return f"{path}: " if path else ""
 
 
 def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:

@@ -33,6 +33,14 @@ class Matrix:
         return int(np.count_nonzero(self.wanted))
 
 
+class UnknownOp(ConfigError):
+    """A pattern without wildcard that names no op of its catalog."""
+
+    def __init__(self, pattern: str, text: str) -> None:
+        super().__init__(text)
+        self.pattern = pattern
+
+
 def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> Matrix:
     """The matrix of a config. ``entries``: per catalog, its list; ``ops``: globs that narrow it further.
 
@@ -107,4 +115,4 @@ def _known_ops(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[st
         if valid is None:
             valid = sorted({n for e in listed for n in names(e)})
         if pattern not in valid:
-            raise ConfigError(f"catalogs.{catalog.name}.ops: no op {pattern!r}{nearest(pattern, valid)}")
+            raise UnknownOp(pattern, f"catalogs.{catalog.name}.ops: no op {pattern!r}{nearest(pattern, valid)}")
