@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from farm import lake, launch, reproduce, reproduce_script
+from farm.config import Config
 from farm.reproduce import BAD_INPUT, DIFFERENT, METRICS, SAME
 from farm.reproduce_script import NoScript, _fill, _literal
 from tasks.compare import CLASSIC, compare
@@ -299,3 +300,12 @@ def test_a_run_whose_record_is_of_another_version_is_refused(
     record.write_text(json.dumps(json.loads(record.read_text()) | {"config": {"unknown": 1}}))
     assert reproduce.main([key_of(row), "--results", str(planted)]) == BAD_INPUT
     assert "holds no config of this version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("catalog", "planned"), [
+    ({"dtypes": ["*"]}, True), ({"dtypes": ["float32"]}, False), ({}, True), ({"exclude": ["abs"]}, False),
+])  # fmt: skip
+def test_the_part_of_the_config_that_planned_a_row_is_found(catalog: dict[str, object], planned: bool) -> None:
+    config = Config.model_validate({"catalogs": [{"name": "torch", **catalog}], "backends": ["torch-cpu"]})
+    row = {"op": "torch:abs", "variant": "", "dtype": "float16", "catalog": "torch"}
+    assert bool(reproduce._catalog_configs(row, config)) is planned

@@ -153,3 +153,24 @@ def test_ctrl_c_flushes_and_is_resumable(running: subprocess.Popen[str], results
     assert 0 < len(rows(results)) < CASES
     assert launch("--resume", "last", "--results", results).returncode == 0
     complete(rows(results))
+
+
+def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "vanishing.yaml"
+    catalog = {"name": "load", "dtypes": ["float32", "float64"], "samples": SAMPLES}
+    file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["vanishing-cpu", "null-cpu"]}))
+    monkeypatch.setenv("FARM_VANISHED", str(tmp_path / "vanished"))
+    process = start(file, results)
+    wait_for(lambda: parts(results), "the first rows")
+    process.kill()
+    process.communicate()
+    (tmp_path / "vanished").touch()
+    done = launch("--resume", "last", "--results", results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    frame = rows(results)
+    assert frame.groupby("backend").size().to_dict() == {"null-cpu": CASES, "vanishing-cpu": CASES}
+    gone = frame[frame["status"] == "unavailable"]
+    assert set(gone["backend"]) == {"vanishing-cpu"}
+    assert gone["error"].str.contains("gone since: planted: it has gone").all()

@@ -192,6 +192,15 @@ class Busy(Null):
         return Program(run)
 
 
+class Vanishing(Busy):
+    """There until the file that $FARM_VANISHED names exists."""
+
+    def probe(self) -> RuntimeInfo:
+        if os.path.exists(os.environ.get("FARM_VANISHED", "")):
+            raise Unavailable("planted: it has gone")
+        return super().probe()
+
+
 class FakeGpu(Null):
     """A backend of a GPU of the vendor its device names; its placement says which device it was given."""
 
