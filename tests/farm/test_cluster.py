@@ -72,11 +72,11 @@ def test_a_node_that_dies_blames_nobody(cluster: Cluster, tmp_path: Path, result
 def test_nodes_without_a_common_cache_are_sent_the_prepared_cases(
     cluster: Cluster, tmp_path: Path, results: Path, cache: Path
 ) -> None:
-    """The second node's cache directory is a file system of its own; the head has no CPU for more than preparing."""
+    """The second node's cache directory is a file system of its own: what the other prepared is not there."""
     script = f"mount -t tmpfs tmpfs {cache} && exec {sys.executable} -m ray.scripts.scripts start --address={cluster.address} --num-cpus=1 --block"
     node = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        cluster.wait_for_nodes_count(2) if hasattr(cluster, "wait_for_nodes_count") else time.sleep(8)
+        wait_for(lambda: sum(n["Alive"] for n in cluster.global_state.node_table()) == 2, "the second node")
         file = config(tmp_path / "c.yaml", ["busy-cpu"], samples=40, seed=int(time.time()))
         done = launch(file, "--address", cluster.address, "--results", results)
         assert done.returncode == 0, done.stdout + done.stderr
