@@ -44,7 +44,6 @@ class Flight:
     """A job under way. cases: of a batch, by number in it; groups: of a preparing or exporting job."""
 
     job: Job
-    kind: str
     backend: int = -1
     cases: list[tuple[int, int]] = field(default_factory=list)  # (group, place)
     groups: list[int] = field(default_factory=list)
@@ -117,7 +116,6 @@ class Dispatcher:
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._flushed = time.monotonic()
-        self.rows_written = 0
         self.policy = policy
 
     def _exporting_backends(self) -> dict[str, list[int]]:
@@ -161,7 +159,7 @@ class Dispatcher:
                 return
             if "stop" in message:
                 raise OSError(f"the cache of prepared cases: {message['stop']}")
-            if flight.kind == "batch":
+            if flight.job.kind == "batch":
                 self._rows_arrived(flight, message)
             else:
                 self._group_arrived(flight, message)
@@ -188,7 +186,7 @@ class Dispatcher:
         for flying in self.flights.values():
             pool = self._pool(flying.backend)
             pools[pool] = pools.get(pool, 0) + 1
-        preparing = sum(1 for f in self.flights.values() if f.kind == "prepare")
+        preparing = sum(1 for f in self.flights.values() if f.job.kind == "prepare")
         while pools.get("CPU", 0) < 2 * cpu:
             # Preparing has half of the places, so that judged numbers come early; the rest if nothing else is ready.
             flight: Flight | None = None
@@ -236,34 +234,34 @@ class Dispatcher:
         memory = self.settings[self.specs[b].name].memory_gib if b >= 0 else 6.0
         return Limits(self.config.deadline_s, int(memory * (1 << 30)))
 
-    def _preparing(self) -> Flight | None:
-        if not self.unprepared and not self.alone["prepare"]:
-            return None
-        if self.alone["prepare"]:
-            self.unprepared.appendleft(self.alone["prepare"].popleft())
-            return self._prepare_job(1)
-        return self._prepare_job(min(len(self.unprepared), max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))))
+    def _queue(self, kind: str) -> deque[int]:
+        return self.unprepared if kind == "prepare" else self.unexported
 
-    def _prepare_job(self, count: int) -> Flight:
-        groups = [self.unprepared.popleft() for _ in range(count)]
+    def _next_groups(self, kind: str, most: int) -> list[int]:
+        """Groups of the next job of a kind: the suspect of a loss alone, else up to ``most`` of the queue."""
+        if self.alone[kind]:
+            return [self.alone[kind].popleft()]
+        queue = self._queue(kind)
+        return [queue.popleft() for _ in range(min(len(queue), most))]
+
+    def _preparing(self) -> Flight | None:
+        groups = self._next_groups("prepare", max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms))))
+        if not groups:
+            return None
         items = [{"group": asdict(self.matrix.groups[g])} for g in groups]
-        job = Job("prepare", f"prepare {self.matrix.groups[groups[0]].label} +{count - 1}", items, str(self.cache), self._limits(-1))
-        return Flight(job, "prepare", groups=groups)
+        job = Job("prepare", f"prepare {self._label(groups[0])} +{len(groups) - 1}", items, str(self.cache), self._limits(-1))
+        return Flight(job, groups=groups)
 
     def _exporting(self) -> Flight | None:
-        if not self.unexported and not self.alone["export"]:
+        groups = self._next_groups("export", EXPORT_GROUPS)
+        if not groups:
             return None
-        count = min(len(self.unexported), EXPORT_GROUPS)
-        if self.alone["export"]:
-            self.unexported.appendleft(self.alone["export"].popleft())
-            count = 1
-        groups = [self.unexported.popleft() for _ in range(count)]
         items = []
         for g in groups:
             most = max(int(self.wanted[g, b]) for b in self._export_for[self.matrix.groups[g].catalog])
             items.append({"pack": str(pack_path(self.cache, self.keys[g])), "form": "onnx", "count": most, **self._parcels(g)})
-        job = Job("export", f"export {self.matrix.groups[groups[0]].label} +{count - 1}", items, str(self.cache), self._limits(-1))
-        return Flight(job, "export", groups=groups)
+        job = Job("export", f"export {self._label(groups[0])} +{len(groups) - 1}", items, str(self.cache), self._limits(-1))
+        return Flight(job, groups=groups)
 
     def _batch_for(self, pool: str, slots: int, small: bool = False, joint: bool = True) -> Flight | None:
         """A batch of the first backend of the pool that has one worth a task (any, if ``small``).
@@ -327,7 +325,7 @@ class Dispatcher:
             "batch", name, items, str(self.cache), self._limits(b), spec.to_json(), asdict(self.policy), self.run_id,
             self.config.checks[0],
         )  # fmt: skip
-        return Flight(job, "batch", b, cases)
+        return Flight(job, b, cases)
 
     def _parcels(self, g: int) -> dict[str, Any]:
         return {"parcels": self.parcels[g]} if g in self.parcels else {}
@@ -341,12 +339,12 @@ class Dispatcher:
         flight.done.add(number)
         now = time.monotonic()
         flight.first = flight.first or now
-        if flight.kind == "prepare" and len(flight.done) == len(flight.groups) > 1:
+        if flight.job.kind == "prepare" and len(flight.done) == len(flight.groups) > 1:
             self.group_ms = max((now - flight.first) * 1e3 / (len(flight.groups) - 1), 0.1)
         g = flight.groups[number]
         if "payload" in message:
             self.parcels.setdefault(g, {})[message["path"]] = message["payload"]
-        if flight.kind == "export":
+        if flight.job.kind == "export":
             self.left_to_export -= 1
             if "path" in message:
                 self.forms[g] = message["path"]
@@ -374,9 +372,6 @@ class Dispatcher:
             if needs:
                 self.left_to_export += 1
                 self.unexported.append(g)
-            for b in exporting:
-                if b not in needs:
-                    self._enqueue(g, b)
         if group.label in self._label_left:
             self._label_left[group.label] -= 1
             if not self._label_left[group.label]:
@@ -444,9 +439,10 @@ class Dispatcher:
     def _gone_rows(self, g: int, b: int) -> None:
         """Rows of a group's cases on a backend that went away after the run had begun."""
         places = self._places(g, b)
-        prepared = PreparedGroup(pack_path(self.cache, self.keys[g])) if places else None
+        if not places:
+            return
+        prepared = PreparedGroup(pack_path(self.cache, self.keys[g]))
         for place in places:
-            assert prepared is not None
             self._own_row(b, sample_columns(prepared.samples[place]) | {
                 "status": Status.UNAVAILABLE.value, "kind": "", "stage": "", "error_type": "", "policy": self.policy.id,
                 "error": f"available when the run began, gone since: {self.offers[self.specs[b].name].reason}",
@@ -460,19 +456,19 @@ class Dispatcher:
 
     def _lost(self, flight: Flight, left: list[int], why: str) -> None:
         """A supervisor is gone: nobody is blamed, its work is queued again; a repeated suspect runs alone."""
-        if flight.kind != "batch":
-            queue = self.unprepared if flight.kind == "prepare" else self.unexported
+        if flight.job.kind != "batch":
+            queue = self._queue(flight.job.kind)
             for number in left:
                 g = flight.groups[number]
-                key = (g, -1, 0 if flight.kind == "prepare" else 1)
+                key = (g, -1, 0 if flight.job.kind == "prepare" else 1)
                 self.losses[key] = self.losses.get(key, 0) + 1
                 if self.losses[key] < LOSSES - 1:
                     queue.appendleft(g)
                 elif self.losses[key] < LOSSES or len(flight.groups) > 1:
-                    self.alone[flight.kind].append(g)  # which of them it was, single jobs tell
+                    self.alone[flight.job.kind].append(g)  # which of them it was, single jobs tell
                 else:
                     story = f"in work, alone, when its supervisor died for the {self.losses[key]}th time: {why}"
-                    failure = {"status": "invalid", "stage": flight.kind, "error_type": "lost", "error": story}
+                    failure = {"status": "invalid", "stage": flight.job.kind, "error_type": "lost", "error": story}
                     self._group_arrived(flight, {"number": number, "failed": failure})
             return
         b = flight.backend
@@ -501,7 +497,7 @@ class Dispatcher:
     def flush(self) -> None:
         """Make the rows so far durable. Raises OSError; the rows are then kept for another try."""
         if self._batches:
-            self.rows_written += lakes.append(self.lake, self.run_id, self._batches)
+            lakes.append(self.lake, self.run_id, self._batches)
             self._batches, self._rows = [], 0
         self._flushed = time.monotonic()
 

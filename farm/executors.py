@@ -31,7 +31,6 @@ class Executor(Protocol):
     nodes: list[dict[str, Any]]
 
     def slots(self, offer: Offer | None, fraction: float) -> int: ...
-    def probe(self, specs: Sequence[BackendSpec], cache: str) -> dict[str, dict[str, dict[str, Any]]]: ...
     def submit(self, job: Job, offer: Offer | None, fraction: float) -> int: ...
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]: ...
     def cancel(self, handle: int) -> None: ...
@@ -50,9 +49,6 @@ class Inline:
     def slots(self, offer: Offer | None, fraction: float) -> int:
         return 1
 
-    def probe(self, specs: Sequence[BackendSpec], cache: str) -> dict[str, dict[str, dict[str, Any]]]:
-        return {"local": inventory.probe(specs)}
-
     def submit(self, job: Job, offer: Offer | None, fraction: float) -> int:
         self._next += 1
         self._queue.append((self._next, job))
@@ -67,7 +63,6 @@ class Inline:
 
     def _child(self, job: Job) -> Any:
         """Stand-in for a child process: its command loop, called directly."""
-
         key = job.kind if job.backend is None else str(job.backend)
         if key not in self._children:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(job.cache) / "inductor"))

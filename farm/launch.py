@@ -119,7 +119,11 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         if not (args.ops or args.backends or args.dtypes or args.resume):
             for text in _unused(config, matrix):
                 print(f"warning: {text}", file=sys.stderr)
-        answers = {executor.nodes[0]["id"]: here.result()} if here else executor.probe(specs, str(cache))
+        if here is not None:  # the one node is this machine, asked while Ray started
+            answers = {executor.nodes[0]["id"]: here.result()}
+        else:
+            assert isinstance(executor, RayCluster)
+            answers = executor.probe(specs, str(cache))
         known = offers(specs, executor.nodes, answers)
         print_preflight(console, known)
         if args.dry_run:

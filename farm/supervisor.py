@@ -32,7 +32,8 @@ class Job:
     """Work for one supervisor. kind: "prepare", "export" or "batch".
 
     items: dicts of the child's command of that kind (`tasks.child`), plain JSON. For a batch an item also has
-    "group" (fields of Group) and "attempts" (number of earlier losses, by place). backend: BackendSpec as JSON; policy: fields of Policy.
+    "group" (fields of Group) and "attempts" (number of earlier losses, by place). backend: BackendSpec as JSON;
+    policy: fields of Policy. env: further variables of the child.
     ship: the nodes share no cache, so files travel: an item's "parcels" are those it needs (path → Ray reference).
     """
 
@@ -51,7 +52,6 @@ class Job:
 
 #: Children of this process by what they serve. A worker process runs one task at a time, so it needs no lock.
 _pool: collections.OrderedDict[tuple[Any, ...], tuple[ChildProcess, dict[str, Any]]] = collections.OrderedDict()
-
 
 GetChild = Callable[[Job], "tuple[ChildProcess, dict[str, Any]] | Death"]
 
@@ -93,9 +93,9 @@ def close_children() -> None:
 
 
 def run_job(job: Job, get_child: GetChild | None = None) -> Iterator[dict[str, Any]]:
-    """Do a job in a child from ``get_child`` (by default this process's pool of child processes); yields messages for the dispatcher:
+    """Do a job in a child from ``get_child`` (default: this process's pool of child processes).
 
-    {"stop": why no job can be done here} when the cache's disk is full or not writable;
+    Yields messages for the dispatcher: {"stop": why no job can be done here} when the cache's disk is full or not writable;
     {"rows": Arrow IPC stream, "done": [case numbers], "busy_ms": …} of a batch; {"number", "key", "samples"} of a
     prepared group; {"number", "path"} of an exported one; {"number", "failed": Failure fields} of a group that
     cannot be had.
@@ -234,9 +234,7 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 elif "stop" in message.get("end", {}):
                     yield message["end"]
                     return
-                elif "end" in message:
-                    out.cpu_s = message["end"].get("cpu_s", 0.0)
-                else:
+                elif "end" not in message:
                     strikes = 0
                     out.add(message)
                     if out.due():
@@ -265,7 +263,7 @@ class _Rows:
     """Rows collected until they are due, then handed on as Arrow with the columns the batch decides."""
 
     def __init__(self, batch: _Batch) -> None:
-        self.batch, self.since, self.cpu_s = batch, time.monotonic(), 0.0
+        self.batch, self.since = batch, time.monotonic()
         self.rows: list[dict[str, Any]] = []
         self.node = socket.gethostname()
 

@@ -129,7 +129,7 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
     failure = sample.failure
     if isinstance(args, tuple):
         try:
-            args, kwargs = encode(args, _spec), encode(kwargs, _spec)
+            args, kwargs = encode(args), encode(kwargs)
         except NotEncodable as error:
             args, kwargs = [], {"$": "dict", "v": []}
             failure = failure or Failure("invalid", "store", "NotEncodable", str(error))
@@ -154,10 +154,6 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
         "failure": None if failure is None else asdict(failure),
     }  # fmt: skip
     return record
-
-
-def _spec(x: Any) -> Any | None:
-    return encode_tensor(x) if isinstance(x, TensorSpec) else None
 
 
 def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:

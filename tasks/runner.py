@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,6 @@ class Case:
     stage: int = LOAD
     build_ms: float | None = None
     started_at: float = 0.0
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Runner:
@@ -98,7 +97,7 @@ class Runner:
             for item in items:
                 for k, place in enumerate(item.places):
                     if item.first + k not in skip:
-                        self.progress(item.first + k, LOAD, 1)
+                        self.progress(item.first + k, LOAD, 1)  # reading the pack is part of the case
                         yield self._single(Case(item.first + k, item.group.samples[place], item))
                         if self.broken:
                             return
@@ -115,6 +114,7 @@ class Runner:
             yield from self._joint(together)
             for case in cases:
                 if case.number in solo and not self.broken:
+                    self.progress(case.number, LOAD, 1)
                     yield self._single(case)
             if self.broken:
                 return
@@ -123,7 +123,6 @@ class Runner:
 
     def _single(self, case: Case) -> dict[str, Any]:
         case.started_at = time.time()
-        self.progress(case.number, LOAD, 1)
         begin = time.perf_counter()
         try:
             case.form = form = self._form(case)

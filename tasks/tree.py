@@ -47,8 +47,9 @@ class NotEncodable(TypeError):
     """A value of an argument tree that has no JSON form; the text names its type."""
 
 
-def encode(value: Any, leaf: Callable[[Any], Any | None]) -> Any:
-    """JSON form of ``value``. ``leaf(x)`` returns the JSON form of what it knows (tensors, dtypes) or None.
+def encode(value: Any, leaf: Callable[[Any], Any | None] = lambda x: None) -> Any:
+    """JSON form of ``value``. ``leaf(x)`` returns the JSON form of what it knows (tensors, dtypes) or None;
+    a `TensorSpec` needs none.
 
     Raises NotEncodable for anything unknown (a callable, a generator …).
     """

@@ -1,6 +1,7 @@
 """What a backend is: one short class per runtime that takes forms, builds programs and says where they ran."""
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tasks.model import Form, Program, RuntimeInfo
@@ -45,13 +46,22 @@ class Backend:
                 built.append(error)
         return built
 
+    #: What the texts of a runtime's errors look like: see the methods of these names; None for never.
+    sticky: re.Pattern[str] | None = None
+    unsupported: re.Pattern[str] | None = None
+    out_of_memory: re.Pattern[str] | None = None
+
     def is_sticky(self, error: BaseException) -> bool:
         """True if the device is unusable in this process after ``error`` (it is then replaced)."""
-        return False
+        return _says(error, self.sticky)
 
     def is_unsupported(self, error: BaseException) -> bool:
         """True if ``error`` is the runtime's way to say that it does not implement a case."""
-        return isinstance(error, NotImplementedError)
+        return isinstance(error, NotImplementedError) or _says(error, self.unsupported)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        return isinstance(error, MemoryError)
+        return isinstance(error, MemoryError) or _says(error, self.out_of_memory)
+
+
+def _says(error: BaseException, pattern: re.Pattern[str] | None) -> bool:
+    return pattern is not None and bool(pattern.search(str(error)))

@@ -126,6 +126,7 @@ class OnnxRuntime(Backend):
     """
 
     forms = ("onnx",)
+    sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -317,17 +318,6 @@ class OnnxRuntime(Backend):
         if self._level:
             flags.append(f"graph_optimization={self._level}")
         return " ".join(flags)
-
-    # -- errors -----------------------------------------------------------------------------------------------
-
-    def is_sticky(self, error: BaseException) -> bool:
-        return bool(_STICKY.search(str(error)))
-
-    def is_unsupported(self, error: BaseException) -> bool:
-        return isinstance(error, NotImplementedError) or bool(_UNSUPPORTED.search(str(error)))
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
 @contextlib.contextmanager

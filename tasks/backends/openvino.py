@@ -58,6 +58,7 @@ class OpenVino(Backend):
 
     vendor = "Intel"
     forms = ("onnx",)
+    sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -154,15 +155,6 @@ class OpenVino(Backend):
             if k in self._asked and v != str(self._asked[k])
         ]
         return " ".join(words)
-
-    def is_sticky(self, error: BaseException) -> bool:
-        return bool(_STICKY.search(str(error)))
-
-    def is_unsupported(self, error: BaseException) -> bool:
-        return isinstance(error, NotImplementedError) or bool(_UNSUPPORTED.search(str(error)))
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
 def _properties(compiled: Any) -> dict[str, str]:

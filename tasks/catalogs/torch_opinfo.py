@@ -235,8 +235,6 @@ def _map(value: Any, change: Callable[[Any], Any]) -> Any:
         return [_map(x, change) for x in value]
     if kind is dict:
         return {k: _map(x, change) for k, x in value.items()}
-    if isinstance(value, tuple):  # named tuples, torch.Size
-        return change(value)
     return change(value)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,6 @@ from farm import inventory
 from farm.inventory import Offer
 from farm.lake import SCHEMA, to_batch
 from farm.supervisor import CHUNK_ROWS, Job, run_columns
-from tasks.backends import BackendSpec
 
 
 class FakeCluster:
@@ -25,9 +24,6 @@ class FakeCluster:
 
     def slots(self, offer: Offer | None, fraction: float) -> int:
         return 2
-
-    def probe(self, specs: Sequence[BackendSpec], cache: str) -> dict[str, dict[str, dict[str, Any]]]:
-        return {"local": inventory.probe(specs)}
 
     def submit(self, job: Job, offer: Offer | None, fraction: float) -> int:
         self._next += 1
