@@ -12,13 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks import catalogs, verdict
 from tasks.backends import BackendSpec, known
-from tasks.model import CHECKS, EPS, np_dtype
-
-#: Every dtype a config may name. Exact by nature, then with a rounding error (tfloat32 is a compute precision only).
-DTYPES = (
-    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "int2", "int4", "uint2", "uint4", "str",
-    *(name for name in EPS if name != "tfloat32"),
-)  # fmt: skip
+from tasks.model import CHECKS, DISTRIBUTIONS, DTYPES, np_dtype
 
 
 class ConfigError(Exception):
@@ -34,8 +28,9 @@ class CatalogConfig(_Model):
 
     ops, exclude: globs over the op's name without its catalog ("nn.functional.*"); samples: how many of an op's
     list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
-    dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that are given
-    this catalog.
+    distributions: where the values come from: the op's own list, and generated ones (`tasks.inputs`), each with as
+    many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
+    are given this catalog.
     """
 
     name: str
@@ -43,6 +38,7 @@ class CatalogConfig(_Model):
     exclude: list[str] = []
     dtypes: list[str] | None = None
     samples: int = Field(default=8, ge=1, lt=2**31)
+    distributions: list[str] = Field(default=["own"], min_length=1)
     samples_for: dict[str, Annotated[int, Field(ge=0, lt=2**31)]] = {}
     backends: list[str] = ["*"]
 
@@ -229,6 +225,10 @@ def _check_names(config: Config, place: Any) -> None:
         if catalog.name not in catalogs.known():
             near = nearest(catalog.name, sorted(catalogs.known()))
             raise ConfigError(f"{place('catalogs', i, 'name')}: catalogs: unknown catalog {catalog.name!r}{near}")
+        for k, name in enumerate(catalog.distributions):
+            if name not in DISTRIBUTIONS:
+                where = place("catalogs", i, "distributions", k)
+                raise ConfigError(f"{where}: distributions: unknown {name!r}{nearest(name, list(DISTRIBUTIONS))}")
         _check_dtypes(catalog.dtypes or [], lambda k, i=i: str(place("catalogs", i, "dtypes", k)))  # type: ignore[misc]
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):

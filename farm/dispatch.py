@@ -323,7 +323,6 @@ class Dispatcher:
         name = f"{self._label(chosen[0][0])} +{len(chosen) - 1}/{spec.name}"
         job = Job(
             "batch", name, items, str(self.cache), self._limits(b), spec.to_json(), asdict(self.policy), self.run_id,
-            self.config.checks[0],
         )  # fmt: skip
         return Flight(job, b, cases)
 
@@ -364,7 +363,7 @@ class Dispatcher:
             for b, gone in enumerate(self.gone):
                 if gone:
                     self._gone_rows(g, b)
-            exporting = self._export_for.get(group.catalog, [])
+            exporting = self._export_for.get(group.catalog, []) if group.check == "forward" else []
             needs = [b for b in exporting if self.available[b] and self._places(g, b)]
             for b in range(len(self.specs)):
                 if self.available[b] and b not in exporting:
@@ -424,7 +423,7 @@ class Dispatcher:
     def _unprepared_rows(self, g: int, failed: dict[str, str]) -> None:
         """One row per backend of a group that could not be prepared at all."""
         group = self.matrix.groups[g]
-        row = {"catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype, "sample": -1,
+        row = {"check": group.check, "distribution": group.distribution, "catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype, "sample": -1,
                "seed": group.seed, "digest": "", "shapes": "", "attempts": 1, "policy": self.policy.id,
                "started_at": time.time(), "kind": "", **failed}  # fmt: skip
         self.samples[g] = [-1]
@@ -451,7 +450,7 @@ class Dispatcher:
 
     def _own_row(self, b: int, row: dict[str, Any]) -> None:
         spec = self.specs[b]
-        constant = run_columns(self.run_id, self.config.checks[0], spec.to_json(), self.offers[spec.name].info)
+        constant = run_columns(self.run_id, spec.to_json(), self.offers[spec.name].info)
         self._keep([lakes.to_batch([row], constant)], spec.name, {row["status"]: 1})
 
     def _lost(self, flight: Flight, left: list[int], why: str) -> None:

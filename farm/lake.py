@@ -29,13 +29,15 @@ def _field(name: str, kind: pa.DataType, text: str, unit: str = "") -> pa.Field:
 SCHEMA = pa.schema(
     [
         _field("run_id", _S, "the launch this row belongs to"),
-        _field("case_id", _S, "check/op[.variant]/dtype/sample[@seed]; stable across runs"),
+        _field("case_id", _S, "check/op[.variant]/dtype[/distribution]/sample[@seed]; stable across runs"),
         _field("attempts", _I, "how often the case was started in this run"),
         _field("check", _S, "what was checked: forward, …"),
         _field("catalog", _S, "torch, onnx, critical, …"),
         _field("op", _S, "the op with its catalog's prefix"),
         _field("variant", _S, "the op's variant, empty when it has none"),
         _field("dtype", _S, "dtype under test"),
+        _field("op_class", _S, "how the op is judged: exact, elementary, contraction, …"),
+        _field("distribution", _S, "where the values come from: own (the op's list), regular, boundary, adversarial, nan"),
         _field("sample", _I, "index in the op's list of samples; -1: the group could not be prepared"),
         _field("seed", pa.int64(), "seed of the samples"),
         _field("digest", _S, "SHA-256 of the inputs' bytes, first 16 hex digits"),
@@ -45,7 +47,7 @@ SCHEMA = pa.schema(
         _field("device", _S, "the device as the runtime names it"),
         _field("node", _S, "host that ran the case"),
         _field("status", _S, "one of the closed set of statuses"),
-        _field("kind", _S, "for wrong: numbers, nonfinite, shape, dtype, structure; for crash: the signal"),
+        _field("kind", _S, "for wrong: numbers, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; for crash: the signal"),
         _field("stage", _S, "where it failed: sample, reference, export, build, run, judge"),
         _field("error_type", _S, "class of the error"),
         _field("error", _S, "text of the error, with the end of stderr for a dead process"),
@@ -55,12 +57,17 @@ SCHEMA = pa.schema(
         _field("rmse", _F, "root of the mean squared error", "as the output"),
         _field("error_units", _F, "largest |actual − reference| / (ε·|reference| + δ + tiny)", "1"),
         _field("noise_floor", _F, "largest noise floor δ of the case", "as the output"),
+        _field("limit", _F, "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"),
+        _field("nonfinite", pa.int64(), "elements with a misplaced NaN or Inf"),
+        _field("second_oracle", _S, "a further oracle that computed the expected output"),
+        _field("second_units", _F, "the result against that oracle, as error_units or max_ulp", "1"),
+        _field("oracles_units", _F, "that oracle against the first", "1"),
         _field("mismatched", pa.int64(), "elements outside the classic tolerance, misplaced NaN and Inf included"),
         _field("numel", pa.int64(), "elements compared"),
         _field("classic", pa.bool_(), "verdict of the classic tolerance (torch.testing's atol/rtol by dtype)"),
         _field("weak", pa.bool_(), "a constant output would have passed this sample"),
         _field("policy", _S, "name-version of the policy that judged"),
-        _field("oracle", _S, "who computed the expected output: float64, numpy-float64, stored, metadata"),
+        _field("oracle", _S, "who computed the expected output: float64, numpy-float64, stored, metadata, …"),
         _field("compute_precision", _S, "precision the backend was asked to compute in"),
         _field("placement", _S, "where the case ran, in the runtime's words"),
         _field("prepare_ms", _F, "time to make inputs, reference and noise floor (once for all backends)", "ms"),
@@ -71,7 +78,7 @@ SCHEMA = pa.schema(
         _field("driver_version", _S, "version of the device's driver"),
         _field("flags", _S, "modes in force, e.g. tf32=off, kernels=3"),
     ],
-    metadata={"schema_version": "1"},
+    metadata={"schema_version": "2"},
 )
 
 #: A row is one outcome: readers keep the last row of each key.
@@ -152,16 +159,17 @@ def to_batch(rows: Sequence[dict[str, Any]], constant: dict[str, Any]) -> pa.Rec
         elif name == "started_at":
             columns.append(pa.array([int(r["started_at"] * 1e6) for r in rows], field.type))
         elif name == "case_id":
-            columns.append(pa.array([_case_id(constant["check"], r) for r in rows], field.type))
+            columns.append(pa.array([_case_id(r) for r in rows], field.type))
         elif name == "compute_precision":
-            columns.append(pa.array([r["dtype"] for r in rows], field.type))
+            columns.append(pa.array([r.get(name) or r["dtype"] for r in rows], field.type))
         else:
             columns.append(pa.array([r.get(name) for r in rows], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _case_id(check: str, row: dict[str, Any]) -> str:
-    return Group(row["op"], row["variant"], row["dtype"], 0, row["seed"]).case_id(check, row["sample"])
+def _case_id(row: dict[str, Any]) -> str:
+    group = Group(row["op"], row["variant"], row["dtype"], 0, row["seed"], row.get("check", "forward"), row.get("distribution", "own"))
+    return group.case_id(row["sample"])
 
 
 def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> int:

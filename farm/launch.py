@@ -37,6 +37,8 @@ from tasks.catalogs.base import Entry
 from tasks.model import FAILED
 from tasks.prepare import default_cache
 
+#: Columns that tell one group of the matrix from another.
+GROUP = ("check", "op", "variant", "dtype", "distribution")
 #: Exit codes.
 OK, FOUND, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
 
@@ -267,7 +269,7 @@ def list_catalog(name: str, cache: Path, inline: bool = False) -> list[Entry]:
         aside = path.with_suffix(f".{os.getpid()}")
         aside.write_text(json.dumps(listed))
         aside.replace(path)
-    return [Entry(op, variant, tuple(dtypes)) for op, variant, dtypes in listed]
+    return [Entry(op, variant, *map(tuple, rest)) for op, variant, *rest in listed]
 
 
 def print_preflight(console: Console, known: dict[str, Offer]) -> None:
@@ -410,14 +412,14 @@ def durable(results: str, run_id: str, matrix: matrices.Matrix) -> dict[tuple[in
     """Sample indices in the lake, by (group, backend) of the matrix."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", lakes.LakeWarning)
-        table = lakes.read_table(results, run_id, ["run_id", "case_id", "backend", "op", "variant", "dtype", "sample"])
-    place = {(g.op, g.variant, g.dtype): i for i, g in enumerate(matrix.groups)}
+        table = lakes.read_table(results, run_id, ["run_id", "case_id", "backend", *GROUP, "sample"])
+    place = {tuple(getattr(g, name) for name in GROUP): i for i, g in enumerate(matrix.groups)}
     column = {s.name: b for b, s in enumerate(matrix.backends)}
     done: dict[tuple[int, int], set[int]] = {}
-    columns = [table.column(c).to_pylist() for c in ("op", "variant", "dtype", "backend", "sample")]
-    for op, variant, dtype, backend, sample in zip(*columns):
-        if (op, variant, dtype) in place and backend in column:
-            done.setdefault((place[op, variant, dtype], column[backend]), set()).add(sample)
+    columns = [table.column(c).to_pylist() for c in (*GROUP, "backend", "sample")]
+    for *group, backend, sample in zip(*columns):
+        if tuple(group) in place and backend in column:
+            done.setdefault((place[tuple(group)], column[backend]), set()).add(sample)
     return done
 
 

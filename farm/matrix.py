@@ -11,7 +11,7 @@ import numpy as np
 from farm.config import CatalogConfig, Config, ConfigError, nearest
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.model import Group
+from tasks.model import Group, is_inexact
 
 
 @dataclass
@@ -48,7 +48,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
-    rows: dict[tuple[str, str, str], list[int]] = {}  # a catalog may be listed twice: the larger number counts
+    rows: dict[tuple[str, str, str, str, str], list[int]] = {}  # a catalog may be listed twice: the larger number counts
     for catalog in config.catalogs:
         dtypes = catalog.dtypes or config.dtypes
         listed = entries[catalog.name]
@@ -62,9 +62,17 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
             if not chosen(called) or left_out(called) or (ops and not narrow(called)):
                 continue
             for dtype in entry.dtypes if "*" in dtypes else [d for d in dtypes if d in entry.dtypes]:
-                before = rows.get((entry.op, entry.variant, dtype), samples)
-                rows[entry.op, entry.variant, dtype] = list(map(max, samples, before))
-    groups = [Group(*cell, max(samples), config.seed) for cell, samples in rows.items()]
+                for check in config.checks:
+                    if check not in entry.checks or (check != "forward" and not is_inexact(dtype)):
+                        continue
+                    for distribution in catalog.distributions:
+                        if distribution in entry.distributions:
+                            cell = (entry.op, entry.variant, dtype, check, distribution)
+                            rows[cell] = list(map(max, samples, rows.get(cell, samples)))
+    groups = [
+        Group(op, variant, dtype, max(samples), config.seed, check, distribution)
+        for (op, variant, dtype, check, distribution), samples in rows.items()
+    ]
     wanted = np.array(list(rows.values()), dtype=np.int32).reshape(len(groups), len(specs))
     matrix = Matrix(groups, specs, wanted)
     for skip in config.skip:

@@ -35,6 +35,7 @@ from tasks.model import (
     Form,
     Group,
     Leaf,
+    OpClass,
     Program,
     RuntimeInfo,
     Status,
@@ -271,7 +272,9 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
         most = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
-        group = Group(row["op"], row["variant"], row["dtype"], most, row["seed"])
+        group = Group(
+            row["op"], row["variant"], row["dtype"], most, row["seed"], row["check"], row["distribution"] or "own"
+        )
         try:
             path = pack_path(cache, content_key(group))
         except (KeyError, metadata.PackageNotFoundError) as error:
@@ -367,7 +370,6 @@ def run_child(case: Case) -> Outcome:
     }  # fmt: skip
     job = Job(
         "batch", str(case.key), [item], str(case.cache), limits, case.spec.to_json(), asdict(case.policy), case.key.run_id,
-        case.row["check"],
     )  # fmt: skip
     rows: list[dict[str, Any]] = []
     for message in run_job(job):
@@ -388,8 +390,10 @@ def print_case(case: Case) -> None:
     _line("stored", f"{_status(case.row)} on {case.key.backend}, run {case.key.run_id}, {case.row['started_at']:%Y-%m-%d %H:%M} UTC")
     if case.spec.name != case.key.backend:
         _line("run on", f"{case.spec.name}" + (f" (stored there: {_status(case.stored)})" if case.stored else " (not in the run)"))
-    limit = f", up to {case.policy.limit(group.dtype):g} error units" if case.policy.rule == "error_units" else ""
-    _line("policy", f"{case.policy.id}{limit}; expected output from: {case.sample.record['oracle']}")
+    limit = ""
+    if case.policy.rule == "error_units":
+        limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype)}"
+    _line("policy", f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {case.sample.record['oracle']}")
     record = case.sample.record
     try:
         arrays = case.sample.inputs()
@@ -458,8 +462,8 @@ def _print_outputs(case: Case, actual: list[np.ndarray]) -> None:
             _line(f"actual{which}", f"{dtype_name(found.dtype)} {list(found.shape)}\n{_summary(found)}")
     if len(actual) > len(expected):
         _line("actual", f"{len(actual) - len(expected)} outputs more than expected")
-    if case.sample.record["judge"] != "numeric":
-        _line("judged", f"{case.sample.record['judge']}: no element is compared")
+    if case.sample.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE):
+        _line("judged", f"{case.sample.op_class}: these elements are not compared one by one")
         return
     where = worst(actual, expected)
     if where is None:
@@ -555,9 +559,11 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
     if form is None:  # ran in a child: build the form without running it
         form = _form(case, backend)
     story = case.stored or case.row
+    if case.sample.record["definition"]:
+        raise scripts.NoScript(f"no script: the op is judged by its definition ({case.sample.record['definition']})")
     source = scripts.Source(
         title=f"{case.key.case_id} on {case.spec.name}", found=_status(row), backend=backend, runtime=case.spec.runtime,
-        form=form, expected=case.sample.expected(), group=case.group, policy=case.policy, judge=case.sample.record["judge"],
+        form=form, expected=case.sample.expected(), group=case.group, policy=case.policy, op_class=case.sample.op_class,
         oracle=case.sample.record["oracle"], precision=(outcome.info.compute_precision if outcome.info else ""),
         version=outcome.info.runtime_version if outcome.info else story["runtime_version"],
         device=outcome.info.device if outcome.info else story["device"], actual=outcome.actual,

@@ -26,7 +26,7 @@ from tasks import catalogs, torch_tree
 from tasks.backends.base import Backend
 from tasks.backends.onnx_form import ELEMENT_TYPE, NATIVE, PACKED_BITS, graph_inputs, input_values, pack
 from tasks.compare import CLASSIC
-from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, Form, Group, Leaf, is_inexact, np_dtype
+from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Form, Group, Leaf, OpClass, is_inexact, np_dtype
 from tasks.pack import dtype_name
 from tasks.tree import decode, spec_of
 from tasks.verdict import Policy
@@ -57,7 +57,7 @@ class Source:
     expected: list[Leaf]
     group: Group
     policy: Policy
-    judge: str
+    op_class: OpClass
     oracle: str
     precision: str
     version: str
@@ -97,11 +97,13 @@ def generate(source: Source) -> str:
     }  # fmt: skip
     if source.runtime not in makers:
         raise NoScript(f"no script: none can be written for the runtime {source.runtime}")
+    if source.form.check != "forward":
+        raise NoScript(f"no script: none can be written for the {source.form.check} check")
     data = _Data()
     runtime = makers[source.runtime](source, data)
     expected = [_expected(leaf, source, data) for leaf in source.expected]
     floats = {leaf.dtype: _float(leaf.dtype, source.precision) for leaf in source.expected if is_inexact(leaf.dtype)}
-    judge = source.judge
+    judge = {OpClass.RANDOM: "random", OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise"}.get(source.op_class, "numeric")
     if judge == "random" and any(x.reference is not None and not _finite(x.reference) for x in source.expected):
         judge = "metadata"  # the reference is not finite either
     module, name = {"ort": ("onnxruntime", " as ort"), "openvino": ("openvino", " as ov")}.get(source.runtime, ("torch", ""))
@@ -136,7 +138,7 @@ def _float(dtype: str, precision: str) -> tuple[float, ...]:
 def _expected(leaf: Leaf, source: Source, data: _Data) -> tuple[Any, ...]:
     """(dtype, shape, numbers of: exact result, noise floor, exact result rounded to the dtype; rtol, atol)."""
     exact = noise = rounded = None
-    if leaf.reference is not None and source.judge == "numeric":
+    if leaf.reference is not None and source.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED):
         y = leaf.reference
         exact = data.add(_whole(y))
         if is_inexact(leaf.dtype):
@@ -144,8 +146,10 @@ def _expected(leaf: Leaf, source: Source, data: _Data) -> tuple[Any, ...]:
                 cast = y.astype(np_dtype(leaf.dtype)).astype(y.dtype)
             if not np.isfinite(cast).all():
                 rounded = data.add(cast)
-        if leaf.noise is not None:
-            noise = data.add(leaf.noise)
+        if leaf.noise is not None and source.op_class not in WITHOUT_NOISE:
+            # In proportion to a coarser declared precision, as `tasks.compare` has it.
+            coarser = EPS[source.precision] / EPS[leaf.dtype] if source.precision and is_inexact(leaf.dtype) else 1.0
+            noise = data.add(leaf.noise * max(coarser, 1.0))
     rtol, atol = CLASSIC.get(leaf.dtype, (EPS.get(leaf.dtype, 0.0), 0.0))
     return leaf.dtype, tuple(leaf.shape), exact, noise, rounded, max(rtol, leaf.rtol or 0.0), max(atol, leaf.atol or 0.0)
 
@@ -163,14 +167,27 @@ def _rule(source: Source) -> str:
         return f'''    """The policy {policy.id}: one bound on the largest difference."""
     near = not total["outside"] if total["diff"] is None else total["diff"] < {policy.bound!r}
     return "pass" if near and not total["misplaced"] else "wrong"'''
-    if policy.rule == "classic" or source.oracle == "stored":
+    limit = None if policy.rule == "classic" else policy.limit(source.group.label, source.op_class.value, source.group.dtype)
+    if limit is None or (source.oracle == "stored" and source.op_class is not OpClass.EXACT):
         why = f"The policy {policy.id}" if policy.rule == "classic" else "A stored expected output has no noise floor"
         return f'''    """{why}: each element within rtol and atol."""
     return "wrong" if total["outside"] else "pass"'''
-    return f'''    """The policy {policy.id}: error units up to a threshold; beyond it the classic tolerance tells imprecise from wrong."""
-    if total["units"] <= {policy.limit(source.group.dtype)!r}:
+    value = 'total["units"]' if limit.ulps is None else 'total["ulp"]'
+    if limit.imprecise == "never":
+        near, words = "False", "nothing beyond is merely imprecise"
+    elif limit.imprecise == "classic":
+        scale = EPS.get(source.group.dtype, EPS["float32"])
+        near = f'not total["outside"] and total["units"] * {scale!r} <= {limit.gross!r}'
+        words = "beyond, the classic tolerance tells imprecise from wrong"
+    else:
+        near, words = f"value <= {limit.imprecise!r}", f"imprecise up to {limit.imprecise:g}"
+    return f'''    """The policy {policy.id}: up to {limit} for this op, {words}."""
+    value = {value}
+    if value is None:
+        return "wrong" if total["outside"] else "pass"
+    if value <= {limit.value!r} and not total["misplaced"]:
         return "pass"
-    return "wrong" if total["outside"] else "imprecise"'''
+    return "imprecise" if not total["misplaced"] and {near} else "wrong"'''
 
 
 # --- torch --------------------------------------------------------------------------------------------------------
@@ -559,16 +576,19 @@ def measure(a, y, noise, rounded, dtype, rtol, atol):
     misplaced = (misplaced | (~neither & (finite != exact_finite))) & np.isfinite(delta)
     both, size = finite & exact_finite, abs(y)
     diff = np.where(both, abs(a - y), 0.0)
-    tolerance = size * eps + delta + tiny
+    ulp = diff / np.ldexp(eps, np.frexp(np.where(both, np.maximum(size, normal), 1.0))[1] - 1)
+    stepwise = JUDGE == "stepwise"  # the nearest value, or a jump as high as the noise floor
+    tolerance = delta if stepwise else size * eps + delta + tiny
     units = diff / tolerance
+    if stepwise:
+        units = np.where(ulp <= 0.5, 0.0, units)
     units = np.where(tolerance == np.inf, 0.0, np.where(np.isnan(units), np.inf, units))
-    exponent = np.frexp(np.where(both, np.maximum(size, normal), 1.0))[1]
     return {
         "compared": both,
         "units": np.where(misplaced, np.inf, np.where(both, units, 0.0)),
         "diff": diff,
         "rel": np.where(both & (size > 0), diff / size, 0.0),
-        "ulp": diff / np.ldexp(spacing, exponent - 1),
+        "ulp": ulp,
         "outside": misplaced | (both & (diff > atol + rtol * size)),
         "misplaced": misplaced,
     }

@@ -45,7 +45,6 @@ class Job:
     backend: dict[str, Any] | None = None
     policy: dict[str, Any] = field(default_factory=dict)
     run_id: str = ""
-    check: str = "forward"
     ship: bool = False
     env: dict[str, str] = field(default_factory=dict)
 
@@ -280,7 +279,7 @@ class _Rows:
         batch, job, info = self.batch, self.batch.job, self.batch.info
         for row in rows:
             row["attempts"] = batch.attempts[row["number"]] + 1
-        constant = run_columns(job.run_id, job.check, job.backend or {}, info) | {"node": self.node}
+        constant = run_columns(job.run_id, job.backend or {}, info) | {"node": self.node}
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, SCHEMA) as writer:
             writer.write_batch(to_batch(rows, constant))
@@ -292,10 +291,7 @@ class _Rows:
         }  # fmt: skip
 
 
-def run_columns(run_id: str, check: str, backend: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
+def run_columns(run_id: str, backend: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
     """Columns that are the same in all rows of a backend in a run. ``info``: its answer to hello."""
-    columns = {"run_id": run_id, "check": check, "backend": backend.get("name", "")}
-    columns |= {name: info.get(name, "") for name in ("vendor", "device", "runtime_version", "driver_version")}
-    if info.get("compute_precision"):
-        columns["compute_precision"] = info["compute_precision"]
-    return columns
+    columns = {"run_id": run_id, "backend": backend.get("name", "")}
+    return columns | {name: info.get(name, "") for name in ("vendor", "device", "runtime_version", "driver_version")}

@@ -112,7 +112,7 @@ class Child:
         yield from ()
         made = catalogs.get(catalog)
         return {
-            "entries": [[e.op, e.variant, list(e.dtypes)] for e in made.entries()],
+            "entries": [[e.op, e.variant, list(e.dtypes), list(e.checks), list(e.distributions)] for e in made.entries()],
             "forms": list(made.forms), "exports": list(made.exports),
         }  # fmt: skip
 

@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, Leaf, is_complex, is_inexact, np_dtype, wide
+from tasks.model import (
+    EPS,
+    LARGEST,
+    SMALLEST_NORMAL,
+    WITHOUT_NOISE,
+    Leaf,
+    OpClass,
+    is_complex,
+    is_inexact,
+    np_dtype,
+    wide,
+)
 from tasks.pack import dtype_name
 
 #: torch.testing.assert_close's default (rtol, atol) by dtype; everything else must be equal.
@@ -24,7 +35,8 @@ BLOCK = 1 << 15
 class Metrics:
     """What a policy needs to know of one outcome; None where it was not measured.
 
-    kind: "" or why no number can be right: "structure" (count of outputs), "shape", "dtype"; detail: its text.
+    kind: "" or why no number can be right: "structure" (count of outputs), "shape", "dtype", or what a kernel did
+    ("mutation", "aliasing", "nondeterministic", …); detail: its text.
     max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype at
     the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for a misplaced NaN or Inf; mismatched:
     elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among them; classic: mismatched == 0.
@@ -54,33 +66,27 @@ class _Sums:
         self.numel = self.bad = self.nonfinite = self.seen = 0
 
 
-def compare(actual: Sequence[Any], expected: Sequence[Leaf], judge: str = "numeric", precision: str = "") -> Metrics:
+def compare(
+    actual: Sequence[Any], expected: Sequence[Leaf], op_class: OpClass = OpClass.COMPOSITE, precision: str = ""
+) -> Metrics:
     """Measure ``actual`` (flat outputs, numpy arrays or scalars) against ``expected``.
 
-    judge "numeric" compares numbers, "random" shape, dtype and finiteness, "metadata" shape and dtype alone.
-    precision: dtype name of a declared coarser compute precision ("" for none); ε is the coarser of the two.
+    op_class RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY do
+    not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
+    the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
+    precision ("" for none); ε is the coarser of the two, and the noise floor grows in proportion.
     """
     metrics = Metrics()
-    if len(actual) != len(expected):
-        metrics.kind, metrics.detail = "structure", f"{len(actual)} outputs, expected {len(expected)}"
-        metrics.classic = False
-        return metrics
     arrays = [np.asarray(a) for a in actual]
-    for i, (a, leaf) in enumerate(zip(arrays, expected)):
-        where = f"output {i}: " if len(expected) > 1 else ""
-        if a.shape != tuple(leaf.shape):
-            metrics.kind, metrics.detail = "shape", f"{where}shape {a.shape}, expected {tuple(leaf.shape)}"
-        elif dtype_name(a.dtype) != leaf.dtype and not (leaf.dtype == "complex32" and a.dtype == np.complex64):
-            metrics.kind, metrics.detail = "dtype", f"{where}dtype {dtype_name(a.dtype)}, expected {leaf.dtype}"
-        if metrics.kind:
-            metrics.classic = False
-            return metrics
+    check_metadata(arrays, expected, metrics)
+    if metrics.kind:
+        return metrics
     sums = _Sums()
     with np.errstate(all="ignore"):
         for a, leaf in zip(arrays, expected):
-            if judge != "numeric" or leaf.reference is None:
+            if op_class in (OpClass.RANDOM, OpClass.UNINITIALISED) or leaf.reference is None:
                 metrics.numel += a.size
-                if judge == "random" and is_inexact(leaf.dtype):
+                if op_class is OpClass.RANDOM and is_inexact(leaf.dtype):
                     lost = int(a.size - np.isfinite(a.astype(wide(leaf.dtype))).sum())
                     ref = leaf.reference
                     if lost and (ref is None or np.isfinite(ref).all()):
@@ -90,9 +96,9 @@ def compare(actual: Sequence[Any], expected: Sequence[Leaf], judge: str = "numer
                 bad = int((a != leaf.reference).sum())
                 sums.numel += a.size
                 sums.bad += bad
-                sums.units = np.inf if bad else sums.units
+                sums.units = sums.ulp = np.inf if bad else sums.units
             else:
-                _leaf(a, leaf, precision, sums)
+                _leaf(a, leaf, op_class, precision, sums)
     metrics.numel += sums.numel
     metrics.mismatched, metrics.nonfinite, metrics.classic = sums.bad, sums.nonfinite, sums.bad == 0
     if sums.nonfinite:
@@ -107,7 +113,44 @@ def compare(actual: Sequence[Any], expected: Sequence[Leaf], judge: str = "numer
     return metrics
 
 
-def _leaf(a: np.ndarray, leaf: Leaf, precision: str, sums: _Sums) -> None:
+def check_metadata(actual: Sequence[np.ndarray], expected: Sequence[Leaf], metrics: Metrics) -> None:
+    """Set ``metrics.kind`` and ``detail`` where the count of outputs, a shape or a dtype is not the expected one."""
+    if len(actual) != len(expected):
+        metrics.kind, metrics.detail = "structure", f"{len(actual)} outputs, expected {len(expected)}"
+    for i, (a, leaf) in enumerate(zip(actual, expected)):
+        if metrics.kind:
+            break
+        where = f"output {i}: " if len(expected) > 1 else ""
+        if a.shape != tuple(leaf.shape):
+            metrics.kind, metrics.detail = "shape", f"{where}shape {a.shape}, expected {tuple(leaf.shape)}"
+        elif dtype_name(a.dtype) != leaf.dtype and not (leaf.dtype == "complex32" and a.dtype == np.complex64):
+            metrics.kind, metrics.detail = "dtype", f"{where}dtype {dtype_name(a.dtype)}, expected {leaf.dtype}"
+    metrics.classic = not metrics.kind
+
+
+def compare_oracles(references: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass) -> dict[str, Any]:
+    """How far a further oracle's ``references`` are from those of ``expected``: {"units", "detail"}.
+
+    Both are exact as far as the dtype under test can tell, so their distance is judged as a backend's would be;
+    units is infinite where shapes differ or only one of them is NaN or infinite.
+    """
+    if len(references) != len(expected):
+        return {"units": float("inf"), "detail": f"{len(references)} outputs against {len(expected)}"}
+    sums = _Sums()
+    with np.errstate(all="ignore"):
+        for i, (y, leaf) in enumerate(zip(references, expected)):
+            if y.shape != tuple(leaf.shape):
+                return {"units": float("inf"), "detail": f"output {i}: shape {y.shape} against {tuple(leaf.shape)}"}
+            if leaf.reference is not None and leaf.dtype != "str":
+                _leaf(y, leaf, op_class, "", sums)
+    if sums.nonfinite:
+        return {"units": float("inf"), "detail": f"{sums.nonfinite} NaN or Inf of {sums.numel} elements stand elsewhere"}
+    # An exact or elementary op is judged in ulps, and so are its oracles.
+    units = sums.ulp if op_class in WITHOUT_NOISE else sums.units
+    return {"units": float(units), "detail": f"{sums.diff:.3g} apart"}
+
+
+def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _Sums) -> None:
     reference = leaf.reference
     assert reference is not None
     dtype = leaf.dtype
@@ -117,24 +160,27 @@ def _leaf(a: np.ndarray, leaf: Leaf, precision: str, sums: _Sums) -> None:
         rtol = EPS.get(dtype, 0.0)
     rtol, atol = max(rtol, leaf.rtol or 0.0), max(atol, leaf.atol or 0.0)
     eps, tiny = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0) * EPS.get(dtype, 0.0)
-    if precision and eps:
-        eps = max(eps, EPS[precision])
     a, y = a.reshape(-1), reference.reshape(-1)
-    noise = None if leaf.noise is None else leaf.noise.reshape(-1)
+    noise = None if leaf.noise is None or op_class in WITHOUT_NOISE else leaf.noise.reshape(-1)
+    if precision and eps and EPS[precision] > eps:
+        # To first order the result moves in proportion to what its inputs are rounded by.
+        noise = None if noise is None else noise * (EPS[precision] / eps)
+        eps = EPS[precision]
+    stepwise = op_class is OpClass.DISCONTINUOUS
     sums.numel += a.size
     for at in range(0, a.size, BLOCK):
         part = slice(at, at + BLOCK)
-        _block(a[part], y[part], None if noise is None else noise[part], dtype, eps, tiny, rtol, atol, sums)
+        near = None if noise is None else noise[part]
+        if is_inexact(dtype):
+            _block(a[part], y[part], near, dtype, eps, tiny, rtol, atol, stepwise, sums)
+        else:
+            _integers(a[part], y[part], near, rtol, atol, sums)
 
 
 def _block(
     a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str,
-    eps: float, tiny: float, rtol: float, atol: float, sums: _Sums,
+    eps: float, tiny: float, rtol: float, atol: float, stepwise: bool, sums: _Sums,
 ) -> None:  # fmt: skip
-    inexact = is_inexact(dtype)
-    if not inexact:
-        _integers(a, y, noise, rtol, atol, sums)
-        return
     wide_a = a.astype(wide(dtype))
     diff, size = np.abs(wide_a - y), np.abs(y)
     top = diff.max()
@@ -148,19 +194,22 @@ def _block(
         sums.noise = max(sums.noise, float(noise.max()))
     if top == 0:
         return
-    tolerance = size * eps
+    ulps = diff / np.ldexp(eps, np.frexp(np.maximum(size, SMALLEST_NORMAL[dtype]))[1] - 1)
+    tolerance = size * eps if not stepwise else np.zeros_like(size)
     if noise is not None:
         tolerance += noise
-    tolerance += tiny
+    if not stepwise:
+        tolerance += tiny
     units = diff / tolerance
+    if stepwise:
+        units[ulps <= 0.5] = 0.0
     largest = float(units.max())
     if np.isnan(largest):  # ∞/∞: excused where the noise floor is infinite
         largest = float(np.where(tolerance == np.inf, 0.0, np.where(np.isnan(units), np.inf, units)).max())
     sums.units = max(sums.units, largest)
     sums.diff = max(sums.diff, float(top))
     sums.rel = max(sums.rel, float(np.divide(diff, size, out=np.zeros_like(diff), where=size > 0).max()))
-    exponent = np.frexp(np.maximum(size, SMALLEST_NORMAL[dtype]))[1]
-    sums.ulp = max(sums.ulp, float((diff / np.ldexp(EPS[dtype], exponent - 1)).max()))
+    sums.ulp = max(sums.ulp, float(ulps.max()))
     sums.bad += int(np.count_nonzero(diff > atol + rtol * size))
     # Not np.dot: its order of summation, and so its last bits, depend on the number of threads.
     sums.square += float(np.square(diff, out=diff).sum())
@@ -264,13 +313,13 @@ def worst(actual: Sequence[Any], expected: Sequence[Leaf]) -> tuple[int, tuple[i
     return None if best is None else best[1:]
 
 
-def constant_would_pass(leaf: Leaf, threshold: float) -> bool:
+def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
     """True if some constant output (zero among them) lies within ``threshold`` error units everywhere.
 
     The intervals y ± threshold·(ε|y| + δ + tiny) then have a common point. For complex results the squares
     within the discs are looked at: a True is certain, a False is up to a factor of √2.
     """
-    y, noise = leaf.reference, leaf.noise
+    y, noise = leaf.reference, None if op_class in WITHOUT_NOISE else leaf.noise
     if y is None or y.size == 0:
         return True
     inexact = is_inexact(leaf.dtype)

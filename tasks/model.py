@@ -31,8 +31,34 @@ class Status(str, enum.Enum):
         return self.value
 
 
-#: What can be checked of a case.
-CHECKS = ("forward",)
+#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that.
+CHECKS = ("forward", "backward", "double_backward")
+
+#: Where a sample's values come from: the op's own list, or generated (see `tasks.inputs`).
+DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
+
+
+class OpClass(str, enum.Enum):
+    """How the result of an op can be right; `tasks.classes` says which op is of which class, and why."""
+
+    EXACT = "exact"  # equal to the reference rounded to the output dtype
+    ELEMENTARY = "elementary"  # ulps of the result, whatever the conditioning
+    CONTRACTION = "contraction"  # this and the next four: error units
+    REDUCTION = "reduction"
+    NORMALISATION = "normalisation"
+    LINEAR_ALGEBRA = "linear algebra"
+    COMPOSITE = "composite"
+    CHOICE = "choice"  # by its definition: see `tasks.definitions`
+    RANDOM = "random"  # shape, dtype, range, moments
+    UNINITIALISED = "uninitialised"  # shape and dtype
+    DISCONTINUOUS = "discontinuous"  # equal, or within a jump that the noise floor shows
+
+    def __str__(self) -> str:
+        return self.value
+
+
+#: Classes whose inputs are taken as exactly given: the noise floor is not consulted.
+WITHOUT_NOISE = (OpClass.EXACT, OpClass.ELEMENTARY, OpClass.UNINITIALISED)
 
 #: Statuses that say the numbers of a backend were looked at (the denominator of the pass rate).
 JUDGED = (Status.PASS, Status.IMPRECISE, Status.WRONG, Status.ERROR, Status.CRASH, Status.TIMEOUT, Status.OOM)
@@ -58,16 +84,24 @@ class Vacuous(Exception):
     """There is nothing to compute or to compare in this case."""
 
 
+class Misbehaviour(Exception):
+    """The kernel broke a promise that no number shows; ``kind`` is the row's: "mutation", "aliasing", …"""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 class Invalid(Exception):
     """The case itself is bad: it cannot be made, widened to float64, or its reference raises."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """All samples of one (op, variant, dtype) of a catalog: what is prepared in one go.
+    """All samples of one (check, op, variant, dtype, distribution) of a catalog: what is prepared in one go.
 
     ``samples`` is the number asked for; the catalog may have fewer. ``op`` carries its catalog
-    ("torch:nn.functional.gelu").
+    ("torch:nn.functional.gelu"). ``check`` is one of CHECKS, ``distribution`` one of DISTRIBUTIONS.
     """
 
     op: str
@@ -75,6 +109,8 @@ class Group:
     dtype: str
     samples: int
     seed: int = 0
+    check: str = "forward"
+    distribution: str = "own"
 
     @property
     def catalog(self) -> str:
@@ -89,10 +125,11 @@ class Group:
         """Short name without the dtype: ``torch:std_mean.unbiased``."""
         return f"{self.op}.{self.variant}" if self.variant else self.op
 
-    def case_id(self, check: str, sample: int) -> str:
-        """Stable name of one case: check/op[.variant]/dtype/sample[@seed]."""
+    def case_id(self, sample: int) -> str:
+        """Stable name of one case: check/op[.variant]/dtype[/distribution]/sample[@seed]."""
         seed = f"@{self.seed}" if self.seed else ""
-        return f"{check}/{self.label}/{self.dtype}/{sample}{seed}"
+        source = "" if self.distribution == "own" else f"{self.distribution}/"
+        return f"{self.check}/{self.label}/{self.dtype}/{source}{sample}{seed}"
 
 
 @dataclass(frozen=True)
@@ -132,6 +169,11 @@ class Form:
     model: bytes | None = None
     #: Outputs that come as pairs of real numbers in a last axis of two: complex ones, in ONNX.
     paired: tuple[int, ...] = ()
+    #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``, by place among the tensors.
+    check: str = "forward"
+    wrt: tuple[int, ...] = ()
+    #: Arrays of `arrays` that are gradients of the outputs, given for a check other than "forward".
+    cotangents: tuple[int, ...] = ()
 
 
 @dataclass
@@ -156,6 +198,7 @@ class RuntimeInfo:
     device: str
     driver_version: str = ""
     compute_precision: str = ""  # "" = that of the dtype
+    precision_of: tuple[str, ...] = ()  # classes of ops it holds for; () = all
     details: dict[str, str] = field(default_factory=dict)
 
 
@@ -203,6 +246,13 @@ LARGEST: dict[str, float] = {
     "float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0, "float8_e5m2": 57344.0, "float8_e5m2fnuz": 57344.0,
     "float8_e8m0fnu": 2.0**127, "float4_e2m1fn": 6.0,
 }
+
+
+#: Every dtype by name. Exact by nature, then with a rounding error (tfloat32 is a compute precision only).
+DTYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "int2", "int4", "uint2", "uint4", "str",
+    *(name for name in EPS if name != "tfloat32"),
+)  # fmt: skip
 
 
 def is_complex(dtype: str) -> bool:

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 
 import tasks.catalogs as catalogs
 from tasks.catalogs.base import Failure, Sample
-from tasks.compare import constant_would_pass
-from tasks.model import Form, Group, Invalid, Leaf, Unsupported, Vacuous
+from tasks.compare import compare_oracles, constant_would_pass
+from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
 from tasks.pack import Pack, PackError, save
 from tasks.tree import NotEncodable, TensorSpec, encode, encode_tensor, tensor_specs
 
@@ -36,7 +36,8 @@ def default_cache() -> Path:
 def _sources() -> str:
     """Digest of the code that decides what a prepared case holds: a change of it makes new cases."""
     here = Path(__file__).parent
-    files = [here / "prepare.py", here / "compare.py", here / "pack.py", here / "tree.py", here / "torch_tree.py", here / "model.py"]
+    names = ("prepare", "compare", "pack", "tree", "torch_tree", "model", "classes", "definitions", "inputs", "gradients", "noise")
+    files = [path for name in names if (path := here / f"{name}.py").exists()]
     digest = hashlib.sha256()
     for path in [*files, *sorted((here / "catalogs").glob("*.py"))]:
         digest.update(path.read_bytes())
@@ -45,7 +46,8 @@ def _sources() -> str:
 
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
     """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`)."""
-    parts = [_sources(), _catalog_version(group.catalog), asdict(group), draws, np.__version__]
+    own = catalogs.get(group.catalog).group_version(group)
+    parts = [_sources(), _catalog_version(group.catalog), own, asdict(group), draws, np.__version__]
     if bad:
         parts.append({str(k): asdict(v) for k, v in bad.items()})
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
@@ -134,22 +136,31 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
             args, kwargs = [], {"$": "dict", "v": []}
             failure = failure or Failure("invalid", "store", "NotEncodable", str(error))
     specs = tensor_specs(args) + tensor_specs(kwargs)
-    expected = []
-    for leaf in sample.expected:
-        expected.append({
+
+    def leaf_record(leaf: Leaf) -> dict[str, Any]:
+        return {
             "dtype": leaf.dtype, "shape": list(leaf.shape),
             "reference": None if leaf.reference is None else add(leaf.reference),
             "noise": None if leaf.noise is None else add(leaf.noise),
             "rtol": leaf.rtol, "atol": leaf.atol,
-        })  # fmt: skip
+        }  # fmt: skip
+
+    judged = sample.derived if sample.definition else sample.expected
+    others = []
+    for oracle in sample.others:
+        found = compare_oracles(oracle.references, sample.expected, sample.op_class)
+        others.append({"name": oracle.name, "references": [add(a) for a in oracle.references], **found})
     if sample.model is not None:
         digest.update(sample.model)
     record = {
         "sample": sample.index, "args": args, "kwargs": kwargs, "base": base, "inputs": len(sample.arrays),
-        "expected": expected, "judge": sample.judge, "oracle": sample.oracle,
+        "expected": [leaf_record(leaf) for leaf in sample.expected], "oracle": sample.oracle,
+        "op_class": sample.op_class.value, "definition": sample.definition,
+        "derived": [leaf_record(leaf) for leaf in sample.derived], "others": others, "repeats": sample.repeats,
+        "wrt": list(sample.wrt), "cotangents": list(sample.cotangents),
         "digest": digest.hexdigest()[:16],
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
-        "weak": sample.judge != "numeric" or all(constant_would_pass(leaf, WEAK_THRESHOLD) for leaf in sample.expected),
+        "weak": all(constant_would_pass(leaf, WEAK_THRESHOLD, sample.op_class) for leaf in judged),
         "model": None if sample.model is None else add(np.frombuffer(sample.model, dtype=np.uint8)),
         "failure": None if failure is None else asdict(failure),
     }  # fmt: skip
@@ -211,18 +222,31 @@ class PreparedSample:
         base = self.record["base"]
         return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
 
+    @property
+    def op_class(self) -> OpClass:
+        return OpClass(self.record["op_class"])
+
     def expected(self) -> list[Leaf]:
-        pack, leaves = self.owner.pack, []
-        for e in self.record["expected"]:
-            leaves.append(
-                Leaf(
-                    e["dtype"], tuple(e["shape"]),
-                    None if e["reference"] is None else pack.array(e["reference"]),
-                    None if e["noise"] is None else pack.array(e["noise"]),
-                    e["rtol"], e["atol"],
-                )
-            )  # fmt: skip
-        return leaves
+        """What the outputs are to be."""
+        return [self._leaf(e) for e in self.record["expected"]]
+
+    def derived(self) -> list[Leaf]:
+        """What `tasks.definitions` is to make of the outputs, for a sample with a definition."""
+        return [self._leaf(e) for e in self.record["derived"]]
+
+    def _leaf(self, e: dict[str, Any]) -> Leaf:
+        pack = self.owner.pack
+        return Leaf(
+            e["dtype"], tuple(e["shape"]),
+            None if e["reference"] is None else pack.array(e["reference"]),
+            None if e["noise"] is None else pack.array(e["noise"]),
+            e["rtol"], e["atol"],
+        )  # fmt: skip
+
+    def other(self, number: int) -> list[Leaf]:
+        """The expected outputs by a further oracle, with the first one's noise floor."""
+        references = [self.owner.pack.array(i) for i in self.record["others"][number]["references"]]
+        return [replace(leaf, reference=y) for leaf, y in zip(self.expected(), references)]
 
     def form(self, kind: str, exported: Pack | None = None) -> Form:
         """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own.
@@ -233,11 +257,14 @@ class PreparedSample:
             raise Invalid(failure.error)
         group = self.owner.group
         catalog = catalogs.get(group.catalog)
-        form = Form(kind, group.op, group.dtype, self.inputs(), args=self.record["args"], kwargs=self.record["kwargs"])
+        form = Form(kind, group.op, group.dtype, self.inputs(), args=self.record["args"], kwargs=self.record["kwargs"],
+                    check=group.check, wrt=tuple(self.record["wrt"]), cotangents=tuple(self.record["cotangents"]))  # fmt: skip
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif kind in catalog.forms:
             form.call = catalog.call(group)
+        elif group.check != "forward":
+            raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         elif kind in catalog.exports and exported is not None:
             made = exported.header["samples"].get(str(self.index))
             if made is None or "error" in made:

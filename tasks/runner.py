@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend
-from tasks.compare import Metrics, compare
-from tasks.model import Fallback, Form, Invalid, Program, RuntimeInfo, Status, Unsupported, Vacuous
+from tasks.compare import Metrics, check_metadata, compare
+from tasks.model import (
+    WITHOUT_NOISE,
+    Fallback,
+    Form,
+    Invalid,
+    Misbehaviour,
+    OpClass,
+    Program,
+    RuntimeInfo,
+    Status,
+    Unsupported,
+    Vacuous,
+)
 from tasks.pack import Pack
 from tasks.prepare import PreparedGroup, PreparedSample
 from tasks.verdict import Policy, judge
@@ -168,7 +180,9 @@ class Runner:
                 return
 
     def _form(self, case: Case) -> Form:
-        own = case.sample.owner.group.catalog
+        own, check = case.sample.owner.group.catalog, case.sample.owner.group.check
+        if check not in self.backend.checks and not case.sample.failure:
+            raise Unsupported(f"{self.backend.name} does not run the {check} check")
         reason: Exception | None = None
         for kind in self.backend.forms:
             try:
@@ -178,35 +192,104 @@ class Runner:
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
     def _finish(self, case: Case, span: int) -> dict[str, Any]:
-        sample, metrics = case.sample, None
+        metrics: Metrics | None = None
         run_ms: float | None = None
-        actual: Any = None
+        outputs: list[list[Any]] = []
         if case.program is not None:
             case.stage = RUN
             self.progress(case.number, RUN, span)
             begin = time.perf_counter()
             try:
-                actual = list(case.program.run())
+                outputs.append(list(case.program.run()))
+                run_ms = (time.perf_counter() - begin) * 1e3
+                outputs += [list(case.program.run()) for _ in range(case.sample.record["repeats"] - 1)]
             except BaseException as error:
                 case.error = error
-            run_ms = (time.perf_counter() - begin) * 1e3
+                run_ms = run_ms or (time.perf_counter() - begin) * 1e3
         status, kind = Status.ERROR, ""
+        more: dict[str, Any] = {}
         if case.error is None:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
-                for i in case.form.paired if case.form else ():
-                    actual[i] = _unpaired(actual[i])
-                metrics = compare(actual, sample.expected(), sample.record["judge"], self.info.compute_precision)
-                oracle = sample.record["oracle"]
-                status, kind = judge(metrics, self.policy, sample.owner.group.dtype, oracle)
-                if oracle == "stored":
-                    metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
+                metrics, status, kind, more = self._judge(case, outputs)
                 if case.program is not None and case.program.fallback and status is not Status.VACUOUS:
                     status, kind = Status.FALLBACK, ""
             except Exception as error:
                 case.error = error
-        return self._row(case, metrics, status, kind, run_ms)
+        return self._row(case, metrics, status, kind, run_ms) | more
+
+    def _judge(self, case: Case, outputs: list[list[Any]]) -> tuple[Metrics, Status, str, dict[str, Any]]:
+        """(metrics, status, kind, further columns) of what the runs of a case returned."""
+        sample, group = case.sample, case.sample.owner.group
+        record, op_class = sample.record, sample.op_class
+        for actual in outputs:
+            for i in case.form.paired if case.form else ():
+                actual[i] = _unpaired(actual[i])
+        arrays = [[np.asarray(x) for x in actual] for actual in outputs]
+        precision = self.info.compute_precision
+        if self.info.precision_of and op_class not in self.info.precision_of:
+            precision = ""
+        metrics = self._measure(sample, arrays[0], precision)
+        self._repeated(sample, arrays, metrics)
+        oracle = record["oracle"]
+
+        def judged(metrics: Metrics) -> tuple[Status, str]:
+            return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle)
+
+        status, kind = judged(metrics)
+        more: dict[str, Any] = {"limit": self._limit(sample)}
+        if precision:
+            more["compute_precision"] = precision
+        for number, other in enumerate(record["others"]):
+            second = compare(arrays[0], sample.other(number), op_class, precision)
+            own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
+            more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
+            limit = more["limit"]
+            if limit is not None and other["units"] > limit and not metrics.kind:
+                # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
+                sides = [name for name, m in ((oracle, metrics), (other["name"], second)) if judged(m)[0] is Status.PASS]
+                more["error"] = (
+                    f"the oracles {oracle} and {other['name']} disagree ({other['units']:.3g} units; {other['detail']}); "
+                    f"this backend agrees with {' and '.join(sides) or 'neither'}"
+                )
+                return metrics, Status.INVALID, "oracle", more
+        if oracle == "stored" and op_class is not OpClass.EXACT:
+            metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
+        return metrics, status, kind, more
+
+    def _limit(self, sample: PreparedSample) -> float | None:
+        group = sample.owner.group
+        if self.policy.rule != "error_units" or sample.op_class is OpClass.UNINITIALISED:
+            return None
+        return self.policy.limit(group.label, sample.op_class.value, group.dtype).value
+
+    def _measure(self, sample: PreparedSample, actual: list[np.ndarray], precision: str) -> Metrics:
+        record, expected = sample.record, sample.expected()
+        if not record["definition"]:
+            return compare(actual, expected, sample.op_class, precision)
+        metrics = Metrics()
+        check_metadata(actual, expected, metrics)
+        if metrics.kind:
+            return metrics
+        from tasks import definitions
+
+        made = definitions.derive(record["definition"], record["args"], record["kwargs"], sample.inputs(), actual)
+        return compare(made, sample.derived(), sample.op_class, precision)
+
+    @staticmethod
+    def _repeated(sample: PreparedSample, arrays: list[list[np.ndarray]], metrics: Metrics) -> None:
+        """Results of one case that differ are a finding; for a random op, results that do not."""
+        if len(arrays) < 2 or metrics.kind:
+            return
+        same = all(
+            len(again) == len(arrays[0]) and all(a.tobytes() == b.tobytes() for a, b in zip(again, arrays[0]))
+            for again in arrays[1:]
+        )
+        if sample.op_class is OpClass.RANDOM and same:
+            metrics.kind, metrics.detail = "not random", f"{len(arrays)} runs gave the same bytes"
+        elif sample.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED) and not same:
+            metrics.kind, metrics.detail = "nondeterministic", f"{len(arrays)} runs on the same inputs gave different bytes"
 
     def _row(
         self, case: Case, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
@@ -215,6 +298,7 @@ class Runner:
         stage, error_type, text = "", "", ""
         if case.error is not None:
             status, stage, error_type, text = self._blame(case)
+            kind = case.error.kind if isinstance(case.error, Misbehaviour) else ""
         elif metrics is not None and metrics.kind:
             text = metrics.detail
         if case.program is not None:
@@ -227,7 +311,7 @@ class Runner:
         }  # fmt: skip
         if metrics is not None:
             row |= {
-                "max_diff": metrics.max_diff, "max_rel": metrics.max_rel, "max_ulp": metrics.max_ulp,
+                "nonfinite": metrics.nonfinite, "max_diff": metrics.max_diff, "max_rel": metrics.max_rel, "max_ulp": metrics.max_ulp,
                 "rmse": metrics.rmse, "error_units": metrics.error_units, "noise_floor": metrics.noise_floor,
                 "mismatched": metrics.mismatched, "numel": metrics.numel, "classic": metrics.classic,
             }  # fmt: skip
@@ -244,6 +328,8 @@ class Runner:
             failure = case.sample.failure
             assert failure is not None
             return Status(failure.status), failure.stage, failure.error_type, failure.error
+        if isinstance(error, Misbehaviour):
+            return Status.WRONG, stage, "", text
         if isinstance(error, Vacuous):
             return Status.VACUOUS, stage, "", text
         if isinstance(error, Unsupported):
@@ -265,7 +351,8 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that the prepared sample alone decides."""
     group, record = sample.owner.group, sample.record
     return {
-        "catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype,
+        "check": group.check, "distribution": group.distribution,
+        "catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype, "op_class": record["op_class"],
         "sample": record["sample"], "seed": group.seed, "digest": record["digest"], "shapes": record["shapes"],
         "weak": record["weak"], "oracle": record["oracle"], "prepare_ms": record["prepare_ms"],
     }  # fmt: skip

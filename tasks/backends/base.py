@@ -19,6 +19,8 @@ class Backend:
     device_vendor: str = ""
     forms: tuple[str, ...] = ()
     joint: bool = False
+    #: Checks of `tasks.model.CHECKS` that it can run.
+    checks: tuple[str, ...] = ("forward",)
     resource: str = "CPU"
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:

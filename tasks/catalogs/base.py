@@ -7,16 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import Group, Leaf
+from tasks.model import Group, Leaf, OpClass
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a catalog's list: an op (with its catalog's prefix), a variant and the dtypes it declares."""
+    """One line of a catalog's list: an op (with its catalog's prefix), a variant and the dtypes it declares.
+
+    checks, distributions: of `tasks.model.CHECKS` and `DISTRIBUTIONS`, those the catalog can prepare for it.
+    """
 
     op: str
     variant: str
     dtypes: tuple[str, ...]
+    checks: tuple[str, ...] = ("forward",)
+    distributions: tuple[str, ...] = ("own",)
 
 
 @dataclass(frozen=True)
@@ -30,13 +35,24 @@ class Failure:
 
 
 @dataclass
+class Oracle:
+    """A further computation of the expected outputs: one reference array per output, float64 where inexact."""
+
+    name: str
+    references: list[np.ndarray]
+
+
+@dataclass
 class Sample:
     """One sample as a catalog makes it.
 
     index: its place in the op's full list; args, kwargs: trees with `TensorSpec` where tensors stood;
     arrays: the tensors' storage, in the dtype under test; expected: one Leaf per output, flat;
-    judge: "numeric", "random" (shape, dtype, finite) or "metadata" (shape, dtype);
-    oracle: who computed the expected output; model: ONNX bytes where the catalog itself has them.
+    op_class: how it is judged; definition: of a result defined up to a choice, the name in `tasks.definitions`
+    that turns outputs into ``derived`` (what is compared; ``expected`` then gives shapes and dtypes alone);
+    oracle: who computed the expected output; others: further oracles of the same outputs, ``agrees`` filled in by
+    `tasks.prepare`; model: ONNX bytes where the catalog itself has them; repeats: how often a backend runs it
+    (results that differ are a finding); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``.
     """
 
     index: int
@@ -44,8 +60,14 @@ class Sample:
     kwargs: dict[str, Any] = field(default_factory=dict)
     arrays: list[np.ndarray] = field(default_factory=list)
     expected: list[Leaf] = field(default_factory=list)
-    judge: str = "numeric"
+    op_class: OpClass = OpClass.COMPOSITE
+    definition: str = ""
+    derived: list[Leaf] = field(default_factory=list)
     oracle: str = "float64"
+    others: list[Oracle] = field(default_factory=list)
+    repeats: int = 1
+    wrt: tuple[int, ...] = ()
+    cotangents: tuple[int, ...] = ()
     model: bytes | None = None
     failure: Failure | None = None
 
@@ -75,6 +97,10 @@ class Catalog:
         ``skip`` (counted from 0 in the order of yielding) a bare ``Sample(index)`` is yielded: making them is deadly.
         """
         raise NotImplementedError
+
+    def group_version(self, group: Group) -> str:
+        """What beyond `version` decides the bytes of a group's samples; part of the content key."""
+        return ""
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The op as a callable on tensors of the "torch" form (args and kwargs of a sample)."""

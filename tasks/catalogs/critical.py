@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import classes
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical_ops import OPS, Call, Op
 from tasks.model import EPS, Group, Leaf, np_dtype
@@ -82,7 +83,7 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
         return TensorSpec(id=len(arrays) - 1)
 
     args, kwargs = _mapped(stored, place)
-    return Sample(index, args, kwargs, arrays, [expected], judge="numeric", oracle="numpy-float64")
+    return Sample(index, args, kwargs, arrays, [expected], op_class=classes.of(group.op).op_class, oracle="numpy-float64")
 
 
 def _mapped(arguments: Call, function: Callable[[Any], Any]) -> Call:

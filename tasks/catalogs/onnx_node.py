@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks import classes
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
-from tasks.model import EPS, Group, Leaf, np_dtype, wide
+from tasks.model import EPS, Group, Leaf, OpClass, np_dtype, wide
 from tasks.pack import dtype_name
 from tasks.tree import TensorSpec
 
@@ -68,12 +69,12 @@ class OnnxNode(Catalog):
                 continue
             inputs, outputs = case.data_sets[index]
             try:
-                yield _sample(case, index, inputs, outputs)
+                yield _sample(group.op, case, index, inputs, outputs)
             except Exception as error:
                 yield Sample(index, failure=Failure("invalid", "sample", type(error).__name__, str(error)))
 
 
-def _sample(case: Any, index: int, inputs: list[Any], outputs: list[Any]) -> Sample:
+def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any]) -> Sample:
     model = case.model.SerializeToString(deterministic=True)
     if not case.model.graph.node:
         return Sample(index, model=model, failure=Failure("vacuous", "sample", "Vacuous", "the model has no node"))
@@ -86,8 +87,9 @@ def _sample(case: Any, index: int, inputs: list[Any], outputs: list[Any]) -> Sam
     args = tuple(_arg(x, arrays) for x in inputs)
     transform = any(node.op_type in _TRANSFORMS for node in case.model.graph.node)
     expected = [_leaf(x, case.rtol, case.atol, transform) for x in _flat(outputs)]
-    judge = "random" if _is_random(case.model.graph, dict(zip(names, inputs))) else "numeric"
-    return Sample(index, args, arrays=arrays, expected=expected, judge=judge, oracle="stored", model=model)
+    random = _is_random(case.model.graph, dict(zip(names, inputs)))
+    op_class = OpClass.RANDOM if random else classes.of(op).op_class
+    return Sample(index, args, arrays=arrays, expected=expected, op_class=op_class, oracle="stored", model=model)
 
 
 def _arg(value: Any, arrays: list[np.ndarray]) -> Any:

@@ -6,23 +6,19 @@ import platform
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-from tasks import torch_tree
+from tasks import classes, torch_tree
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
-from tasks.model import EPS, Group, Leaf, is_complex, is_inexact, np_dtype
+from tasks.model import EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
 CATALOG_VERSION = 1
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool")
-
-#: Results without defined values: only shape and dtype can be right.
-UNINITIALISED = frozenset(
-    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
-)
 
 
 class TorchOpInfo(Catalog):
@@ -111,17 +107,16 @@ class _Maker:
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
         self.op, self.dtype, self.draws = info.op, dtype, draws
-        self.judge = "numeric"
-        if is_random(info.op):
-            self.judge = "random"
-        if info.name in UNINITIALISED:
-            self.judge = "metadata"
+        self.name, self.variant = f"torch:{info.name}", info.variant_test_name
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
 
-        made = Sample(index, judge=self.judge, oracle="float64" if self.judge == "numeric" else "metadata")
         args, kwargs = (source.input, *source.args), source.kwargs
+        placement = classes.of(self.name, self.variant, kwargs)
+        op_class = OpClass.RANDOM if is_random(self.op) else placement.op_class
+        numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
+        made = Sample(index, op_class=op_class, oracle="float64" if numeric else "metadata")
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
             encoded_args, encoded_kwargs, arrays = torch_tree.encode_args(args, kwargs)
@@ -148,9 +143,11 @@ class _Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            noise = self._noise(args, kwargs, exact) if self.judge == "numeric" else [None] * len(exact)
+            moving = numeric and op_class not in WITHOUT_NOISE
+            noise = self._noise(args, kwargs, exact) if moving else [None] * len(exact)
         for i, (y, delta) in enumerate(zip(exact, noise)):
-            made.expected.append(self._leaf(y, own[i] if own is not None else None, delta))
+            leaf = self._leaf(y, own[i] if own is not None else None, delta)
+            made.expected.append(replace(leaf, reference=None) if op_class is OpClass.UNINITIALISED else leaf)
         return made
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
@@ -170,8 +167,6 @@ class _Maker:
         if dtype == "object":
             dtype = "str"
         shape = tuple(exact.shape) if isinstance(exact, torch.Tensor) else ()
-        if self.judge == "metadata":
-            return Leaf(dtype, shape, None)
         if is_inexact(dtype):
             array = array.astype(np.complex128 if is_complex(dtype) else np.float64)
         elif dtype != "str" and array.dtype.name != dtype:

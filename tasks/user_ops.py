@@ -1,0 +1,56 @@
+"""Your own kernels: `@op` marks a function as an op of the `user` catalog."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class UserOp:
+    """One op of the `user` catalog, as a config or `@op` declares it.
+
+    kernel: what is judged, called as ``kernel(**inputs, **kwargs)`` with tensors of ``framework``.
+    reference: the right result, a function of float64 NumPy arrays under the same names (integers and bools keep
+    their dtype), or the path of a script that speaks JSON (see `tasks.catalogs.user`).
+    dims: dimension name → candidate sizes; inputs: input name → list of dimension names or sizes, or a mapping with
+    "shape" and optionally "dtype" (default: the dtype under test), "low" and "high" (uniform values or integers).
+    dtypes: under test. op_class, definition: see `tasks.classes`. values: name of a distribution (`tasks.inputs`).
+    outputs: output dtypes where they are not the dtype under test.
+    tolerances: dtype → {"rtol", "atol"}, the classic tolerance of the op. invariants: names, or {name: argument}.
+    repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
+    aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated.
+    """
+
+    name: str
+    kernel: Callable[..., Any] | str
+    reference: Callable[..., Any] | str
+    inputs: Mapping[str, Any]
+    dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: Sequence[str] = ("float32",)
+    framework: str = "torch"
+    op_class: str = "composite"
+    definition: str = ""
+    values: str = "regular"
+    outputs: Sequence[str] = ()
+    tolerances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    invariants: Sequence[Any] = ()
+    repeats: int = 2
+    mutates: Sequence[str] = ()
+    aliases: bool = False
+    gradient: Sequence[str] = ()
+
+
+def op(*, reference: Callable[..., Any] | str, inputs: Mapping[str, Any], name: str = "", **settings: Any) -> Callable[..., Any]:
+    """Declare the decorated function as a kernel of the `user` catalog; see `UserOp` for the settings.
+
+    The function is returned as it was, with a list of its declarations in ``__farm_ops__``.
+    """
+
+    def declare(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        made = UserOp(name or kernel.__name__, kernel, reference, inputs, **settings)
+        kernel.__dict__.setdefault("__farm_ops__", []).append(made)
+        return kernel
+
+    return declare
