@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks import classes, torch_tree
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
-from tasks.model import EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
+from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
 CATALOG_VERSION = 1
 
@@ -143,8 +143,8 @@ class _Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            moving = numeric and op_class not in WITHOUT_NOISE
-            noise = self._noise(args, kwargs, exact) if moving else [None] * len(exact)
+            # Of exact and elementary ops as well: a device that declares a coarser precision rounds their inputs.
+            noise = self._noise(args, kwargs, exact) if numeric else [None] * len(exact)
         for i, (y, delta) in enumerate(zip(exact, noise)):
             leaf = self._leaf(y, own[i] if own is not None else None, delta)
             made.expected.append(replace(leaf, reference=None) if op_class is OpClass.UNINITIALISED else leaf)
