@@ -11,6 +11,7 @@ from farm.report.coverage import (
     FINDING_STATUSES,
     cell_matrix,
     coverage,
+    disagreements,
     distinct,
     findings,
     records,
@@ -19,7 +20,7 @@ from farm.report.coverage import (
     worst_matrix,
 )
 from farm.report.page import render
-from farm.report.words import DASH, backend_lines, headline, how_much, percent, plain, status_counts
+from farm.report.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_counts
 
 
 def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: str = "backend") -> dict[str, Path]:
@@ -38,6 +39,7 @@ def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: s
         "vendor_by_dtype": (vendor_by_dtype(rows), True),
         "status": (status_table(rows), True),
         "findings": (_harmless(findings(rows, limit=None)), False),
+        "oracles": (_harmless(disagreements(rows)), False),
     }
     if by != "backend":
         csv[f"coverage_by_{by}"] = (coverage(rows, by=by), True)
@@ -108,6 +110,20 @@ def markdown(rows: pd.DataFrame, run: Mapping[str, Any], limit: int = 50) -> str
             for line in records(found.head(limit))
         ],
     )
+    differ = disagreements(rows)
+    if len(differ):
+        text += [f"## Oracles disagree: {len(differ)} ops and dtypes, nobody is blamed", ""]
+        text += _table(
+            ["op", "dtype", "oracles", "apart", "result from the first", "from the second", "backends", "reproduce"],
+            [
+                [
+                    _code(f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]), _code(line["dtype"]),
+                    _code(f"{line['oracle']} and {line['second_oracle']}"), number(line["oracles_units"]), number(line["units"]),
+                    number(line["second_units"]), _code(line["backends"]), _code(line["reproduce"]),
+                ]
+                for line in records(differ.head(limit))
+            ],
+        )  # fmt: skip
     return "\n".join(text)
 
 
