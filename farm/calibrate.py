@@ -124,14 +124,14 @@ def limits(found: pd.DataFrame, findings: Sequence[Finding], reasons: Mapping[st
             f"largest within {units:.3g} ({name}){beyond}"
         )
         lines.append(Limit(text, today, units=one.limit, classes=(one.op_class,), dtypes=(one.dtype,)))
-    of_class = {(one.op_class, one.dtype): one.limit for one in findings}
+    of_class: dict[Any, float | None] = {(one.op_class, one.dtype): one.limit for one in findings}
     for glob, reason in reasons.items():
         own = found[[fnmatch.fnmatchcase(label, glob) for label in found["label"]]]
         for (op_class, dtype), some in own.groupby(["op_class", "dtype"], sort=True):
             units = float(some["error_units"].max())
             if units > (of_class.get((op_class, dtype)) or LEAST):
                 text = f"{reason}; {len(some)} cases on {made_with}, the largest {units:.3g}"
-                lines.append(Limit(text, today, units=power_of_two(MARGIN * units), ops=(glob,), dtypes=(dtype,)))
+                lines.append(Limit(text, today, units=power_of_two(MARGIN * units), ops=(glob,), dtypes=(str(dtype),)))
     return lines
 
 
