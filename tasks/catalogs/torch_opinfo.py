@@ -113,7 +113,7 @@ class _Maker:
         import torch
 
         args, kwargs = (source.input, *source.args), source.kwargs
-        placement = classes.of(self.name, self.variant, kwargs)
+        placement = classes.of(self.name, self.variant, kwargs, self.dtype)
         op_class = OpClass.RANDOM if is_random(self.op) else placement.op_class
         numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
         made = Sample(index, op_class=op_class, oracle="float64" if numeric else "metadata")
