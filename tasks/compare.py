@@ -37,9 +37,10 @@ class Metrics:
 
     kind: "" or why no number can be right: "structure" (count of outputs), "shape", "dtype", or what a kernel did
     ("mutation", "aliasing", "nondeterministic", …); detail: its text.
-    max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype at
-    the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for a misplaced NaN or Inf; mismatched:
-    elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among them; classic: mismatched == 0.
+    max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype (of a
+    coarser declared precision, if there is one) at the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for
+    a misplaced NaN or Inf; mismatched: elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among
+    them; classic: mismatched == 0.
     """
 
     kind: str = ""
@@ -74,7 +75,7 @@ def compare(
     op_class RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY do
     not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
     the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
-    precision ("" for none); ε is the coarser of the two, and the noise floor grows in proportion.
+    precision ("" for none); ε and the spacing are the coarser of the two, and the noise floor grows in proportion.
     """
     metrics = Metrics()
     arrays = [np.asarray(a) for a in actual]
