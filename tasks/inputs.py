@@ -173,16 +173,15 @@ def _integers(
     if theme in ("steps", "magnitudes"):
         bits = -(-int(high).bit_length() // (2 if mild else 1))
         powers = [2**k + d for k in range(bits) for d in (-1, 0, 1) if 2**k + d <= high]
-        pool = powers + ([] if low == 0 else [-p for p in powers])
-        return _cycled(np.array(sorted(set(pool)), dtype=_holder(dtype)), count, rng)
+        powers += [] if low == 0 else [-p for p in powers]
+        return _cycled(np.array(sorted(set(powers)), dtype=_holder(dtype)), count, rng)
     if theme == "offset" and not mild:
         return np.array(high, _holder(dtype)) - rng.integers(0, min(13, high), count).astype(_holder(dtype))
     if theme == "ties":
         return rng.choice(np.array([1, 2, 3] if low == 0 else [-2, 1, 3], dtype=_holder(dtype)), count)
     # Distinct where the dtype has so many; small enough that products of a few do not wrap in 32 bits.
     span = min(high, max(50, count))
-    pool = np.concatenate([np.arange(1, span + 1), -np.arange(1, min(-low, span) + 1)])
-    return _cycled(pool, count, rng)
+    return _cycled(np.concatenate([np.arange(1, span + 1), -np.arange(1, min(-low, span) + 1)]), count, rng)
 
 
 def _limits_of(dtype: str) -> tuple[int, int]:
