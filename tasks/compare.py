@@ -344,3 +344,30 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
         if is_complex(leaf.dtype):
             tolerance /= 2**0.5
         return all(bool((p - tolerance).max() <= (p + tolerance).min()) for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,)))
+
+
+def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+    """True if an output of nothing but zeros lies within ``threshold`` error units everywhere."""
+    y = leaf.reference
+    if y is None or y.size == 0:
+        return True
+    if leaf.dtype == "str":
+        return bool((y == "").all())
+    return common_constant([leaf, Leaf(leaf.dtype, (1,), np.zeros(1, y.dtype))], threshold, op_class)
+
+
+def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+    """True if one constant lies within ``threshold`` error units of every element of all ``leaves`` (of one dtype).
+
+    What is integer, or of a class without noise, is taken with the noise of its own leaf alone.
+    """
+    known = [leaf for leaf in leaves if leaf.reference is not None and leaf.reference.size]
+    if len({leaf.dtype for leaf in known}) != 1:
+        return not known
+    noisy = any(leaf.noise is not None for leaf in known)
+    y = np.concatenate([leaf.reference.reshape(-1) for leaf in known if leaf.reference is not None])
+    noise = None
+    if noisy:
+        noise = np.concatenate([np.zeros(leaf.reference.size) if leaf.noise is None else leaf.noise.reshape(-1)
+                                for leaf in known if leaf.reference is not None])  # fmt: skip
+    return constant_would_pass(Leaf(known[0].dtype, y.shape, y, noise), threshold, op_class)
