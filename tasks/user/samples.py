@@ -57,9 +57,11 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
         spec = given if isinstance(given, Mapping) else {"shape": given}
         dtype = spec.get("dtype") or group.dtype
         shape = shape_of(spec["shape"], dims)
-        if "low" in spec:
-            ends = [dims.get(spec[end], spec[end]) for end in ("low", "high")]
-            made[name] = _uniform(shape, dtype, ends[0], ends[1], g)
+        if "data" in spec:
+            made[name] = np.resize(np.asarray(spec["data"]), shape).astype(np_dtype(dtype))
+        elif "low" in spec:
+            low, high = (dims[end] if isinstance(end, str) else end for end in (spec["low"], spec["high"]))
+            made[name] = _uniform(shape, dtype, low, high, g)
         else:
             made[name] = _fill(shape, dtype, distribution, g)
     return made
@@ -69,7 +71,7 @@ def shape_of(shape: Any, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(dims[size] if isinstance(size, str) else size for size in shape)
 
 
-def _uniform(shape: tuple[int, ...], dtype: str, low: float, high: float, g: np.random.Generator) -> np.ndarray:
+def _uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.random.Generator) -> np.ndarray:
     if is_complex(dtype):
         return (g.uniform(low, high, shape) + 1j * g.uniform(low, high, shape)).astype(np_dtype(dtype))
     if is_inexact(dtype):

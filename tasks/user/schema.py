@@ -17,7 +17,7 @@ INVARIANTS = {
     "sums_to_one": "an axis (default: -1)", "sorted": "an axis (default: -1)", "bounded": "[low, high]",
 }  # fmt: skip
 #: Keys of an input that is given as a mapping.
-INPUT_KEYS = ("shape", "dtype", "low", "high")
+INPUT_KEYS = ("shape", "dtype", "low", "high", "data")
 OUTPUT_KEYS = ("dtype", "shape")
 
 #: A key, as the path to it, and what is wrong there.
@@ -116,6 +116,8 @@ def _inputs(op: UserOp) -> Iterator[Mistake]:
         if "dtype" in given:
             yield from _dtype(given["dtype"], (*key, "dtype"))
         yield from _bounds(op, given, key)
+        if "data" in given:
+            yield from _data(given, key)
 
 
 def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
@@ -129,6 +131,14 @@ def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Itera
         yield key, "low and high go together"
     elif all(_finite(given.get(end)) for end in ("low", "high")) and given["low"] >= given["high"]:
         yield (*key, "low"), f"{given['low']!r} is not below high, {given['high']!r}"
+
+
+def _data(given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
+    values = given["data"]
+    if not isinstance(values, Sequence) or not values or not all(isinstance(x, (bool, int, float, complex)) for x in values):
+        yield (*key, "data"), "the values as a flat list of numbers, e.g. [0.5, -1.0]"
+    if "low" in given:
+        yield (*key, "data"), "goes without low and high"
 
 
 def _finite(value: Any) -> bool:
