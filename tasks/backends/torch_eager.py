@@ -83,12 +83,14 @@ class TorchEager(Backend):
     def build(self, form: Form) -> Program:
         import torch
 
-        args, kwargs = self.arguments(form)
+        ready = [self.arguments(form)]
         call = form.call
         assert call is not None
         program = Program(run=lambda: [], placement=self.target, flags=self.flags)
 
         def run() -> Sequence[Any]:
+            # A kernel that writes to its inputs must not spoil its next run.
+            args, kwargs = ready.pop() if ready else self.arguments(form)
             with torch.no_grad():
                 out = list(torch_tree.leaves(call(*args, **kwargs)))
             if self.target != "cpu":
