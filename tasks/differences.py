@@ -50,7 +50,7 @@ class Along:
         self.function, self.inputs, self.cotangents, self.direction = function, inputs, cotangents, direction
 
     def at(self, t: float) -> Arrays:
-        return self.function([x + t * d for x, d in zip(self.inputs, self.direction)])
+        return self.function([np.asarray(x + t * d) for x, d in zip(self.inputs, self.direction)])
 
     def weight(self, outputs: Arrays) -> float:
         """Σ |cotangent|·|output|: what roundoff is relative to."""

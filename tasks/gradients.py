@@ -1,6 +1,7 @@
 """The backward checks: gradients by torch's autograd, and by finite differences beside them."""
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,18 +84,20 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
 
 
 def backward(
-    check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int], cotangents: Sequence[Any]
-) -> list[Any]:
+    check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int], cotangents: Sequence[Any],
+    saved: Callable[[Any], Any] | None = None,
+) -> list[Any]:  # fmt: skip
     """What a check other than "forward" computes: tensors, zeros where nothing depends on an input.
 
     "backward": the gradient of Σ Re⟨cotangent, output⟩ with respect to each tensor at the places ``wrt``.
     "double_backward": with one further cotangent per gradient, the gradient of Σ Re⟨cotangent, gradient⟩ with respect
     to the same tensors and then to the cotangents of the outputs. A cotangent of None leaves its output (or gradient)
-    out. Nothing given is written to.
+    out. Nothing given is written to. saved: applied to every tensor that the forward pass keeps for the backward one.
     """
     import torch
 
-    with torch.enable_grad():
+    keep = torch.autograd.graph.saved_tensors_hooks(saved, lambda x: x) if saved else contextlib.nullcontext()
+    with torch.enable_grad(), keep:
         places = tensors(args, kwargs)
         inputs = [places[i].detach().requires_grad_() for i in wrt]
         args, kwargs = with_inputs(args, kwargs, wrt, inputs)

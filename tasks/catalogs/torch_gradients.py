@@ -1,6 +1,7 @@
 """Samples of the torch catalog for the backward checks: cotangents, float64 gradients, their noise floor, differences."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,8 +9,8 @@ import numpy as np
 
 from tasks import classes, gradients, torch_tree
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch_opinfo import PROCESS, Maker, clone, is_random, process_name, replaced, widen
-from tasks.model import Group, Leaf, OpClass, is_complex, is_inexact
+from tasks.catalogs.torch_opinfo import PROCESS, Maker, clone, is_random, jittered, process_name, replaced, widen
+from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact
 
 
 class GradientMaker(Maker):
@@ -21,6 +22,8 @@ class GradientMaker(Maker):
     def __init__(self, info: Any, group: Group, draws: int, call: Callable[..., Any]) -> None:
         super().__init__(info, group.dtype, draws)
         self.group, self.call, self.random = group, call, is_random(info.op)
+        self.wrt: tuple[int, ...] = ()
+        self.draw = 0
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -57,6 +60,18 @@ class GradientMaker(Maker):
         finally:
             torch.set_default_dtype(torch.float32)
 
+    def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+        """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents.
+
+        Where they are moved for the noise floor, so is what the forward pass keeps for the backward one: it is
+        rounded to the dtype under test, however exactly the inputs are given.
+        """
+        saved = None
+        if change is not widen:
+            self.draw += 1
+            saved = functools.partial(jittered, eps=EPS.get(self.dtype, EPS["float32"]), draw=self.draw)
+        return gradients.backward(self.group.check, self.call, *replaced(args[:2], change), self.wrt, replaced(args[2], change), saved)
+
     def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
         return gradients.outputs_of(self.group.check, self.call, replaced(args, change), replaced(kwargs, change), wrt)
 
@@ -88,7 +103,7 @@ class GradientMaker(Maker):
         numbers = iter(range(base, len(made.arrays)))
         made.cotangents = tuple(-1 if y is None else next(numbers) for y in wide)
         passed = [None if i < 0 else torch_tree.from_numpy(made.arrays[i]) for i in made.cotangents]
-        self.op = lambda *call: gradients.backward(self.group.check, self.call, call[0], call[1], made.wrt, call[2])
+        self.wrt, self.draw = made.wrt, 0
         exact = self._run((args, kwargs, passed), {}, widen)
         numeric = made.op_class is not OpClass.RANDOM
         noise = self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact]) if numeric else [None] * len(exact)
