@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import types
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks import classes, torch_tree
+from tasks import classes, definitions, torch_tree
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
 from tasks.model import EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
@@ -39,7 +40,7 @@ class TorchOpInfo(Catalog):
         return sorted(found, key=lambda e: (e.op, e.variant))
 
     def call(self, group: Group) -> Callable[..., Any]:
-        return _op_db()[group.op_name, group.variant].op
+        return unseeded(_op_db()[group.op_name, group.variant].op)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         import torch
@@ -102,11 +103,24 @@ def is_random(op: Callable[..., Any]) -> bool:
     return code is not None and "wrapper_set_seed" in code.co_names
 
 
+def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The op without that wrapper, which makes every call return the same numbers; any other op as it is."""
+    if not is_random(op):
+        return op
+    names = op.__globals__ | {"wrapper_set_seed": lambda drawn, *args, **kwargs: drawn(*args, **kwargs)}
+    return types.FunctionType(op.__code__, names, op.__name__, op.__defaults__, op.__closure__)
+
+
+#: Draws of a random op's reference: enough that a range seldom lacks a value that occurs.
+_RANDOM_DRAWS = 64
+
+
 class _Maker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
-        self.op, self.dtype, self.draws = info.op, dtype, draws
+        self.op, self.dtype, self.draws = unseeded(info.op), dtype, draws
+        self.seeded = is_random(info.op)
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
 
     def make(self, index: int, source: Any) -> Sample:
@@ -114,8 +128,14 @@ class _Maker:
 
         args, kwargs = (source.input, *source.args), source.kwargs
         placement = classes.of(self.name, self.variant, kwargs, self.dtype)
-        op_class = OpClass.RANDOM if is_random(self.op) else placement.op_class
+        op_class = placement.op_class
+        random: list[list[np.ndarray]] = []
+        if self.seeded and op_class is not OpClass.UNINITIALISED:
+            random = self._random(args, kwargs)
+            # Drawn or not is a matter of the arguments: dropout with p=0 draws nothing.
+            op_class = OpClass.RANDOM if random else OpClass.COMPOSITE if op_class is OpClass.RANDOM else op_class
         numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
+        widen = _clone if placement.own_dtype else _widen
         made = Sample(index, op_class=op_class, oracle="float64" if numeric else "metadata")
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
@@ -130,7 +150,7 @@ class _Maker:
             try:
                 torch.set_default_dtype(torch.float64)
                 try:
-                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, _widen))]
+                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, widen))]
                 finally:
                     torch.set_default_dtype(torch.float32)
             except Exception as error:
@@ -143,12 +163,54 @@ class _Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            moving = numeric and op_class not in WITHOUT_NOISE
-            noise = self._noise(args, kwargs, exact) if moving else [None] * len(exact)
+            moving = numeric and op_class not in WITHOUT_NOISE and not placement.definition
+            # A step stands still in most draws: to be found, an edge needs more of them.
+            draws = self.draws * (8 if op_class is OpClass.DISCONTINUOUS else 1)
+            noise = self._noise(args, kwargs, exact, draws) if moving else [None] * len(exact)
+            if placement.constants:
+                noise = [_of_constants(y, self.dtype) for y in exact]
         for i, (y, delta) in enumerate(zip(exact, noise)):
             leaf = self._leaf(y, own[i] if own is not None else None, delta)
             made.expected.append(replace(leaf, reference=None) if op_class is OpClass.UNINITIALISED else leaf)
+        try:
+            self._define(made, placement.definition, random)
+        except Exception as error:
+            made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
         return made
+
+    def _define(self, made: Sample, definition: str, random: list[list[np.ndarray]]) -> None:
+        """Say by which definition the sample is judged, if by one, and what that is to give."""
+        if made.op_class is OpClass.CHOICE:
+            references = [leaf.reference for leaf in made.expected if leaf.reference is not None]
+            made.definition = definition
+            made.derived = definitions.expected(definition, made.args, made.kwargs, made.arrays, references, self.dtype)
+        elif made.op_class is OpClass.RANDOM and random and all(np.isfinite(y).all() for draw in random for y in draw):
+            name = definition or "moments"
+            found = [definitions.derive(name, made.args, made.kwargs, made.arrays, draw) for draw in random]
+            if not found[0]:
+                return  # so few elements that any could be chance
+            made.definition, made.oracle, made.derived = name, "float64", definitions.moments(found, self.dtype)
+            made.repeats = 2 if len({b"".join(y.tobytes() for y in draw) for draw in random}) == len(random) else 1
+
+    def _random(self, args: Any, kwargs: Any) -> list[list[np.ndarray]]:
+        """Outputs of many float64 runs with different seeds; none at all if the first few are the same."""
+        import torch
+
+        found: list[list[np.ndarray]] = []
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                for seed in range(_RANDOM_DRAWS):
+                    torch.manual_seed(seed)
+                    drawn = torch_tree.leaves(self._run(args, kwargs, _widen))
+                    found.append([torch_tree.output(torch_tree.dense(x)).copy() for x in drawn])
+                    if seed == 7 and len({b"".join(y.tobytes() for y in draw) for draw in found}) == 1:
+                        return []
+        except Exception:
+            return []
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return found
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         return self.op(*_map(args, change), **_map(kwargs, change))
@@ -173,7 +235,7 @@ class _Maker:
             array = array.astype(np_dtype(dtype))
         return Leaf(dtype, shape, array, None if delta is None else torch_tree.to_numpy(delta))
 
-    def _noise(self, args: Any, kwargs: Any, exact: list[Any]) -> list[Any]:
+    def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: int) -> list[Any]:
         """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere."""
         import torch
 
@@ -182,7 +244,7 @@ class _Maker:
         total: list[Any] = [None] * len(exact)
         torch.set_default_dtype(torch.float64)
         try:
-            for draw in range(self.draws):
+            for draw in range(draws):
                 count = [0]
 
                 def move(x: Any, draw: int = draw, count: list[int] = count) -> Any:
@@ -220,6 +282,15 @@ class _Maker:
         finally:
             torch.set_default_dtype(torch.float32)
         return [t if t is None or bool(t.any()) else None for t in total]
+
+
+def _of_constants(y: Any, dtype: str) -> Any:
+    """The noise floor of an output whose rounding errors come from numbers inside the op: ε of the largest element."""
+    import torch
+
+    if not isinstance(y, torch.Tensor) or not y.is_floating_point() or not y.numel():
+        return None
+    return torch.full(y.shape, EPS.get(dtype, EPS["float32"]) * y.abs().max().item(), dtype=torch.float64)
 
 
 def _map(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -266,7 +337,7 @@ def _factors(eps: float, draw: int) -> Any:
     """
     import torch
 
-    signs = np.random.Generator(np.random.PCG64([20, draw % 2])).integers(0, 2, _TABLE) * 2 - 1
+    signs = np.random.Generator(np.random.PCG64([20, draw // 4 * 2 + draw % 2])).integers(0, 2, _TABLE) * 2 - 1
     sizes = np.random.Generator(np.random.PCG64([21, draw])).uniform(0.5, 1.0, _TABLE)
     return torch.from_numpy(1.0 + eps * (signs if draw % 4 < 2 else -signs) * sizes)
 
