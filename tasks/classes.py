@@ -13,8 +13,8 @@ from tasks.model import OpClass, is_complex
 class Placement:
     """How an op is judged. definition: of a CHOICE, the name in `tasks.definitions`; why: the reason.
 
-    unless: keyword arguments ("alpha", or with a value "mode=nearest") in whose presence the op is something else:
-    ``instead``. of_complex: its class for complex numbers, where that is another one. own_dtype: the reference is
+    unless: arguments ("alpha", or with a value "mode=nearest", a positional one "3=True", counted from 0) in whose
+    presence the op is something else: ``instead``. of_complex: its class for complex numbers, where that is another one. own_dtype: the reference is
     computed in the dtype under test, not a wider one. constants: what is rounded is not an input but numbers inside,
     so the noise floor is ε of the largest output.
     """
@@ -36,7 +36,7 @@ UNPLACED = Placement(OpClass.COMPOSITE, "not placed: judged by the conditioning 
 def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] = (), dtype: str = "") -> Placement:
     """The placement of an op ("torch:nn.functional.gelu") or of one variant of it, for inputs of ``dtype``.
 
-    ``kwargs``: the keyword arguments of a sample that differ from their defaults, or their names.
+    ``kwargs``: the arguments of a sample that differ from their defaults, by name or place, or their names alone.
     """
     found = _table().get(f"{op}.{variant}") or _table().get(op) or UNPLACED
     given = {str(name) for name in kwargs}
@@ -140,7 +140,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                  " unsafe_chunk unsafe_split unsqueeze unsqueeze_copy view view_as view_as_complex view_as_real view_copy"
                  " vsplit vstack where zero_ zeros zeros_like _chunk_cat _unsafe_masked_index"),
         (Placement(_EXACT, "copies rows; with max_norm it scales them first", unless=("max_norm",)), "nn.functional.embedding"),
-        (Placement(_EXACT, "copies; with accumulate it adds", unless=("accumulate=True",)), "index_put put"),
+        (Placement(_EXACT, "copies; with accumulate it adds", unless=("accumulate=True", "3=True")), "index_put put"),
         (Placement(_EXACT, "copies; with reduce it adds or multiplies", unless=("reduce",)), "scatter"),
         (_SELECTS, "all allclose amax amin aminmax any bucketize clamp clamp_max clamp_min count_nonzero eq equal fmax fmin ge"
                    " gt heaviside index_reduce.amax index_reduce.amin isfinite isin isinf isnan isneginf isposinf isreal le"
@@ -225,7 +225,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
          " signal.windows.hann signal.windows.kaiser signal.windows.nuttall"),
         (replace(_COMPOSES, why="counts that step where an element meets an edge; with weights or density, sums"),
          "histogram histogramdd"),
-        (_COMPOSES, "_upsample_bilinear2d_aa addcdiv addcmul diff gradient grid_sampler_2d grid_sampler_3d lerp"
+        (_COMPOSES, "_upsample_bilinear2d_aa addcdiv addcmul diff gradient lerp"
                     " linalg.vander logspace logspace.tensor_overload nanquantile"
                     " native_dropout_backward max_pool2d_with_indices_backward nn.functional.interpolate.bicubic"
                     " nn.functional.interpolate.bilinear nn.functional.interpolate.linear nn.functional.interpolate.trilinear"
@@ -241,6 +241,8 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                  " round.decimals_neg_3"),
         (replace(_COMPOSES, why="weights computed from the grid; nearest sampling steps", unless=("mode=nearest",),
                  instead=OpClass.DISCONTINUOUS), "nn.functional.grid_sample"),
+        (replace(_COMPOSES, why="weights computed from the grid; nearest sampling (1) steps", unless=("2=1",),
+                 instead=OpClass.DISCONTINUOUS), "grid_sampler_2d grid_sampler_3d"),
         (_by("sort", "equal elements may be sorted in any order"), "sort"),
         (_by("argsort", "equal elements may be sorted in any order"), "argsort"),
         (_by("topk", "which of equal elements are taken, and their order, is open"), "topk"),

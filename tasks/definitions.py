@@ -53,16 +53,16 @@ def moments(draws: Sequence[Sequence[np.ndarray]], dtype: str) -> list[Leaf]:
 
     Mean and standard deviation: noise is their standard deviation over the draws, so that error units count
     standard deviations. Smallest and largest: the noise is such that `RANGE_UNITS` units reach from the middle of what
-    the draws had to its ends and `BEYOND` standard deviations further. No noise is below ε of the largest value.
+    the draws had to its ends and `BEYOND` standard deviations further. No noise is below 4 ε of the largest value.
     """
     eps, leaves = EPS.get(dtype, EPS["float32"]), []
     for statistic in zip(*draws):
         seen = np.stack(statistic)  # (draws, 4): mean, standard deviation, smallest, largest
-        rounding = eps * np.abs(seen[:, 2:]).max()
+        rounding = 4 * eps * np.abs(seen[:, 2:]).max()
         spread = seen.std(axis=0, ddof=1)
         low, high = seen.min(axis=0), seen.max(axis=0)
         middle = np.concatenate([seen[:, :2].mean(axis=0), np.full(2, (low[2] + high[3]) / 2)])
-        reach = (high[3] - low[2]) / 2 + BEYOND * spread[2:] + rounding
+        reach = (high[3] - low[2]) / 2 + BEYOND * spread[2:] + RANGE_UNITS * rounding
         noise = np.concatenate([np.maximum(spread[:2], rounding), reach / RANGE_UNITS])
         leaves.append(Leaf("float64", (4,), middle, noise))
     return leaves

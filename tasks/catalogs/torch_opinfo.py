@@ -127,7 +127,7 @@ class _Maker:
         import torch
 
         args, kwargs = (source.input, *source.args), source.kwargs
-        placement = classes.of(self.name, self.variant, kwargs, self.dtype)
+        placement = classes.of(self.name, self.variant, {**dict(enumerate(args)), **kwargs}, self.dtype)
         op_class = placement.op_class
         random: list[list[np.ndarray]] = []
         if self.seeded and op_class is not OpClass.UNINITIALISED:
