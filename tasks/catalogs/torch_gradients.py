@@ -106,7 +106,7 @@ class GradientMaker(Maker):
         self.wrt, self.draw = made.wrt, 0
         exact = self._run((args, kwargs, passed), {}, widen)
         numeric = made.op_class is not OpClass.RANDOM
-        noise = self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact]) if numeric else [None] * len(exact)
+        noise = self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact], range(self.draws)) if numeric else [None] * len(exact)
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         for x, g, delta in zip(sources, exact, noise):
