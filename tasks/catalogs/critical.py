@@ -8,11 +8,7 @@ from typing import Any
 
 import numpy as np
 
-<<<<<<< HEAD
-from tasks import classes, inputs
-=======
-from tasks import classes, noise
->>>>>>> main
+from tasks import classes, inputs, noise
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical_ops import OPS, Call, Op
 from tasks.model import EPS, Group, Leaf, OpClass, np_dtype

@@ -84,6 +84,9 @@ def samples(
     own: the op's own samples; call: the op, asked for the sizes of its outputs; skip: places, counted from ``first``,
     whose sample is yielded bare. A single vacuous sample says why where nothing is accepted.
     """
+    if group.check != "forward" and group.distribution != "regular":
+        yield Sample(-1, failure=Failure("vacuous", "sample", "", "gradients are checked on own and regular values"))
+        return
     found = _Templates(group, own)
     for index in range(min(CANDIDATES * group.samples, MOST)):
         if index + first in skip:
@@ -246,7 +249,7 @@ class _Candidate:
         self.rng = np.random.default_rng(self.seed)
         self.plan = PLANS[self.index % len(PLANS)]
         self.theme = inputs.theme_of(group.distribution, self.index)
-        self.op_class = classes.of(group.op, group.variant, self.template.kwargs).op_class
+        self.op_class = classes.of(group.op, group.variant, self.template.kwargs, group.dtype).op_class
         self.factorises = _factorises(group.op, group.variant)
         self.tensors = _tensors(self.template)
         dtype = getattr(torch, group.dtype)
@@ -350,7 +353,8 @@ class _Candidate:
                     return self._other(x, shapes[path])
                 quiet = planted not in (None, path)
                 theme, distribution = ("regular", "regular") if quiet else (self.theme, self.group.distribution)
-                return self._laid_out(self._filled(path, x, shapes[path], distribution, theme), path)
+                made = self._laid_out(self._filled(path, x, shapes[path], distribution, theme), path)
+                return made.requires_grad_(x.requires_grad) if x.requires_grad else made
             return listed.get(x, x) if type(x) is int and str(path[-1]).startswith(IN_LIST) else x
 
         return _rebuilt(self.template, replaced)
@@ -499,6 +503,7 @@ def _rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
         return change(path, value)
 
     return SimpleNamespace(
+        output_process_fn_grad=getattr(source, "output_process_fn_grad", None),  # for the checks of gradients
         input=walk(source.input, (0,)),
         args=tuple(walk(x, (i + 1,)) for i, x in enumerate(source.args)),
         kwargs={k: walk(x, (k,)) for k, x in source.kwargs.items()},
