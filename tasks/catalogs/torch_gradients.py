@@ -96,7 +96,6 @@ class GradientMaker(Maker):
 
     def _filled(self, made: Sample, args: Any, kwargs: Any, wide: list[Any], given: list[np.ndarray]) -> Sample:
         """``made`` with its cotangents, expected gradients and second oracle."""
-        import torch
 
         base = len(made.arrays)
         made.arrays += given
