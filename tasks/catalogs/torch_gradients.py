@@ -3,14 +3,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks import classes, gradients, torch_tree
+from tasks import classes, differences, gradients, torch_tree
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch_opinfo import PROCESS, Maker, clone, is_random, jittered, process_name, replaced, widen
 from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact
+from tasks.tree import decode
+
+if TYPE_CHECKING:
+    from tasks.prepare import PreparedSample
 
 
 #: Ops whose gradient is not the derivative of what they compute, and why: finite differences have nothing to say.
@@ -141,3 +145,32 @@ class GradientMaker(Maker):
             self.group.check, self.call, replaced(args, widen), replaced(kwargs, widen), made.wrt, replaced(passed, widen)
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+
+
+def curve(sample: PreparedSample, steps: np.ndarray) -> np.ndarray | None:
+    """Relative errors of central differences along a random direction against the stored gradient, one per step.
+
+    None where there is nothing to relate to: the gradient along the direction is zero or not finite. An error of
+    nothing is shown as 1e-17.
+    """
+    import torch
+
+    form = sample.form("torch")
+    assert form.call is not None
+    leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+    args, kwargs = (replaced(decode(node, leaf), widen) for node in (form.args, form.kwargs))
+    given = [None if i < 0 else widen(torch_tree.from_numpy(form.arrays[i].copy())) for i in form.cotangents]
+    problem = gradients.problem(form.check, form.call, args, kwargs, form.wrt, given)
+    if not any(x.size for x in problem.inputs):
+        return None
+    direction = differences.directions(problem.inputs, 1)[0]
+    exact = differences.project([e.reference for e in sample.expected() if e.reference is not None], direction)
+    if exact == 0 or not np.isfinite(exact):
+        return None
+    line = differences.Along(problem.function, problem.inputs, problem.cotangents, direction)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with np.errstate(all="ignore"):
+            return np.maximum(np.abs(np.array([line.central(float(h)) for h in steps]) - exact) / abs(exact), 1e-17)
+    finally:
+        torch.set_default_dtype(torch.float32)
