@@ -26,6 +26,7 @@ from rich.console import Console
 from farm import config as configs
 from farm import lake as lakes
 from farm import matrix as matrices
+from farm import user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher
@@ -95,6 +96,10 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         args.ops = _split(args.ops)
     if not args.dry_run:
         lakes.check_writable(lake)
+    try:
+        user.announce(config)
+    except ValueError as error:
+        raise ConfigError(f"{args.config}: catalogs: {error}") from None
     cache = default_cache()
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -106,7 +111,7 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
     matrix: matrices.Matrix | None
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
         names = list(dict.fromkeys(c.name for c in config.catalogs))
-        listing = {name: background.submit(list_catalog, name, cache, args.inline) for name in names}
+        listing = {name: background.submit(list_catalog, name, cache, args.inline, args.config) for name in names}
         here = background.submit(probe, specs) if args.inline or not args.address else None
         background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
         if all(is_listed(name, cache) for name in names):
@@ -245,7 +250,7 @@ def _list_path(name: str, cache: Path) -> Path:
     """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
     catalog = catalogs.get(name)
     try:
-        version = catalog.version()
+        version = catalog.list_version()
     except metadata.PackageNotFoundError as error:
         raise ConfigError(f"catalog {name}: the package {error.name} is not installed") from None
     source = Path(sys.modules[type(catalog).__module__].__file__ or "").read_bytes()
@@ -253,8 +258,11 @@ def _list_path(name: str, cache: Path) -> Path:
     return cache / "lists" / f"{name}-{tag}.json"
 
 
-def list_catalog(name: str, cache: Path, inline: bool = False) -> list[Entry]:
-    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process)."""
+def list_catalog(name: str, cache: Path, inline: bool = False, config: str | None = None) -> list[Entry]:
+    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process).
+
+    ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError.
+    """
     path = _list_path(name, cache)
     try:
         listed = json.loads(path.read_text())
@@ -264,6 +272,10 @@ def list_catalog(name: str, cache: Path, inline: bool = False) -> list[Entry]:
         child.close()
         if isinstance(answer, Death):
             raise ConfigError(f"catalog {name} cannot be listed: {answer.text}") from None
+        if "error" in answer:
+            key = tuple(answer["key"])
+            where = f"{configs.place(config, key)}: " if config and key else ""
+            raise ConfigError(f"{where}{'.'.join(map(str, key)) or f'catalog {name}'}: {answer['error']}") from None
         listed = answer["entries"]
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")

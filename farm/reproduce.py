@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm import matrix as matrices
 from farm import reproduce_script as scripts
+from farm import user
 from farm.child_process import Limits, child_env
 from farm.config import CatalogConfig, Config
 from farm.supervisor import Job, close_children, run_job
@@ -224,6 +225,7 @@ def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
         config = Config(**record["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise ReproduceError(f"the record of run {key.run_id} holds no config of this version: {error}") from None
+    user.announce(config)
     name = backend or key.backend
     spec = _spec(name, config)
     stored = next((r for r in rows if r["backend"] == name), None)

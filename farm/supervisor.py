@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.lake import SCHEMA, to_batch
+from farm import user
 from tasks import verdict
 from tasks.model import Group, Status
 from tasks.prepare import PreparedGroup
@@ -46,7 +47,7 @@ class Job:
     policy: dict[str, Any] = field(default_factory=dict)
     run_id: str = ""
     ship: bool = False
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=user.carried)
 
 
 #: Children of this process by what they serve. A worker process runs one task at a time, so it needs no lock.
@@ -57,7 +58,7 @@ GetChild = Callable[[Job], "tuple[ChildProcess, dict[str, Any]] | Death"]
 
 def _key(job: Job) -> tuple[Any, ...]:
     visible = tuple(os.environ.get(v, "") for v in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR"))
-    return (job.kind if job.backend is None else str(sorted(job.backend.items())), str(job.policy), job.limits, visible)
+    return (job.kind if job.backend is None else str(sorted(job.backend.items())), str(job.policy), job.limits, str(job.env), visible)
 
 
 def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:

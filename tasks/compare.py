@@ -150,15 +150,20 @@ def compare_oracles(references: Sequence[np.ndarray], expected: Sequence[Leaf], 
     return {"units": float(units), "detail": f"{sums.diff:.3g} apart"}
 
 
+def classic_tolerance(dtype: str) -> tuple[float, float]:
+    """(rtol, atol) of a dtype where the case brings none.
+
+    Low-bit floats are compared like integers but with their spacing, integers exactly.
+    """
+    return CLASSIC.get(dtype, (EPS.get(dtype, 0.0), 0.0))
+
+
 def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _Sums) -> None:
     reference = leaf.reference
     assert reference is not None
     dtype = leaf.dtype
-    rtol, atol = CLASSIC.get(dtype, (0.0, 0.0))
-    if not is_inexact(dtype) or dtype not in CLASSIC:
-        # Low-bit floats are compared like integers but with their spacing, integers exactly.
-        rtol = EPS.get(dtype, 0.0)
-    rtol, atol = max(rtol, leaf.rtol or 0.0), max(atol, leaf.atol or 0.0)
+    rtol, atol = classic_tolerance(dtype)
+    rtol, atol = rtol if leaf.rtol is None else leaf.rtol, atol if leaf.atol is None else leaf.atol
     eps, tiny = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0) * EPS.get(dtype, 0.0)
     a, y = a.reshape(-1), reference.reshape(-1)
     noise = None if leaf.noise is None or op_class in WITHOUT_NOISE else leaf.noise.reshape(-1)

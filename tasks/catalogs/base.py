@@ -72,6 +72,14 @@ class Sample:
     failure: Failure | None = None
 
 
+class CatalogError(Exception):
+    """A catalog that cannot be listed as it is configured; ``key``: the path of the mistake in the config."""
+
+    def __init__(self, text: str, key: tuple[Any, ...] = ()) -> None:
+        super().__init__(text)
+        self.key = key
+
+
 class Catalog:
     """Base of all catalogs; a subclass is a stateless object, its runtimes imported inside methods.
 
@@ -85,6 +93,10 @@ class Catalog:
     def version(self) -> str:
         """Versions of everything that decides the bytes of a sample; must not import a runtime."""
         raise NotImplementedError
+
+    def list_version(self) -> str:
+        """What decides the catalog's list: its version, and what else it is made from."""
+        return self.version()
 
     def entries(self) -> list[Entry]:
         """Every (op, variant) with its declared dtypes, sorted by op."""
