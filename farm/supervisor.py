@@ -182,7 +182,7 @@ class _Batch:
             for place in item["places"]:
                 self.attempts[len(self.cases)] = item.get("attempts", {}).get(str(place), 0)
                 self.cases.append((item, place))
-                self.labels.append(Group(**item["group"]).label)
+                self.labels.append(Group(**item["group"]).unit)
 
     @property
     def left(self) -> list[int]:
@@ -226,7 +226,7 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 return
             command = {
                 "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
-                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).label} for item in job.items],
+                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).unit} for item in job.items],
             }  # fmt: skip
             for message in child.call(command):
                 if isinstance(message, Death):

@@ -36,7 +36,7 @@ def default_cache() -> Path:
 def _sources() -> str:
     """Digest of the code that decides what a prepared case holds: a change of it makes new cases."""
     here = Path(__file__).parent
-    names = ("prepare", "compare", "pack", "tree", "torch_tree", "model", "classes", "definitions", "inputs", "gradients", "noise", "user_ops")
+    names = ("prepare", "compare", "pack", "tree", "torch_tree", "model", "classes", "definitions", "inputs", "gradients", "differences", "noise", "user_ops")
     files = [path for name in names if (path := here / f"{name}.py").exists()]
     digest = hashlib.sha256()
     for path in [*files, *sorted((here / "catalogs").glob("*.py")), *sorted((here / "user").glob("*.py"))]:

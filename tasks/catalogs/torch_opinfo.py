@@ -35,11 +35,13 @@ class TorchOpInfo(Catalog):
         for info in _op_db().values():
             supported = {torch_tree.name_of(d) for d in info.supported_dtypes("cpu")}
             dtypes = tuple(d for d in DTYPES if d in supported)
-            found.append(Entry(f"torch:{info.name}", info.variant_test_name, dtypes or ("float32",)))
+            checks = ("forward", *("backward",) * info.supports_autograd, *("double_backward",) * bool(info.supports_gradgrad))
+            found.append(Entry(f"torch:{info.name}", info.variant_test_name, dtypes or ("float32",), checks))
         return sorted(found, key=lambda e: (e.op, e.variant))
 
     def call(self, group: Group) -> Callable[..., Any]:
-        return _op_db()[group.op_name, group.variant].op
+        info = _op_db()[group.op_name, group.variant]
+        return info.op if group.check == "forward" else _differentiable(info)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         import torch
@@ -48,6 +50,9 @@ class TorchOpInfo(Catalog):
         if group.op_name.startswith("jiterator_"):
             yield Sample(-1, failure=Failure("invalid", "reference", "NotImplementedError",
                                              "jiterator ops exist on CUDA only: no float64 reference on the CPU"))  # fmt: skip
+            return
+        if group.check != "forward" and not _has_gradient(info, group.dtype):
+            yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no gradient for this dtype"))
             return
         torch.default_generator.manual_seed(_seed(group))
         np.random.seed(_seed(group) % 2**32)
@@ -59,17 +64,25 @@ class TorchOpInfo(Catalog):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                for sample in info.sample_inputs("cpu", getattr(torch, group.dtype), set_seed=False):
+                for sample in info.sample_inputs("cpu", getattr(torch, group.dtype), group.check != "forward", set_seed=False):
                     made.append(sample)
             except Exception as error:
                 broken = Failure("invalid", "sample", type(error).__name__, str(error))
+            maker = self._maker(info, group, draws)
             # A list that broke off takes one place of those asked for, so that it is never left out.
             for place, index in enumerate(stratified(len(made), group.samples - bool(broken))):
-                yield Sample(index) if place in skip else _Maker(info, group.dtype, draws).make(index, made[index])
+                yield Sample(index) if place in skip else maker.make(index, made[index])
         if broken:
             yield Sample(len(made), failure=broken)
         elif not made:
             yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no samples for this dtype"))
+
+    def _maker(self, info: Any, group: Group, draws: int) -> Maker:
+        if group.check == "forward":
+            return Maker(info, group.dtype, draws)
+        from tasks.catalogs.torch_gradients import GradientMaker
+
+        return GradientMaker(info, group, draws, self.call(group))
 
 
 def _seed(group: Group) -> int:
@@ -96,13 +109,49 @@ def _op_db() -> dict[tuple[str, str], Any]:
     return {(info.name, info.variant_test_name): info for info in op_db}
 
 
+def _has_gradient(info: Any, dtype: str) -> bool:
+    return any(dtype in map(torch_tree.name_of, info.supported_backward_dtypes(device)) for device in ("cpu", "cuda"))
+
+
+#: Keyword argument of `_differentiable` calls: the name of a sample's own function of the outputs.
+PROCESS = "output_process_fn_grad"
+
+
+def _differentiable(info: Any) -> Callable[..., Any]:
+    """The op as OpInfo's gradient tests call it: inputs made hermitian, triangular, … inside, so that a small change
+    of them stays within the op's domain; outputs defined up to a choice made unique by the sample's own function."""
+    functions = _process_functions(info)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        process = kwargs.pop(PROCESS, None)
+        found = info.gradcheck_wrapper(info.op, *args, **kwargs)
+        return found if process is None else functions[process](found)
+
+    return call
+
+
+def process_name(sample: Any) -> str | None:
+    """Name of the sample's function of the outputs; None where it leaves them as they are."""
+    name: str = sample.output_process_fn_grad.__qualname__
+    return None if name.startswith(("SampleInput.", "OpInfo.")) else name
+
+
+def _process_functions(info: Any) -> dict[str, Callable[..., Any]]:
+    import torch
+
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=()):
+        warnings.simplefilter("ignore")
+        made = info.sample_inputs("cpu", torch.float64, requires_grad=True)
+        return {name: s.output_process_fn_grad for s in made if (name := process_name(s))}
+
+
 def is_random(op: Callable[..., Any]) -> bool:
     """OpInfo wraps every op that draws random numbers in a lambda that seeds first."""
     code = getattr(op, "__code__", None)
     return code is not None and "wrapper_set_seed" in code.co_names
 
 
-class _Maker:
+class Maker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
@@ -130,14 +179,14 @@ class _Maker:
             try:
                 torch.set_default_dtype(torch.float64)
                 try:
-                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, _widen))]
+                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, widen))]
                 finally:
                     torch.set_default_dtype(torch.float32)
             except Exception as error:
                 made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
                 return made
             try:
-                own = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, _clone))]
+                own = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, clone))]
             except Exception:
                 own = None  # the CPU lacks this dtype; another backend may have it
             if own is not None and len(own) != len(exact):
@@ -151,7 +200,7 @@ class _Maker:
         return made
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
-        return self.op(*_map(args, change), **_map(kwargs, change))
+        return self.op(*replaced(args, change), **replaced(kwargs, change))
 
     def _leaf(self, exact: Any, own: Any, delta: Any) -> Leaf:
         import torch
@@ -190,7 +239,7 @@ class _Maker:
                         floating[0] = True
                         count[0] += 1
                         return _moved(x, eps, draw, count[0])
-                    return _widen(x)
+                    return widen(x)
 
                 try:
                     moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, move))]
@@ -222,18 +271,18 @@ class _Maker:
         return [t if t is None or bool(t.any()) else None for t in total]
 
 
-def _map(value: Any, change: Callable[[Any], Any]) -> Any:
+def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     kind = type(value)
     if kind is tuple:
-        return tuple([_map(x, change) for x in value])
+        return tuple([replaced(x, change) for x in value])
     if kind is list:
-        return [_map(x, change) for x in value]
+        return [replaced(x, change) for x in value]
     if kind is dict:
-        return {k: _map(x, change) for k, x in value.items()}
+        return {k: replaced(x, change) for k, x in value.items()}
     return change(value)
 
 
-def _widen(x: Any) -> Any:
+def widen(x: Any) -> Any:
     """float64 (complex128) twin of a tensor or dtype, never sharing memory; everything else as it is."""
     import torch
 
@@ -247,7 +296,7 @@ def _widen(x: Any) -> Any:
     return x
 
 
-def _clone(x: Any) -> Any:
+def clone(x: Any) -> Any:
     import torch
 
     return x.detach().clone() if isinstance(x, torch.Tensor) else x
@@ -277,7 +326,7 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
 
     x = x.detach()
     if x.layout != torch.strided:
-        wide = _widen(x)
+        wide = widen(x)
         values = wide._values() if x.layout == torch.sparse_coo else wide.values()
         values.mul_(_moved(torch.ones_like(values), eps, draw, place))
         return wide
@@ -286,7 +335,7 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
     if n > _TABLE - start:
         # Row by row of the table's length: no table as large as the tensor is ever made.
         block = factors[start:]
-        wide = _widen(x).contiguous()
+        wide = widen(x).contiguous()
         flat, rows = wide.view(-1), n // len(block)
         flat[: rows * len(block)].view(rows, len(block)).mul_(block)
         flat[rows * len(block) :].mul_(block[: n - rows * len(block)])
@@ -295,3 +344,20 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
     if x.is_complex():
         return x.to(torch.complex128) * f
     return torch.mul(x, f) if x.dim() or x.dtype == torch.float64 else x.double() * f
+
+
+def jittered(x: Any, eps: float, draw: int) -> Any:
+    """``x`` with every element times a factor of the draw that its value alone decides: what is equal stays equal.
+
+    (The gradient of a maximum looks for the elements that are equal to it.)
+    """
+    import torch
+
+    x = x.detach()
+    if x.dtype not in (torch.float64, torch.complex128) or x.layout != torch.strided:
+        return x
+    parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    bits = parts.contiguous().view(torch.int64)
+    # Fibonacci hashing to 18 bits, less than _TABLE.
+    moved = parts * _factors(eps, draw)[(bits * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    return torch.view_as_complex(moved) if x.is_complex() else moved
