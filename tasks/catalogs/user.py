@@ -54,7 +54,7 @@ class User(Catalog):
             elif not one.script.is_file():
                 raise CatalogError(f"no such file {one.script}", (*one.key, "reference"))
         return [
-            Entry(f"{self.name}:{name}", "", tuple(one.op.dtypes), distributions=DISTRIBUTIONS)
+            Entry(f"{self.name}:{name}", "", tuple(one.op.dtypes), ("forward", *(("backward",) if one.op.gradient else ())), DISTRIBUTIONS)
             for name, one in sorted(found.items())
         ]
 
@@ -91,13 +91,24 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
         made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
         stage = "reference"
         made.expected = _expected(one, arrays, dims, group, index, draws)
-        if op.definition:
+        if group.check == "backward":
+            _differentiate(made, one, arrays, group, index, draws)
+        elif op.definition:
             made.derived = _derived(made)
         if group.dtype in op.tolerances:
             made.oracle += OWN_TOLERANCE
     except (Exception, SystemExit) as error:
         made.failure = Failure("invalid", stage, type(error).__name__, _told(error))
     return made
+
+
+def _differentiate(made: Sample, one: Declared, arrays: Arrays, group: Group, index: int, draws: int) -> None:
+    from tasks.user import gradients
+
+    function, exact = one.function("reference"), {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
+    gradients.fill(
+        made, one.op, lambda x: _evaluate(function, x, one.op.kwargs), arrays, exact, made.expected, samples.seed_of(group, index), draws
+    )
 
 
 def _told(error: BaseException) -> str:

@@ -17,7 +17,7 @@ INVARIANTS = {
     "sums_to_one": "an axis (default: -1)", "sorted": "an axis (default: -1)", "bounded": "[low, high]",
 }  # fmt: skip
 #: Keys of an input that is given as a mapping.
-INPUT_KEYS = ("shape", "dtype", "low", "high")
+INPUT_KEYS = ("shape", "dtype", "low", "high", "data")
 OUTPUT_KEYS = ("dtype", "shape")
 
 #: A key, as the path to it, and what is wrong there.
@@ -34,6 +34,8 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         for i, name in enumerate(getattr(op, key)):
             if name not in op.inputs:
                 yield (key, i), f"no input {name!r}{nearest(name, op.inputs)}"
+    if op.gradient and (op.framework == "numpy" or str(op.reference).endswith(".py")):
+        yield ("gradient",), "needs a kernel of torch tensors and a reference that is a function"
     for name in op.kwargs:
         if name in op.inputs:
             yield ("kwargs", name), f"{name!r} is an input already"
@@ -116,6 +118,8 @@ def _inputs(op: UserOp) -> Iterator[Mistake]:
         if "dtype" in given:
             yield from _dtype(given["dtype"], (*key, "dtype"))
         yield from _bounds(op, given, key)
+        if "data" in given:
+            yield from _data(given, key)
 
 
 def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
@@ -129,6 +133,18 @@ def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Itera
         yield key, "low and high go together"
     elif all(_finite(given.get(end)) for end in ("low", "high")) and given["low"] >= given["high"]:
         yield (*key, "low"), f"{given['low']!r} is not below high, {given['high']!r}"
+
+
+def _data(given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
+    values = given["data"]
+    if "low" in given or "high" in given:
+        yield (*key, "data"), "goes without low and high"
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        yield (*key, "data"), "a list of at least one number"
+        return
+    for i, value in enumerate(values):
+        if not isinstance(value, (int, float)):
+            yield (*key, "data", i), f"{value!r} is no number (YAML writes .inf and .nan, and 1.0e-3, not 1e-3)"
 
 
 def _finite(value: Any) -> bool:
