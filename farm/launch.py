@@ -26,7 +26,7 @@ from rich.console import Console
 from farm import config as configs
 from farm import lake as lakes
 from farm import matrix as matrices
-from farm import user
+from farm import policies, user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher
@@ -115,10 +115,14 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         listing = {name: background.submit(list_catalog, name, cache, args.inline, args.config) for name in names}
         here = background.submit(probe, specs) if args.inline or args.no_ray or not args.address else None
         background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
-        if all(is_listed(name, cache) for name in names):
-            matrix = _plan(config, {n: f.result() for n, f in listing.items()}, args.ops, args.config)
-        else:
-            matrix = None
+
+        def plan() -> matrices.Matrix:
+            entries = {name: future.result() for name, future in listing.items()}
+            if record is None:  # a resumed run has its policy, and keeps it
+                _policy_ops_exist(config, entries)
+            return _plan(config, entries, args.ops, args.config)
+
+        matrix = plan() if all(is_listed(name, cache) for name in names) else None
         if args.inline or args.no_ray:
             executor = Inline() if args.inline else ChildProcesses()
         else:
@@ -126,7 +130,7 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
     try:
         if isinstance(executor, RayCluster) and executor.dashboard_url:
             console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
-        matrix = matrix or _plan(config, {n: f.result() for n, f in listing.items()}, args.ops, args.config)
+        matrix = matrix or plan()
         if not (args.ops or args.backends or args.dtypes or args.resume):
             for text in _unused(config, matrix):
                 print(f"warning: {text}", file=sys.stderr)
@@ -243,6 +247,15 @@ def _ops_exist(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
         if not any(matches(matrices.names(e)) for listed in entries.values() for e in listed):
             valid = sorted({n for listed in entries.values() for e in listed for n in matrices.names(e)})
             raise ConfigError(f"--ops: no op {pattern!r}{configs.nearest(pattern, valid)}")
+
+
+def _policy_ops_exist(config: Config, entries: dict[str, list[Entry]]) -> None:
+    """Raise ConfigError for an op that a limit of the config's policy names and no catalog of the run has."""
+    labels = {name: [f"{e.op}.{e.variant}" if e.variant else e.op for e in listed] for name, listed in entries.items()}
+    try:
+        policies.check_ops(verdict.load(config.policy), config.policy, labels)
+    except verdict.PolicyError as error:
+        raise ConfigError(f"policy: {error}") from None
 
 
 def is_listed(name: str, cache: Path) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from farm import user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.lake import SCHEMA, to_batch
-from farm import user
 from tasks import verdict
 from tasks.model import Group, Status
 from tasks.prepare import PreparedGroup

@@ -39,9 +39,9 @@ def resolved(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
 def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
     """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them."""
     if catalog.name != "user":
-        for key in ("modules", "kernels"):
-            if getattr(catalog, key):
-                refuse((*at, key), "only the catalog user takes kernels of your own")
+        for field in ("modules", "kernels"):
+            if getattr(catalog, field):
+                refuse((*at, field), "only the catalog user takes kernels of your own")
         return
     if not catalog.modules and not catalog.kernels:
         refuse(at, "the catalog user needs modules (with @tasks.op) or kernels")
@@ -49,7 +49,7 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
         _exists(module, catalog.root, (*at, "modules", i), refuse)
     names: dict[str, int] = {}
     for i, kernel in enumerate(catalog.kernels):
-        key = (*at, "kernels", i)
+        key: tuple[Any, ...] = (*at, "kernels", i)
         if kernel.name in names:
             refuse((*key, "name"), f"the name {kernel.name!r} is given twice (kernels.{names[kernel.name]} has it)")
         names[kernel.name] = i

@@ -37,9 +37,10 @@ class Metrics:
 
     kind: "" or why no number can be right: "structure" (count of outputs), "shape", "dtype", or what a kernel did
     ("mutation", "aliasing", "nondeterministic", …); detail: its text.
-    max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype at
-    the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for a misplaced NaN or Inf; mismatched:
-    elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among them; classic: mismatched == 0.
+    max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype (of a
+    coarser declared precision, if there is one) at the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for
+    a misplaced NaN or Inf; mismatched: elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among
+    them; classic: mismatched == 0.
     """
 
     kind: str = ""
@@ -74,7 +75,7 @@ def compare(
     op_class RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY do
     not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
     the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
-    precision ("" for none); ε is the coarser of the two, and the noise floor grows in proportion.
+    precision ("" for none); ε and the spacing are the coarser of the two, and the noise floor grows in proportion.
     """
     metrics = Metrics()
     arrays = [np.asarray(a) for a in actual]
@@ -235,7 +236,8 @@ def _integers(
     units = diff / noise[different] if noise is not None else np.full_like(diff, np.inf)
     sums.units = max(sums.units, float(units.max()))
     sums.diff = max(sums.diff, float(diff.max()))
-    sums.ulp = max(sums.ulp, float(diff.max()))  # an integer's spacing is 1
+    # An integer's spacing is 1, but no rounding is off by one: without noise to flip it, no number of ulps excuses it.
+    sums.ulp = max(sums.ulp, np.inf if noise is None else float(diff.max()))
     sums.rel = max(sums.rel, float(np.divide(diff, size, out=np.zeros_like(diff), where=size > 0).max()))
     sums.bad += int(np.count_nonzero(diff > atol + rtol * size))
     sums.square += float(np.square(diff, out=diff).sum())
@@ -348,3 +350,30 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
         if is_complex(leaf.dtype):
             tolerance /= 2**0.5
         return all(bool((p - tolerance).max() <= (p + tolerance).min()) for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,)))
+
+
+def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+    """True if an output of nothing but zeros lies within ``threshold`` error units everywhere."""
+    y = leaf.reference
+    if y is None or y.size == 0:
+        return True
+    if leaf.dtype == "str":
+        return bool((y == "").all())
+    return common_constant([leaf, Leaf(leaf.dtype, (1,), np.zeros(1, y.dtype))], threshold, op_class)
+
+
+def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+    """True if one constant lies within ``threshold`` error units of every element of all ``leaves`` (of one dtype).
+
+    What is integer, or of a class without noise, is taken with the noise of its own leaf alone.
+    """
+    known = [leaf for leaf in leaves if leaf.reference is not None and leaf.reference.size]
+    if len({leaf.dtype for leaf in known}) != 1:
+        return not known
+    noisy = any(leaf.noise is not None for leaf in known)
+    y = np.concatenate([leaf.reference.reshape(-1) for leaf in known if leaf.reference is not None])
+    noise = None
+    if noisy:
+        noise = np.concatenate([np.zeros(leaf.reference.size) if leaf.noise is None else leaf.noise.reshape(-1)
+                                for leaf in known if leaf.reference is not None])  # fmt: skip
+    return constant_would_pass(Leaf(known[0].dtype, y.shape, y, noise), threshold, op_class)

@@ -206,6 +206,10 @@ class RuntimeInfo:
     precision_of: tuple[str, ...] = ()  # classes of ops it holds for; () = all
     details: dict[str, str] = field(default_factory=dict)
 
+    def precision_for(self, op_class: OpClass) -> str:
+        """The declared compute precision of ops of a class; "" where it is that of the dtype."""
+        return self.compute_precision if not self.precision_of or op_class.value in self.precision_of else ""
+
 
 _EXTENDED = (
     "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",

@@ -227,15 +227,13 @@ class Runner:
             for i in case.form.paired if case.form else ():
                 actual[i] = _unpaired(actual[i])
         arrays = [[np.asarray(x) for x in actual] for actual in outputs]
-        precision = self.info.compute_precision
-        if self.info.precision_of and op_class not in self.info.precision_of:
-            precision = ""
+        precision = self.info.precision_for(op_class)
         metrics = self._measure(sample, arrays[0], precision)
         self._repeated(sample, arrays, metrics)
         oracle = record["oracle"]
 
         def judged(metrics: Metrics) -> tuple[Status, str]:
-            return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle)
+            return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle, precision)
 
         status, kind = judged(metrics)
         more: dict[str, Any] = {"limit": self._limit(sample)}

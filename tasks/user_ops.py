@@ -15,8 +15,7 @@ class UserOp:
     their dtype), or the path of a script that speaks JSON (see `tasks.catalogs.user`).
     dims: dimension name → candidate sizes; inputs: input name → list of dimension names or sizes, or a mapping with
     "shape" and optionally "dtype" (default: the dtype under test), "low" and "high" (uniform values, or integers below
-    high, whatever the distribution; numbers or names of dimensions), or "data" (the values themselves, in row-major
-    order, from the first again where there are fewer than elements).
+    high; numbers or names of dimensions) or "data" (the values, repeated until the shape is full), whatever the distribution.
     dtypes: under test. op_class, definition: see `tasks.classes`. values: name of a distribution (`tasks.inputs`).
     outputs: output dtypes where they are not the dtype under test, or mappings with "dtype" and "shape" (what the
     reference must return; default: what it returns, floating results in the dtype under test).

@@ -123,10 +123,12 @@ def from_json(data: dict[str, Any], path: str = "policy") -> Policy:
     if unknown:
         valid = ", ".join(Policy.__dataclass_fields__)
         raise PolicyError(f"{path}: unknown key {sorted(unknown)[0]!r}; valid: {valid}")
-    for key in ("name", "version", "rule", "reason"):
-        kind = int if key == "version" else str
-        if not isinstance(data.get(key), kind) or not data[key]:
-            raise PolicyError(f"{path}: a policy needs a {key}" + (" (a number from 1 on)" if kind is int else ""))
+    for key in ("name", "rule", "reason"):
+        if not isinstance(data.get(key), str) or not data[key].strip():
+            raise PolicyError(f"{path}: a policy needs a {key}")
+    version = data.get("version")
+    if type(version) is not int or version < 1:
+        raise PolicyError(f"{path}: a policy needs a version (a number from 1 on), not {version!r}")
     if data["rule"] not in RULES:
         raise PolicyError(f"{path}: rule {data['rule']!r} is none of {', '.join(RULES)}")
     bound = data.get("bound", 1e-2)
@@ -179,8 +181,10 @@ def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def judge(metrics: Metrics, policy: Policy, label: str, op_class: str, dtype: str, oracle: str) -> tuple[Status, str]:
-    """(status, kind) of a result with these metrics.
+def judge(
+    metrics: Metrics, policy: Policy, label: str, op_class: str, dtype: str, oracle: str, precision: str = ""
+) -> tuple[Status, str]:
+    """(status, kind) of a result with these metrics; ``precision``: the declared compute precision, if coarser.
 
     Where the expected output is a stored one (oracle "stored") there is no noise floor: the classic tolerance
     decides, except for exact ops, whose stored output is exact. Where the case brings a tolerance of its own (an oracle
@@ -208,7 +212,7 @@ def judge(metrics: Metrics, policy: Policy, label: str, op_class: str, dtype: st
     if metrics.nonfinite or limit.imprecise == "never":
         return Status.WRONG, kind
     if limit.imprecise == "classic":
-        scale = (metrics.error_units or 0.0) * EPS.get(dtype, EPS["float32"])
+        scale = (metrics.error_units or 0.0) * max(EPS.get(dtype, EPS["float32"]), EPS.get(precision, 0.0))
         near = metrics.classic and scale <= limit.gross
     else:
         near = value <= float(limit.imprecise)

@@ -105,6 +105,9 @@ class Catalog:
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Make up to ``group.samples`` samples, stratified over the op's list, with ``draws`` noise draws.
 
+        Further ones may follow, up to CANDIDATES times as many in all: they are asked for, one by one, as long as weak
+        samples are among those before. A sample that failed counts if it is among the first ``group.samples``.
+
         A sample that cannot be made or widened is yielded with its `failure`, never dropped. For the places in
         ``skip`` (counted from 0 in the order of yielding) a bare ``Sample(index)`` is yielded: making them is deadly.
         """
@@ -117,6 +120,16 @@ class Catalog:
     def call(self, group: Group) -> Callable[..., Any]:
         """The op as a callable on tensors of the "torch" form (args and kwargs of a sample)."""
         raise NotImplementedError
+
+
+#: Samples that may be made for every one that is wanted, in search of strong ones.
+CANDIDATES = 3
+
+
+def candidates(count: int, wanted: int) -> list[int]:
+    """``wanted`` places spread over range(count), then further ones between them: CANDIDATES times as many in all."""
+    first = stratified(count, wanted)
+    return first + [place for place in stratified(count, CANDIDATES * wanted) if place not in set(first)]
 
 
 def stratified(count: int, wanted: int) -> list[int]:

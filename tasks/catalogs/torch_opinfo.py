@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tasks import classes, torch_tree
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
+from tasks.catalogs import torch_generated
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
 from tasks.model import EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
 CATALOG_VERSION = 1
@@ -35,8 +36,10 @@ class TorchOpInfo(Catalog):
         for info in _op_db().values():
             supported = {torch_tree.name_of(d) for d in info.supported_dtypes("cpu")}
             dtypes = tuple(d for d in DTYPES if d in supported)
+            name, variant = f"torch:{info.name}", info.variant_test_name
             checks = ("forward", *("backward",) * info.supports_autograd, *("double_backward",) * bool(info.supports_gradgrad))
-            found.append(Entry(f"torch:{info.name}", info.variant_test_name, dtypes or ("float32",), checks))
+            sources = torch_generated.distributions(name, variant, is_random(info.op))
+            found.append(Entry(name, variant, dtypes or ("float32",), checks, sources))
         return sorted(found, key=lambda e: (e.op, e.variant))
 
     def call(self, group: Group) -> Callable[..., Any]:
@@ -68,13 +71,16 @@ class TorchOpInfo(Catalog):
                     made.append(sample)
             except Exception as error:
                 broken = Failure("invalid", "sample", type(error).__name__, str(error))
+            if broken:
+                yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
+            if group.distribution != "own" and made:
+                yield from torch_generated.samples(group, made, maker.make, info.op, skip, first=int(bool(broken)))
+                return
             # A list that broke off takes one place of those asked for, so that it is never left out.
-            for place, index in enumerate(stratified(len(made), group.samples - bool(broken))):
-                yield Sample(index) if place in skip else maker.make(index, made[index])
-        if broken:
-            yield Sample(len(made), failure=broken)
-        elif not made:
+            for place, index in enumerate(candidates(len(made), group.samples - bool(broken))):
+                yield Sample(index) if place + bool(broken) in skip else maker.make(index, made[index])
+        if not made and not broken:
             yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no samples for this dtype"))
 
     def _maker(self, info: Any, group: Group, draws: int) -> Maker:
@@ -162,7 +168,7 @@ class Maker:
         import torch
 
         args, kwargs = (source.input, *source.args), source.kwargs
-        placement = classes.of(self.name, self.variant, kwargs)
+        placement = classes.of(self.name, self.variant, kwargs, self.dtype)
         op_class = OpClass.RANDOM if is_random(self.op) else placement.op_class
         numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
         made = Sample(index, op_class=op_class, oracle="float64" if numeric else "metadata")

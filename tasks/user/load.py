@@ -138,11 +138,11 @@ def _of_source(source: Mapping[str, Any]) -> Iterator[Declared]:
     for i, name in enumerate(source["modules"]):
         key = ("catalogs", at, "modules", i)
         module = load(name, root, key)
-        ops = [(value, op) for value in list(vars(module).values()) for op in _own(value, module)]
+        ops = [op for value in list(vars(module).values()) for op in _own(value, module)]
         if not ops:
             raise CatalogError(f"{name}: there is no function with @tasks.op in it", key)
-        for function, op in ops:
-            code = getattr(function, "__code__", None)
+        for op in ops:
+            code = getattr(op.kernel, "__code__", None)
             made = Declared(op, key, root, str(module.__file__), getattr(code, "co_firstlineno", 0))
             for inner, text in mistakes(op):
                 raise CatalogError(f"{_where(made)}op {op.name}: {'.'.join(map(str, inner))}: {text}", key)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -58,10 +58,10 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
         dtype = spec.get("dtype") or group.dtype
         shape = shape_of(spec["shape"], dims)
         if "data" in spec:
-            made[name] = _given(shape, dtype, spec["data"])
+            made[name] = np.resize(np.asarray(spec["data"]), shape).astype(np_dtype(dtype))
         elif "low" in spec:
-            ends = [dims.get(spec[end], spec[end]) for end in ("low", "high")]
-            made[name] = _uniform(shape, dtype, ends[0], ends[1], g)
+            low, high = (dims[end] if isinstance(end, str) else end for end in (spec["low"], spec["high"]))
+            made[name] = _uniform(shape, dtype, low, high, g)
         else:
             made[name] = _fill(shape, dtype, distribution, g)
     return made
@@ -71,15 +71,7 @@ def shape_of(shape: Any, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(dims[size] if isinstance(size, str) else size for size in shape)
 
 
-def _given(shape: tuple[int, ...], dtype: str, data: Sequence[float]) -> np.ndarray:
-    """The values of ``data`` one after another, as often as it takes to fill ``shape``."""
-    # Integers do not pass through float64, which has fewer digits than some.
-    values = np.array(data, None if all(isinstance(v, int) for v in data) else np.float64)
-    with np.errstate(over="ignore"):
-        return np.resize(values.astype(np_dtype(dtype)), shape)
-
-
-def _uniform(shape: tuple[int, ...], dtype: str, low: float, high: float, g: np.random.Generator) -> np.ndarray:
+def _uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.random.Generator) -> np.ndarray:
     if is_complex(dtype):
         return (g.uniform(low, high, shape) + 1j * g.uniform(low, high, shape)).astype(np_dtype(dtype))
     if is_inexact(dtype):
