@@ -236,8 +236,7 @@ def _integers(
     units = diff / noise[different] if noise is not None else np.full_like(diff, np.inf)
     sums.units = max(sums.units, float(units.max()))
     sums.diff = max(sums.diff, float(diff.max()))
-    # An integer's spacing is 1, but no rounding is off by one: without noise to flip it, no number of ulps excuses it.
-    sums.ulp = max(sums.ulp, np.inf if noise is None else float(diff.max()))
+    sums.ulp = max(sums.ulp, float(diff.max()))  # an integer's spacing is 1
     sums.rel = max(sums.rel, float(np.divide(diff, size, out=np.zeros_like(diff), where=size > 0).max()))
     sums.bad += int(np.count_nonzero(diff > atol + rtol * size))
     sums.square += float(np.square(diff, out=diff).sum())

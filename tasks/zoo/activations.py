@@ -26,8 +26,8 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 THEME.add(
-    "gelu", reference=lambda x: 0.5 * x * _erfc(-x / math.sqrt(2)), inputs=X, dims=DIMS, op_class="composite",
-    right=lambda x: 0.5 * x * torch.erfc(x * -math.sqrt(0.5)),
+    "gelu", reference=lambda x: 0.5 * x * _erfc(-x / math.sqrt(2)), inputs=X, dims=DIMS, dtypes=["float32", "bfloat16"],
+    op_class="composite", right=lambda x: (0.5 * x.float() * torch.erfc(x.float() * -math.sqrt(0.5))).to(x.dtype),
     wrong={
         "tanh": ("cruder formula", _gelu_tanh),
         "sigmoid": ("cruder formula", lambda x: x * torch.sigmoid(1.702 * x)),

@@ -105,6 +105,12 @@ def _stale() -> Kernel:
     return kernel
 
 
+def _cached() -> Kernel:
+    """Results kept by shape, as if the values did not matter."""
+    results: dict[Any, Any] = {}
+    return lambda x: results.setdefault(x.shape, x.sum(0)).clone()
+
+
 def _any_order() -> Kernel:
     """Partial sums arrive in an order that changes from call to call, as with atomic additions."""
     calls = itertools.count(1)
@@ -131,7 +137,12 @@ def _lost_update() -> Kernel:
 THEME.add(
     "column_sums", reference=lambda x: x.sum(0), inputs={"x": {"shape": ["n", 40], "low": -3, "high": 3}}, dims=DIMS, op_class="reduction",
     right=lambda x: x.sum(0),
-    wrong={"stale_workspace": ("race", _stale()), "order_varies": ("race", _any_order()), "update_lost": ("race", _lost_update())},
+    wrong={
+        "stale_workspace": ("race", _stale()),
+        "order_varies": ("race", _any_order()),
+        "update_lost": ("race", _lost_update()),
+        "cached_by_shape": ("race", _cached()),
+    },
 )  # fmt: skip
 
 THEME.add(

@@ -61,10 +61,31 @@ THEME.add(
 )  # fmt: skip
 
 
-def _rms_norm(eps: float = 1e-6, mean: bool = True, root: bool = True, narrow: bool = False) -> Kernel:
+def _narrow_layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    mean = x.mean(-1, keepdim=True)
+    centred = x - mean
+    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPS) * weight + bias
+
+
+def _batches_of_one(x: Any, weight: Any, bias: Any) -> Any:
+    """A kernel that keeps the statistics of the first row."""
+    wide = x.float()
+    var, mean = torch.var_mean(wide[:1], -1, correction=0, keepdim=True)
+    return ((wide - mean) * torch.rsqrt(var + EPS) * weight.float() + bias.float()).to(x.dtype)
+
+
+THEME.add(
+    "layer_norm_of_half", reference=_layer_norm_reference,
+    inputs={"x": {"shape": [9, "n"], "low": -40, "high": 60}, "weight": ["n"], "bias": ["n"]}, dims={"n": [768, 1025]},
+    dtypes=["float16", "bfloat16"], op_class="normalisation", right=_layer_norm(),
+    wrong={"narrow_statistics": ("coarse precision", _narrow_layer_norm), "statistics_of_first_row": ("broadcast", _batches_of_one)},
+)  # fmt: skip
+
+
+def _rms_norm(eps: float = 1e-6, mean: bool = True, root: bool = True) -> Kernel:
     def kernel(x: Any, weight: Any) -> Any:
         wide = x.float()
-        squares = wide.square().to(x.dtype).float() if narrow else wide.square()
+        squares = wide.square()
         size = squares.mean(-1, keepdim=True) if mean else squares.sum(-1, keepdim=True)
         return (wide * (torch.rsqrt(size + eps) if root else 1 / (size + eps)) * weight.float()).to(x.dtype)
 

@@ -41,6 +41,24 @@ THEME.add(
 )  # fmt: skip
 
 
+def _lanes(x: np.ndarray) -> np.ndarray:
+    """32 accumulators in the dtype of x, added up at the end: how a vectorised loop sums."""
+    acc = np.add.accumulate(x.reshape(x.shape[0], -1, 32), 1, dtype=x.dtype)[:, -1]
+    total: np.ndarray = np.add.accumulate(acc, -1, dtype=x.dtype)[:, -1]
+    return total
+
+
+THEME.add(
+    "hidden_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [64, "n"], "low": 0, "high": 1}},
+    dims={"n": [768, 1024, 4096]}, dtypes=["float16", "bfloat16"], op_class="reduction",
+    right=lambda x: x.astype(np.float32).sum(-1).astype(x.dtype),
+    wrong={
+        "narrow": ("low-precision accumulation", lambda x: np.add.accumulate(x, -1, dtype=x.dtype)[:, -1]),
+        "narrow_lanes": ("low-precision accumulation", _lanes),
+    },
+)  # fmt: skip
+
+
 def _mean(padded_count: bool = False, wide_output: bool = False, keepdim: bool = False) -> Kernel:
     def kernel(x: Any) -> Any:
         n = x.shape[-1]
@@ -166,10 +184,10 @@ THEME.add(
 
 def _gemm(
     overwrite: bool = False, drop_last: bool = False, alpha: bool = True, beta: bool = True, cast: str = "",
-    narrow: bool = False, transposed: bool = False, garbage: float = 0.0, column: bool = False,
+    transposed: bool = False, garbage: float = 0.0, column: bool = False,
 ) -> Kernel:  # fmt: skip
-    """out = alpha·a@b + beta·c, over blocks of k; cast: dtype that products are made in; narrow: rounded after each
-    block; garbage: what the padding of k holds; column: c is spread over columns."""
+    """out = alpha·a@b + beta·c, over blocks of k; cast: dtype that products are made in; garbage: what the
+    padding of k adds to a sum; column: c is spread over columns."""
 
     def kernel(a: Any, b: Any, c: Any, alpha_: float, beta_: float) -> Any:
         b = b.t() if transposed else b
@@ -181,7 +199,6 @@ def _gemm(
                 left, right = left.to(getattr(torch, cast)).float(), right.to(getattr(torch, cast)).float()
             piece = left @ right + garbage * (-(part.stop - part.start) % 128)
             acc = piece if overwrite else acc + piece
-            acc = acc.to(a.dtype).float() if narrow else acc
         c = c.float()[:, None] if column else c.float()
         return ((alpha_ if alpha else 1.0) * acc + (beta_ if beta else 1.0) * c).to(a.dtype)
 
@@ -233,11 +250,11 @@ THEME.add(
 
 
 def _block_scaled(shared: bool) -> Kernel:
-    """Rows scaled into the range of a float16, multiplied, scaled back: by a scale for each row, or one for all."""
+    """Rows scaled below 1, multiplied in fixed point, scaled back: by a scale for each row, or one for all."""
 
     def kernel(x: Any, w: Any) -> Any:
-        size = x.abs().amax() if shared else x.abs().amax(-1, keepdim=True)
-        scale = torch.ldexp(torch.tensor(1.0), torch.frexp(size).exponent)
+        size = x.abs().amax().reshape(1, 1) if shared else x.abs().amax(-1, keepdim=True)
+        scale = torch.ldexp(torch.ones(1), torch.frexp(size).exponent)
         unit = x / scale
         # A fixed-point accumulator of 32 bits.
         fixed = torch.round((unit @ w).double() * 2.0**27) / 2.0**27
