@@ -208,9 +208,11 @@ def judge(
     value = limit.measure(metrics)
     if value is None:
         return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
-    if value <= limit.value and not metrics.nonfinite:
+    # Infinite units: NaN or Inf out of place, or another integer than the right one, which is no matter of ulps.
+    beyond = metrics.nonfinite or metrics.error_units == math.inf
+    if value <= limit.value and not beyond:
         return Status.PASS, ""
-    if metrics.nonfinite or limit.imprecise == "never":
+    if beyond or limit.imprecise == "never":
         return Status.WRONG, kind
     if limit.imprecise == "classic":
         scale = (metrics.error_units or 0.0) * max(EPS.get(dtype, EPS["float32"]), EPS.get(precision, 0.0))
