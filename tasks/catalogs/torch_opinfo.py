@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks import classes, torch_tree
+from tasks.catalogs import torch_reference
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
 from tasks.model import EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
@@ -106,8 +107,9 @@ class _Maker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
-        self.op, self.dtype, self.draws = info.op, dtype, draws
+        self.info, self.op, self.dtype, self.draws = info, info.op, dtype, draws
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
+        self.settled = torch_reference.settled(info, _widen)
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -116,7 +118,7 @@ class _Maker:
         placement = classes.of(self.name, self.variant, kwargs)
         op_class = OpClass.RANDOM if is_random(self.op) else placement.op_class
         numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
-        made = Sample(index, op_class=op_class, oracle="float64" if numeric else "metadata")
+        made = Sample(index, op_class=op_class, oracle="metadata" if not numeric else "numpy" if self.settled else "float64")
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
             encoded_args, encoded_kwargs, arrays = torch_tree.encode_args(args, kwargs)
@@ -130,7 +132,7 @@ class _Maker:
             try:
                 torch.set_default_dtype(torch.float64)
                 try:
-                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, _widen))]
+                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, _widen))]
                 finally:
                     torch.set_default_dtype(torch.float32)
             except Exception as error:
@@ -148,10 +150,27 @@ class _Maker:
         for i, (y, delta) in enumerate(zip(exact, noise)):
             leaf = self._leaf(y, own[i] if own is not None else None, delta)
             made.expected.append(replace(leaf, reference=None) if op_class is OpClass.UNINITIALISED else leaf)
+        if numeric and not made.definition:
+            self._ask_second(args, kwargs, made)
         return made
+
+    def _ask_second(self, args: Any, kwargs: Any, made: Sample) -> None:
+        import torch
+
+        torch.set_default_dtype(torch.float64)
+        try:
+            made.others.append(torch_reference.oracle(self.info, args, kwargs, made.expected, _widen))
+        except torch_reference.NoOracle:
+            pass
+        finally:
+            torch.set_default_dtype(torch.float32)
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         return self.op(*_map(args, change), **_map(kwargs, change))
+
+    def _exact(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+        """The op in float64: torch's own, or the reference where torch's is known to be wrong."""
+        return (self.settled or self.op)(*_map(args, change), **_map(kwargs, change))
 
     def _leaf(self, exact: Any, own: Any, delta: Any) -> Leaf:
         import torch
@@ -193,7 +212,7 @@ class _Maker:
                     return _widen(x)
 
                 try:
-                    moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, move))]
+                    moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, move))]
                 except Exception:
                     moved = None  # off the op's domain by one ulp: the result may be anything
                 if not floating[0]:
