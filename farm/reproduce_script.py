@@ -103,18 +103,23 @@ def generate(source: Source) -> str:
     runtime = makers[source.runtime](source, data)
     expected = [_expected(leaf, source, data) for leaf in source.expected]
     floats = {leaf.dtype: _float(leaf.dtype, source.precision) for leaf in source.expected if is_inexact(leaf.dtype)}
-    judge = {OpClass.RANDOM: "random", OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise"}.get(source.op_class, "numeric")
-    if judge == "random" and any(x.reference is not None and not _finite(x.reference) for x in source.expected):
-        judge = "metadata"  # the reference is not finite either
     module, name = {"ort": ("onnxruntime", " as ort"), "openvino": ("openvino", " as ov")}.get(source.runtime, ("torch", ""))
     text = _fill(
         _TEMPLATE, runtime=runtime.strip("\n"), title=repr(source.title), found=repr(source.found),
         version=repr(source.version), device=repr(source.device), module=module, alias=name,
         module_name=name.removeprefix(" as ") or module, expected=_lines(expected),
-        floats="".join(f"    {k!r}: {v!r},\n" for k, v in floats.items()), rule=_rule(source), judge=repr(judge), oracle=repr(source.oracle),
+        floats="".join(f"    {k!r}: {v!r},\n" for k, v in floats.items()), rule=_rule(source), judge=repr(_judge(source)), oracle=repr(source.oracle),
         arrays=_lines(data.index), data=data.text(),
     )  # fmt: skip
     return text if "ctypes." in runtime else text.replace("import ctypes\n", "", 1)
+
+
+def _judge(source: Source) -> str:
+    """How the script compares: "numeric", "stepwise", "random" or "metadata"."""
+    if source.op_class is OpClass.RANDOM:
+        references = [x.reference for x in source.expected if x.reference is not None]
+        return "random" if all(map(_finite, references)) else "metadata"
+    return {OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise"}.get(source.op_class, "numeric")
 
 
 def _finite(array: np.ndarray) -> bool:
@@ -176,7 +181,7 @@ def _rule(source: Source) -> str:
     if limit.imprecise == "never":
         near, words = "False", "nothing beyond is merely imprecise"
     elif limit.imprecise == "classic":
-        scale = EPS.get(source.group.dtype, EPS["float32"])
+        scale = max(EPS.get(source.group.dtype, EPS["float32"]), EPS.get(source.precision, 0.0))
         near = f'not total["outside"] and total["units"] * {scale!r} <= {limit.gross!r}'
         words = "beyond, the classic tolerance tells imprecise from wrong"
     else:

@@ -156,12 +156,12 @@ def test_where_torch_is_known_to_be_wrong_in_float64_the_reference_is_the_first_
 
     info = _op_db()["special.ndtr", ""]
     far = torch.tensor([-9.0])
-    from tasks.catalogs.torch_opinfo import _Maker
+    from tasks.catalogs.torch_opinfo import Maker
 
     class Source:
         input, args, kwargs = far, (), {}
 
-    made = _Maker(info, "float32", 4).make(0, Source())
+    made = Maker(info, "float32", 4).make(0, Source())
     assert made.oracle == "numpy" and not made.others
     reference = made.expected[0].reference
     # Φ(−9) = erfc(9/√2)/2, from math's own erfc; torch's float64 gives 0.

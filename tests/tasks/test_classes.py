@@ -1,0 +1,76 @@
+"""The table of classes: every op of the catalogs has its place, and only they have."""
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+import tasks.catalogs as catalogs
+from tasks import classes, definitions
+from tasks.model import OpClass
+
+#: Ops that nobody has placed: judged as composite.
+UNPLACED: set[str] = set()
+
+
+@functools.cache
+def entries(catalog: str) -> tuple[tuple[str, str], ...]:
+    return tuple((entry.op, entry.variant) for entry in catalogs.get(catalog).entries())
+
+
+@pytest.mark.parametrize("catalog", list(classes.TABLE))
+def test_every_op_is_placed_or_listed(catalog: str) -> None:
+    found = {op for op, variant in entries(catalog) if not classes.placed(op, variant)}
+    assert found == {op for op in UNPLACED if op.startswith(f"{catalog}:")}
+
+
+@pytest.mark.parametrize("catalog", list(classes.TABLE))
+def test_every_name_is_that_of_an_op(catalog: str) -> None:
+    known = {op for op, _ in entries(catalog)} | {f"{op}.{variant}" for op, variant in entries(catalog)}
+    named = {f"{catalog}:{name}" for _, names in classes.TABLE[catalog] for name in names.split()}
+    assert not named - known
+
+
+def test_every_place_has_its_reason_and_every_choice_its_definition() -> None:
+    for lines in classes.TABLE.values():
+        for placement, names in lines:
+            assert placement.why and names
+            assert (placement.op_class is OpClass.CHOICE) == bool(placement.definition)
+            assert not placement.definition or placement.definition in definitions.DEFINITIONS
+
+
+def test_a_name_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = classes.Placement(OpClass.EXACT, "why")
+    monkeypatch.setattr(classes, "TABLE", {"torch": [(placement, "abs"), (placement, "neg abs")]})
+    classes._table.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="torch:abs is placed twice"):
+            classes.of("torch:neg")
+    finally:
+        monkeypatch.undo()
+        classes._table.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("op", "variant", "kwargs", "dtype", "op_class"),
+    [
+        ("torch:add", "", {}, "float32", OpClass.ELEMENTARY),
+        ("torch:add", "", {"alpha": 2}, "float32", OpClass.COMPOSITE),
+        ("torch:mul", "", {}, "complex64", OpClass.COMPOSITE),
+        ("torch:round", "", {}, "float32", OpClass.EXACT),
+        ("torch:round", "decimals_3", {"decimals": 3}, "float32", OpClass.DISCONTINUOUS),
+        ("torch:div", "floor_rounding", {"rounding_mode": "floor"}, "float32", OpClass.DISCONTINUOUS),
+        ("torch:div", "no_rounding_mode", {}, "float32", OpClass.ELEMENTARY),
+        ("torch:nn.functional.grid_sample", "", {"mode": "nearest"}, "float32", OpClass.DISCONTINUOUS),
+        ("torch:nn.functional.grid_sample", "", {"mode": "bilinear"}, "float32", OpClass.COMPOSITE),
+        ("torch:index_put", "", {"accumulate": True}, "float32", OpClass.COMPOSITE),
+        ("torch:index_put", "", {"accumulate": False}, "float32", OpClass.EXACT),
+        ("torch:abs", "", {}, "float32", OpClass.EXACT),
+        ("torch:abs", "", {}, "complex64", OpClass.COMPOSITE),
+        ("torch:no.such.op", "", {}, "float32", OpClass.COMPOSITE),
+    ],
+)  # fmt: skip
+def test_what_an_op_is_depends_on_variant_arguments_and_dtype(
+    op: str, variant: str, kwargs: dict[str, object], dtype: str, op_class: OpClass
+) -> None:
+    assert classes.of(op, variant, kwargs, dtype).op_class is op_class
