@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rows is None:
         return INCOMPLETE
     counts = {name: count(statuses(rows, policy), faults) for name, policy in policies.items()}
-    console = Console(soft_wrap=True)
+    console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(_table(faults, counts), highlight=False)
     deciding = next(iter(policies))
     _explain(console, rows, faults, counts, deciding, args.results)
@@ -130,13 +131,10 @@ def _run(args: argparse.Namespace, faults: Mapping[str, zoo.Fault]) -> pd.DataFr
 
 def _table(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count]) -> Table:
     """Per class of fault and policy: faults caught, and right twins of such faults that are blamed."""
-    table = Table(title="Faults caught, and false alarms on right twins, by class and policy", title_justify="left")
+    table = Table(title="Faults caught and right twins blamed, by class of fault and policy", title_justify="left", box=box.SIMPLE)
     table.add_column("class of fault", no_wrap=True)
-    for heading in ("planted", "twins"):
-        table.add_column(heading, justify="right")
-    for name in counts:
-        table.add_column(f"{name}\ncaught", justify="right")
-        table.add_column("false\nalarms", justify="right")
+    for heading in ("faults", "twins", *(f"{name}\ncaught blamed" for name in counts)):
+        table.add_column(heading, justify="right", no_wrap=True)
     for kind in sorted({f.kind for f in faults.values()}, key=str.casefold):
         table.add_row(*_line(kind, {n: f for n, f in faults.items() if f.kind == kind}, counts))
     table.add_section()
@@ -148,9 +146,8 @@ def _line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, Coun
     twins = {f.twin for f in some.values()}
     cells = [heading, str(len(some)), str(len(twins))]
     for made in counts.values():
-        imprecise = len(some.keys() & set(made.imprecise))
-        found = len(some.keys() & set(made.caught)) + imprecise
-        cells += [f"{found}" + (f" ({imprecise} imprecise)" if imprecise else ""), str(len(twins & set(made.alarms)))]
+        found = len(some.keys() & {*made.caught, *made.imprecise})
+        cells.append(f"{found:6} {len(twins & set(made.alarms)):6}")
     return cells
 
 

@@ -33,29 +33,28 @@ THEME.add(
     },
 )  # fmt: skip
 
-THEME.add(
-    "long_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
-    dims={"n": [4096, 10000]}, dtypes=["float16", "bfloat16"], op_class="reduction",
-    right=lambda x: x.astype(np.float32).sum(-1).astype(x.dtype),
-    wrong={"narrow": ("low-precision accumulation", lambda x: np.add.accumulate(x, -1, dtype=x.dtype)[:, -1])},
-)  # fmt: skip
-
-
 def _lanes(x: np.ndarray) -> np.ndarray:
-    """32 accumulators in the dtype of x, added up at the end: how a vectorised loop sums."""
+    """Sums of rows with 32 accumulators in the dtype of x, added up at the end: how a vectorised loop sums."""
     acc = np.add.accumulate(x.reshape(x.shape[0], -1, 32), 1, dtype=x.dtype)[:, -1]
     total: np.ndarray = np.add.accumulate(acc, -1, dtype=x.dtype)[:, -1]
     return total
 
 
 THEME.add(
-    "hidden_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [64, "n"], "low": 0, "high": 1}},
-    dims={"n": [768, 1024, 4096]}, dtypes=["float16", "bfloat16"], op_class="reduction",
+    "long_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
+    dims={"n": [1024, 4096, 65536]}, dtypes=["bfloat16"], op_class="reduction",
     right=lambda x: x.astype(np.float32).sum(-1).astype(x.dtype),
     wrong={
         "narrow": ("low-precision accumulation", lambda x: np.add.accumulate(x, -1, dtype=x.dtype)[:, -1]),
         "narrow_lanes": ("low-precision accumulation", _lanes),
     },
+)  # fmt: skip
+
+THEME.add(
+    "long_half_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
+    dims={"n": [4096, 10000]}, dtypes=["float16"], op_class="reduction",
+    right=lambda x: x.astype(np.float32).sum(-1).astype(x.dtype),
+    wrong={"narrow": ("low-precision accumulation", lambda x: np.add.accumulate(x, -1, dtype=x.dtype)[:, -1])},
 )  # fmt: skip
 
 
