@@ -55,8 +55,9 @@ class Limit:
         )
 
     def measure(self, metrics: Metrics) -> float | None:
-        """The metric that this limit bounds."""
-        return metrics.error_units if self.ulps is None else metrics.max_ulp
+        """The metric that this limit bounds. Without noise an integer is equal or infinitely far, not some ulps off."""
+        equal_or_wrong = metrics.error_units == math.inf
+        return metrics.error_units if self.ulps is None or equal_or_wrong else metrics.max_ulp
 
     @property
     def value(self) -> float:

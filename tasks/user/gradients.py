@@ -1,4 +1,4 @@
-"""The gradient of a kernel's reference: what the `backward` check expects of the kernel."""
+"""Backward checks of kernels: gradients of the reference function by differences in float64, with their noise floor."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -8,48 +8,65 @@ import numpy as np
 
 from tasks import gradients, noise
 from tasks.catalogs.base import Failure, Sample
-from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, is_inexact
+from tasks.model import EPS, Group, Leaf, is_inexact, wide
 from tasks.user_ops import UserOp
+
+#: Most elements of the inputs to be differentiated: each costs eleven evaluations of the reference, and so in every draw.
+MOST = 1000
 
 Arrays = Mapping[str, np.ndarray]
 
 
+def elements(op: UserOp, dims: Mapping[str, int]) -> int:
+    """How many elements are to be differentiated."""
+    total = 0
+    for name in op.gradient:
+        given = op.inputs[name]
+        shape = given["shape"] if isinstance(given, Mapping) else given
+        total += int(np.prod([dims[n] if isinstance(n, str) else n for n in shape], dtype=np.int64))
+    return total
+
+
 def fill(
-    made: Sample, op: UserOp, reference: Callable[[Arrays], list[np.ndarray]], arrays: Arrays, exact: Arrays,
-    outputs: list[Leaf], seed: tuple[int, ...], draws: int,
+    made: Sample, op: UserOp, arrays: Arrays, outputs: list[Leaf], evaluate: Callable[[Arrays], list[np.ndarray]], group: Group,
+    seed: tuple[int, ...], draws: int,
 ) -> None:  # fmt: skip
-    """Give ``made`` (a forward Sample over ``arrays``) its cotangents and the gradients of the inputs in ``op.gradient``.
+    """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``.
 
-    ``reference``: its outputs for inputs by name; ``exact``: the inputs widened; ``outputs``: its Leafs. The gradients
-    are those of extrapolated finite differences, whose own error counts as noise. Raises ValueError for outputs of
-    which none is floating.
+    evaluate: the reference on float64 arrays. The cotangents are fixed random arrays in the outputs' dtypes; the noise
+    floor is how far the gradients move with inputs and cotangents, and what the differences may be off by.
     """
+    names = [name for name in op.inputs if name in op.gradient]
+    made.wrt = tuple(i for i, name in enumerate(op.inputs) if name in op.gradient)
     floating = [i for i, leaf in enumerate(outputs) if is_inexact(leaf.dtype)]
-    if not floating:
-        raise ValueError("no output is floating: there is no gradient")
-    names = list(arrays)
-    made.wrt = tuple(names.index(name) for name in op.gradient)
-    given = gradients.cotangents([(outputs[i].shape, outputs[i].dtype) for i in floating], " ".join(map(str, seed)))
-    made.cotangents = tuple(len(names) + floating.index(i) if i in floating else -1 for i in range(len(outputs)))
-    made.arrays = [*made.arrays, *given]
-    wide = [c.astype(np.complex128 if c.dtype.kind == "c" else np.float64) for c in given]
+    given = gradients.cotangents([(outputs[i].shape, outputs[i].dtype) for i in floating], f"{group.label}/{group.dtype}/{made.index}")
+    places = dict(zip(floating, range(len(made.arrays), len(made.arrays) + len(given))))
+    made.cotangents = tuple(places.get(i, -1) for i in range(len(outputs)))
+    made.arrays += given
+    made.op_class = gradients.class_of(made.op_class)
+    errors: list[np.ndarray] = []
 
-    def slopes(inputs: Arrays, cotangents: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        return gradients.numpy_vjp(lambda **x: [reference(x)[i] for i in floating], inputs, op.gradient, cotangents)
+    def gradient(inputs: Arrays, cotangents: list[np.ndarray]) -> list[np.ndarray]:
+        def chosen(**values: Any) -> list[np.ndarray]:
+            found = evaluate(values)
+            return [found[i] for i in floating]
 
-    def moved(g: np.random.Generator) -> list[np.ndarray]:
-        inputs = {k: noise.moved(x, EPS[arrays[k].dtype.name], g) if is_inexact(arrays[k].dtype.name) else x for k, x in exact.items()}
-        return slopes(inputs, [noise.moved(c, EPS[a.dtype.name], g) for c, a in zip(wide, given)])[0]
+        found, error = gradients.numpy_vjp(chosen, dict(inputs), names, cotangents)
+        errors[:] = error
+        return found
 
-    found, errors = slopes(exact, wide)
-    if all(np.isinf(e).all() for e in errors):
-        made.failure = Failure("vacuous", "reference", "", "the reference is nowhere differentiable at these inputs")
+    def moved(x: np.ndarray, g: np.random.Generator) -> np.ndarray:
+        exact = x.astype(wide(x.dtype.name))
+        return noise.moved(exact, EPS[x.dtype.name], g) if is_inexact(x.dtype.name) else exact
+
+    exact = gradient({k: x.astype(wide(x.dtype.name)) for k, x in arrays.items()}, [c.astype(wide(c.dtype.name)) for c in given])
+    own = [np.array(e) for e in errors]
+    if all(np.isinf(e).all() for e in own):
+        made.failure = Failure("vacuous", "reference", "", "the reference is not differentiable at these inputs")
         return
-    made.op_class = gradients.class_of(OpClass(op.op_class))
-    floor = noise.floor(found, moved, seed, draws if made.op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0)
+    floor = noise.floor(exact, lambda g: gradient({k: moved(x, g) for k, x in arrays.items()}, [moved(c, g) for c in given]), seed, draws)
     made.expected = [
-        Leaf(arrays[name].dtype.name, y.shape, y, error if delta is None else delta + error)
-        for name, y, delta, error in zip(op.gradient, found, floor, errors)
+        Leaf(arrays[name].dtype.name, y.shape, y, e if delta is None else delta + e)
+        for name, y, delta, e in zip(names, exact, floor, own)
     ]
-    made.oracle += " by differences"
-    made.definition, made.derived = "", []
+    made.oracle = "finite differences"
