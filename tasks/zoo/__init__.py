@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
-from tasks.zoo.specimen import FAULTS, MARK, PRECISION, Specimen, Theme
 from tasks.user_ops import UserOp
+from tasks.zoo.specimen import FAULTS, MARK, PRECISION, Specimen, Theme
 
 #: One theme each.
 MODULES = (

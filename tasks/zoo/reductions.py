@@ -112,7 +112,7 @@ THEME.add(
 
 def _logsumexp(shift: bool = True, add_back: bool = True, start: float = -INF) -> Kernel:
     def kernel(x: Any) -> Any:
-        top = x.amax(-1, keepdim=True).clamp_min(start) if shift else torch.zeros(x.shape[:-1] + (1,))
+        top = x.amax(-1, keepdim=True).clamp_min(start) if shift else torch.zeros(*x.shape[:-1], 1)
         out = torch.exp(x - top).sum(-1).log()
         return out + top[..., 0] if add_back else out
 
