@@ -247,7 +247,8 @@ class Runner:
             own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
             more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
             limit = more["limit"]
-            if limit is not None and other["units"] > limit and not metrics.kind:
+            apart = not other["classic"] if limit is None else other["units"] > limit
+            if apart and not metrics.kind:
                 # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
                 sides = [name for name, m in ((oracle, metrics), (other["name"], second)) if judged(m)[0] is Status.PASS]
                 more["error"] = (

@@ -36,6 +36,7 @@ class GradientMaker(Maker):
 
     def __init__(self, info: Any, group: Group, draws: int, call: Callable[..., Any]) -> None:
         super().__init__(info, group.dtype, draws)
+        self.settled = None  # a reference of the outputs, not of gradients
         self.group, self.call, self.random = group, call, is_random(info.op)
         self.wrt: tuple[int, ...] = ()
         self.draw = 0
@@ -44,7 +45,7 @@ class GradientMaker(Maker):
         import torch
 
         args, kwargs = (source.input, *source.args), dict(source.kwargs)
-        op_class = OpClass.RANDOM if self.random else gradients.class_of(classes.of(self.name, self.variant, kwargs).op_class)
+        op_class = OpClass.RANDOM if self.random else gradients.class_of(classes.of(self.name, self.variant, {**dict(enumerate(args)), **kwargs}, self.dtype).op_class)
         if process := process_name(source):
             kwargs[PROCESS] = process
         made = Sample(index, op_class=op_class, oracle="metadata" if op_class is OpClass.RANDOM else "float64")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tasks import classes, definitions, torch_tree
-from tasks.catalogs import torch_generated
+from tasks.catalogs import torch_generated, torch_reference
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
 from tasks.model import EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
@@ -199,9 +199,10 @@ class Maker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
-        self.op, self.dtype, self.draws = unseeded(info.op), dtype, draws
+        self.info, self.op, self.dtype, self.draws = info, unseeded(info.op), dtype, draws
         self.seeded = is_random(info.op)
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
+        self.settled = torch_reference.settled(info, widen)
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -216,7 +217,7 @@ class Maker:
             op_class = OpClass.RANDOM if random else OpClass.COMPOSITE if op_class is OpClass.RANDOM else op_class
         numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
         wider = clone if placement.own_dtype else widen
-        made = Sample(index, op_class=op_class, oracle="float64" if numeric else "metadata")
+        made = Sample(index, op_class=op_class, oracle="metadata" if not numeric else "numpy" if self.settled else "float64")
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
             encoded_args, encoded_kwargs, arrays = torch_tree.encode_args(args, kwargs)
@@ -230,7 +231,7 @@ class Maker:
             try:
                 torch.set_default_dtype(torch.float64)
                 try:
-                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, wider))]
+                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, wider))]
                 finally:
                     torch.set_default_dtype(torch.float32)
             except Exception as error:
@@ -258,6 +259,8 @@ class Maker:
             self._define(made, placement.definition, random)
         except Exception as error:
             made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
+        if numeric and not made.definition:
+            self._ask_second(args, kwargs, made)
         return made
 
     def _define(self, made: Sample, definition: str, random: list[list[np.ndarray]]) -> None:
@@ -294,8 +297,25 @@ class Maker:
             torch.set_default_dtype(torch.float32)
         return found
 
+    def _ask_second(self, args: Any, kwargs: Any, made: Sample) -> None:
+        import torch
+
+        torch.set_default_dtype(torch.float64)
+        try:
+            made.others.append(torch_reference.oracle(self.info, args, kwargs, made.expected, widen))
+        except torch_reference.NoOracle:
+            pass
+        finally:
+            torch.set_default_dtype(torch.float32)
+
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         return self.op(*replaced(args, change), **replaced(kwargs, change))
+
+    def _exact(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+        """The op in float64: torch's own, or the reference where torch's is known to be wrong."""
+        if self.settled is None:
+            return self._run(args, kwargs, change)
+        return self.settled(*replaced(args, change), **replaced(kwargs, change))
 
     def _leaf(self, exact: Any, own: Any, delta: Any) -> Leaf:
         import torch
@@ -352,7 +372,7 @@ class Maker:
                     return widen(x)
 
                 try:
-                    moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, move))]
+                    moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, move))]
                 except Exception:
                     moved = None  # off the op's domain by one ulp: the result may be anything
                 if not floating[0]:
