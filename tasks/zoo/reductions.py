@@ -74,6 +74,27 @@ THEME.add(
         "count_of_padding": ("padding value", _mean(padded_count=True)),
         "float32_out": ("wrong dtype", _mean(wide_output=True)),
         "keepdim": ("wrong shape", _mean(keepdim=True)),
+        "list": ("wrong structure", lambda x: x.float().mean(-1).tolist()),
+        "whole_blocks_only": ("raises", lambda x: x.float().view(x.shape[0], -1, 64).sum(-1).mean(-1).to(x.dtype)),
+    },
+)  # fmt: skip
+
+THEME.add(
+    "total", reference=lambda x: np.asarray(x.sum()), inputs={"x": ["n"]}, dims={"n": SIZES}, op_class="reduction", right=lambda x: x.sum(),
+    wrong={
+        "one_element": ("wrong shape", lambda x: x.sum(0, keepdim=True)),
+        "python_float": ("wrong structure", lambda x: float(x.sum())),
+        "nothing_returned": ("wrong structure", lambda x: None),
+    },
+)  # fmt: skip
+
+THEME.add(
+    "var_mean", reference=lambda x: (x.var(-1), x.mean(-1)), inputs={"x": [4, "n"]}, dims={"n": [33, 128]}, op_class="reduction",
+    right=lambda x: torch.var_mean(x, -1, correction=0),
+    wrong={
+        "swapped": ("order", lambda x: torch.var_mean(x, -1, correction=0)[::-1]),
+        "second_of_first_row": ("broadcast", lambda x: (x.var(-1, correction=0), x[:1].mean(-1).repeat(x.shape[0]))),
+        "mean_forgotten": ("wrong structure", lambda x: x.var(-1, correction=0)),
     },
 )  # fmt: skip
 
@@ -245,6 +266,29 @@ def _bmm(first_only: bool = False) -> Kernel:
 THEME.add(
     "bmm", reference=lambda a, b: a @ b, inputs={"a": ["batch", 5, "k"], "b": ["batch", "k", 7]}, dims={"batch": [3], "k": [33, 64]},
     op_class="contraction", right=_bmm(), wrong={"batch_stride": ("stride ignored", _bmm(first_only=True))},
+)  # fmt: skip
+
+
+THEME.add(
+    "double_dot", reference=lambda x, y: (x * y).sum(-1), inputs={"x": [3, "n"], "y": [3, "n"]}, dims={"n": [33, 129]},
+    dtypes=["float64"], op_class="contraction", right=lambda x, y: (x * y).sum(-1),
+    wrong={"through_float32": ("coarse precision", lambda x, y: (x.float() * y.float()).sum(-1).double())},
+)  # fmt: skip
+
+THEME.add(
+    "complex_dot", reference=lambda x, y: (x.conj() * y).sum(-1), inputs={"x": [3, "n"], "y": [3, "n"]}, dims={"n": [33, 129]},
+    dtypes=["complex64"], op_class="contraction", right=lambda x, y: (x.conj() * y).sum(-1),
+    wrong={
+        "not_conjugated": ("sign", lambda x, y: (x * y).sum(-1)),
+        "other_conjugated": ("sign", lambda x, y: (x * y.conj()).sum(-1)),
+        "real_part": ("argument ignored", lambda x, y: torch.complex((x.conj() * y).real.sum(-1), torch.zeros(3))),
+    },
+)  # fmt: skip
+
+THEME.add(
+    "complex_abs", reference=lambda x: np.abs(x), inputs={"x": {"shape": [3, "n"], "low": -1e30, "high": 1e30}}, dims={"n": [33, 129]},
+    dtypes=["complex64"], outputs=["float32"], op_class="elementary", right=lambda x: torch.hypot(x.real, x.imag),
+    wrong={"squares": ("overflow", lambda x: (x.real.square() + x.imag.square()).sqrt())},
 )  # fmt: skip
 
 

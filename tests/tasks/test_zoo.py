@@ -21,6 +21,7 @@ WANTED = (
     "NaN swallowed", "Inf clamped", "stride ignored", "broadcast", "index on ties", "integer overflow", "rounding", "mutation",
     "aliasing", "wrong dtype", "uninitialised", "race", "gradient term", "gradient not summed", "index overflow",
     "reduction identity", "overflow", "double rounding", "wrong shape", "mask", "pairing", "grouping", "border", "order",
+    "wrong structure", "raises",
 )  # fmt: skip
 
 
