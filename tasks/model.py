@@ -126,6 +126,11 @@ class Group:
         """Short name without the dtype: ``torch:std_mean.unbiased``."""
         return f"{self.op}.{self.variant}" if self.variant else self.op
 
+    @property
+    def unit(self) -> str:
+        """What a joint backend may build together: samples of one op and check."""
+        return self.label if self.check == "forward" else f"{self.check}/{self.label}"
+
     def case_id(self, sample: int) -> str:
         """Stable name of one case: check/op[.variant]/dtype[/distribution]/sample[@seed]."""
         seed = f"@{self.seed}" if self.seed else ""

@@ -19,6 +19,7 @@ from farm.report.coverage import (
     vendor_by_dtype,
     worst_matrix,
 )
+from farm.report.gradients import two_oracles
 from farm.report.page import render
 from farm.report.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_counts
 
@@ -41,6 +42,8 @@ def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: s
         "findings": (_harmless(findings(rows, limit=None)), False),
         "oracles": (_harmless(disagreements(rows)), False),
     }
+    if (rows.check != "forward").any():
+        csv["gradients"] = (two_oracles(rows), False)
     if by != "backend":
         csv[f"coverage_by_{by}"] = (coverage(rows, by=by), True)
     paths = {}
