@@ -41,7 +41,7 @@ MARGIN = 2.0
 LEAST = 4.0
 #: Fewer ops than this are no evidence for a class.
 FEWEST_OPS = 8
-QUANTILE = 0.9
+QUANTILE = 0.95
 
 
 @dataclass(frozen=True)

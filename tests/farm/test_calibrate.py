@@ -107,7 +107,7 @@ def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(tmp_path
     for limit in before.limits:
         assert limit in first.limits or (limit.classes, limit.dtypes) == (("reduction",), ("float32",))
     line = first.limit("torch:sum", "reduction", "float32")
-    assert "30 cases of 10 ops on torch-cpu (torch 9)" in line.evidence and "0.9 quantile" in line.evidence and line.date
+    assert "30 cases of 10 ops on torch-cpu (torch 9)" in line.evidence and "0.95 quantile" in line.evidence and line.date
     data = json.loads((tmp_path / "1.json").read_text())
     assert {"units", "evidence", "date", "classes", "dtypes"} == set(next(x for x in data["limits"] if x.get("classes") == ["reduction"] and x["evidence"] == line.evidence))
     assert verdict.load(str(tmp_path / "1.json")).limit("torch:exp", "elementary", "float32") == before.limit("torch:exp", "elementary", "float32")
