@@ -122,11 +122,11 @@ def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dic
 def _line(row: dict[str, Any]) -> str:
     head = f"  sample {row['sample']:<4} {row['shapes'][:40]:40}"
     if not row["agreement"]:
-        return plain(f"{head} {row['status']} {row['kind']} {row['error']}".rstrip())
+        return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
     text = f"{head} {row['agreement']:22} {row['error_units']:.3g} units from autograd"
     if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
         return f"{text}, {row['second_units']:.3g} from differences, the two {row['oracles_units']:.3g} apart"
-    return plain(f"{text}, {row['oracle'].partition('(')[2].rstrip(')')}")
+    return f"{text}, {plain(row['oracle'].partition('(')[2].rstrip(')'))}"
 
 
 def _plot(samples: list[PreparedSample], path: Path) -> None:
@@ -134,27 +134,25 @@ def _plot(samples: list[PreparedSample], path: Path) -> None:
 
     Raises GradcheckError.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     from tasks.catalogs.torch_gradients import curve
 
-    figure, axes = pyplot.subplots(figsize=(7.5, 5), layout="constrained")
+    figure = Figure(figsize=(7.5, 5), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
     drawn = 0
     for sample in samples:
         errors = None if sample.failure else curve(sample, STEPS)
         if errors is None or not np.isfinite(errors).any():
             continue
         drawn += 1
-        (line,) = axes.plot(STEPS, errors, label=f"sample {sample.index}", linewidth=1.2)
         least = int(np.nanargmin(errors))
+        label = f"sample {sample.index}: least {errors[least]:.0e} at ε = {STEPS[least]:.0e}"
+        (line,) = axes.plot(STEPS, errors, label=label, linewidth=1.2)
         axes.plot(STEPS[least], errors[least], "o", color=line.get_color())
-        axes.annotate(f"{errors[least]:.0e} at {STEPS[least]:.0e}", (STEPS[least], errors[least]), fontsize=8,
-                      textcoords="offset points", xytext=(6, -10), color=line.get_color())  # fmt: skip
     if not drawn:
-        pyplot.close(figure)
         raise GradcheckError("--plot: no sample has a gradient to draw")
     group = samples[0].owner.group
     best = differences.EPS64 ** (1 / 3)
@@ -166,11 +164,9 @@ def _plot(samples: list[PreparedSample], path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     try:
-        figure.savefig(path, dpi=130, format="png")
+        figure.savefig(path, format="png")
     except OSError as error:
         raise GradcheckError(f"--plot: {path} cannot be written ({error.strerror})") from None
-    finally:
-        pyplot.close(figure)
 
 
 if __name__ == "__main__":

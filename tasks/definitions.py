@@ -26,8 +26,7 @@ def derive(name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs:
     args, kwargs: the encoded argument trees (`tasks.tree`) over ``inputs``. Outputs of the right count, shapes and
     dtypes never raise, whatever their values. Raises KeyError for an unknown name.
     """
-    double = any(y.dtype == np.float64 for y in outputs)
-    return [part.value for part in _parts(name, args, kwargs, inputs, outputs, double)]
+    return [part.value for part in _parts(name, args, kwargs, inputs, outputs)]
 
 
 def expected(
@@ -40,7 +39,7 @@ def expected(
     ``dtype``: the one under test, whose ε it is.
     """
     eps, leaves = EPS.get(dtype, EPS["float32"]), []
-    for part in _parts(name, args, kwargs, inputs, list(outputs), dtype == "float64"):
+    for part in _parts(name, args, kwargs, inputs, list(outputs)):
         noise = np.broadcast_to(eps * np.asarray(part.scale, np.float64), part.value.shape)
         value = np.array(part.value, order="C")
         leaves.append(Leaf(value.dtype.name, value.shape, value, np.array(noise) if noise.any() else None))
@@ -63,6 +62,8 @@ def moments(draws: Sequence[Sequence[np.ndarray]], dtype: str) -> list[Leaf]:
         low, high = seen.min(axis=0), seen.max(axis=0)
         middle = np.concatenate([seen[:, :2].mean(axis=0), np.full(2, (low[2] + high[3]) / 2)])
         reach = (high[3] - low[2]) / 2 + BEYOND * spread[2:] + RANGE_UNITS * rounding
+        # Where half of the elements are 0 and half 1 the deviation is at its largest: it then varies to one side alone.
+        spread[1] = max(spread[1], spread[0] / 2)
         noise = np.concatenate([np.maximum(spread[:2], rounding), reach / RANGE_UNITS])
         leaves.append(Leaf("float64", (4,), middle, noise))
     return leaves
@@ -77,9 +78,9 @@ MOMENTS_FROM = 16
 
 
 def _parts(
-    name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: list[np.ndarray], double: bool
+    name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: list[np.ndarray]
 ) -> list[Part]:
-    definition = DEFINITIONS[name]
+    definition, double = DEFINITIONS[name], any(x.dtype == np.float64 for x in inputs)
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
         if kind != "tensor":
