@@ -79,7 +79,7 @@ class User(Catalog):
     def call(self, group: Group) -> Callable[..., Any]:
         """The kernel on torch tensors, its promises checked (`tasks.user.promises`)."""
         one = self._op(group)
-        return promises.guarded(one.op, lambda: one.function("kernel"))
+        return promises.guarded(one.op, one.function("kernel"))
 
     def _op(self, group: Group) -> Declared:
         found = load.declared()
