@@ -16,6 +16,7 @@ from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.catalogs import onnx_node
 from tasks.catalogs.base import Entry, Sample
 from tasks.catalogs.onnx_node import OnnxNode
+from tasks.compare import classic_tolerance
 from tasks.model import Form, Group, OpClass, np_dtype, wide
 from tasks.tree import TensorSpec
 
