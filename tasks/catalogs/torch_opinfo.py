@@ -208,7 +208,7 @@ class Maker:
         import torch
 
         args, kwargs = (source.input, *source.args), source.kwargs
-        placement = classes.of(self.name, self.variant, {**dict(enumerate(args)), **kwargs}, self.dtype)
+        placement = classes.of(self.name, self.variant, {str(i): x for i, x in enumerate(args)} | kwargs, self.dtype)
         op_class = placement.op_class
         random: list[list[np.ndarray]] = []
         if self.seeded and op_class is not OpClass.UNINITIALISED:
@@ -244,7 +244,7 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            moving = numeric and op_class not in WITHOUT_NOISE and not placement.definition
+            moving = numeric and op_class not in (*WITHOUT_NOISE, OpClass.CHOICE)
             draws = _STEP_DRAWS if op_class is OpClass.DISCONTINUOUS else self.draws
             noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
             if moving and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
@@ -272,13 +272,14 @@ class Maker:
         elif made.op_class is OpClass.RANDOM and random and all(np.isfinite(y).all() for draw in random for y in draw):
             name = definition or "moments"
             found = [definitions.derive(name, made.args, made.kwargs, made.arrays, draw) for draw in random]
-            if not found[0]:
-                return  # so few elements that any could be chance
+            different = len({b"".join(y.tobytes() for y in draw) for draw in random})
+            if not found[0] or different == 1:
+                return  # so few elements that any could be chance, or one seldom drawn
             made.definition, made.oracle, made.derived = name, "float64", definitions.moments(found, self.dtype)
-            made.repeats = 2 if len({b"".join(y.tobytes() for y in draw) for draw in random}) == len(random) else 1
+            made.repeats = 2 if different == len(random) else 1
 
     def _random(self, args: Any, kwargs: Any) -> list[list[np.ndarray]]:
-        """Outputs of many float64 runs with different seeds; none at all if the first few are the same."""
+        """Outputs of many float64 runs with different seeds; none at all if no random number was drawn."""
         import torch
 
         found: list[list[np.ndarray]] = []
@@ -287,9 +288,10 @@ class Maker:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 for seed in range(_RANDOM_DRAWS):
                     torch.manual_seed(seed)
+                    untouched = torch.get_rng_state()
                     drawn = torch_tree.leaves(self._run(args, kwargs, widen))
                     found.append([torch_tree.output(torch_tree.dense(x)).copy() for x in drawn])
-                    if seed == 7 and len({b"".join(y.tobytes() for y in draw) for draw in found}) == 1:
+                    if seed == 0 and torch.equal(torch.get_rng_state(), untouched):
                         return []
         except Exception:
             return []
