@@ -35,7 +35,7 @@ def arange_times(x):
 
 
 @op(
-    name="pytorch_183763_sinh", reference=np.sinh, op_class="elementary",
+    name="pytorch_183763_sinh", reference=lambda x: np.sinh(x), op_class="elementary",
     inputs={"x": {"shape": ["n"], "low": 88.8, "high": 89.4}}, dims={"n": [4, 64]},
 )  # fmt: skip
 def sinh(x):
@@ -46,7 +46,7 @@ def sinh(x):
 
 
 @op(
-    name="pytorch_183768_acosh", reference=np.arccosh, op_class="elementary",
+    name="pytorch_183768_acosh", reference=lambda x: np.arccosh(x), op_class="elementary",
     inputs={"x": {"shape": ["n"], "low": 1e20, "high": 1e26}}, dims={"n": [4, 64]},
 )  # fmt: skip
 def acosh(x):

@@ -354,7 +354,7 @@ class _Candidate:
                 quiet = planted not in (None, path)
                 theme, distribution = ("regular", "regular") if quiet else (self.theme, self.group.distribution)
                 made = self._laid_out(self._filled(path, x, shapes[path], distribution, theme), path)
-                return made.requires_grad_(x.requires_grad) if x.requires_grad else made
+                return made.detach().requires_grad_(x.requires_grad)
             return listed.get(x, x) if type(x) is int and str(path[-1]).startswith(IN_LIST) else x
 
         return _rebuilt(self.template, replaced)
@@ -507,4 +507,5 @@ def _rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
         input=walk(source.input, (0,)),
         args=tuple(walk(x, (i + 1,)) for i, x in enumerate(source.args)),
         kwargs={k: walk(x, (k,)) for k, x in source.kwargs.items()},
+        output_process_fn_grad=source.output_process_fn_grad,
     )

@@ -119,14 +119,14 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     from tasks.runner import Item, Runner
 
     spent = {"reference": 0.0, "noise": 0.0}
-    maker: Any = torch_opinfo._Maker
+    maker: Any = torch_opinfo.Maker
     inner_noise, inner_run = maker._noise, maker._run
 
     def timed_noise(self: Any, *args: Any) -> Any:
         # The reference is timed where a noise floor is due: the two are then of the same cases.
         begin = time.process_time()
         with contextlib.suppress(Exception):
-            inner_run(self, args[0], args[1], torch_opinfo._widen)
+            inner_run(self, args[0], args[1], torch_opinfo.widen)
         middle = time.process_time()
         found = inner_noise(self, *args)
         spent["reference"] += middle - begin
