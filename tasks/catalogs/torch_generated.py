@@ -40,6 +40,10 @@ MOST = 84
 #: Gap between the elements of a strided tensor, and elements before an offset one; both hold what must not be read.
 GAP = 2
 LEAD = 5
+#: Largest factors of a long product; largest argument of ops that may take a step for every unit of it (polygamma,
+#: zeta, orthogonal polynomials).
+MULTIPLIED = 4.0
+STEPPED = 1024.0
 #: A range is believed from this many values on.
 BELIEVED = 8
 
@@ -377,10 +381,17 @@ class _Candidate:
         if kind:
             return _structure_like(kind, shape, dtype, self.rng)
         simple = self.op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
-        values = inputs.fill(shape, dtype, distribution, self.rng, theme, mild=not simple)
+        values = inputs.fill(shape, dtype, distribution, self.rng, theme, mild=not simple, most=self._most())
         if not simple or distribution == "regular" or not is_inexact(dtype):
             values = seen.fold(values, dtype)
         return torch_tree.from_numpy(np.ascontiguousarray(values).reshape(shape))
+
+    def _most(self) -> float:
+        """Largest size of a value that is not to overflow, or to keep the op busy for ever (`most` of `inputs.fill`)."""
+        if self.group.op_name.endswith("prod"):
+            return MULTIPLIED
+        linear = self.op_class in (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION)
+        return np.inf if linear and self.group.check == "forward" else STEPPED
 
     def _laid_out(self, x: Any, path: Path) -> Any:
         layouts = {"transposed": "transposed", "offset": "offset", "expanded": "expanded", "long": "strided"}
