@@ -514,7 +514,6 @@ def _rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
         return change(path, value)
 
     return SimpleNamespace(
-        output_process_fn_grad=getattr(source, "output_process_fn_grad", None),  # for the checks of gradients
         input=walk(source.input, (0,)),
         args=tuple(walk(x, (i + 1,)) for i, x in enumerate(source.args)),
         kwargs={k: walk(x, (k,)) for k, x in source.kwargs.items()},
