@@ -291,8 +291,9 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_LOSES, "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"),
         (_COMPOSES, "Adagrad Adam AffineGrid Attention BlackmanWindow FlexAttention GRU HammingWindow HannWindow LSTM"
                     " LinearAttention MelWeightMatrix Momentum RNN RoiAlign RotaryEmbedding Scan SequenceMap Shrink ImageDecoder"),
-        (_STEPS, "DequantizeLinear DynamicQuantizeLinear GridSample Mod NonMaxSuppression QLinearConv QLinearMatMul QuantizeLinear"
-                 " Resize Upsample"),
+        (_STEPS, "DequantizeLinear DynamicQuantizeLinear Mod NonMaxSuppression QLinearConv QLinearMatMul QuantizeLinear"),
+        (replace(_STEPS, unless=("mode=linear", "mode=cubic")), "Resize Upsample"),
+        (replace(_COMPOSES, unless=("mode=nearest",), instead=OpClass.DISCONTINUOUS), "GridSample"),
         (replace(_MOVES, why="dropped at random in training, else moved; judged as the suite's stored output tells"), "Dropout"),
     ],
     "critical": [

@@ -210,7 +210,7 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
     others = []
     for oracle in sample.others:
         found = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
-        others.append({"name": oracle.name, "references": [add(a) for a in oracle.references], **found})
+        others.append({"name": oracle.name, "references": [add(a) for a in oracle.references], "rounded": oracle.rounded, **found})
     if sample.model is not None:
         digest.update(sample.model)
     record = {

@@ -248,6 +248,7 @@ class Runner:
             more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
             limit = more["limit"]
             apart = not other["classic"] if limit is None else other["units"] > limit
+            apart = apart and not (other["rounded"] and other["classic"])
             if apart and not metrics.kind:
                 # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
                 sides = [name for name, m in ((oracle, metrics), (other["name"], second)) if judged(m)[0] is Status.PASS]

@@ -517,5 +517,4 @@ def _rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
         input=walk(source.input, (0,)),
         args=tuple(walk(x, (i + 1,)) for i, x in enumerate(source.args)),
         kwargs={k: walk(x, (k,)) for k, x in source.kwargs.items()},
-        output_process_fn_grad=source.output_process_fn_grad,
     )

@@ -1,11 +1,16 @@
-"""The zoo: kernels with one planted fault each, every one beside its correct twin; what `farm.selftest` is run on."""
+"""The zoo: kernels with one planted fault each, every one beside its correct twin; what `farm.selftest` is run on.
+
+A fault is planted as it is met in real kernels, and wrong only where such a kernel would be; the inputs are chosen so that
+it shows by more than the rounding of the inputs could. What stays below that is no fault to the farm: a layer norm whose
+mean is rounded to float16, or 32 bfloat16 accumulators over 4096 elements, are at most 2.3 error units off.
+"""
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
 
-from tasks.zoo.specimen import FAULTS, MARK, PRECISION, Specimen, Theme
 from tasks.user_ops import UserOp
+from tasks.zoo.specimen import FAULTS, MARK, PRECISION, Specimen, Theme
 
 #: One theme each.
 MODULES = (

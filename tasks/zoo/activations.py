@@ -68,7 +68,7 @@ THEME.add(
 
 THEME.add(
     "sigmoid_of_large", reference=lambda x: np.where(x < 0, np.exp(x), 1.0) / (1 + np.exp(-np.abs(x))),
-    inputs={"x": {"shape": ["n"], "low": -80, "high": 80}}, dims=DIMS, op_class="composite", right=lambda x: torch.sigmoid(x),
+    inputs={"x": {"shape": ["n"], "low": -80, "high": 80}}, dims=DIMS, op_class="elementary", right=lambda x: torch.sigmoid(x),
     wrong={"half_of_tanh": ("small beside large", lambda x: 0.5 * (1 + torch.tanh(0.5 * x)))},
 )  # fmt: skip
 

@@ -116,7 +116,7 @@ def _cumsum(carry: str = "add", exclusive: bool = False, reverse: bool = False) 
 
     def kernel(x: Any) -> Any:
         x = x.flip(-1) if reverse else x
-        parts, total = [], torch.zeros(x.shape[:-1] + (1,))
+        parts, total = [], torch.zeros(*x.shape[:-1], 1)
         for part in blocks(x.shape[-1]):
             piece = x[..., part].float().cumsum(-1)
             parts.append(piece if carry == "none" else piece + total)

@@ -33,29 +33,28 @@ THEME.add(
     },
 )  # fmt: skip
 
-THEME.add(
-    "long_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
-    dims={"n": [4096, 10000]}, dtypes=["float16", "bfloat16"], op_class="reduction",
-    right=lambda x: x.astype(np.float32).sum(-1).astype(x.dtype),
-    wrong={"narrow": ("low-precision accumulation", lambda x: np.add.accumulate(x, -1, dtype=x.dtype)[:, -1])},
-)  # fmt: skip
-
-
 def _lanes(x: np.ndarray) -> np.ndarray:
-    """32 accumulators in the dtype of x, added up at the end: how a vectorised loop sums."""
+    """Sums of rows with 32 accumulators in the dtype of x, added up at the end: how a vectorised loop sums."""
     acc = np.add.accumulate(x.reshape(x.shape[0], -1, 32), 1, dtype=x.dtype)[:, -1]
     total: np.ndarray = np.add.accumulate(acc, -1, dtype=x.dtype)[:, -1]
     return total
 
 
 THEME.add(
-    "hidden_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [64, "n"], "low": 0, "high": 1}},
-    dims={"n": [768, 1024, 4096]}, dtypes=["float16", "bfloat16"], op_class="reduction",
+    "long_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
+    dims={"n": [1024, 4096, 65536]}, dtypes=["bfloat16"], op_class="reduction",
     right=lambda x: x.astype(np.float32).sum(-1).astype(x.dtype),
     wrong={
         "narrow": ("low-precision accumulation", lambda x: np.add.accumulate(x, -1, dtype=x.dtype)[:, -1]),
         "narrow_lanes": ("low-precision accumulation", _lanes),
     },
+)  # fmt: skip
+
+THEME.add(
+    "long_half_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
+    dims={"n": [4096, 10000]}, dtypes=["float16"], op_class="reduction",
+    right=lambda x: x.astype(np.float32).sum(-1).astype(x.dtype),
+    wrong={"narrow": ("low-precision accumulation", lambda x: np.add.accumulate(x, -1, dtype=x.dtype)[:, -1])},
 )  # fmt: skip
 
 
@@ -75,6 +74,27 @@ THEME.add(
         "count_of_padding": ("padding value", _mean(padded_count=True)),
         "float32_out": ("wrong dtype", _mean(wide_output=True)),
         "keepdim": ("wrong shape", _mean(keepdim=True)),
+        "list": ("wrong structure", lambda x: x.float().mean(-1).tolist()),
+        "whole_blocks_only": ("raises", lambda x: x.float().view(x.shape[0], -1, 64).sum(-1).mean(-1).to(x.dtype)),
+    },
+)  # fmt: skip
+
+THEME.add(
+    "total", reference=lambda x: np.asarray(x.sum()), inputs={"x": ["n"]}, dims={"n": SIZES}, op_class="reduction", right=lambda x: x.sum(),
+    wrong={
+        "one_element": ("wrong shape", lambda x: x.sum(0, keepdim=True)),
+        "python_float": ("wrong structure", lambda x: float(x.sum())),
+        "nothing_returned": ("wrong structure", lambda x: None),
+    },
+)  # fmt: skip
+
+THEME.add(
+    "var_mean", reference=lambda x: (x.var(-1), x.mean(-1)), inputs={"x": [4, "n"]}, dims={"n": [33, 128]}, op_class="reduction",
+    right=lambda x: torch.var_mean(x, -1, correction=0),
+    wrong={
+        "swapped": ("order", lambda x: torch.var_mean(x, -1, correction=0)[::-1]),
+        "second_of_first_row": ("broadcast", lambda x: (x.var(-1, correction=0), x[:1].mean(-1).repeat(x.shape[0]))),
+        "mean_forgotten": ("wrong structure", lambda x: x.var(-1, correction=0)),
     },
 )  # fmt: skip
 
@@ -113,7 +133,7 @@ THEME.add(
 
 def _logsumexp(shift: bool = True, add_back: bool = True, start: float = -INF) -> Kernel:
     def kernel(x: Any) -> Any:
-        top = x.amax(-1, keepdim=True).clamp_min(start) if shift else torch.zeros(x.shape[:-1] + (1,))
+        top = x.amax(-1, keepdim=True).clamp_min(start) if shift else torch.zeros(*x.shape[:-1], 1)
         out = torch.exp(x - top).sum(-1).log()
         return out + top[..., 0] if add_back else out
 
@@ -246,6 +266,29 @@ def _bmm(first_only: bool = False) -> Kernel:
 THEME.add(
     "bmm", reference=lambda a, b: a @ b, inputs={"a": ["batch", 5, "k"], "b": ["batch", "k", 7]}, dims={"batch": [3], "k": [33, 64]},
     op_class="contraction", right=_bmm(), wrong={"batch_stride": ("stride ignored", _bmm(first_only=True))},
+)  # fmt: skip
+
+
+THEME.add(
+    "double_dot", reference=lambda x, y: (x * y).sum(-1), inputs={"x": [3, "n"], "y": [3, "n"]}, dims={"n": [33, 129]},
+    dtypes=["float64"], op_class="contraction", right=lambda x, y: (x * y).sum(-1),
+    wrong={"through_float32": ("coarse precision", lambda x, y: (x.float() * y.float()).sum(-1).double())},
+)  # fmt: skip
+
+THEME.add(
+    "complex_dot", reference=lambda x, y: (x.conj() * y).sum(-1), inputs={"x": [3, "n"], "y": [3, "n"]}, dims={"n": [33, 129]},
+    dtypes=["complex64"], op_class="contraction", right=lambda x, y: (x.conj() * y).sum(-1),
+    wrong={
+        "not_conjugated": ("sign", lambda x, y: (x * y).sum(-1)),
+        "other_conjugated": ("sign", lambda x, y: (x * y.conj()).sum(-1)),
+        "real_part": ("argument ignored", lambda x, y: torch.complex((x.conj() * y).real.sum(-1), torch.zeros(3))),
+    },
+)  # fmt: skip
+
+THEME.add(
+    "complex_abs", reference=lambda x: np.abs(x), inputs={"x": {"shape": [3, "n"], "low": -1e30, "high": 1e30}}, dims={"n": [33, 129]},
+    dtypes=["complex64"], outputs=["float32"], op_class="elementary", right=lambda x: torch.hypot(x.real, x.imag),
+    wrong={"squares": ("overflow", lambda x: (x.real.square() + x.imag.square()).sqrt())},
 )  # fmt: skip
 
 

@@ -47,6 +47,7 @@ FAULTS = {
     "padding value": "the masked tail is filled with a value that takes part",
     "pairing": "elements that belong together are looked for in the wrong place",
     "race": "lost updates, stale workspaces, orders that change from run to run",
+    "raises": "an assumption about sizes that the inputs do not meet",
     "reduction identity": "a reduction begins with 0 where it must begin with its identity",
     "rounding": "another rounding than to nearest even",
     "sign": "a sign, or the sign of zero, is wrong",
@@ -58,6 +59,7 @@ FAULTS = {
     "wrong axis": "reduces, normalises or indexes along another axis",
     "wrong dtype": "the output has another dtype",
     "wrong shape": "the output has another shape (keepdim)",
+    "wrong structure": "a Python number, a list or None instead of a tensor",
 }  # fmt: skip
 
 #: Classes whose faults lose digits and no more: there, `imprecise` is a finding.
