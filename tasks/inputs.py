@@ -46,7 +46,7 @@ def fill(
     theme: one of THEMES[distribution]; "" means all of a distribution's values together for "boundary", and otherwise
     a theme that ``rng`` draws. mild: sizes so bounded that squares of elements and their sum are
     representable: for ops that overflow inside in every implementation. most: largest size of a finite value, at least 1,
-    for an op that takes steps in proportion to its argument, say; with mild alone. Complex values have both parts filled.
+    and the reciprocal of the smallest that is not 0; with mild alone. Complex values have both parts filled.
     Raises ValueError for an unknown distribution ("own" is not generated) or theme.
     """
     if distribution not in THEMES:
@@ -103,11 +103,12 @@ def _floating(
 
 def _reach(dtype: str, count: int, most: float | None) -> tuple[float, float]:
     """(smallest, largest) size of an element: the dtype's if ``most`` is None; else x², 1/x² and sums of ``count`` of them
-    are normal, and the largest at ``most``."""
+    are normal, and sizes lie in [1/most, most]."""
     if most is None:
         return SMALLEST_NORMAL[dtype] * EPS[dtype], LARGEST[dtype] / 2
     few = max(64, 4 * count)
-    return min(1.0, (few * SMALLEST_NORMAL[dtype]) ** 0.5), max(1.0, min(most, (LARGEST[dtype] / few) ** 0.5))
+    low = max(1 / most, (few * SMALLEST_NORMAL[dtype]) ** 0.5)
+    return min(1.0, low), max(1.0, min(most, (LARGEST[dtype] / few) ** 0.5))
 
 
 def _signs(count: int, rng: np.random.Generator) -> np.ndarray:
