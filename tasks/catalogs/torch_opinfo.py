@@ -76,7 +76,7 @@ class TorchOpInfo(Catalog):
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
             if group.distribution != "own" and made:
-                yield from torch_generated.samples(group, made, maker.make, info.op, skip, first=int(bool(broken)))
+                yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))
                 return
             # A list that broke off takes one place of those asked for, so that it is never left out.
             for place, index in enumerate(candidates(len(made), group.samples - bool(broken))):
