@@ -244,10 +244,11 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            moving = numeric and op_class not in (*WITHOUT_NOISE, OpClass.CHOICE)
-            draws = _STEP_DRAWS if op_class is OpClass.DISCONTINUOUS else self.draws
+            # Of elementary ops as well, with few draws: a device that declares a coarser precision rounds their inputs.
+            moving = numeric and op_class not in (OpClass.EXACT, OpClass.CHOICE)
+            draws = {OpClass.DISCONTINUOUS: _STEP_DRAWS, OpClass.ELEMENTARY: 2}.get(op_class, self.draws)
             noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
-            if moving and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
+            if moving and op_class not in WITHOUT_NOISE and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
                 more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
                 noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
             if placement.constants:
