@@ -36,10 +36,17 @@ class Failure:
 
 @dataclass
 class Oracle:
-    """A further computation of the expected outputs: one reference array per output, float64 where inexact."""
+    """A further computation of the expected outputs: one reference array per output, float64 where inexact.
+
+    rounding: up to which share of the largest element of an output a difference to the first oracle is float64's own
+    rounding, for ops that sum over elements. rounded: it was computed in the dtype under test itself, so that the
+    classic tolerance says whether the two agree.
+    """
 
     name: str
     references: list[np.ndarray]
+    rounding: float = 0.0
+    rounded: bool = False
 
 
 @dataclass

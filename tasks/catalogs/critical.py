@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from tasks import classes, noise
+from tasks import classes, inputs, noise
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical_ops import OPS, Call, Op
-from tasks.model import EPS, Group, Leaf, np_dtype
+from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
 from tasks.tree import TensorSpec
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "1"
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+#: The catalog's own inputs are regular already.
+DISTRIBUTIONS = ("own", *(name for name in inputs.THEMES if name != "regular"))
 
 
 class Critical(Catalog):
@@ -33,7 +36,7 @@ class Critical(Catalog):
 
     def entries(self) -> list[Entry]:
         """One entry per op, without variants."""
-        return [Entry(f"{self.name}:{name}", "", DTYPES) for name in sorted(OPS)]
+        return [Entry(f"{self.name}:{name}", "", DTYPES, distributions=DISTRIBUTIONS) for name in sorted(OPS)]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1 of an op in a dtype.
@@ -64,7 +67,10 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
     stage = "sample"
     try:
         seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
-        stored = _rounded(op.inputs(np.random.default_rng(seed)), np_dtype(group.dtype))
+        made = op.inputs(np.random.default_rng(seed))
+        if group.distribution != "own":
+            made = _revalued(made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode()))))
+        stored = _rounded(made, np_dtype(group.dtype))
         stage = "reference"
         expected = _expected(op, stored, group.dtype, seed, draws)
     except Exception as error:
@@ -79,6 +85,25 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
 
     args, kwargs = _mapped(stored, place)
     return Sample(index, args, kwargs, arrays, [expected], op_class=classes.of(group.op).op_class, oracle="numpy-float64")
+
+
+def _revalued(arguments: Call, group: Group, index: int, rng: np.random.Generator) -> Call:
+    """The call with the values of its first floating array, the activations, drawn from the group's distribution.
+
+    An array without negative values stays one: its op may be defined there alone.
+    """
+    simple = classes.of(group.op).op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
+    done: list[bool] = []
+
+    def drawn(x: Any) -> Any:
+        if done or not _is_floating(x):
+            return x
+        done.append(True)
+        theme = inputs.theme_of(group.distribution, index)
+        values = inputs.fill(x.shape, group.dtype, group.distribution, rng, theme, mild=not simple).astype(np.float64)
+        return np.abs(values) if x.size and x.min() >= 0 else values
+
+    return _mapped(arguments, drawn)
 
 
 def _mapped(arguments: Call, function: Callable[[Any], Any]) -> Call:

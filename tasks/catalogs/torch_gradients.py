@@ -37,6 +37,7 @@ class GradientMaker(Maker):
 
     def __init__(self, info: Any, group: Group, draws: int, call: Callable[..., Any]) -> None:
         super().__init__(info, group.dtype, draws)
+        self.settled = None  # a reference of the outputs, not of gradients
         self.group, self.call, self.random = group, call, is_random(info.op)
         self.wrt: tuple[int, ...] = ()
         self.draw = 0
@@ -47,7 +48,9 @@ class GradientMaker(Maker):
         import torch
 
         args, kwargs = (source.input, *source.args), dict(source.kwargs)
-        op_class = OpClass.RANDOM if self.random else gradients.class_of(classes.of(self.name, self.variant, kwargs).op_class)
+        named: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        op_class = gradients.class_of(classes.of(self.name, self.variant, named, self.dtype).op_class)
+        op_class = OpClass.RANDOM if self.random else op_class
         if process := process_name(source):
             kwargs[PROCESS] = process
         made = Sample(index, op_class=op_class, oracle="metadata" if op_class is OpClass.RANDOM else "float64")
@@ -126,7 +129,7 @@ class GradientMaker(Maker):
             exact = self._run((args, kwargs, passed), {}, widen)
         self.compares = bool(met)
         numeric = made.op_class is not OpClass.RANDOM
-        noise = self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact]) if numeric else [None] * len(exact)
+        noise = self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact], range(self.draws)) if numeric else [None] * len(exact)
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         for x, g, delta in zip(sources, exact, noise):

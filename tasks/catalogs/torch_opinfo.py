@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import types
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks import classes, torch_tree
-from tasks.catalogs import torch_generated
+from tasks import classes, definitions, torch_tree
+from tasks.catalogs import torch_generated, torch_reference
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
 from tasks.model import EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
@@ -44,7 +45,7 @@ class TorchOpInfo(Catalog):
 
     def call(self, group: Group) -> Callable[..., Any]:
         info = _op_db()[group.op_name, group.variant]
-        return info.op if group.check == "forward" else _differentiable(info)
+        return unseeded(info.op) if group.check == "forward" else _differentiable(info)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         import torch
@@ -177,6 +178,18 @@ def is_random(op: Callable[..., Any]) -> bool:
     return code is not None and "wrapper_set_seed" in code.co_names
 
 
+def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The op without that wrapper, which makes every call return the same numbers; any other op as it is."""
+    if not is_random(op):
+        return op
+    names = op.__globals__ | {"wrapper_set_seed": lambda drawn, *args, **kwargs: drawn(*args, **kwargs)}
+    return types.FunctionType(op.__code__, names, op.__name__, op.__defaults__, op.__closure__)
+
+
+#: Draws of a random op's reference: enough that a range seldom lacks a value that occurs.
+_RANDOM_DRAWS = 64
+#: Draws of the noise floor of a step, which stands still in most of them: to be found, an edge needs more.
+_STEP_DRAWS = 32
 #: Where torch on the CPU itself is off by more than FAR units, the floor is drawn MORE_DRAWS times: a rare element that
 #: hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
 FAR, MORE_DRAWS = 2.0, 16
@@ -186,17 +199,25 @@ class Maker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
-        self.op, self.dtype, self.draws = info.op, dtype, draws
+        self.info, self.op, self.dtype, self.draws = info, unseeded(info.op), dtype, draws
+        self.seeded = is_random(info.op)
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
+        self.settled = torch_reference.settled(info, widen)
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
 
         args, kwargs = (source.input, *source.args), source.kwargs
-        placement = classes.of(self.name, self.variant, kwargs, self.dtype)
-        op_class = OpClass.RANDOM if is_random(self.op) else placement.op_class
+        placement = classes.of(self.name, self.variant, {**dict(enumerate(args)), **kwargs}, self.dtype)
+        op_class = placement.op_class
+        random: list[list[np.ndarray]] = []
+        if self.seeded and op_class is not OpClass.UNINITIALISED:
+            random = self._random(args, kwargs)
+            # Drawn or not is a matter of the arguments: dropout with p=0 draws nothing.
+            op_class = OpClass.RANDOM if random else OpClass.COMPOSITE if op_class is OpClass.RANDOM else op_class
         numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
-        made = Sample(index, op_class=op_class, oracle="float64" if numeric else "metadata")
+        wider = clone if placement.own_dtype else widen
+        made = Sample(index, op_class=op_class, oracle="metadata" if not numeric else "numpy" if self.settled else "float64")
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
             encoded_args, encoded_kwargs, arrays = torch_tree.encode_args(args, kwargs)
@@ -210,7 +231,7 @@ class Maker:
             try:
                 torch.set_default_dtype(torch.float64)
                 try:
-                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, widen))]
+                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, wider))]
                 finally:
                     torch.set_default_dtype(torch.float32)
             except Exception as error:
@@ -223,18 +244,78 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            moving = numeric and op_class not in WITHOUT_NOISE
-            noise = self._noise(args, kwargs, exact) if moving else [None] * len(exact)
-            if moving and own is not None and self._far(own, exact, noise):
-                more = self._noise(args, kwargs, exact, range(self.draws, MORE_DRAWS))
+            moving = numeric and op_class not in WITHOUT_NOISE and not placement.definition
+            draws = _STEP_DRAWS if op_class is OpClass.DISCONTINUOUS else self.draws
+            noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
+            if moving and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
+                more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
                 noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
+            if placement.constants:
+                noise = [_of_constants(y, self.dtype) for y in exact]
         for i, (y, delta) in enumerate(zip(exact, noise)):
             leaf = self._leaf(y, own[i] if own is not None else None, delta)
             made.expected.append(replace(leaf, reference=None) if op_class is OpClass.UNINITIALISED else leaf)
+        try:
+            self._define(made, placement.definition, random)
+        except Exception as error:
+            made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
+        if numeric and not made.definition:
+            self._ask_second(args, kwargs, made)
         return made
+
+    def _define(self, made: Sample, definition: str, random: list[list[np.ndarray]]) -> None:
+        """Say by which definition the sample is judged, if by one, and what that is to give."""
+        if made.op_class is OpClass.CHOICE:
+            references = [leaf.reference for leaf in made.expected if leaf.reference is not None]
+            made.definition = definition
+            made.derived = definitions.expected(definition, made.args, made.kwargs, made.arrays, references, self.dtype)
+        elif made.op_class is OpClass.RANDOM and random and all(np.isfinite(y).all() for draw in random for y in draw):
+            name = definition or "moments"
+            found = [definitions.derive(name, made.args, made.kwargs, made.arrays, draw) for draw in random]
+            if not found[0]:
+                return  # so few elements that any could be chance
+            made.definition, made.oracle, made.derived = name, "float64", definitions.moments(found, self.dtype)
+            made.repeats = 2 if len({b"".join(y.tobytes() for y in draw) for draw in random}) == len(random) else 1
+
+    def _random(self, args: Any, kwargs: Any) -> list[list[np.ndarray]]:
+        """Outputs of many float64 runs with different seeds; none at all if the first few are the same."""
+        import torch
+
+        found: list[list[np.ndarray]] = []
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                for seed in range(_RANDOM_DRAWS):
+                    torch.manual_seed(seed)
+                    drawn = torch_tree.leaves(self._run(args, kwargs, widen))
+                    found.append([torch_tree.output(torch_tree.dense(x)).copy() for x in drawn])
+                    if seed == 7 and len({b"".join(y.tobytes() for y in draw) for draw in found}) == 1:
+                        return []
+        except Exception:
+            return []
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return found
+
+    def _ask_second(self, args: Any, kwargs: Any, made: Sample) -> None:
+        import torch
+
+        torch.set_default_dtype(torch.float64)
+        try:
+            made.others.append(torch_reference.oracle(self.info, args, kwargs, made.expected, widen))
+        except torch_reference.NoOracle:
+            pass
+        finally:
+            torch.set_default_dtype(torch.float32)
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         return self.op(*replaced(args, change), **replaced(kwargs, change))
+
+    def _exact(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+        """The op in float64: torch's own, or the reference where torch's is known to be wrong."""
+        if self.settled is None:
+            return self._run(args, kwargs, change)
+        return self.settled(*replaced(args, change), **replaced(kwargs, change))
 
     def _leaf(self, exact: Any, own: Any, delta: Any) -> Leaf:
         import torch
@@ -270,7 +351,7 @@ class Maker:
                     return True
         return False
 
-    def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: Iterable[int] | None = None) -> list[Any]:
+    def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: Iterable[int]) -> list[Any]:
         """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere."""
         import torch
 
@@ -279,7 +360,7 @@ class Maker:
         total: list[Any] = [None] * len(exact)
         torch.set_default_dtype(torch.float64)
         try:
-            for draw in range(self.draws) if draws is None else draws:
+            for draw in draws:
                 count = [0]
 
                 def move(x: Any, draw: int = draw, count: list[int] = count) -> Any:
@@ -291,7 +372,7 @@ class Maker:
                     return widen(x)
 
                 try:
-                    moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, move))]
+                    moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, move))]
                 except Exception:
                     moved = None  # off the op's domain by one ulp: the result may be anything
                 if not floating[0]:
@@ -318,6 +399,15 @@ class Maker:
         finally:
             torch.set_default_dtype(torch.float32)
         return [t if t is None or bool(t.any()) else None for t in total]
+
+
+def _of_constants(y: Any, dtype: str) -> Any:
+    """The noise floor of an output whose rounding errors come from numbers inside the op: ε of the largest element."""
+    import torch
+
+    if not isinstance(y, torch.Tensor) or not y.is_floating_point() or not y.numel():
+        return None
+    return torch.full(y.shape, EPS.get(dtype, EPS["float32"]) * y.abs().max().item(), dtype=torch.float64)
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -353,6 +443,8 @@ def clone(x: Any) -> Any:
 
 #: Length of the table of random factors: a prime, so that no shape falls in step with its period.
 _TABLE = 262147
+#: Number of tables; further draws begin elsewhere in them.
+_TABLES = 16
 
 
 @functools.lru_cache(maxsize=64)
@@ -379,8 +471,8 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
         values = wide._values() if x.layout == torch.sparse_coo else wide.values()
         values.mul_(_moved(torch.ones_like(values), eps, draw, place))
         return wide
-    factors, n = _factors(eps, draw), x.numel()
-    start = place * 104729 % (_TABLE // 2)
+    factors, n = _factors(eps, draw % _TABLES), x.numel()
+    start = (place + draw // _TABLES) * 104729 % (_TABLE // 2)
     if n > _TABLE - start:
         # Row by row of the table's length: no table as large as the tensor is ever made.
         block = factors[start:]
@@ -406,5 +498,5 @@ def jittered(x: Any, eps: float, draw: int, place: int) -> Any:
     parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     bits = parts.contiguous().view(torch.int64)
     # Fibonacci hashing to 18 bits, less than _TABLE.
-    moved = parts * _factors(eps, draw)[((bits + place) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    moved = parts * _factors(eps, draw % _TABLES)[((bits + place) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
     return torch.view_as_complex(moved) if x.is_complex() else moved
