@@ -1,6 +1,7 @@
 """Finite differences in float64: the gradient of any function of arrays, with an estimate of its own error."""
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ class Along:
         return self.between(self.at(h), self.at(-h)) / (2 * h)
 
     def slope(self, centre: Arrays, h: float) -> Slope:
-        """Richardson's extrapolation of central differences at h and h/2; their distance is the error estimate.
+        """Richardson's extrapolation of central differences at h and h/2; four times their distance is the error estimate
+        (it is one draw of what the function's own roundoff does).
 
         A kink: one-sided differences disagree by h·φ″ where φ is smooth, so 2·s(h/2) − s(h) is nearly zero there.
         """
@@ -90,7 +92,7 @@ class Along:
         near_sides = (self.between(near_up, centre) - self.between(centre, near_down)) / (h / 2)
         if abs(2 * near_sides - sides) > 10 * roundoff + 1e-5 * (abs(close) + abs(sides)):
             return Slope(close, math.inf, "not differentiable at the input")
-        return Slope((4 * close - wide) / 3, abs(wide - close) + roundoff)
+        return Slope((4 * close - wide) / 3, 4 * abs(wide - close) + roundoff)
 
     def extrapolated(self, h: float) -> Slope:
         """Romberg's extrapolation of central differences at h, h/2 and h/4: the last correction is the error."""
@@ -99,7 +101,7 @@ class Along:
         weight = self.weight(*pairs[0], pairs[1][0])
         if not math.isfinite(sum(slopes) + weight):
             return Slope(math.nan, math.inf, "not finite near the input")
-        first = [(4 * b - a) / 3 for a, b in zip(slopes, slopes[1:])]
+        first = [(4 * b - a) / 3 for a, b in itertools.pairwise(slopes)]
         value = (16 * first[1] - first[0]) / 15
         return Slope(value, abs(value - first[1]) + 4 * EPS64 * weight / h)
 

@@ -490,11 +490,9 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
     return torch.mul(x, f) if x.dim() or x.dtype == torch.float64 else x.double() * f
 
 
-def jittered(x: Any, eps: float, draw: int) -> Any:
-    """``x`` with every element times a factor of the draw that its value alone decides: what is equal stays equal.
-
-    (The gradient of a maximum looks for the elements that are equal to it.)
-    """
+def jittered(x: Any, eps: float, draw: int, place: int) -> Any:
+    """``x`` with every element times a factor that its value, the draw and ``place`` decide: what is equal and has the
+    same place stays equal (the gradient of a maximum looks for the elements that are equal to it)."""
     import torch
 
     x = x.detach()
@@ -503,5 +501,5 @@ def jittered(x: Any, eps: float, draw: int) -> Any:
     parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     bits = parts.contiguous().view(torch.int64)
     # Fibonacci hashing to 18 bits, less than _TABLE.
-    moved = parts * _factors(eps, draw % _TABLES)[(bits * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    moved = parts * _factors(eps, draw % _TABLES)[((bits + place) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
     return torch.view_as_complex(moved) if x.is_complex() else moved
