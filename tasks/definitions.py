@@ -130,7 +130,7 @@ def _picked(x: np.ndarray, index: np.ndarray, values: np.ndarray) -> tuple[np.nd
 
 def _distinct(index: np.ndarray) -> np.ndarray:
     """Per row, whether no index is there twice."""
-    return (np.diff(np.sort(index, -1), axis=-1) != 0).all(-1)
+    return np.asarray((np.diff(np.sort(index, -1), axis=-1) != 0).all(-1))
 
 
 def _sort(
@@ -237,7 +237,7 @@ def _orthogonal(q: np.ndarray) -> Part:
 
 def _falls(s: np.ndarray) -> Part:
     """Per row, whether real values are sorted from the largest down (NaN is not)."""
-    return Part((np.diff(s, axis=-1) <= 0).all(-1))
+    return Part(np.asarray((np.diff(s, axis=-1) <= 0).all(-1)))
 
 
 def _svd(outputs: list[np.ndarray], a: np.ndarray, full_matrices: bool = True, driver: str | None = None) -> list[Part]:
@@ -329,7 +329,7 @@ def _lu(outputs: list[np.ndarray], a: np.ndarray, pivot: bool = True) -> list[Pa
         return [*parts, Part(p), _triangles(lower, upper, lower @ upper)]
     permutes = ((p == 0) | (p == 1)).all((-2, -1)) & (p.sum(-1) == 1).all(-1) & (p.sum(-2) == 1).all(-1)
     bounded = (np.abs(lower) <= _LARGEST_MULTIPLIER).all((-2, -1))
-    return [*parts, Part(permutes), Part(bounded), _triangles(lower, upper, p @ (lower @ upper))]
+    return [*parts, Part(np.asarray(permutes)), Part(np.asarray(bounded)), _triangles(lower, upper, p @ (lower @ upper))]
 
 
 def _lu_factor(outputs: list[np.ndarray], a: np.ndarray, pivot: bool = True, *args: Any, **kwargs: Any) -> list[Part]:
@@ -345,7 +345,7 @@ def _lu_factor(outputs: list[np.ndarray], a: np.ndarray, pivot: bool = True, *ar
             matrix[[i, swaps[i]]] = matrix[[swaps[i], i]]
     bounded = (np.abs(lower) <= _LARGEST_MULTIPLIER).all((-2, -1))
     infos = [Part(y) for y in outputs[2:]]
-    return [Part(valid), Part(bounded), _triangles(lower, upper, product.reshape(packed.shape)), *infos]
+    return [Part(valid), Part(np.asarray(bounded)), _triangles(lower, upper, product.reshape(packed.shape)), *infos]
 
 
 def _lstsq(

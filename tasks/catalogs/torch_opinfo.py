@@ -76,7 +76,7 @@ class TorchOpInfo(Catalog):
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
             if group.distribution != "own" and made:
-                yield from torch_generated.samples(group, made, maker.make, info.op, skip, first=int(bool(broken)))
+                yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))
                 return
             # A list that broke off takes one place of those asked for, so that it is never left out.
             for place, index in enumerate(candidates(len(made), group.samples - bool(broken))):
@@ -208,7 +208,7 @@ class Maker:
         import torch
 
         args, kwargs = (source.input, *source.args), source.kwargs
-        placement = classes.of(self.name, self.variant, {**dict(enumerate(args)), **kwargs}, self.dtype)
+        placement = classes.of(self.name, self.variant, {str(i): x for i, x in enumerate(args)} | kwargs, self.dtype)
         op_class = placement.op_class
         random: list[list[np.ndarray]] = []
         if self.seeded and op_class is not OpClass.UNINITIALISED:
@@ -244,10 +244,11 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            moving = numeric and op_class not in WITHOUT_NOISE and not placement.definition
-            draws = _STEP_DRAWS if op_class is OpClass.DISCONTINUOUS else self.draws
+            # Of elementary ops as well, with few draws: a device that declares a coarser precision rounds their inputs.
+            moving = numeric and op_class not in (OpClass.EXACT, OpClass.CHOICE)
+            draws = {OpClass.DISCONTINUOUS: _STEP_DRAWS, OpClass.ELEMENTARY: 2}.get(op_class, self.draws)
             noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
-            if moving and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
+            if moving and op_class not in WITHOUT_NOISE and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
                 more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
                 noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
             if placement.constants:
@@ -272,13 +273,14 @@ class Maker:
         elif made.op_class is OpClass.RANDOM and random and all(np.isfinite(y).all() for draw in random for y in draw):
             name = definition or "moments"
             found = [definitions.derive(name, made.args, made.kwargs, made.arrays, draw) for draw in random]
-            if not found[0]:
-                return  # so few elements that any could be chance
+            different = len({b"".join(y.tobytes() for y in draw) for draw in random})
+            if not found[0] or different == 1:
+                return  # so few elements that any could be chance, or one seldom drawn
             made.definition, made.oracle, made.derived = name, "float64", definitions.moments(found, self.dtype)
-            made.repeats = 2 if len({b"".join(y.tobytes() for y in draw) for draw in random}) == len(random) else 1
+            made.repeats = 2 if different == len(random) else 1
 
     def _random(self, args: Any, kwargs: Any) -> list[list[np.ndarray]]:
-        """Outputs of many float64 runs with different seeds; none at all if the first few are the same."""
+        """Outputs of many float64 runs with different seeds; none at all if no random number was drawn."""
         import torch
 
         found: list[list[np.ndarray]] = []
@@ -287,9 +289,10 @@ class Maker:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 for seed in range(_RANDOM_DRAWS):
                     torch.manual_seed(seed)
+                    untouched = torch.get_rng_state()
                     drawn = torch_tree.leaves(self._run(args, kwargs, widen))
                     found.append([torch_tree.output(torch_tree.dense(x)).copy() for x in drawn])
-                    if seed == 7 and len({b"".join(y.tobytes() for y in draw) for draw in found}) == 1:
+                    if seed == 0 and torch.equal(torch.get_rng_state(), untouched):
                         return []
         except Exception:
             return []
@@ -487,11 +490,9 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
     return torch.mul(x, f) if x.dim() or x.dtype == torch.float64 else x.double() * f
 
 
-def jittered(x: Any, eps: float, draw: int) -> Any:
-    """``x`` with every element times a factor of the draw that its value alone decides: what is equal stays equal.
-
-    (The gradient of a maximum looks for the elements that are equal to it.)
-    """
+def jittered(x: Any, eps: float, draw: int, place: int) -> Any:
+    """``x`` with every element times a factor that its value, the draw and ``place`` decide: what is equal and has the
+    same place stays equal (the gradient of a maximum looks for the elements that are equal to it)."""
     import torch
 
     x = x.detach()
@@ -500,5 +501,5 @@ def jittered(x: Any, eps: float, draw: int) -> Any:
     parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     bits = parts.contiguous().view(torch.int64)
     # Fibonacci hashing to 18 bits, less than _TABLE.
-    moved = parts * _factors(eps, draw % _TABLES)[(bits * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    moved = parts * _factors(eps, draw % _TABLES)[((bits + place) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
     return torch.view_as_complex(moved) if x.is_complex() else moved
