@@ -109,8 +109,8 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
             return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
         if op.definition:
-            outputs = [np.asarray(leaf.reference) for leaf in made.expected]
-            made.derived = definitions.expected(op.definition, encode(made.args), encode(made.kwargs), made.arrays, outputs, group.dtype)
+            right = [np.asarray(leaf.reference) for leaf in made.expected]
+            made.derived = definitions.expected(op.definition, encode(made.args), encode(made.kwargs), made.arrays, right, group.dtype)
         if group.dtype in op.tolerances:
             made.oracle += OWN_TOLERANCE
     except (Exception, SystemExit) as error:
