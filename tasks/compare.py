@@ -181,14 +181,13 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
     eps, tiny = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0) * EPS.get(dtype, 0.0)
     sums.numel += a.size
     a, y = a.reshape(-1), reference.reshape(-1)
-    if op_class is OpClass.EXACT and is_complex(dtype):
-        # What is moved is moved part by part: beside a large part a small one counts in full, and so does its NaN.
-        a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), _PART[dtype]
     coarser = bool(precision and eps and EPS[precision] > eps)
     rounded = coarser and op_class in WITHOUT_NOISE  # a coarser device rounds the inputs of every op, however given
     noise = None if leaf.noise is None or (op_class in WITHOUT_NOISE and not rounded) else leaf.noise.reshape(-1)
-    if noise is not None and noise.size < a.size:
-        noise = np.tile(noise, 2)  # one for both parts
+    if op_class is OpClass.EXACT and is_complex(dtype):
+        # What is moved is moved part by part: beside a large part a small one counts in full, and so does its NaN.
+        a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), _PART[dtype]
+        noise = None if noise is None else np.concatenate([noise, noise])
     if coarser:
         # To first order the result moves in proportion to what its inputs are rounded by.
         noise = None if noise is None else noise * (EPS[precision] / eps)
