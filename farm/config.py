@@ -10,6 +10,7 @@ import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from farm import user
 from tasks import catalogs, verdict
 from tasks.backends import BackendSpec, known
 from tasks.model import CHECKS, DISTRIBUTIONS, DTYPES, np_dtype
@@ -23,6 +24,32 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class KernelConfig(_Model):
+    """A kernel of the `user` catalog: the fields of `tasks.user_ops.UserOp`, functions as "module:function" or
+    "file.py:function". What its values may be is `tasks.user.schema`'s."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    name: str
+    kernel: str
+    reference: str
+    inputs: dict[str, Any]
+    dims: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {}
+    dtypes: list[str] = ["float32"]
+    framework: str = "torch"
+    op_class: str = Field(default="composite", alias="class")
+    definition: str = ""
+    values: str = "regular"
+    outputs: list[Any] = []
+    tolerances: dict[str, Any] = {}
+    invariants: list[Any] = []
+    repeats: int = 2
+    mutates: list[str] = []
+    aliases: bool = False
+    gradient: list[str] = []
+
+
 class CatalogConfig(_Model):
     """Which ops of a catalog, with how many samples.
 
@@ -30,7 +57,8 @@ class CatalogConfig(_Model):
     list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
     distributions: where the values come from: the op's own list, and generated ones (`tasks.inputs`), each with as
     many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
-    are given this catalog.
+    are given this catalog. Of the catalog `user`: modules with `@tasks.op` functions, kernels, and the folder that their
+    files and modules are looked up in (default: the config's).
     """
 
     name: str
@@ -41,6 +69,9 @@ class CatalogConfig(_Model):
     distributions: list[str] = Field(default=["own"], min_length=1)
     samples_for: dict[str, Annotated[int, Field(ge=0, lt=2**31)]] = {}
     backends: list[str] = ["*"]
+    root: str = ""
+    modules: list[str] = []
+    kernels: list[KernelConfig] = []
 
 
 class BackendConfig(_Model):
@@ -92,6 +123,15 @@ class Config(_Model):
     skip: list[Skip] = []
     known_failures: list[KnownFailure] = []
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _kernels_have_dtypes(cls, data: Any) -> Any:
+        """A run that names no dtypes takes those that its own kernels declare."""
+        if not isinstance(data, dict) or "dtypes" in data or not isinstance(data.get("catalogs"), list):
+            return data
+        own = [{"dtypes": ["*"]} | c if isinstance(c, dict) and c.get("name") == "user" else c for c in data["catalogs"]]
+        return data | {"catalogs": own}
+
     @pydantic.field_validator("backends", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
@@ -136,8 +176,15 @@ def load(path: str | Path) -> Config:
         config = Config.model_validate({"name": file.stem} | data)
     except pydantic.ValidationError as error:
         raise ConfigError("\n".join(_explain(file, node, e) for e in error.errors()[:5])) from None
+    own = [user.resolved(c, file.parent) if c.name == "user" else c for c in config.catalogs]
+    config = config.model_copy(update={"catalogs": own})
     _check_names(config, lambda *key: _place(file, node, key))
     return config
+
+
+def place(path: str | Path, key: tuple[Any, ...]) -> str:
+    """file:line:column of a key in a config file."""
+    return _place(Path(path), yaml.compose(Path(path).read_text(), Loader=yaml.SafeLoader), key)
 
 
 def _listed(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
@@ -200,7 +247,9 @@ def _explain(file: Path, node: Any, error: Any) -> str:
         models: dict[str, type[BaseModel]] = {"catalogs": CatalogConfig, "backends": BackendConfig, "skip": Skip,
                                               "known_failures": KnownFailure}  # fmt: skip
         model = models.get(str(place[0]), Config) if len(place) > 1 else Config
-        text = f"unknown key{nearest(str(place[-1]), sorted(model.model_fields))}"
+        if place[2:3] == ("kernels",) and len(place) > 3:
+            model = KernelConfig
+        text = f"unknown key{nearest(str(place[-1]), sorted(f.alias or name for name, f in model.model_fields.items()))}"
     return f"{_place(file, node, place)}: {key}: {text}"
 
 
@@ -229,6 +278,9 @@ def nearest(name: str, valid: list[str]) -> str:
 
 
 def _check_names(config: Config, place: Any) -> None:
+    def refuse(key: tuple[Any, ...], text: str) -> None:
+        raise ConfigError(f"{place(*key)}: {'.'.join(map(str, key))}: {text}")
+
     for i, name in enumerate(config.checks):
         if name not in CHECKS:
             raise ConfigError(f"{place('checks', i)}: checks: unknown check {name!r}{nearest(name, list(CHECKS))}")
@@ -247,6 +299,7 @@ def _check_names(config: Config, place: Any) -> None:
             if name not in DISTRIBUTIONS:
                 where = place("catalogs", i, "distributions", k)
                 raise ConfigError(f"{where}: distributions: unknown {name!r}{nearest(name, list(DISTRIBUTIONS))}")
+        user.check(catalog, ("catalogs", i), refuse)
         _check_dtypes(catalog.dtypes or [], lambda k, i=i: str(place("catalogs", i, "dtypes", k)))  # type: ignore[misc]
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):

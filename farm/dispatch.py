@@ -110,7 +110,7 @@ class Dispatcher:
         self._label_left: dict[str, int] = {}
         if any(o.joint for o in offers.values()):
             for g in self.unprepared:
-                label = matrix.groups[g].label
+                label = matrix.groups[g].unit
                 self._label_left[label] = self._label_left.get(label, 0) + 1
         self._waiting: dict[tuple[str, int], list[tuple[int, list[int]]]] = {}
         self._batches: list[pa.RecordBatch] = []
@@ -297,7 +297,7 @@ class Dispatcher:
         return None
 
     def _label(self, g: int) -> str:
-        return self.matrix.groups[g].label
+        return self.matrix.groups[g].unit
 
     def case_ms(self, b: int) -> float:
         """Milliseconds a case of the backend takes, from those that are done."""
@@ -371,11 +371,11 @@ class Dispatcher:
             if needs:
                 self.left_to_export += 1
                 self.unexported.append(g)
-        if group.label in self._label_left:
-            self._label_left[group.label] -= 1
-            if not self._label_left[group.label]:
+        if group.unit in self._label_left:
+            self._label_left[group.unit] -= 1
+            if not self._label_left[group.unit]:
                 for b in range(len(self.specs)):
-                    for entry in self._waiting.pop((group.label, b), ()):
+                    for entry in self._waiting.pop((group.unit, b), ()):
                         self._make_ready(b, entry)
 
     def _places(self, g: int, b: int) -> list[int]:

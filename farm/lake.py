@@ -53,7 +53,7 @@ SCHEMA = pa.schema(
         _field("error", _S, "text of the error, with the end of stderr for a dead process"),
         _field("max_diff", _F, "largest |actual − reference|", "as the output"),
         _field("max_rel", _F, "largest |actual − reference| / |reference|", "1"),
-        _field("max_ulp", _F, "largest |actual − reference| in units in the last place of the output dtype", "ulp"),
+        _field("max_ulp", _F, "largest |actual − reference| in units in the last place of the output dtype, or of compute_precision if coarser", "ulp"),
         _field("rmse", _F, "root of the mean squared error", "as the output"),
         _field("error_units", _F, "largest |actual − reference| / (ε·|reference| + δ + tiny)", "1"),
         _field("noise_floor", _F, "largest noise floor δ of the case", "as the output"),

@@ -26,10 +26,11 @@ from rich.console import Console
 from farm import config as configs
 from farm import lake as lakes
 from farm import matrix as matrices
+from farm import policies, user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher
-from farm.executors import ClusterError, DirectChild, Executor, Inline, RayCluster
+from farm.executors import ChildProcesses, ClusterError, DirectChild, Executor, Inline, RayCluster
 from farm.inventory import Offer, offers, probe
 from farm.progress import Progress
 from tasks import catalogs, verdict
@@ -74,6 +75,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one")
     parser.add_argument("--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging")
+    parser.add_argument("--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one")
     parser.add_argument("--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s sooner)")
     parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
     return parser
@@ -95,6 +97,10 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         args.ops = _split(args.ops)
     if not args.dry_run:
         lakes.check_writable(lake)
+    try:
+        user.announce(config)
+    except ValueError as error:
+        raise ConfigError(f"{args.config}: catalogs: {error}") from None
     cache = default_cache()
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -106,18 +112,25 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
     matrix: matrices.Matrix | None
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
         names = list(dict.fromkeys(c.name for c in config.catalogs))
-        listing = {name: background.submit(list_catalog, name, cache, args.inline) for name in names}
-        here = background.submit(probe, specs) if args.inline or not args.address else None
+        listing = {name: background.submit(list_catalog, name, cache, args.inline, args.config) for name in names}
+        here = background.submit(probe, specs) if args.inline or args.no_ray or not args.address else None
         background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
-        if all(is_listed(name, cache) for name in names):
-            matrix = _plan(config, {n: f.result() for n, f in listing.items()}, args.ops, args.config)
+
+        def plan() -> matrices.Matrix:
+            entries = {name: future.result() for name, future in listing.items()}
+            if record is None:  # a resumed run has its policy, and keeps it
+                _policy_ops_exist(config, entries)
+            return _plan(config, entries, args.ops, args.config)
+
+        matrix = plan() if all(is_listed(name, cache) for name in names) else None
+        if args.inline or args.no_ray:
+            executor = Inline() if args.inline else ChildProcesses()
         else:
-            matrix = None
-        executor = Inline() if args.inline else RayCluster(args.address, args.cpus, not args.no_dashboard)
+            executor = RayCluster(args.address, args.cpus, not args.no_dashboard)
     try:
         if isinstance(executor, RayCluster) and executor.dashboard_url:
             console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
-        matrix = matrix or _plan(config, {n: f.result() for n, f in listing.items()}, args.ops, args.config)
+        matrix = matrix or plan()
         if not (args.ops or args.backends or args.dtypes or args.resume):
             for text in _unused(config, matrix):
                 print(f"warning: {text}", file=sys.stderr)
@@ -236,6 +249,15 @@ def _ops_exist(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
             raise ConfigError(f"--ops: no op {pattern!r}{configs.nearest(pattern, valid)}")
 
 
+def _policy_ops_exist(config: Config, entries: dict[str, list[Entry]]) -> None:
+    """Raise ConfigError for an op that a limit of the config's policy names and no catalog of the run has."""
+    labels = {name: [f"{e.op}.{e.variant}" if e.variant else e.op for e in listed] for name, listed in entries.items()}
+    try:
+        policies.check_ops(verdict.load(config.policy), config.policy, labels)
+    except verdict.PolicyError as error:
+        raise ConfigError(f"policy: {error}") from None
+
+
 def is_listed(name: str, cache: Path) -> bool:
     """True if a catalog's list is in the cache."""
     return _list_path(name, cache).exists()
@@ -245,7 +267,7 @@ def _list_path(name: str, cache: Path) -> Path:
     """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
     catalog = catalogs.get(name)
     try:
-        version = catalog.version()
+        version = catalog.list_version()
     except metadata.PackageNotFoundError as error:
         raise ConfigError(f"catalog {name}: the package {error.name} is not installed") from None
     source = Path(sys.modules[type(catalog).__module__].__file__ or "").read_bytes()
@@ -253,8 +275,11 @@ def _list_path(name: str, cache: Path) -> Path:
     return cache / "lists" / f"{name}-{tag}.json"
 
 
-def list_catalog(name: str, cache: Path, inline: bool = False) -> list[Entry]:
-    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process)."""
+def list_catalog(name: str, cache: Path, inline: bool = False, config: str | None = None) -> list[Entry]:
+    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process).
+
+    ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError.
+    """
     path = _list_path(name, cache)
     try:
         listed = json.loads(path.read_text())
@@ -264,6 +289,10 @@ def list_catalog(name: str, cache: Path, inline: bool = False) -> list[Entry]:
         child.close()
         if isinstance(answer, Death):
             raise ConfigError(f"catalog {name} cannot be listed: {answer.text}") from None
+        if "error" in answer:
+            key = tuple(answer["key"])
+            where = f"{configs.place(config, key)}: " if config and key else ""
+            raise ConfigError(f"{where}{'.'.join(map(str, key)) or f'catalog {name}'}: {answer['error']}") from None
         listed = answer["entries"]
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm import matrix as matrices
 from farm import reproduce_script as scripts
+from farm import user
 from farm.child_process import Limits, child_env
 from farm.config import CatalogConfig, Config
 from farm.supervisor import Job, close_children, run_job
@@ -224,6 +225,7 @@ def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
         config = Config(**record["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise ReproduceError(f"the record of run {key.run_id} holds no config of this version: {error}") from None
+    user.announce(config)
     name = backend or key.backend
     spec = _spec(name, config)
     stored = next((r for r in rows if r["backend"] == name), None)
@@ -559,12 +561,15 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
     if form is None:  # ran in a child: build the form without running it
         form = _form(case, backend)
     story = case.stored or case.row
+    precision = str(row.get("compute_precision") or "")  # the runner's word; that of the dtype where there is none
     if case.sample.record["definition"]:
         raise scripts.NoScript(f"no script: the op is judged by its definition ({case.sample.record['definition']})")
+    if row["status"] == Status.WRONG and row.get("stage"):
+        raise scripts.NoScript(f"no script: what is wrong is no number ({row['kind']}: {row['error']})")
     source = scripts.Source(
         title=f"{case.key.case_id} on {case.spec.name}", found=_status(row), backend=backend, runtime=case.spec.runtime,
         form=form, expected=case.sample.expected(), group=case.group, policy=case.policy, op_class=case.sample.op_class,
-        oracle=case.sample.record["oracle"], precision=(outcome.info.compute_precision if outcome.info else ""),
+        oracle=case.sample.record["oracle"], precision=precision if is_inexact(precision) else "",
         version=outcome.info.runtime_version if outcome.info else story["runtime_version"],
         device=outcome.info.device if outcome.info else story["device"], actual=outcome.actual,
     )  # fmt: skip

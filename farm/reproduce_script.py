@@ -29,6 +29,7 @@ from tasks.compare import CLASSIC
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Form, Group, Leaf, OpClass, is_inexact, np_dtype
 from tasks.pack import dtype_name
 from tasks.tree import decode, spec_of
+from tasks.user import load
 from tasks.verdict import Policy
 
 #: Columns of the embedded data.
@@ -103,18 +104,23 @@ def generate(source: Source) -> str:
     runtime = makers[source.runtime](source, data)
     expected = [_expected(leaf, source, data) for leaf in source.expected]
     floats = {leaf.dtype: _float(leaf.dtype, source.precision) for leaf in source.expected if is_inexact(leaf.dtype)}
-    judge = {OpClass.RANDOM: "random", OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise"}.get(source.op_class, "numeric")
-    if judge == "random" and any(x.reference is not None and not _finite(x.reference) for x in source.expected):
-        judge = "metadata"  # the reference is not finite either
     module, name = {"ort": ("onnxruntime", " as ort"), "openvino": ("openvino", " as ov")}.get(source.runtime, ("torch", ""))
     text = _fill(
         _TEMPLATE, runtime=runtime.strip("\n"), title=repr(source.title), found=repr(source.found),
         version=repr(source.version), device=repr(source.device), module=module, alias=name,
         module_name=name.removeprefix(" as ") or module, expected=_lines(expected),
-        floats="".join(f"    {k!r}: {v!r},\n" for k, v in floats.items()), rule=_rule(source), judge=repr(judge), oracle=repr(source.oracle),
+        floats="".join(f"    {k!r}: {v!r},\n" for k, v in floats.items()), rule=_rule(source), judge=repr(_judge(source)), oracle=repr(source.oracle),
         arrays=_lines(data.index), data=data.text(),
     )  # fmt: skip
     return text if "ctypes." in runtime else text.replace("import ctypes\n", "", 1)
+
+
+def _judge(source: Source) -> str:
+    """How the script compares: "numeric", "stepwise", "random" or "metadata"."""
+    if source.op_class is OpClass.RANDOM:
+        references = [x.reference for x in source.expected if x.reference is not None]
+        return "random" if all(map(_finite, references)) else "metadata"
+    return {OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise"}.get(source.op_class, "numeric")
 
 
 def _finite(array: np.ndarray) -> bool:
@@ -176,7 +182,7 @@ def _rule(source: Source) -> str:
     if limit.imprecise == "never":
         near, words = "False", "nothing beyond is merely imprecise"
     elif limit.imprecise == "classic":
-        scale = EPS.get(source.group.dtype, EPS["float32"])
+        scale = max(EPS.get(source.group.dtype, EPS["float32"]), EPS.get(source.precision, 0.0))
         near = f'not total["outside"] and total["units"] * {scale!r} <= {limit.gross!r}'
         words = "beyond, the classic tolerance tells imprecise from wrong"
     else:
@@ -286,6 +292,8 @@ def _ints(values: Sequence[Any]) -> tuple[int, ...]:
 def _torch_op(source: Source) -> str:
     """The lines that define OP. Raises NoScript."""
     form, group = source.form, source.group
+    if group.catalog == "user":
+        return _own_kernel(group)
     own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
     for path in _public_paths(group.op_name, own):
         found = _resolved(path)
@@ -298,6 +306,23 @@ def _torch_op(source: Source) -> str:
             f"OP = next(x.op for x in op_db if (x.name, x.variant_test_name) == {(group.op_name, group.variant)!r})"
         )
     return _inlined(own, group)
+
+
+def _own_kernel(group: Group) -> str:
+    """The lines that load a user's kernel from its own file. Raises NoScript."""
+    one = load.declared()[group.op_name]
+    kernel = one.function("kernel")
+    file, name = inspect.getsourcefile(inspect.unwrap(kernel)), getattr(kernel, "__qualname__", "<")
+    if one.op.framework != "torch" or not file or "<" in name:
+        raise NoScript(f"no script: {group.op} is no named function of torch tensors in a file")
+    return (
+        "# The kernel is loaded from its own file: it must still be there.\n"
+        "import importlib.util  # noqa: E402\nimport sys  # noqa: E402\n\n"
+        f"sys.path += {[one.root, os.path.dirname(file)]!r}\n"
+        f"spec = importlib.util.spec_from_file_location('kernel', {file!r})\n"
+        "module = sys.modules['kernel'] = importlib.util.module_from_spec(spec)\n"
+        f"spec.loader.exec_module(module)\nOP = module.{name}"
+    )
 
 
 def _public_paths(name: str, own: Callable[..., Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from farm import user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.lake import SCHEMA, to_batch
 from tasks import verdict
@@ -46,7 +47,7 @@ class Job:
     policy: dict[str, Any] = field(default_factory=dict)
     run_id: str = ""
     ship: bool = False
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=user.carried)
 
 
 #: Children of this process by what they serve. A worker process runs one task at a time, so it needs no lock.
@@ -57,7 +58,7 @@ GetChild = Callable[[Job], "tuple[ChildProcess, dict[str, Any]] | Death"]
 
 def _key(job: Job) -> tuple[Any, ...]:
     visible = tuple(os.environ.get(v, "") for v in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR"))
-    return (job.kind if job.backend is None else str(sorted(job.backend.items())), str(job.policy), job.limits, visible)
+    return (job.kind if job.backend is None else str(sorted(job.backend.items())), str(job.policy), job.limits, str(job.env), visible)
 
 
 def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
@@ -181,7 +182,7 @@ class _Batch:
             for place in item["places"]:
                 self.attempts[len(self.cases)] = item.get("attempts", {}).get(str(place), 0)
                 self.cases.append((item, place))
-                self.labels.append(Group(**item["group"]).label)
+                self.labels.append(Group(**item["group"]).unit)
 
     @property
     def left(self) -> list[int]:
@@ -225,7 +226,7 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 return
             command = {
                 "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
-                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).label} for item in job.items],
+                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).unit} for item in job.items],
             }  # fmt: skip
             for message in child.call(command):
                 if isinstance(message, Death):

@@ -106,13 +106,17 @@ class Child:
         }  # fmt: skip
 
     def do_list(self, catalog: str) -> Steps:
-        """Every entry of a catalog."""
+        """Every entry of a catalog, or {"error", "key"} of one that is configured wrongly."""
         import tasks.catalogs as catalogs
 
         yield from ()
         made = catalogs.get(catalog)
+        try:
+            entries = made.entries()
+        except catalogs.CatalogError as error:
+            return {"error": str(error), "key": list(error.key)}
         return {
-            "entries": [[e.op, e.variant, list(e.dtypes), list(e.checks), list(e.distributions)] for e in made.entries()],
+            "entries": [[e.op, e.variant, list(e.dtypes), list(e.checks), list(e.distributions)] for e in entries],
             "forms": list(made.forms), "exports": list(made.exports),
         }  # fmt: skip
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,10 @@ class Metrics:
 
     kind: "" or why no number can be right: "structure" (count of outputs), "shape", "dtype", or what a kernel did
     ("mutation", "aliasing", "nondeterministic", …); detail: its text.
-    max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype at
-    the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for a misplaced NaN or Inf; mismatched:
-    elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among them; classic: mismatched == 0.
+    max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype (of a
+    coarser declared precision, if there is one) at the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for
+    a misplaced NaN or Inf; mismatched: elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among
+    them; classic: mismatched == 0.
     """
 
     kind: str = ""
@@ -74,10 +75,10 @@ def compare(
     """Measure ``actual`` (flat outputs, numpy arrays or scalars) against ``expected``.
 
     Complex numbers are measured by the modulus of the difference, which bounds that of both parts; those of an EXACT op
-    part by part. op_class RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY do
-    not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
+    part by part. RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY
+    do not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
     the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
-    precision ("" for none); ε is the coarser of the two, and the noise floor grows in proportion.
+    precision ("" for none); ε and the spacing are the coarser of the two, and the noise floor grows in proportion.
     """
     metrics = Metrics()
     arrays = [np.asarray(a) for a in actual]
@@ -131,37 +132,51 @@ def check_metadata(actual: Sequence[np.ndarray], expected: Sequence[Leaf], metri
     metrics.classic = not metrics.kind
 
 
-def compare_oracles(references: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass) -> dict[str, Any]:
-    """How far a further oracle's ``references`` are from those of ``expected``: {"units", "detail"}.
+def compare_oracles(
+    references: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, rounding: float = 0.0
+) -> dict[str, Any]:
+    """How far a further oracle's ``references`` are from those of ``expected``: {"units", "classic", "detail"}.
 
     Both are exact as far as the dtype under test can tell, so their distance is judged as a backend's would be;
-    units is infinite where shapes differ or only one of them is NaN or infinite.
+    units is infinite where shapes differ or only one of them is NaN or infinite. classic: whether they are within the
+    classic tolerance. rounding: see `tasks.catalogs.base.Oracle`.
     """
+    apart = {"units": float("inf"), "classic": False}
     if len(references) != len(expected):
-        return {"units": float("inf"), "detail": f"{len(references)} outputs against {len(expected)}"}
+        return apart | {"detail": f"{len(references)} outputs against {len(expected)}"}
     sums = _Sums()
     with np.errstate(all="ignore"):
         for i, (y, leaf) in enumerate(zip(references, expected)):
             if y.shape != tuple(leaf.shape):
-                return {"units": float("inf"), "detail": f"output {i}: shape {y.shape} against {tuple(leaf.shape)}"}
-            if leaf.reference is not None and leaf.dtype != "str":
-                _leaf(y, leaf, op_class, "", sums)
+                return apart | {"detail": f"output {i}: shape {y.shape} against {tuple(leaf.shape)}"}
+            if leaf.reference is None or leaf.dtype == "str":
+                continue
+            if rounding and is_inexact(leaf.dtype):
+                size = np.abs(leaf.reference)
+                floor = rounding * float(size.max(initial=0.0, where=np.isfinite(size)))
+                leaf = replace(leaf, noise=np.full(y.shape, floor) if leaf.noise is None else leaf.noise + floor)
+            _leaf(y, leaf, op_class, "", sums)
     if sums.nonfinite:
-        return {"units": float("inf"), "detail": f"{sums.nonfinite} NaN or Inf of {sums.numel} elements stand elsewhere"}
+        return apart | {"detail": f"{sums.nonfinite} NaN or Inf of {sums.numel} elements stand elsewhere"}
     # An exact or elementary op is judged in ulps, and so are its oracles.
     units = sums.ulp if op_class in WITHOUT_NOISE and sums.units < np.inf else sums.units
-    return {"units": float(units), "detail": f"{sums.diff:.3g} apart"}
+    return {"units": float(units), "classic": sums.bad == 0, "detail": f"{sums.diff:.3g} apart"}
+
+
+def classic_tolerance(dtype: str) -> tuple[float, float]:
+    """(rtol, atol) of a dtype where the case brings none.
+
+    Low-bit floats are compared like integers but with their spacing, integers exactly.
+    """
+    return CLASSIC.get(dtype, (EPS.get(dtype, 0.0), 0.0))
 
 
 def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _Sums) -> None:
     reference = leaf.reference
     assert reference is not None
     dtype = leaf.dtype
-    rtol, atol = CLASSIC.get(dtype, (0.0, 0.0))
-    if not is_inexact(dtype) or dtype not in CLASSIC:
-        # Low-bit floats are compared like integers but with their spacing, integers exactly.
-        rtol = EPS.get(dtype, 0.0)
-    rtol, atol = max(rtol, leaf.rtol or 0.0), max(atol, leaf.atol or 0.0)
+    rtol, atol = classic_tolerance(dtype)
+    rtol, atol = rtol if leaf.rtol is None else leaf.rtol, atol if leaf.atol is None else leaf.atol
     eps, tiny = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0) * EPS.get(dtype, 0.0)
     sums.numel += a.size
     a, y = a.reshape(-1), reference.reshape(-1)
@@ -349,3 +364,30 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
         if is_complex(leaf.dtype):
             tolerance /= 2**0.5
         return all(bool((p - tolerance).max() <= (p + tolerance).min()) for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,)))
+
+
+def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+    """True if an output of nothing but zeros lies within ``threshold`` error units everywhere."""
+    y = leaf.reference
+    if y is None or y.size == 0:
+        return True
+    if leaf.dtype == "str":
+        return bool((y == "").all())
+    return common_constant([leaf, Leaf(leaf.dtype, (1,), np.zeros(1, y.dtype))], threshold, op_class)
+
+
+def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+    """True if one constant lies within ``threshold`` error units of every element of all ``leaves`` (of one dtype).
+
+    What is integer, or of a class without noise, is taken with the noise of its own leaf alone.
+    """
+    known = [leaf for leaf in leaves if leaf.reference is not None and leaf.reference.size]
+    if len({leaf.dtype for leaf in known}) != 1:
+        return not known
+    noisy = any(leaf.noise is not None for leaf in known)
+    y = np.concatenate([leaf.reference.reshape(-1) for leaf in known if leaf.reference is not None])
+    noise = None
+    if noisy:
+        noise = np.concatenate([np.zeros(leaf.reference.size) if leaf.noise is None else leaf.noise.reshape(-1)
+                                for leaf in known if leaf.reference is not None])  # fmt: skip
+    return constant_would_pass(Leaf(known[0].dtype, y.shape, y, noise), threshold, op_class)

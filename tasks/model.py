@@ -125,6 +125,11 @@ class Group:
         """Short name without the dtype: ``torch:std_mean.unbiased``."""
         return f"{self.op}.{self.variant}" if self.variant else self.op
 
+    @property
+    def unit(self) -> str:
+        """What a joint backend may build together: samples of one op and check."""
+        return self.label if self.check == "forward" else f"{self.check}/{self.label}"
+
     def case_id(self, sample: int) -> str:
         """Stable name of one case: check/op[.variant]/dtype[/distribution]/sample[@seed]."""
         seed = f"@{self.seed}" if self.seed else ""
@@ -200,6 +205,10 @@ class RuntimeInfo:
     compute_precision: str = ""  # "" = that of the dtype
     precision_of: tuple[str, ...] = ()  # classes of ops it holds for; () = all
     details: dict[str, str] = field(default_factory=dict)
+
+    def precision_for(self, op_class: OpClass) -> str:
+        """The declared compute precision of ops of a class; "" where it is that of the dtype."""
+        return self.compute_precision if not self.precision_of or op_class.value in self.precision_of else ""
 
 
 _EXTENDED = (

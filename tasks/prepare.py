@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import tasks.catalogs as catalogs
-from tasks.catalogs.base import Failure, Sample
-from tasks.compare import compare_oracles, constant_would_pass
+from tasks.catalogs.base import CANDIDATES, Failure, Sample
+from tasks.compare import common_constant, compare_oracles, constant_would_pass, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
 from tasks.pack import Pack, PackError, save
 from tasks.tree import NotEncodable, TensorSpec, encode, encode_tensor, tensor_specs
@@ -36,10 +36,13 @@ def default_cache() -> Path:
 def _sources() -> str:
     """Digest of the code that decides what a prepared case holds: a change of it makes new cases."""
     here = Path(__file__).parent
-    names = ("prepare", "compare", "pack", "tree", "torch_tree", "model", "classes", "definitions", "inputs", "gradients", "noise")
+    names = (
+        "prepare", "compare", "pack", "tree", "torch_tree", "model", "classes", "definitions", "inputs", "gradients", "differences",
+        "noise", "user_ops",
+    )  # fmt: skip
     files = [path for name in names if (path := here / f"{name}.py").exists()]
     digest = hashlib.sha256()
-    for path in [*files, *sorted((here / "catalogs").glob("*.py"))]:
+    for path in [*files, *sorted((here / "catalogs").glob("*.py")), *sorted((here / "user").glob("*.py"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -91,11 +94,16 @@ def prepare(
 def _collect(
     group: Group, draws: int, bad: dict[int, Failure], started: Callable[[int], None]
 ) -> tuple[dict[str, Any], list[np.ndarray]]:
-    arrays: list[np.ndarray] = []
-    records: list[dict[str, Any]] = []
+    """The header and the arrays of a group's pack.
+
+    Weak samples are left behind for strong ones that the catalog offers beyond the number asked for.
+    """
+    found: list[tuple[Sample, float]] = []
+    sound: list[bool] = []  # neither failed nor weak by itself
+    strong: list[bool] = []
     made = catalogs.get(group.catalog).samples(group, draws, bad)
     place = 0
-    while True:
+    while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
         started(place)
         begin = time.perf_counter()
         try:
@@ -106,12 +114,66 @@ def _collect(
         except Exception as error:
             sample = Sample(-1, failure=Failure("invalid", "sample", type(error).__name__, str(error)))
             made = iter(())
-        record = _record(sample, arrays)
-        record["prepare_ms"] = (time.perf_counter() - begin) * 1e3
-        records.append(record)
+        found.append((sample, (time.perf_counter() - begin) * 1e3))
+        sound.append(sample.failure is None and not _weak(sample))
         place += 1
-    records = _ranked(records)
-    return {"group": asdict(group), "samples": records}, arrays
+        if place >= group.samples:
+            strong = _strong([sample for sample, _ in found], sound)
+    strong = _strong([sample for sample, _ in found], sound)
+    arrays: list[np.ndarray] = []
+    records = []
+    for k in _chosen(found, strong, group.samples):
+        sample, milliseconds = found[k]
+        record = _record(sample, arrays)
+        record |= {"weak": not strong[k], "prepare_ms": milliseconds}
+        records.append(record)
+    return {"group": asdict(group), "samples": _ranked(records)}, arrays
+
+
+def _strong(samples: list[Sample], sound: list[bool]) -> list[bool]:
+    """Which samples are evidence: those of one element are not, if one and the same constant would pass for all of them."""
+    single = [k for k, sample in enumerate(samples) if sample.failure is None and _one_element(sample)]
+    if single and _one_constant_for_all([samples[k] for k in single]):
+        return [is_sound and k not in single for k, is_sound in enumerate(sound)]
+    return sound
+
+
+def _wanting(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> bool:
+    """Whether a further candidate could take the place of a weak sample."""
+    failed = sum(sample.failure is not None for sample, _ in found[:wanted])
+    return failed + sum(strong) < wanted
+
+
+def _chosen(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> list[int]:
+    """Places of the samples that are kept: what failed of those asked for, strong ones, then weak ones."""
+    if len(found) <= wanted:
+        return list(range(len(found)))
+    failed = [k for k, (sample, _) in enumerate(found[:wanted]) if sample.failure]
+    weak = [k for k, (sample, _) in enumerate(found) if not strong[k] and not sample.failure]
+    return sorted((failed + [k for k, is_strong in enumerate(strong) if is_strong] + weak)[:wanted])
+
+
+def _judged(sample: Sample) -> list[Leaf]:
+    return sample.derived if sample.definition else sample.expected
+
+
+def _weak(sample: Sample) -> bool:
+    """Whether a constant would pass as every output; of outputs of one element each, whether zero would."""
+    check = zero_would_pass if _one_element(sample) else constant_would_pass
+    return all(check(leaf, WEAK_THRESHOLD, sample.op_class) for leaf in _judged(sample))
+
+
+def _one_element(sample: Sample) -> bool:
+    leaves = _judged(sample)
+    return bool(leaves) and all(leaf.reference is not None and leaf.reference.size == 1 for leaf in leaves)
+
+
+def _one_constant_for_all(samples: list[Sample]) -> bool:
+    """Whether one and the same constant per output would pass for all ``samples``, which have one element each."""
+    counts = {len(_judged(s)) for s in samples}
+    return len(counts) == 1 and all(
+        common_constant([_judged(s)[i] for s in samples], WEAK_THRESHOLD, samples[0].op_class) for i in range(min(counts))
+    )
 
 
 def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
@@ -145,11 +207,10 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
             "rtol": leaf.rtol, "atol": leaf.atol,
         }  # fmt: skip
 
-    judged = sample.derived if sample.definition else sample.expected
     others = []
     for oracle in sample.others:
-        found = compare_oracles(oracle.references, sample.expected, sample.op_class)
-        others.append({"name": oracle.name, "references": [add(a) for a in oracle.references], **found})
+        found = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
+        others.append({"name": oracle.name, "references": [add(a) for a in oracle.references], "rounded": oracle.rounded, **found})
     if sample.model is not None:
         digest.update(sample.model)
     record = {
@@ -160,7 +221,6 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
         "wrt": list(sample.wrt), "cotangents": list(sample.cotangents),
         "digest": digest.hexdigest()[:16],
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
-        "weak": all(constant_would_pass(leaf, WEAK_THRESHOLD, sample.op_class) for leaf in judged),
         "model": None if sample.model is None else add(np.frombuffer(sample.model, dtype=np.uint8)),
         "failure": None if failure is None else asdict(failure),
     }  # fmt: skip

@@ -40,14 +40,14 @@ class Item:
     """Samples of one prepared group to run: places in the group's order, and the pack of an exported form.
 
     Given as paths, the packs are read when their turn comes and dropped after it: a batch has thousands.
-    ``label`` names the op (Group.label); a joint backend builds neighbours of one label together.
+    ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together.
     """
 
     def __init__(
         self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = ""
     ) -> None:
         self._source, self.places, self._exported_source = group, places, exported
-        self.label = label if isinstance(group, str) else group.group.label
+        self.label = label if isinstance(group, str) else group.group.unit
         self.first = 0  # number of its first case within the batch
         self._group: PreparedGroup | None = None
         self._exported: Pack | None = None
@@ -230,15 +230,13 @@ class Runner:
             for i in case.form.paired if case.form else ():
                 actual[i] = _unpaired(actual[i])
         arrays = [[np.asarray(x) for x in actual] for actual in outputs]
-        precision = self.info.compute_precision
-        if self.info.precision_of and op_class not in self.info.precision_of:
-            precision = ""
+        precision = self.info.precision_for(op_class)
         metrics = self._measure(sample, arrays[0], precision)
         self._repeated(sample, arrays, metrics)
         oracle = record["oracle"]
 
         def judged(metrics: Metrics) -> tuple[Status, str]:
-            return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle)
+            return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle, precision)
 
         status, kind = judged(metrics)
         more: dict[str, Any] = {"limit": self._limit(sample)}
@@ -249,7 +247,9 @@ class Runner:
             own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
             more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
             limit = more["limit"]
-            if limit is not None and other["units"] > limit and not metrics.kind:
+            apart = not other["classic"] if limit is None else other["units"] > limit
+            apart = apart and not (other["rounded"] and other["classic"])
+            if apart and not metrics.kind:
                 # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
                 sides = [name for name, m in ((oracle, metrics), (other["name"], second)) if judged(m)[0] is Status.PASS]
                 more["error"] = (
@@ -374,7 +374,7 @@ def _unpaired(array: np.ndarray) -> np.ndarray:
 
 
 def _units(items: list[Item]) -> Iterator[list[Item]]:
-    """Neighbouring items of one op (any dtype): what a joint backend builds together."""
+    """Neighbouring items of one op and check (any dtype): what a joint backend builds together."""
     unit: list[Item] = []
     for item in items:
         if unit and unit[-1].label != item.label:

@@ -44,10 +44,14 @@ def from_numpy(array: np.ndarray) -> Any:
     return torch.from_numpy(array)
 
 
+#: Largest offset in its storage that a stored tensor keeps, in elements; one far inside starts at its own elements.
+LEAD = 64
+
+
 def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
     """Encode the arguments of a call. Returns (args node, kwargs node, arrays the tensors refer to).
 
-    A strided tensor keeps its strides and offset, over the span of its storage that it touches.
+    A strided tensor keeps its strides, over the span of its storage that it touches, and its offset up to LEAD.
     Raises NotEncodable.
     """
     import torch
@@ -66,11 +70,12 @@ def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
             if t.layout == torch.strided:
                 if t.is_conj() or t.is_neg():
                     t = t.resolve_conj().resolve_neg()
-                if t.is_contiguous() or t.numel() == 0:
+                lead = t.storage_offset() if 0 < t.storage_offset() <= LEAD else 0
+                if (t.is_contiguous() and not lead) or t.numel() == 0:
                     return encode_tensor(TensorSpec(add(t)))
                 span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
-                flat = t.as_strided((span,), (1,), t.storage_offset())
-                return encode_tensor(TensorSpec(add(flat), tuple(t.shape), tuple(t.stride())))
+                flat = t.as_strided((lead + span,), (1,), t.storage_offset() - lead)
+                return encode_tensor(TensorSpec(add(flat), tuple(t.shape), tuple(t.stride()), lead))
             if t.layout == torch.sparse_coo:
                 parts = (add(t._indices()), add(t._values()))
                 flags = "coalesced" if t.is_coalesced() else ""

@@ -14,10 +14,13 @@ class UserOp:
     reference: the right result, a function of float64 NumPy arrays under the same names (integers and bools keep
     their dtype), or the path of a script that speaks JSON (see `tasks.catalogs.user`).
     dims: dimension name → candidate sizes; inputs: input name → list of dimension names or sizes, or a mapping with
-    "shape" and optionally "dtype" (default: the dtype under test), "low" and "high" (uniform values or integers).
+    "shape" and optionally "dtype" (default: the dtype under test), "low" and "high" (uniform values, or integers below
+    high; numbers or names of dimensions) or "data" (the values, repeated until the shape is full), whatever the distribution.
     dtypes: under test. op_class, definition: see `tasks.classes`. values: name of a distribution (`tasks.inputs`).
-    outputs: output dtypes where they are not the dtype under test.
-    tolerances: dtype → {"rtol", "atol"}, the classic tolerance of the op. invariants: names, or {name: argument}.
+    outputs: output dtypes where they are not the dtype under test, or mappings with "dtype" and "shape" (what the
+    reference must return; default: what it returns, floating results in the dtype under test).
+    tolerances: dtype → {"rtol", "atol"}: the classic tolerance of the op, and what is within it is a pass.
+    invariants: names, or {name: argument} (see `tasks.user.promises`), which hold for inputs without NaN and Inf.
     repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
     aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated.
     """
@@ -33,7 +36,7 @@ class UserOp:
     op_class: str = "composite"
     definition: str = ""
     values: str = "regular"
-    outputs: Sequence[str] = ()
+    outputs: Sequence[Any] = ()
     tolerances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     invariants: Sequence[Any] = ()
     repeats: int = 2

@@ -13,6 +13,7 @@ import pandas as pd
 from farm import lake
 from farm.report.coverage import backends_of, latest
 from farm.report.files import write
+from farm.report.plot import draw
 from farm.report.terminal import print_coverage
 from farm.report.words import plain
 
@@ -73,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", help="directory of the files (default: _report beside the rows)")
     parser.add_argument("--by", default="backend", choices=("vendor", "backend", "dtype", "catalog", "op"),
                         help="a further table by this column")  # fmt: skip
+    parser.add_argument("--plot", metavar="OUT.png", help="only draw how far every op of --backend is from its reference")
+    parser.add_argument("--backend", default="torch-cpu", metavar="NAME", help="the backend that --plot shows (torch-cpu)")
     args = parser.parse_args(argv)
     args.results = args.results_option or args.results or "results"
     try:
@@ -84,9 +87,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"warning: {plain(text)}", file=sys.stderr)
         if skipped:
             run = dict(run) | {"skipped_files": len(skipped)}
+        if args.plot:
+            print(draw(rows, args.backend, Path(args.plot)))
+            return 0
         print_coverage(rows, run, by=args.by)
     except (lake.LakeError, ValueError) as problem:
         print(f"farm.report: {plain(problem)}", file=sys.stderr)
+        return 2
+    except OSError as problem:
+        print(f"farm.report: cannot write {args.plot}: {plain(problem)}", file=sys.stderr)
         return 2
     run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
     out = Path(args.out) if args.out else default_out(args.results, run_id)

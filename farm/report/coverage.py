@@ -35,11 +35,11 @@ _KEY = ["run_id", "case_id", "backend"]
 _TEXT = [
     "run_id", "case_id", "check", "catalog", "op", "variant", "dtype", "digest", "shapes", "backend", "vendor",
     "device", "node", "status", "kind", "stage", "error_type", "error", "policy", "oracle", "compute_precision",
-    "placement", "runtime_version", "driver_version", "flags",
+    "placement", "runtime_version", "driver_version", "flags", "op_class", "distribution", "second_oracle",
 ]
 _NUMBERS = [
     "max_diff", "max_rel", "max_ulp", "rmse", "error_units", "noise_floor", "mismatched", "numel",
-    "prepare_ms", "build_ms", "run_ms",
+    "limit", "nonfinite", "second_units", "oracles_units", "prepare_ms", "build_ms", "run_ms",
 ]
 _INTEGERS = ["attempts", "sample", "seed"]
 NO_REASON = "no reason was given"

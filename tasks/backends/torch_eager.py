@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tasks import torch_tree
+from tasks import gradients, torch_tree
 from tasks.backends.base import Backend
-from tasks.model import Form, Program, RuntimeInfo, Unavailable
-from tasks.tree import decode
+from tasks.model import CHECKS, Form, Program, RuntimeInfo, Unavailable
+from tasks.tree import TensorSpec, decode, encode_tensor
 
 #: torch device type → (vendor of its kernels, label of the nodes that have one, Ray resource).
 DEVICES = {
@@ -19,6 +19,7 @@ DEVICES = {
 
 class TorchEager(Backend):
     forms = ("torch",)
+    checks = CHECKS
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -80,17 +81,28 @@ class TorchEager(Backend):
         leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
         return decode(form.args, leaf), decode(form.kwargs, leaf)
 
+    def cotangents(self, form: Form) -> list[Any]:
+        """Fresh cotangents on the device, None for outputs that have none."""
+        leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
+        return [None if i < 0 else decode(encode_tensor(TensorSpec(i)), leaf) for i in form.cotangents]
+
     def build(self, form: Form) -> Program:
         import torch
 
-        args, kwargs = self.arguments(form)
+        ready = [self.arguments(form)]
         call = form.call
         assert call is not None
+        given = self.cotangents(form)
         program = Program(run=lambda: [], placement=self.target, flags=self.flags)
 
         def run() -> Sequence[Any]:
-            with torch.no_grad():
-                out = list(torch_tree.leaves(call(*args, **kwargs)))
+            # A kernel that writes to its inputs must not spoil its next run.
+            args, kwargs = ready.pop() if ready else self.arguments(form)
+            if form.check != "forward":
+                out = gradients.backward(form.check, call, args, kwargs, form.wrt, given)
+            else:
+                with torch.no_grad():
+                    out = list(torch_tree.leaves(call(*args, **kwargs)))
             if self.target != "cpu":
                 self._placed(out, program)
             return [torch_tree.output(torch_tree.dense(x)) for x in out]

@@ -4,13 +4,16 @@ from __future__ import annotations
 import functools
 from importlib import import_module
 
-from tasks.catalogs.base import Catalog
+from tasks.catalogs.base import Catalog, CatalogError
+
+__all__ = ["BUILT_IN", "Catalog", "CatalogError", "get", "known"]
 
 #: Catalog name → "module:class"; imported only when asked for.
 BUILT_IN = {
     "torch": "tasks.catalogs.torch_opinfo:TorchOpInfo",
     "onnx": "tasks.catalogs.onnx_node:OnnxNode",
     "critical": "tasks.catalogs.critical:Critical",
+    "user": "tasks.catalogs.user:User",
 }
 
 

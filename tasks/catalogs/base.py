@@ -36,10 +36,17 @@ class Failure:
 
 @dataclass
 class Oracle:
-    """A further computation of the expected outputs: one reference array per output, float64 where inexact."""
+    """A further computation of the expected outputs: one reference array per output, float64 where inexact.
+
+    rounding: up to which share of the largest element of an output a difference to the first oracle is float64's own
+    rounding, for ops that sum over elements. rounded: it was computed in the dtype under test itself, so that the
+    classic tolerance says whether the two agree.
+    """
 
     name: str
     references: list[np.ndarray]
+    rounding: float = 0.0
+    rounded: bool = False
 
 
 @dataclass
@@ -72,6 +79,14 @@ class Sample:
     failure: Failure | None = None
 
 
+class CatalogError(Exception):
+    """A catalog that cannot be listed as it is configured; ``key``: the path of the mistake in the config."""
+
+    def __init__(self, text: str, key: tuple[Any, ...] = ()) -> None:
+        super().__init__(text)
+        self.key = key
+
+
 class Catalog:
     """Base of all catalogs; a subclass is a stateless object, its runtimes imported inside methods.
 
@@ -86,12 +101,19 @@ class Catalog:
         """Versions of everything that decides the bytes of a sample; must not import a runtime."""
         raise NotImplementedError
 
+    def list_version(self) -> str:
+        """What decides the catalog's list: its version, and what else it is made from."""
+        return self.version()
+
     def entries(self) -> list[Entry]:
         """Every (op, variant) with its declared dtypes, sorted by op."""
         raise NotImplementedError
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Make up to ``group.samples`` samples, stratified over the op's list, with ``draws`` noise draws.
+
+        Further ones may follow, up to CANDIDATES times as many in all: they are asked for, one by one, as long as weak
+        samples are among those before. A sample that failed counts if it is among the first ``group.samples``.
 
         A sample that cannot be made or widened is yielded with its `failure`, never dropped. For the places in
         ``skip`` (counted from 0 in the order of yielding) a bare ``Sample(index)`` is yielded: making them is deadly.
@@ -105,6 +127,16 @@ class Catalog:
     def call(self, group: Group) -> Callable[..., Any]:
         """The op as a callable on tensors of the "torch" form (args and kwargs of a sample)."""
         raise NotImplementedError
+
+
+#: Samples that may be made for every one that is wanted, in search of strong ones.
+CANDIDATES = 3
+
+
+def candidates(count: int, wanted: int) -> list[int]:
+    """``wanted`` places spread over range(count), then further ones between them: CANDIDATES times as many in all."""
+    first = stratified(count, wanted)
+    return first + [place for place in stratified(count, CANDIDATES * wanted) if place not in set(first)]
 
 
 def stratified(count: int, wanted: int) -> list[int]:

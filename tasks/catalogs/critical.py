@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from tasks import classes
+from tasks import classes, inputs, noise
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical_ops import OPS, Call, Op
-from tasks.model import EPS, Group, Leaf, np_dtype
+from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
 from tasks.tree import TensorSpec
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "1"
 
-#: Perturbed evaluations per noise draw. An output here has up to 10⁶ elements, and the floor of its quietest element
-#: is what decides: on the first float32 sample of every op, torch on the CPU reaches 34 error units with four
-#: evaluations and 13 with eight (GELU apart, whose tail it computes with cancellation).
-EVALUATIONS = 2
-
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+#: The catalog's own inputs are regular already.
+DISTRIBUTIONS = ("own", *(name for name in inputs.THEMES if name != "regular"))
 
 
 class Critical(Catalog):
@@ -38,13 +36,13 @@ class Critical(Catalog):
 
     def entries(self) -> list[Entry]:
         """One entry per op, without variants."""
-        return [Entry(f"{self.name}:{name}", "", DTYPES) for name in sorted(OPS)]
+        return [Entry(f"{self.name}:{name}", "", DTYPES, distributions=DISTRIBUTIONS) for name in sorted(OPS)]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1 of an op in a dtype.
 
         Floating arrays are made in float64 and rounded to the dtype; the reference is computed on what they
-        became, and so is the noise floor, from EVALUATIONS perturbed inputs for each of ``draws``. Raises
+        became, and so is the noise floor (`tasks.noise`) of ``draws`` draws. Raises
         ValueError for an op, variant or dtype that the catalog does not have.
         """
         op = self._op(group)
@@ -69,7 +67,10 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
     stage = "sample"
     try:
         seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
-        stored = _rounded(op.inputs(np.random.default_rng(seed)), np_dtype(group.dtype))
+        made = op.inputs(np.random.default_rng(seed))
+        if group.distribution != "own":
+            made = _revalued(made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode()))))
+        stored = _rounded(made, np_dtype(group.dtype))
         stage = "reference"
         expected = _expected(op, stored, group.dtype, seed, draws)
     except Exception as error:
@@ -84,6 +85,25 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
 
     args, kwargs = _mapped(stored, place)
     return Sample(index, args, kwargs, arrays, [expected], op_class=classes.of(group.op).op_class, oracle="numpy-float64")
+
+
+def _revalued(arguments: Call, group: Group, index: int, rng: np.random.Generator) -> Call:
+    """The call with the values of its first floating array, the activations, drawn from the group's distribution.
+
+    An array without negative values stays one: its op may be defined there alone.
+    """
+    simple = classes.of(group.op).op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
+    done: list[bool] = []
+
+    def drawn(x: Any) -> Any:
+        if done or not _is_floating(x):
+            return x
+        done.append(True)
+        theme = inputs.theme_of(group.distribution, index)
+        values = inputs.fill(x.shape, group.dtype, group.distribution, rng, theme, mild=not simple).astype(np.float64)
+        return np.abs(values) if x.size and x.min() >= 0 else values
+
+    return _mapped(arguments, drawn)
 
 
 def _mapped(arguments: Call, function: Callable[[Any], Any]) -> Call:
@@ -112,12 +132,13 @@ def _expected(op: Op, stored: Call, dtype: str, seed: tuple[int, ...], draws: in
     args, kwargs = op.narrow(*stored[0], **stored[1]) if op.narrow else stored
     exact = _widened((args, kwargs), np_dtype(dtype))
     reference = _evaluate(op, exact)
-    noise = np.zeros(reference.shape)
-    for place in range(draws * EVALUATIONS):
-        moved = _evaluate(op, _perturbed(exact, EPS[dtype], seed, place))
-        np.maximum(noise, _distance(moved, reference), out=noise)
+
+    def evaluate(g: np.random.Generator) -> list[np.ndarray]:
+        return [_evaluate(op, _mapped(exact, lambda x: noise.moved(x, EPS[dtype], g) if _is_floating(x) else x))]
+
+    (delta,) = noise.floor([reference], evaluate, seed, draws)
     name = dtype if reference.dtype == np.float64 else reference.dtype.name
-    return Leaf(name, reference.shape, reference, noise if noise.any() else None)
+    return Leaf(name, reference.shape, reference, delta)
 
 
 def _evaluate(op: Op, arguments: Call) -> np.ndarray:
@@ -128,33 +149,3 @@ def _evaluate(op: Op, arguments: Call) -> np.ndarray:
         raise TypeError(f"the reference of {op.name} returned {result.dtype}, not float64 or int64")
     return result
 
-
-def _perturbed(exact: Call, eps: float, seed: tuple[int, ...], place: int) -> Call:
-    """Every float64 element times 1 + eps·u, u of random sign and of random size in [1/2, 1].
-
-    Each ``place`` has a stream of its own and sizes vary: were they all 1, or the signs of one draw those of another
-    turned round, then the movements of two terms would cancel in every draw at some of 10⁵ elements, which would
-    be left without a noise floor.
-    """
-    g = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
-
-    def move(x: Any) -> Any:
-        if not _is_floating(x):
-            return x
-        u = g.uniform(-0.5, 0.5, x.shape)
-        u += np.copysign(0.5, u)
-        u *= eps
-        u += 1.0
-        u *= x
-        return u
-
-    return _mapped(exact, move)
-
-
-def _distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """|moved − reference| in float64; 0 where both are the same NaN or infinity, infinite where only one is."""
-    a, b = np.asarray(moved, np.float64), np.asarray(reference, np.float64)
-    with np.errstate(all="ignore"):
-        distance = np.abs(a - b)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))

@@ -6,7 +6,7 @@ import platform
 import types
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tasks import classes, definitions, torch_tree
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
+from tasks.catalogs import torch_generated, torch_reference
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
 from tasks.model import EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
 CATALOG_VERSION = 1
@@ -36,11 +37,15 @@ class TorchOpInfo(Catalog):
         for info in _op_db().values():
             supported = {torch_tree.name_of(d) for d in info.supported_dtypes("cpu")}
             dtypes = tuple(d for d in DTYPES if d in supported)
-            found.append(Entry(f"torch:{info.name}", info.variant_test_name, dtypes or ("float32",)))
+            name, variant = f"torch:{info.name}", info.variant_test_name
+            checks = ("forward", *("backward",) * info.supports_autograd, *("double_backward",) * bool(info.supports_gradgrad))
+            sources = torch_generated.distributions(name, variant, is_random(info.op))
+            found.append(Entry(name, variant, dtypes or ("float32",), checks, sources))
         return sorted(found, key=lambda e: (e.op, e.variant))
 
     def call(self, group: Group) -> Callable[..., Any]:
-        return unseeded(_op_db()[group.op_name, group.variant].op)
+        info = _op_db()[group.op_name, group.variant]
+        return unseeded(info.op) if group.check == "forward" else _differentiable(info)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         import torch
@@ -49,6 +54,13 @@ class TorchOpInfo(Catalog):
         if group.op_name.startswith("jiterator_"):
             yield Sample(-1, failure=Failure("invalid", "reference", "NotImplementedError",
                                              "jiterator ops exist on CUDA only: no float64 reference on the CPU"))  # fmt: skip
+            return
+        if group.variant == "partial_views":
+            # The argument is part of a storage, and the op reads the rest of it: no copy of the argument has that.
+            yield Sample(-1, failure=Failure("invalid", "store", "", "the op reads memory beyond its argument"))
+            return
+        if group.check != "forward" and not _has_gradient(info, group.dtype):
+            yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no gradient for this dtype"))
             return
         torch.default_generator.manual_seed(_seed(group))
         np.random.seed(_seed(group) % 2**32)
@@ -60,17 +72,28 @@ class TorchOpInfo(Catalog):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                for sample in info.sample_inputs("cpu", getattr(torch, group.dtype), set_seed=False):
+                for sample in info.sample_inputs("cpu", getattr(torch, group.dtype), group.check != "forward", set_seed=False):
                     made.append(sample)
             except Exception as error:
                 broken = Failure("invalid", "sample", type(error).__name__, str(error))
+            if broken:
+                yield Sample(len(made), failure=broken)
+            maker = self._maker(info, group, draws)
+            if group.distribution != "own" and made:
+                yield from torch_generated.samples(group, made, maker.make, info.op, skip, first=int(bool(broken)))
+                return
             # A list that broke off takes one place of those asked for, so that it is never left out.
-            for place, index in enumerate(stratified(len(made), group.samples - bool(broken))):
-                yield Sample(index) if place in skip else _Maker(info, group.dtype, draws).make(index, made[index])
-        if broken:
-            yield Sample(len(made), failure=broken)
-        elif not made:
+            for place, index in enumerate(candidates(len(made), group.samples - bool(broken))):
+                yield Sample(index) if place + bool(broken) in skip else maker.make(index, made[index])
+        if not made and not broken:
             yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no samples for this dtype"))
+
+    def _maker(self, info: Any, group: Group, draws: int) -> Maker:
+        if group.check == "forward":
+            return Maker(info, group.dtype, draws)
+        from tasks.catalogs.torch_gradients import GradientMaker
+
+        return GradientMaker(info, group, draws, self.call(group))
 
 
 def _seed(group: Group) -> int:
@@ -97,6 +120,62 @@ def _op_db() -> dict[tuple[str, str], Any]:
     return {(info.name, info.variant_test_name): info for info in op_db}
 
 
+def _has_gradient(info: Any, dtype: str) -> bool:
+    return any(dtype in map(torch_tree.name_of, info.supported_backward_dtypes(device)) for device in ("cpu", "cuda"))
+
+
+#: Keyword argument of `_differentiable` calls: the name of a sample's own function of the outputs.
+PROCESS = "output_process_fn_grad"
+
+
+def _differentiable(info: Any) -> Callable[..., Any]:
+    """The op as OpInfo's gradient tests call it: inputs made hermitian, triangular, … inside, so that a small change
+    of them stays within the op's domain; outputs defined up to a choice made unique by the sample's own function."""
+    functions = _process_functions(info)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        process = kwargs.pop(PROCESS, None)
+        found = info.gradcheck_wrapper(info.op, *args, **kwargs)
+        found = found if process is None else functions[process](found)
+        return ordered(found) if ordered else found
+
+    ordered = _ORDERED.get(info.name)
+    call.__wrapped__ = info.op  # type: ignore[attr-defined]
+    return call
+
+
+def _by_eigenvalue(found: Any) -> Any:
+    """Eigenvalues, alone or with their vectors, in one order: LAPACK's own depends on the rounding."""
+    import torch
+
+    values = found[0] if isinstance(found, tuple) else found
+    # Conjugate pairs have the same real part: the irrational share of the imaginary one tells them apart.
+    order = (values.real + values.imag / 3**0.5).argsort(dim=-1)
+    sorted_values = values.gather(-1, order)
+    if not isinstance(found, tuple):
+        return sorted_values
+    return sorted_values, torch.take_along_dim(found[1], order.unsqueeze(-2), -1)
+
+
+#: What makes the outputs of an op's gradient test unique where OpInfo's own function does not.
+_ORDERED = {"linalg.eig": _by_eigenvalue, "linalg.eigvals": _by_eigenvalue}
+
+
+def process_name(sample: Any) -> str | None:
+    """Name of the sample's function of the outputs; None where it leaves them as they are."""
+    name: str = sample.output_process_fn_grad.__qualname__
+    return None if name.startswith(("SampleInput.", "OpInfo.")) else name
+
+
+def _process_functions(info: Any) -> dict[str, Callable[..., Any]]:
+    import torch
+
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=()):
+        warnings.simplefilter("ignore")
+        made = info.sample_inputs("cpu", torch.float64, requires_grad=True)
+        return {name: s.output_process_fn_grad for s in made if (name := process_name(s))}
+
+
 def is_random(op: Callable[..., Any]) -> bool:
     """OpInfo wraps every op that draws random numbers in a lambda that seeds first."""
     code = getattr(op, "__code__", None)
@@ -113,15 +192,21 @@ def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
 
 #: Draws of a random op's reference: enough that a range seldom lacks a value that occurs.
 _RANDOM_DRAWS = 64
+#: Draws of the noise floor of a step, which stands still in most of them: to be found, an edge needs more.
+_STEP_DRAWS = 32
+#: Where torch on the CPU itself is off by more than FAR units, the floor is drawn MORE_DRAWS times: a rare element that
+#: hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
+FAR, MORE_DRAWS = 2.0, 16
 
 
-class _Maker:
+class Maker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
-        self.op, self.dtype, self.draws = unseeded(info.op), dtype, draws
+        self.info, self.op, self.dtype, self.draws = info, unseeded(info.op), dtype, draws
         self.seeded = is_random(info.op)
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
+        self.settled = torch_reference.settled(info, widen)
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
@@ -135,8 +220,8 @@ class _Maker:
             # Drawn or not is a matter of the arguments: dropout with p=0 draws nothing.
             op_class = OpClass.RANDOM if random else OpClass.COMPOSITE if op_class is OpClass.RANDOM else op_class
         numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
-        widen = _clone if placement.own_dtype else _widen
-        made = Sample(index, op_class=op_class, oracle="float64" if numeric else "metadata")
+        wider = clone if placement.own_dtype else widen
+        made = Sample(index, op_class=op_class, oracle="metadata" if not numeric else "numpy" if self.settled else "float64")
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
             encoded_args, encoded_kwargs, arrays = torch_tree.encode_args(args, kwargs)
@@ -150,23 +235,25 @@ class _Maker:
             try:
                 torch.set_default_dtype(torch.float64)
                 try:
-                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, widen))]
+                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, wider))]
                 finally:
                     torch.set_default_dtype(torch.float32)
             except Exception as error:
                 made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
                 return made
             try:
-                own = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, _clone))]
+                own = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, clone))]
             except Exception:
                 own = None  # the CPU lacks this dtype; another backend may have it
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
             moving = numeric and op_class not in (*WITHOUT_NOISE, OpClass.CHOICE)
-            # A step stands still in most draws: to be found, an edge needs more of them.
-            draws = self.draws * (8 if op_class is OpClass.DISCONTINUOUS else 1)
-            noise = self._noise(args, kwargs, exact, draws) if moving else [None] * len(exact)
+            draws = _STEP_DRAWS if op_class is OpClass.DISCONTINUOUS else self.draws
+            noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
+            if moving and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
+                more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
+                noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
             if placement.constants:
                 noise = [_of_constants(y, self.dtype) for y in exact]
         for i, (y, delta) in enumerate(zip(exact, noise)):
@@ -176,6 +263,8 @@ class _Maker:
             self._define(made, placement.definition, random)
         except Exception as error:
             made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
+        if numeric and not made.definition:
+            self._ask_second(args, kwargs, made)
         return made
 
     def _define(self, made: Sample, definition: str, random: list[list[np.ndarray]]) -> None:
@@ -204,7 +293,7 @@ class _Maker:
                 for seed in range(_RANDOM_DRAWS):
                     torch.manual_seed(seed)
                     untouched = torch.get_rng_state()
-                    drawn = torch_tree.leaves(self._run(args, kwargs, _widen))
+                    drawn = torch_tree.leaves(self._run(args, kwargs, widen))
                     found.append([torch_tree.output(torch_tree.dense(x)).copy() for x in drawn])
                     if seed == 0 and torch.equal(torch.get_rng_state(), untouched):
                         return []
@@ -214,8 +303,25 @@ class _Maker:
             torch.set_default_dtype(torch.float32)
         return found
 
+    def _ask_second(self, args: Any, kwargs: Any, made: Sample) -> None:
+        import torch
+
+        torch.set_default_dtype(torch.float64)
+        try:
+            made.others.append(torch_reference.oracle(self.info, args, kwargs, made.expected, widen))
+        except torch_reference.NoOracle:
+            pass
+        finally:
+            torch.set_default_dtype(torch.float32)
+
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
-        return self.op(*_map(args, change), **_map(kwargs, change))
+        return self.op(*replaced(args, change), **replaced(kwargs, change))
+
+    def _exact(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+        """The op in float64: torch's own, or the reference where torch's is known to be wrong."""
+        if self.settled is None:
+            return self._run(args, kwargs, change)
+        return self.settled(*replaced(args, change), **replaced(kwargs, change))
 
     def _leaf(self, exact: Any, own: Any, delta: Any) -> Leaf:
         import torch
@@ -237,28 +343,57 @@ class _Maker:
             array = array.astype(np_dtype(dtype))
         return Leaf(dtype, shape, array, None if delta is None else torch_tree.to_numpy(delta))
 
-    def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: int) -> list[Any]:
-        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere."""
+    def _far(self, own: list[Any], exact: list[Any], noise: list[Any]) -> bool:
+        """Whether torch's own result is so far off that it may be the noise floor that has been drawn too low."""
+        import torch
+
+        for a, y, delta in zip(own, exact, noise):
+            if isinstance(y, torch.Tensor) and y.numel() and y.is_floating_point() and a.is_floating_point():
+                eps = EPS.get(torch_tree.name_of(a.dtype), 0.0)
+                allowed = y.abs().mul_(eps)
+                if delta is not None:
+                    allowed += delta
+                if bool(((a.double() - y).abs() > FAR * allowed).any()):
+                    return True
+        return False
+
+    def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: Iterable[int]) -> list[Any]:
+        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere.
+
+        Integers that an op turns into floats are moved as such, of several tensors the first alone: the others may be
+        indices. A tensor that counts or names a degree (`Placement.fixed`) stays.
+        """
         import torch
 
         eps = EPS.get(self.dtype, EPS["float32"])
+        fixed = classes.of(self.name, self.variant).fixed
+        inexact = [y for y in exact if isinstance(y, torch.Tensor) and (y.is_floating_point() or y.is_complex())]
+        turned = bool(inexact) and not is_inexact(self.dtype)
         floating = [False]
         total: list[Any] = [None] * len(exact)
         torch.set_default_dtype(torch.float64)
         try:
-            for draw in range(draws):
+            for draw in draws:
                 count = [0]
 
                 def move(x: Any, draw: int = draw, count: list[int] = count) -> Any:
-                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()):
-                        floating[0] = True
+                    first = turned and not count[0]
+                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex() or first):
                         count[0] += 1
-                        return _moved(x, eps, draw, count[0])
-                    return _widen(x)
+                        if count[0] in fixed:
+                            return widen(x)
+                        floating[0] = True
+                        if first and not (x.is_floating_point() or x.is_complex()):
+                            x = x.double()
+                        # A float32 weight of a float64 op is only as good as float32.
+                        return _moved(x, max(eps, EPS.get(torch_tree.name_of(x.dtype), eps)), draw, count[0])
+                    return widen(x)
 
                 try:
-                    moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, move))]
+                    moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, move))]
                 except Exception:
+                    if turned:
+                        return [None] * len(exact)  # integers that cannot be floats are exact
                     moved = None  # off the op's domain by one ulp: the result may be anything
                 if not floating[0]:
                     return total
@@ -295,18 +430,18 @@ def _of_constants(y: Any, dtype: str) -> Any:
     return torch.full(y.shape, EPS.get(dtype, EPS["float32"]) * y.abs().max().item(), dtype=torch.float64)
 
 
-def _map(value: Any, change: Callable[[Any], Any]) -> Any:
+def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     kind = type(value)
     if kind is tuple:
-        return tuple([_map(x, change) for x in value])
+        return tuple([replaced(x, change) for x in value])
     if kind is list:
-        return [_map(x, change) for x in value]
+        return [replaced(x, change) for x in value]
     if kind is dict:
-        return {k: _map(x, change) for k, x in value.items()}
+        return {k: replaced(x, change) for k, x in value.items()}
     return change(value)
 
 
-def _widen(x: Any) -> Any:
+def widen(x: Any) -> Any:
     """float64 (complex128) twin of a tensor or dtype, never sharing memory; everything else as it is."""
     import torch
 
@@ -320,7 +455,7 @@ def _widen(x: Any) -> Any:
     return x
 
 
-def _clone(x: Any) -> Any:
+def clone(x: Any) -> Any:
     import torch
 
     return x.detach().clone() if isinstance(x, torch.Tensor) else x
@@ -328,9 +463,11 @@ def _clone(x: Any) -> Any:
 
 #: Length of the table of random factors: a prime, so that no shape falls in step with its period.
 _TABLE = 262147
+#: Number of tables; further draws begin elsewhere in them.
+_TABLES = 16
 
 
-@functools.lru_cache(maxsize=32)
+@functools.lru_cache(maxsize=64)
 def _factors(eps: float, draw: int) -> Any:
     """1 + ε·u for one draw, u of random sign and size in [½, 1], shape (_TABLE,), float64.
 
@@ -350,16 +487,16 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
 
     x = x.detach()
     if x.layout != torch.strided:
-        wide = _widen(x)
+        wide = widen(x)
         values = wide._values() if x.layout == torch.sparse_coo else wide.values()
         values.mul_(_moved(torch.ones_like(values), eps, draw, place))
         return wide
-    factors, n = _factors(eps, draw), x.numel()
-    start = place * 104729 % (_TABLE // 2)
+    factors, n = _factors(eps, draw % _TABLES), x.numel()
+    start = (place + draw // _TABLES) * 104729 % (_TABLE // 2)
     if n > _TABLE - start:
         # Row by row of the table's length: no table as large as the tensor is ever made.
         block = factors[start:]
-        wide = _widen(x).contiguous()
+        wide = widen(x).contiguous()
         flat, rows = wide.view(-1), n // len(block)
         flat[: rows * len(block)].view(rows, len(block)).mul_(block)
         flat[rows * len(block) :].mul_(block[: n - rows * len(block)])
@@ -368,3 +505,20 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
     if x.is_complex():
         return x.to(torch.complex128) * f
     return torch.mul(x, f) if x.dim() or x.dtype == torch.float64 else x.double() * f
+
+
+def jittered(x: Any, eps: float, draw: int) -> Any:
+    """``x`` with every element times a factor of the draw that its value alone decides: what is equal stays equal.
+
+    (The gradient of a maximum looks for the elements that are equal to it.)
+    """
+    import torch
+
+    x = x.detach()
+    if x.dtype not in (torch.float64, torch.complex128) or x.layout != torch.strided:
+        return x
+    parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    bits = parts.contiguous().view(torch.int64)
+    # Fibonacci hashing to 18 bits, less than _TABLE.
+    moved = parts * _factors(eps, draw % _TABLES)[(bits * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    return torch.view_as_complex(moved) if x.is_complex() else moved

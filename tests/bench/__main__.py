@@ -1,4 +1,4 @@
-"""python -m tests.bench [overhead|torch|onnx|quick|full|million …]: every figure is a ratio or a rate of one run."""
+"""python -m tests.bench [weak|overhead|torch|onnx|quick|full|million …]: every figure is a ratio or a rate of one run."""
 from __future__ import annotations
 
 import argparse
@@ -88,6 +88,25 @@ def torch_matrix(folder: Path) -> None:
           f"warm {cpu['warm']:.2f} s, ratio {cpu['warm'] / cpu['bare']:.2f} (bound: 1)")  # fmt: skip
 
 
+def noise(folder: Path) -> None:
+    """What a draw of the noise floor costs, and how the verdicts on torch-cpu change with the number of draws."""
+    most, statuses = 16, {}
+    for draws in (1, 2, 4, 8, most):
+        out = folder / f"noise-{draws}.json"
+        env = environment(folder / f"noise-cache-{draws}")
+        _, _, text = run([sys.executable, str(ROOT / "tests" / "bench" / "loops.py"), "noise", env["FARM_CACHE"], str(draws), str(out)], env)
+        figures = json.loads(text.splitlines()[-1])
+        statuses[draws] = json.loads(out.read_text())
+        ratio = figures["noise_s"] / figures["reference_s"] / draws
+        print(f"noise: {draws} draws cost {figures['noise_s']:.2f} s, the references of the same cases {figures['reference_s']:.2f} s: "
+              f"{ratio:.2f} references per draw (bound: 2)", flush=True)  # fmt: skip
+    for draws in list(statuses)[:-1]:
+        changed = [case for case, status in statuses[draws].items() if status != statuses[most].get(case)]
+        alarms = sum(statuses[most].get(case) == "pass" for case in changed)
+        print(f"noise: with {draws} draws {len(changed)} of {len(statuses[most])} verdicts differ from those with {most}, "
+              f"{alarms} of them alarms that {most} draws do not raise")  # fmt: skip
+
+
 def onnx(folder: Path) -> None:
     """The ONNX node suite on ort-cpu, whole commands: onnx's own pytest runner against the farm, cold and warm."""
     config = write_config(folder, "onnx", [{"name": "onnx", "samples": 1, "dtypes": ["*"]}], ["ort-cpu"])
@@ -142,7 +161,13 @@ def million(folder: Path) -> None:
               flush=True)  # fmt: skip
 
 
-BENCHES = {"overhead": overhead, "torch": torch_matrix, "onnx": onnx, "million": million, "quick": quick, "full": full}
+def weak(folder: Path) -> None:
+    """Prepared samples that a zero or constant output would pass, among those that count as evidence."""
+    _, _, out = run([sys.executable, "-m", "tests.bench.weak"], environment(folder / "weak-cache"))
+    print(out.strip())
+
+
+BENCHES = {"weak": weak, "overhead": overhead, "torch": torch_matrix, "noise": noise, "onnx": onnx, "million": million, "quick": quick, "full": full}
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """The loops whose processor time is compared; each runs in a process of its own and prints one JSON line."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -101,7 +102,53 @@ def farm(cache: str) -> dict[str, float]:
     return {"cpu_s": total, "prepare_cpu_s": preparing, "cases": cases}
 
 
+def noise(cache: str, draws: str, out: str) -> dict[str, float]:
+    """Processor time of the float64 reference and of the noise floor over op_db, and every status on torch-cpu.
+
+    The statuses, by case_id, are written to the file ``out``.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    import tasks.catalogs as catalogs
+    from tasks import verdict
+    from tasks.backends import BackendSpec
+    from tasks.catalogs import torch_opinfo
+    from tasks.model import Group
+    from tasks.prepare import prepare
+    from tasks.runner import Item, Runner
+
+    spent = {"reference": 0.0, "noise": 0.0}
+    maker: Any = torch_opinfo.Maker
+    inner_noise, inner_run = maker._noise, maker._run
+
+    def timed_noise(self: Any, *args: Any) -> Any:
+        # The reference is timed where a noise floor is due: the two are then of the same cases.
+        begin = time.process_time()
+        with contextlib.suppress(Exception):
+            inner_run(self, args[0], args[1], torch_opinfo.widen)
+        middle = time.process_time()
+        found = inner_noise(self, *args)
+        spent["reference"] += middle - begin
+        spent["noise"] += time.process_time() - middle
+        return found
+
+    maker._noise = timed_noise
+    backend = BackendSpec.parse("torch-cpu").create()
+    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+    statuses: dict[str, str] = {}
+    for entry in catalogs.get("torch").entries():
+        for dtype in DTYPES:
+            if dtype in entry.dtypes:
+                asked = Group(entry.op, entry.variant, dtype, SAMPLES)
+                _, group = prepare(asked, Path(cache), int(draws))
+                for row in runner.run([Item(group, list(range(len(group.samples))))], set(), set()):
+                    statuses[asked.case_id(row["sample"])] = row["status"]
+    Path(out).write_text(json.dumps(statuses))
+    return {"reference_s": spent["reference"], "noise_s": spent["noise"], "cases": len(statuses)}
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    print(json.dumps({"bare": bare, "farm": farm}[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps({"bare": bare, "farm": farm, "noise": noise}[sys.argv[1]](*sys.argv[2:])))

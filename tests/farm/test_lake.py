@@ -27,7 +27,7 @@ CONSTANT = {"run_id": RUN, "check": "forward", "backend": "torch-cpu", "vendor":
 def row(sample: int, **more: Any) -> dict[str, Any]:
     return {
         "catalog": "torch", "op": "torch:abs", "variant": "", "dtype": "float32", "sample": sample, "seed": 0, "attempts": 1,
-        "status": "pass", "kind": "", "started_at": 1.5, "numel": 3, "error_units": 0.5, "weak": False,
+        "distribution": "own", "status": "pass", "kind": "", "started_at": 1.5, "numel": 3, "error_units": 0.5, "weak": False,
     } | more  # fmt: skip
 
 

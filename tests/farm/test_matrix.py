@@ -142,20 +142,20 @@ def test_narrowing_from_the_command_line() -> None:
 
 def test_seed_is_part_of_the_case() -> None:
     m = matrix(seed=5, catalogs=[{"name": "torch", "ops": ["abs"]}])
-    assert m.groups[0].case_id("forward", 3) == "forward/torch:abs/float32/3@5"
-    assert matrix().groups[0].case_id("forward", 3) == "forward/torch:abs/float32/3"
+    assert m.groups[0].case_id(3) == "forward/torch:abs/float32/3@5"
+    assert matrix().groups[0].case_id(3) == "forward/torch:abs/float32/3"
 
 
 def test_case_ids_are_unique() -> None:
     m = matrix(catalogs=[{"name": "torch", "dtypes": ["*"]}, {"name": "onnx", "dtypes": ["*"]}], backends=["torch-cpu", "ort-cpu"])
-    ids = [g.case_id("forward", s) for g in m.groups for s in range(3)]
+    ids = [g.case_id(s) for g in m.groups for s in range(3)]
     assert len(set(ids)) == len(ids)
 
 
 @pytest.mark.parametrize("ops", (["*"], ["abs"]))
 def test_a_catalog_listed_twice_plans_no_case_twice(ops: list[str]) -> None:
     m = matrix(catalogs=[{"name": "torch"}, {"name": "torch", "ops": ops, "samples": 2}])
-    ids = [g.case_id("forward", 0) for g in m.groups]
+    ids = [g.case_id(0) for g in m.groups]
     assert len(set(ids)) == len(ids)
 
 

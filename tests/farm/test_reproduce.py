@@ -20,8 +20,10 @@ from farm import lake, launch, reproduce, reproduce_script
 from farm.config import Config
 from farm.reproduce import BAD_INPUT, DIFFERENT, METRICS, SAME
 from farm.reproduce_script import NoScript, _fill, _literal
-from tasks.compare import CLASSIC, compare
-from tasks.model import Form, Leaf, is_inexact, np_dtype
+from tasks import verdict
+from tasks.backends import BackendSpec
+from tasks.compare import compare
+from tasks.model import Form, Group, Leaf, OpClass, is_inexact, np_dtype
 
 CONFIG = """
 catalogs:
@@ -235,8 +237,10 @@ EDGES = [0.0, -0.0, 1.0, -1.0, 1.001, 6e-8, 1e-30, 3e4, 65504.0, 65519.0, 65520.
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int64", "uint64", "bool"])
 @pytest.mark.parametrize("noisy", [False, True])
-def test_a_script_measures_as_the_farm_does(dtype: str, noisy: bool) -> None:
-    for seed in range(200):
+@pytest.mark.parametrize("op_class", [OpClass.COMPOSITE, OpClass.EXACT, OpClass.ELEMENTARY, OpClass.DISCONTINUOUS], ids=str)
+@pytest.mark.parametrize("precision", ["", "bfloat16"])
+def test_a_script_measures_as_the_farm_does(dtype: str, noisy: bool, op_class: OpClass, precision: str) -> None:
+    for seed in range(60):
         g = np.random.default_rng(seed)
         shape = (int(g.integers(1, 6)),)
         if dtype in ("int64", "uint64", "bool"):
@@ -252,26 +256,30 @@ def test_a_script_measures_as_the_farm_does(dtype: str, noisy: bool) -> None:
                 a = a.astype(np_dtype(dtype))
         noise = np.abs(g.choice([0.0, 1e-3, 1.0, 1e4, np.inf], shape)) if noisy else None
         leaf = Leaf(dtype, shape, y, noise)
-        wanted = compare([a], [leaf])
-        found = script_measure(a, leaf)
+        wanted = compare([a], [leaf], op_class, precision)
+        found = script_measure(a, leaf, op_class, precision)
         for name in ("max_diff", "max_rel", "max_ulp", "error_units", "mismatched", "nonfinite"):
             assert reproduce._equal(found[name], getattr(wanted, name)), (name, found[name], wanted, y, a, noise)
 
 
-def script_measure(a: np.ndarray, leaf: Leaf) -> dict[str, Any]:
+def script_measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> dict[str, Any]:
     """The metrics of one output as the text of a script computes them."""
+    form = Form("torch", "torch:x", leaf.dtype, [])
+    group, policy = Group("torch:x", "", leaf.dtype, 1), verdict.load("error_units")
+    source = reproduce_script.Source(
+        "", "", BackendSpec.parse("torch-cpu").create(), "torch", form, [leaf], group, policy, op_class, "float64", precision, "", "",
+    )  # fmt: skip
+    data = reproduce_script._Data()
+    dtype, _, exact, noise, rounded, rtol, atol = reproduce_script._expected(leaf, source, data)
+    array = {i: np.frombuffer(raw, d).reshape(shape) for i, ((d, shape, *_), raw) in enumerate(zip(data.index, data.chunks))}
     template = reproduce_script._TEMPLATE
     text = template[template.index("def measure(") : template.index("def short(")]
-    floats = {leaf.dtype: reproduce_script._float(leaf.dtype, "")} if is_inexact(leaf.dtype) else {}
-    space: dict[str, Any] = {"np": np, "FLOATS": floats}
+    floats = {dtype: reproduce_script._float(dtype, precision)} if is_inexact(dtype) else {}
+    space: dict[str, Any] = {"np": np, "FLOATS": floats, "JUDGE": reproduce_script._judge(source)}
     exec(text, space)
-    rounded, (rtol, atol) = None, CLASSIC.get(leaf.dtype, (0.0, 0.0))
-    assert leaf.reference is not None
     with np.errstate(all="ignore"):
-        if is_inexact(leaf.dtype):
-            rounded = leaf.reference.astype(np_dtype(leaf.dtype)).astype(leaf.reference.dtype)
-            a = a.astype(leaf.reference.dtype)
-        off = space["measure"](a, leaf.reference, leaf.noise, rounded, leaf.dtype, rtol, atol)
+        wide = a.astype(leaf.reference.dtype) if is_inexact(dtype) and leaf.reference is not None else a
+        off = space["measure"](wide, array[exact], array.get(noise), array.get(rounded), dtype, rtol, atol)
     some = bool(off["compared"].any())
     worst = {f"max_{k}": float(off[k].max()) if some else None for k in ("diff", "rel", "ulp")}
     counts = {"mismatched": int(off["outside"].sum()), "nonfinite": int(off["misplaced"].sum())}

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.compare import BLOCK, CLASSIC, Metrics, compare, constant_would_pass, worst
-from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, Leaf, np_dtype
+from tasks.compare import BLOCK, CLASSIC, Metrics, compare, compare_oracles, constant_would_pass, worst
+from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, Status, np_dtype
+from tasks.verdict import judge, load
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 LOW_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn")
@@ -28,8 +29,10 @@ def leaf(reference: object, dtype: str, noise: object = None, **kwargs: float) -
     return Leaf(dtype, y.shape, y, delta, **kwargs)
 
 
-def measure(actual: object, reference: object, dtype: str, noise: object = None, **kwargs: float) -> Metrics:
-    return compare([np.asarray(actual).astype(np_dtype(dtype))], [leaf(reference, dtype, noise, **kwargs)])
+def measure(
+    actual: object, reference: object, dtype: str, noise: object = None, op_class: OpClass = OpClass.COMPOSITE, **kwargs: float
+) -> Metrics:
+    return compare([np.asarray(actual).astype(np_dtype(dtype))], [leaf(reference, dtype, noise, **kwargs)], op_class)
 
 
 # --- floating ---------------------------------------------------------------------------------------------------
@@ -145,7 +148,8 @@ def test_declared_precision_widens_the_unit_and_never_narrows_it() -> None:
     assert compare([a], [y]).error_units > 1000  # type: ignore[operator]
     assert compare([a], [y], precision="tfloat32").error_units < 1  # type: ignore[operator]
     assert compare([a], [y], precision="float64").error_units == compare([a], [y]).error_units
-    assert compare([a], [y], precision="tfloat32").max_ulp == compare([a], [y]).max_ulp == 2.0**11
+    assert compare([a], [y]).max_ulp == 2.0**11
+    assert compare([a], [y], precision="tfloat32").max_ulp == 0.25  # spacings of what was declared
 
 
 @pytest.mark.parametrize("size", (BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1))
@@ -211,12 +215,12 @@ def test_several_outputs_are_one_case() -> None:
 def test_random_and_metadata() -> None:
     y = Leaf("float32", (3,), None)
     good, bad = np.array([1, 2, 3], np.float32), np.array([1, np.nan, np.inf], np.float32)
-    assert compare([good], [y], "random").nonfinite == 0
-    m = compare([bad], [y], "random")
+    assert compare([good], [y], OpClass.RANDOM).nonfinite == 0
+    m = compare([bad], [y], OpClass.RANDOM)
     assert (m.nonfinite, m.mismatched, m.error_units, m.numel) == (2, 2, np.inf, 3)
-    m = compare([bad], [y], "metadata")
+    m = compare([bad], [y], OpClass.UNINITIALISED)
     assert (m.nonfinite, m.error_units, m.numel, m.classic) == (0, None, 3, True)
-    assert compare([good.astype(np.float64)], [y], "metadata").kind == "dtype"
+    assert compare([good.astype(np.float64)], [y], OpClass.UNINITIALISED).kind == "dtype"
 
 
 # --- integers, bools, strings, complex --------------------------------------------------------------------------
@@ -282,11 +286,100 @@ def test_complex() -> None:
     assert measure([complex(np.inf, np.nan)], [complex(np.nan, -np.inf)], "complex64").nonfinite == 0
 
 
+@pytest.mark.parametrize("dtype", ("complex64", "complex128"))
+def test_complex_numbers_that_are_moved_are_equal_in_both_parts(dtype: str) -> None:
+    y = np.array([1 + 1e-20j, complex(np.nan, 2), complex(0, np.inf)])
+    right = [leaf(y, dtype)]
+    assert compare([y.astype(dtype)], right, OpClass.EXACT).error_units == 0
+    for place, other in ((0, 1 + 0j), (1, complex(2, np.nan)), (1, complex(np.nan, 3)), (2, complex(np.inf, 0))):
+        a = y.copy()
+        a[place] = other
+        m = compare([a.astype(dtype)], right, OpClass.EXACT)
+        assert m.numel == 3 and judge(m, load("error_units"), "torch:x", "exact", dtype, "float64")[0] is Status.WRONG
+
+
+@pytest.mark.parametrize("shape", ((), (0,), (2, 0, 3)))
+@pytest.mark.parametrize("op_class", list(OpClass))
+def test_scalars_and_empty_outputs_in_every_class(shape: tuple[int, ...], op_class: OpClass) -> None:
+    y = np.full(shape, 2.0)
+    assert compare([y.astype(np.float32)], [leaf(y, "float32")], op_class).kind == ""
+    m = compare([y.astype(np.float32) + 1], [leaf(y, "float32")], op_class)
+    inspected = y.size and op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
+    assert bool(m.error_units) == bool(inspected)
+
+
 def test_the_case_may_bring_a_wider_tolerance() -> None:
     assert not measure([1.01], [1.0], "float32").classic
     assert measure([1.01], [1.0], "float32", rtol=0.1).classic
     assert measure([0.01], [0.0], "float32", atol=0.1).classic
     assert measure([5], [4], "int64", atol=1.0).classic
+
+
+# --- by class ---------------------------------------------------------------------------------------------------
+
+EXCUSED = [c for c in OpClass if c not in (*WITHOUT_NOISE, OpClass.RANDOM)]
+
+
+@pytest.mark.parametrize("op_class", (OpClass.EXACT, OpClass.ELEMENTARY))
+def test_the_noise_floor_excuses_no_exact_and_no_elementary_result(op_class: OpClass) -> None:
+    tie = measure([3.0], [2.0], "float32", noise=1.0, op_class=op_class)  # 2.5 rounded up: the input stands on the edge
+    assert tie.max_ulp == 2**22 and tie.error_units is not None and tie.error_units > 1e6
+    assert tie.noise_floor == 0  # not consulted
+    assert measure([3], [2], "int64", noise=1, op_class=op_class).error_units == np.inf
+    assert measure([np.nan], [2.0], "float32", noise=np.inf, op_class=op_class).nonfinite == 1
+    assert measure([2.0], [2.0], "float32", noise=1.0, op_class=op_class).max_ulp == 0
+
+
+@pytest.mark.parametrize("op_class", EXCUSED)
+def test_it_excuses_all_others(op_class: OpClass) -> None:
+    assert measure([3.0], [2.0], "float32", noise=1.0, op_class=op_class).error_units == pytest.approx(1, rel=1e-6)
+    assert measure([3], [2], "int64", noise=1, op_class=op_class).error_units == 1
+    assert measure([np.nan], [2.0], "float32", noise=np.inf, op_class=op_class).nonfinite == 0
+
+
+def test_a_step_is_the_nearest_value_or_a_jump_as_high_as_the_noise_floor_shows() -> None:
+    step = OpClass.DISCONTINUOUS
+    assert measure([2.0, 5.0], [2.0 + 1e-9, 5.0], "float32", op_class=step).error_units == 0  # the reference, rounded
+    near = measure([2.0 + 2 * EPS["float32"]], [2.0], "float32", op_class=step)
+    assert near.error_units == np.inf  # one spacing beside it is no step: nothing excuses it
+    assert measure([3.0], [2.0], "float32", noise=1.0, op_class=step).error_units == 1
+    assert measure([9.0], [2.0], "float32", noise=1.0, op_class=step).error_units == 7
+    m = measure([3.0, 3.0], [2.0, 2.0], "float32", noise=[1.0, 0.0], op_class=step)
+    assert (m.error_units, m.mismatched) == (np.inf, 2)  # only the element that stands on the edge
+    assert measure([8.0], [2.0], "float32", noise=np.inf, op_class=step).error_units == 0
+    # Half a spacing, in each dtype's own: a value that rounds to the one given.
+    for dtype in FLOATS[1:]:
+        assert measure([1.0], [1.0 + EPS[dtype] / 2], dtype, op_class=step).error_units == 0
+        assert measure([1.0], [1.0 + EPS[dtype] * 0.51], dtype, op_class=step).error_units == np.inf
+
+
+def test_declared_precision_makes_the_noise_floor_as_much_larger_as_the_spacing() -> None:
+    ratio = EPS["tfloat32"] / EPS["float32"]
+    a, y = np.array([1.5], np.float32), leaf([0.0], "float32", 1e-4)
+    own, coarse = compare([a], [y]), compare([a], [y], precision="tfloat32")
+    assert own.error_units == pytest.approx(1.5e4) and coarse.error_units == pytest.approx(1.5e4 / ratio)
+    assert coarse.noise_floor == pytest.approx(1e-4 * ratio)
+    finer = compare([a], [y], precision="float64")
+    assert (finer.error_units, finer.noise_floor) == (own.error_units, own.noise_floor)
+    integers = leaf([4], "int64", 1.0)  # they have no spacing to be coarser than
+    assert compare([np.array([6])], [integers], precision="bfloat16").error_units == 2
+
+
+@pytest.mark.parametrize("op_class", (OpClass.EXACT, OpClass.ELEMENTARY))
+def test_constant_would_pass_asks_no_noise_floor_where_the_verdict_does_not(op_class: OpClass) -> None:
+    loose = leaf([1.0, 2.0], "float32", noise=5.0)
+    assert constant_would_pass(loose, 32)
+    assert not constant_would_pass(loose, 32, op_class)
+
+
+def test_oracles_are_compared_in_the_measure_of_the_class() -> None:
+    y = leaf([1.0, 2.0], "float32", noise=1.0)
+    other = np.array([1.0, 2.0 + 8 * EPS["float32"]])
+    assert compare_oracles([other], [y], OpClass.COMPOSITE)["units"] < 1e-4
+    assert compare_oracles([other], [y], OpClass.ELEMENTARY)["units"] == 4
+    assert compare_oracles([other], [y, y], OpClass.COMPOSITE)["units"] == np.inf
+    assert compare_oracles([other[:1]], [y], OpClass.COMPOSITE)["units"] == np.inf
+    assert compare_oracles([np.array([1.0, np.nan])], [y], OpClass.COMPOSITE)["units"] == np.inf
 
 
 # --- against a plain formula ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.catalogs import onnx_node
 from tasks.catalogs.base import Entry, Sample
 from tasks.catalogs.onnx_node import OnnxNode
-from tasks.model import Form, Group, np_dtype, wide
+from tasks.model import Form, Group, OpClass, np_dtype, wide
 from tasks.tree import TensorSpec
 
 CATALOG = OnnxNode()
@@ -58,13 +58,13 @@ def test_the_dtype_is_that_of_the_first_floating_input(entries: dict[str, Entry]
 
 
 def test_every_case_becomes_a_sample_or_says_why_not(entries: dict[str, Entry]) -> None:
-    judges: dict[str, set[str]] = {}
+    found: dict[OpClass, set[str]] = {}
     for entry in entries.values():
         made = sample(entry.op, entry.variant, entry.dtypes[0])
         assert made.failure is None
         assert made.model
         assert made.oracle == "stored"
-        judges.setdefault(made.judge, set()).add(entry.op)
+        found.setdefault(made.op_class, set()).add(entry.op)
         for leaf in made.expected:
             assert leaf.reference is not None
             assert leaf.reference.dtype == np_dtype(wide(leaf.dtype))
@@ -75,13 +75,13 @@ def test_every_case_becomes_a_sample_or_says_why_not(entries: dict[str, Entry]) 
             assert leaf.atol > 1e-7 if entry.op in ("onnx:DFT", "onnx:STFT") else leaf.atol == 1e-7
         for array in made.arrays:
             assert array.flags.c_contiguous
-    assert judges["random"] == {"onnx:Bernoulli", "onnx:Dropout"}
+    assert found[OpClass.RANDOM] == {"onnx:Bernoulli", "onnx:Dropout"}
 
 
 def test_only_dropout_that_drops_is_random() -> None:
-    assert sample("onnx:Dropout", "training_dropout").judge == "random"
-    assert sample("onnx:Dropout", "training_dropout_zero_ratio").judge == "numeric"
-    assert sample("onnx:Dropout", "dropout_default_mask").judge == "numeric"
+    assert sample("onnx:Dropout", "training_dropout").op_class is OpClass.RANDOM
+    assert sample("onnx:Dropout", "training_dropout_zero_ratio").op_class is not OpClass.RANDOM
+    assert sample("onnx:Dropout", "dropout_default_mask").op_class is not OpClass.RANDOM
 
 
 def test_sequences_optionals_and_strings_keep_their_structure() -> None:
@@ -129,7 +129,7 @@ def test_a_model_without_a_node_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> N
 ALONE = """
 import hashlib, sys
 from tasks.catalogs import onnx_node
-from tasks.model import Group
+from tasks.model import OpClass, Group
 made = next(onnx_node.OnnxNode().samples(Group(sys.argv[1], sys.argv[2], "float32", 1), 0))
 loaded = len(sys.modules[onnx_node._CASES]._NodeTestCases)
 print(hashlib.sha256(b"".join(x.tobytes() for x in made.arrays) + made.model).hexdigest(), loaded)

@@ -1,0 +1,185 @@
+"""The float64 oracle of the ONNX node suite: a case's model widened to double and run by onnx's own evaluator."""
+from __future__ import annotations
+
+import warnings
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tasks.catalogs.base import Oracle, Sample
+from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, np_dtype, wide
+
+#: Attributes that name the dtype something is computed or returned in.
+_DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type", "softmax_precision", "output_dtype")
+
+#: What may be widened; the low-bit floats may not: their rounding is what their cases are about.
+_NARROW = ("float32", "float16", "bfloat16")
+WIDENED = (*_NARROW, "float64")
+
+
+#: Output elements beyond which a case is left to its stored output: onnx pools in a Python loop (3 cases, 60 % of the time).
+LARGEST_OUTPUT = 20_000
+
+class NoOracle(Exception):
+    """The model has no float64 evaluation; the text says why."""
+
+
+#: Fourier transforms: their error is a share of the largest output (Higham, Accuracy and Stability of Numerical
+#: Algorithms, 2nd ed., theorem 24.2: about log2(n) ε in the 2-norm), so an output that cancels to zero has none of its own.
+TRANSFORMS = ("DFT", "STFT")
+
+
+def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
+    """Make the float64 evaluation a sample's first oracle, with a noise floor, and the stored output its second.
+
+    Nothing is changed for a sample whose stored output is exact, is not compared, has no floating output or is large.
+    Raises NoOracle where the evaluator does not take the widened model or returns anything but float64.
+    """
+    stored = sample.expected
+    if sample.op_class in (OpClass.EXACT, OpClass.RANDOM, OpClass.UNINITIALISED) or sample.definition:
+        return
+    if not any(leaf.dtype in WIDENED for leaf in stored) or max(np.prod(leaf.shape) for leaf in stored) > LARGEST_OUTPUT:
+        return
+    widened = Widened(case.model)
+    exact = widened.run([widen(x) for x in inputs])
+    references = [_like(y, leaf) for y, leaf in zip(exact, stored, strict=True)]
+    moving = sample.op_class not in WITHOUT_NOISE
+    share = any(node.op_type in TRANSFORMS for node in case.model.graph.node)
+    noise = _noise(widened, case.name, inputs, stored, references, draws, share) if moving else [None] * len(stored)
+    sample.expected = [replace(leaf, reference=y, noise=d) for leaf, y, d in zip(stored, references, noise)]
+    sample.oracle = "float64"
+    sample.others.append(Oracle("stored", [leaf.reference for leaf in stored if leaf.reference is not None], rounded=True))
+
+
+def _like(y: Any, leaf: Leaf) -> np.ndarray:
+    array = np.asarray(y)
+    dtype = np_dtype(wide(leaf.dtype))
+    if array.dtype != dtype or array.shape != leaf.shape:
+        raise NoOracle(f"returns {array.dtype} of shape {array.shape} for {dtype} of shape {leaf.shape}")
+    return np.array(array, order="C")
+
+
+def _noise(
+    widened: Widened, name: str, inputs: list[Any], stored: list[Leaf], references: list[np.ndarray], draws: int, share: bool
+) -> list[np.ndarray | None]:
+    """How far each output moves, element by element, when every floating input moves by a relative ±ε (½ε to ε).
+
+    Where that changes a shape or is refused (the scales of a Resize), the first floating input alone is moved.
+    ``share``: at least ε of the largest element; so it is, too, where no input can be moved.
+    """
+    places = [k for k, x in enumerate(inputs) if _floats(x)]
+    floor = None
+    for movable in (places, places[:1]):
+        if movable and floor is None:
+            floor = _moved_by(widened, name, inputs, references, draws, movable)
+    if floor is None:
+        floor = [np.full(y.shape, np.inf if places else 0.0) for y in references]
+    for d, y, leaf in zip(floor, references, stored):
+        if (share or not places) and leaf.dtype in WIDENED:
+            size = np.abs(y)
+            np.maximum(d, EPS[leaf.dtype] * size.max(initial=0.0, where=np.isfinite(size)), out=d)
+    return [d if d.any() else None for d in floor]
+
+
+def _floats(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(_floats(x) for x in value)
+    return isinstance(value, np.ndarray) and value.dtype.name in WIDENED
+
+
+def _moved_by(
+    widened: Widened, name: str, inputs: list[Any], references: list[np.ndarray], draws: int, movable: list[int]
+) -> list[np.ndarray] | None:
+    """The largest movement of each element over the draws; None if a draw is refused or changes a shape."""
+    floor = [np.zeros(y.shape) for y in references]
+    for draw in range(draws):
+        # Draws 2 and 3 turn the signs of 0 and 1 round: a step is met from both sides.
+        turn = 1 if draw % 4 < 2 else -1
+        signs, sizes = (np.random.default_rng((zlib.crc32(name.encode()), k)) for k in (draw % 2, 2 + draw))
+
+        def factor(shape: tuple[int, ...], eps: float, turn: int = turn, signs: Any = signs, sizes: Any = sizes) -> np.ndarray:
+            sign = np.where(signs.random(shape) < 0.5, -turn, turn)
+            return np.asarray(1.0 + eps * sign * sizes.uniform(0.5, 1.0, shape))
+
+        try:
+            moved = widened.run([widen(x, factor if k in movable else None) for k, x in enumerate(inputs)])
+        except NoOracle:
+            return None
+        if [np.shape(y) for y in moved] != [y.shape for y in references]:
+            return None
+        for d, a, y in zip(floor, moved, references):
+            with np.errstate(all="ignore"):
+                a, y = np.asarray(a, np.float64), y.astype(np.float64)
+                same = (a == y) | (np.isnan(a) & np.isnan(y))
+                distance = np.where(same, 0.0, np.abs(a - y))
+            np.maximum(d, np.where(np.isnan(distance), np.inf, distance), out=d)
+    return floor
+
+
+class Widened:
+    """A model with every float32, float16 and bfloat16 in it turned into float64."""
+
+    def __init__(self, model: Any) -> None:
+        """Raises NoOracle for a model that onnx's evaluator does not take."""
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        wide = onnx.ModelProto()
+        wide.CopyFrom(model)
+        _widen_graph(wide.graph)
+        self.names = [x.name for x in model.graph.input]
+        try:
+            self._evaluator = ReferenceEvaluator(wide)
+        except Exception as error:
+            raise NoOracle(f"{type(error).__name__}: {error}") from None
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        """Outputs, flat, of inputs that `widen` widened. Raises NoOracle."""
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                found = self._evaluator.run(None, {k: v for k, v in zip(self.names, inputs) if v is not None})
+        except Exception as error:
+            raise NoOracle(f"{type(error).__name__}: {error}") from None
+        return [y for x in found for y in (x if isinstance(x, (list, tuple)) else [x])]
+
+
+def widen(value: Any, factor: Any = None) -> Any:
+    """float64 twin of an array (or list of them) of a narrow dtype, times ``factor(shape)``; anything else as it is."""
+    if isinstance(value, list):
+        return [widen(x, factor) for x in value]
+    if not isinstance(value, np.ndarray) or value.dtype.name not in WIDENED:
+        return value
+    wide = value.astype(np.float64)
+    return wide if factor is None else wide * factor(value.shape, EPS[value.dtype.name])
+
+
+def _widen_graph(graph: Any) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    narrow = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+
+    def tensor(proto: Any) -> None:
+        if proto.data_type in narrow:
+            array = np.asarray(numpy_helper.to_array(proto)).astype(np.float64)
+            proto.CopyFrom(numpy_helper.from_array(array, proto.name))
+
+    for proto in graph.initializer:
+        tensor(proto)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type in narrow:
+            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _widen_graph(attribute.g)
+            if attribute.HasField("t"):
+                tensor(attribute.t)
+            if attribute.name in _DTYPE_ATTRIBUTES and attribute.i in narrow:
+                attribute.i = onnx.TensorProto.DOUBLE
+            if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+                values = np.asarray(attribute.f if attribute.name == "value_float" else list(attribute.floats), np.float64)
+                attribute.CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(values)))

@@ -1,0 +1,1 @@
+"""The parts of the `user` catalog: its definitions, their sources, samples, references and promises."""

@@ -1,0 +1,103 @@
+"""Source files of kernels: finding a module's without importing it, and all files of the user's that one depends on."""
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+
+def locate(module: str, root: str) -> Path | None:
+    """The source file of a module ("pkg.kernels", or a path ending in .py), looked up in ``root`` and in sys.path.
+
+    A path is not checked to exist. Nothing is imported, except by an editable install's own finder.
+    """
+    if module.endswith(".py"):
+        return Path(root, module)
+    found = _inside(module, [Path(root)])
+    if found:
+        return found
+    where = None
+    words = module.split(".")
+    for count in range(1, len(words) + 1):
+        spec = PathFinder.find_spec(".".join(words[:count]), where)
+        if spec is None:
+            try:
+                spec = importlib.util.find_spec(module)
+            except (ImportError, ValueError):
+                return None
+            break
+        where = spec.submodule_search_locations
+    return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _inside(module: str, folders: Iterable[Path]) -> Path | None:
+    for folder in folders:
+        base = folder.joinpath(*module.split("."))
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+def closure(file: Path, root: str) -> list[Path]:
+    """``file`` and every file that it imports, directly or not, from ``root`` or from its own folder; sorted.
+
+    Read from the source: imports made by other means are not seen. A file that is missing or is no Python is a leaf.
+    """
+    found: set[Path] = set()
+    left = [file.resolve()]
+    while left:
+        path = left.pop()
+        if path not in found:
+            found.add(path)
+            left += imported(path, root)
+    return sorted(found)
+
+
+def imported(file: Path, root: str) -> list[Path]:
+    try:
+        stat = file.stat()
+    except OSError:
+        return []
+    return list(_imported(str(file), root, stat.st_mtime_ns, stat.st_size))
+
+
+@functools.lru_cache(maxsize=4096)
+def _imported(file: str, root: str, mtime: int, size: int) -> tuple[Path, ...]:
+    path = Path(file)
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    folders = [Path(root).resolve(), path.parent]
+    return tuple(found for name, base in _names(tree, path) if (found := _inside(name, base or folders)) and found != path)
+
+
+def _names(tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path] | None]]:
+    """(module, where it is looked up; None for the usual places) of every import."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, None
+        elif isinstance(node, ast.ImportFrom):
+            base = [path.parents[node.level - 1]] if 0 < node.level <= len(path.parents) else None
+            if node.module:
+                yield node.module, base
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}" if node.module else alias.name, base
+
+
+def digest(files: Iterable[Path]) -> str:
+    """Digest of the names and contents of files; a missing one counts as such."""
+    total = hashlib.sha256()
+    for file in files:
+        try:
+            content = hashlib.sha256(file.read_bytes()).digest()
+        except OSError:
+            content = b"missing"
+        total.update(str(file).encode() + b"\0" + content)
+    return total.hexdigest()[:32]

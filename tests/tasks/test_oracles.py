@@ -1,0 +1,171 @@
+"""A second oracle: its agreement is in the row, its disagreement is a finding that blames nobody."""
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import catalogs, verdict
+from tasks.backends.base import Backend
+from tasks.catalogs import torch_reference
+from tasks.catalogs.base import Catalog, Entry, Oracle, Sample
+from tasks.catalogs.torch_opinfo import TorchOpInfo, _op_db
+from tasks.compare import compare_oracles
+from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
+from tasks.prepare import prepare
+from tasks.runner import Item, Runner
+
+X = np.arange(1, 9, dtype=np.float32)
+
+
+class Oracled(Catalog):
+    """x + 1 with a second oracle, planted by the op's name."""
+
+    name = "oracled"
+    forms = ("oracled",)
+
+    def version(self) -> str:
+        return "1"
+
+    def entries(self) -> list[Entry]:
+        return [Entry(f"oracled:{name}", "", ("float32",)) for name in ("agrees", "near", "wrong", "shape", "nan", "none")]
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        y = X.astype(np.float64) + 1
+        second = {
+            "agrees": y, "near": y * (1 + 2.0**-23), "wrong": y * np.array([1] * 7 + [1.01]), "shape": y[:-1],
+            "nan": np.where(y == y[3], np.nan, y),
+        }  # fmt: skip
+        others = [Oracle("planted", [second[group.op_name]])] if group.op_name in second else []
+        yield Sample(0, arrays=[X], expected=[Leaf("float32", y.shape, y, np.full(y.shape, 1e-7))], others=others)
+
+    def call(self, group: Group) -> Any:
+        return None
+
+
+class Plus(Backend):
+    """x + ``added``."""
+
+    vendor = "here"
+    forms = ("oracled",)
+    added = 1.0
+
+    def probe(self) -> RuntimeInfo:
+        return RuntimeInfo("1", "cpu")
+
+    def build(self, form: Form) -> Program:
+        return Program(lambda: [X + np.float32(self.added)])
+
+
+@pytest.fixture
+def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setitem(catalogs.BUILT_IN, "oracled", f"{__name__}:Oracled")
+
+    def run(op: str, added: float = 1.0, policy: str = "error_units") -> dict[str, Any]:
+        _, prepared = prepare(Group(f"oracled:{op}", "", "float32", 1), tmp_path)
+        backend = Plus("plus-cpu", "cpu", {})
+        backend.added = added
+        runner = Runner(backend, backend.probe(), verdict.load(policy), lambda *_: None)
+        (made,) = runner.run([Item(prepared, [0])], set(), set())
+        return dict(made)
+
+    return run
+
+
+def test_an_oracle_that_agrees_adds_columns_and_changes_no_verdict(row: Any) -> None:
+    made = row("agrees")
+    assert (made["status"], made["second_oracle"], made["second_units"], made["oracles_units"]) == ("pass", "planted", 0, 0)
+    near = row("near")
+    assert near["status"] == "pass" and 0 < near["oracles_units"] <= 1 and 0 < near["second_units"] <= 1
+    assert row("agrees", added=1.5)["status"] == "wrong"
+
+
+def test_without_a_second_oracle_the_columns_are_absent(row: Any) -> None:
+    assert "second_oracle" not in row("none")
+
+
+@pytest.mark.parametrize("policy", ["error_units", "classic", "absolute"])
+@pytest.mark.parametrize("op", ["wrong", "nan"])
+def test_a_wrong_reference_is_a_finding_of_its_own_under_every_policy(row: Any, op: str, policy: str) -> None:
+    made = row(op, policy=policy)
+    assert (made["status"], made["kind"]) == ("invalid", "oracle")
+    assert "float64 and planted disagree" in made["error"] and "this backend agrees with float64" in made["error"]
+
+
+def test_a_backend_that_agrees_with_neither_oracle_is_not_blamed_either(row: Any) -> None:
+    made = row("wrong", added=2.0)
+    assert (made["status"], made["kind"]) == ("invalid", "oracle") and "agrees with neither" in made["error"]
+
+
+def test_rounding_of_float64_is_no_disagreement_where_an_op_sums() -> None:
+    y = np.array([1.0, 0.0])
+    leaf = Leaf("float32", (2,), y)
+    off = [y + np.array([0, 1e-16])]
+    assert compare_oracles(off, [leaf], OpClass.COMPOSITE)["units"] > 1e20
+    assert compare_oracles(off, [leaf], OpClass.COMPOSITE, torch_reference.ROUNDING)["units"] <= 1
+
+
+# -- torch's references -----------------------------------------------------------------------------------
+
+
+def samples(name: str, dtype: str = "float32", variant: str = "", count: int = 8) -> list[Sample]:
+    return list(TorchOpInfo().samples(Group(f"torch:{name}", variant, dtype, count), 2))
+
+
+def units(sample: Sample) -> float:
+    (other,) = sample.others
+    return float(compare_oracles(other.references, sample.expected, sample.op_class, other.rounding)["units"])
+
+
+@pytest.mark.parametrize("name", ["exp", "pow", "sum", "fft.ihfft2", "nn.functional.layer_norm", "round", "argmax", "masked.sum"])
+def test_the_reference_of_an_op_agrees_with_torch(name: str) -> None:
+    made = samples(name)
+    assert any(s.others for s in made)
+    assert max(units(s) for s in made if s.others) <= 4
+
+
+def test_a_planted_wrong_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_op_db()["exp", ""], "ref", np.exp2)
+    assert max(map(units, samples("exp"))) > 1e4
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        lambda x: 1 / 0, lambda x: (x, x), lambda x: np.exp(x)[..., None], lambda x: np.exp(x.astype(np.float32)),
+        lambda x: np.exp(x) + 0j, lambda x: np.array("text"),
+    ],
+)  # fmt: skip
+def test_a_reference_that_says_nothing_comparable_is_no_oracle(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_op_db()["exp", ""], "ref", reference)
+    made = samples("exp")
+    assert made and all(not s.others and not s.failure for s in made)
+
+
+def test_references_that_are_not_meant_for_some_arguments() -> None:
+    told = [s for s in samples("std") if "correction" in str(s.kwargs) or "unbiased" in str(s.kwargs)]
+    assert any(s.others for s in told)
+    assert not any(s.others for s in samples("std") if str(s.kwargs) not in map(str, (t.kwargs for t in told)))
+    assert not any(s.others for s in samples("nn.functional.conv_transpose2d"))
+
+
+def test_where_torch_is_known_to_be_wrong_in_float64_the_reference_is_the_first_oracle() -> None:
+    import torch
+
+    info = _op_db()["special.ndtr", ""]
+    far = torch.tensor([-9.0])
+    from tasks.catalogs.torch_opinfo import Maker
+
+    class Source:
+        input, args, kwargs = far, (), {}
+
+    made = Maker(info, "float32", 4).make(0, Source())
+    assert made.oracle == "numpy" and not made.others
+    reference = made.expected[0].reference
+    # Φ(−9) = erfc(9/√2)/2, from math's own erfc; torch's float64 gives 0.
+    assert reference is not None and reference[0] == pytest.approx(math.erfc(9 / math.sqrt(2)) / 2, rel=1e-12)
+    assert torch.special.ndtr(far.double()).item() == 0
