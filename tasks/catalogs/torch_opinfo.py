@@ -55,6 +55,10 @@ class TorchOpInfo(Catalog):
             yield Sample(-1, failure=Failure("invalid", "reference", "NotImplementedError",
                                              "jiterator ops exist on CUDA only: no float64 reference on the CPU"))  # fmt: skip
             return
+        if group.variant == "partial_views":
+            # The argument is part of a storage, and the op reads the rest of it: no copy of the argument has that.
+            yield Sample(-1, failure=Failure("invalid", "store", "", "the op reads memory beyond its argument"))
+            return
         if group.check != "forward" and not _has_gradient(info, group.dtype):
             yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no gradient for this dtype"))
             return
@@ -355,10 +359,17 @@ class Maker:
         return False
 
     def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: Iterable[int]) -> list[Any]:
-        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere."""
+        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere.
+
+        Integers that an op turns into floats are moved as such, of several tensors the first alone: the others may be
+        indices. A tensor that counts or names a degree (`Placement.fixed`) stays.
+        """
         import torch
 
         eps = EPS.get(self.dtype, EPS["float32"])
+        fixed = classes.of(self.name, self.variant).fixed
+        inexact = [y for y in exact if isinstance(y, torch.Tensor) and (y.is_floating_point() or y.is_complex())]
+        turned = bool(inexact) and not is_inexact(self.dtype)
         floating = [False]
         total: list[Any] = [None] * len(exact)
         torch.set_default_dtype(torch.float64)
@@ -367,9 +378,14 @@ class Maker:
                 count = [0]
 
                 def move(x: Any, draw: int = draw, count: list[int] = count) -> Any:
-                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()):
-                        floating[0] = True
+                    first = turned and not count[0]
+                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex() or first):
                         count[0] += 1
+                        if count[0] in fixed:
+                            return widen(x)
+                        floating[0] = True
+                        if first and not (x.is_floating_point() or x.is_complex()):
+                            x = x.double()
                         # A float32 weight of a float64 op is only as good as float32.
                         return _moved(x, max(eps, EPS.get(torch_tree.name_of(x.dtype), eps)), draw, count[0])
                     return widen(x)
@@ -377,6 +393,8 @@ class Maker:
                 try:
                     moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, move))]
                 except Exception:
+                    if turned:
+                        return [None] * len(exact)  # integers that cannot be floats are exact
                     moved = None  # off the op's domain by one ulp: the result may be anything
                 if not floating[0]:
                     return total
