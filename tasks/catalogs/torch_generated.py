@@ -45,27 +45,25 @@ MOST = 84
 #: Gap between the elements of a strided tensor, and elements before an offset one; both hold what must not be read.
 GAP = 2
 LEAD = 5
-#: Largest size of a factor of a long product, and of a value of whatever may multiply it more than once, or take a step
-#: for every unit of it (polygamma, zeta).
-MULTIPLIED = 4.0
+#: Largest size of a value of whatever may multiply it more than once, or take a step for every unit of it (polygamma).
 MODERATE = 1024.0
 #: A range is believed from this many values on.
 BELIEVED = 8
 #: An argument with so many values at most, all of them whole, is given these alone.
 FEW = 3
-#: Largest size of a value in a transform: far larger ones drown the noise floor of whole outputs.
-TRANSFORMED = 8.0
 
 #: How much of a template is changed, in the order in which it is tried: what the plan bends beside the sizes; the sizes
 #: of a lone tensor one by one; all sizes, equal ones alike; one size; one that also stands in lists of integers; none.
 LEVELS = ("bent", "lone", "all", "one", "lists", "none")
 
 #: Ops that are given no generated samples (globs over name and variant). jiterator: CUDA only; _segment_reduce: leaves
-#: what its offsets do not cover uninitialised; pinv.singular: its rank is a matter of one rounding.
-OWN_ALONE = "jiterator_* _segment_reduce* linalg.pinv.singular"
+#: what its offsets do not cover uninitialised; pinv: an error of its singular vectors, of a size for the whole matrix.
+OWN_ALONE = "jiterator_* _segment_reduce* linalg.pinv* pinverse"
 #: Ops whose error at unusual values is that of a step inside which the noise floor, moving inputs alone, does not see:
-#: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix.
+#: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix, long products
+#: (which overflow or not with the order of their factors), transforms (whose error at every output is that of the whole).
 REGULAR_ALONE = """
+prod cumprod masked.prod masked.cumprod *.prod fft.* stft istft nn.functional.hinge_embedding_loss
 grid_sampler_* nn.functional.grid_sample trapz trapezoid cumulative_trapezoid special.*_polynomial_* linalg.matrix_power*
 """
 #: Ops with an argument that has to be sorted.
@@ -270,7 +268,7 @@ class Range:
                 wide = np.where(np.isinf(wide), np.sign(wide), wide / (1 + np.abs(wide)))
                 wide = np.abs(wide) if self.low >= 0 else wide
             elif self.low >= 0:
-                wide = np.abs(wide) + np.floor(min(self.low, 1.0))
+                wide = np.abs(wide) + self.low
             elif self.high <= 0:
                 wide = -np.abs(wide)
             else:
@@ -436,11 +434,6 @@ class _Candidate:
 
     def _most(self) -> float:
         """Largest size of a value (`most` of `inputs.fill`): nothing inside the op is to overflow or to take for ever."""
-        name = self.group.label.partition(":")[2]
-        if name.endswith("prod"):
-            return MULTIPLIED
-        if name.startswith("fft.") or name in ("stft", "istft"):
-            return TRANSFORMED
         summed = self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION) and "norm" not in self.group.op_name.split(".")[-1]
         return np.inf if summed and self.group.check == "forward" else MODERATE
 
