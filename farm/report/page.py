@@ -21,12 +21,13 @@ from farm.report.coverage import (
     JUDGED_STATUSES,
     NOT_VALID_STATUSES,
     SEVERITY,
+    disagreements,
     distinct,
     findings,
     records,
     vendor_by_dtype,
 )
-from farm.report.words import DASH, backend_lines, headline, how_much, percent
+from farm.report.words import DASH, backend_lines, headline, how_much, number, percent
 
 #: Passing rows embedded per square; the page says how many were left out.
 PASS_ROWS_PER_SQUARE = 8
@@ -63,7 +64,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         loader=jinja2.FileSystemLoader(here), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(percent=percent, signs=SIGNS)
+    environment.globals.update(percent=percent, number=number, signs=SIGNS)
     found = findings(rows, limit=None, statuses=FINDING_STATUSES)
     vendors = vendor_by_dtype(rows)
     return environment.get_template("page.html.j2").render(
@@ -76,7 +77,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         dtypes=sorted(set(rows["dtype"])), vendors=sorted(set(rows["vendor"])),
         by_dtype={key: line for key, line in zip(vendors.index, records(vendors), strict=True)},
         findings=[{**line, "how_much": how_much(line)[:300]} for line in records(found.head(FINDINGS))],
-        finding_count=len(found),
+        finding_count=len(found), disagreements=records(disagreements(rows)),
     )
 
 
