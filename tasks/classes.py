@@ -14,9 +14,10 @@ class Placement:
     """How an op is judged. definition: of a CHOICE, the name in `tasks.definitions`; why: the reason.
 
     unless: arguments ("alpha", or with a value "mode=nearest", a positional one "3=True", counted from 0) in whose
-    presence the op is something else: ``instead``. of_complex: its class for complex numbers, where that is another one. own_dtype: the reference is
-    computed in the dtype under test, not a wider one. constants: what is rounded is not an input but numbers inside,
-    so the noise floor is ε of the largest output.
+    presence the op is something else: ``instead``. of_complex: its class for complex numbers, where that is another
+    one. own_dtype: the reference is computed in the dtype under test, not a wider one. constants: what is rounded is
+    not an input but numbers inside, so the noise floor is ε of the largest output. fixed: which of its floating
+    tensors, counted from 1, the noise floor leaves alone.
     """
 
     op_class: OpClass
@@ -27,6 +28,7 @@ class Placement:
     of_complex: OpClass | None = None
     own_dtype: bool = False
     constants: bool = False
+    fixed: tuple[int, ...] = ()
 
 
 #: What an op is that is not in the table.
@@ -145,7 +147,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_SELECTS, "all allclose amax amin aminmax any bucketize clamp clamp_max clamp_min count_nonzero eq equal fmax fmin ge"
                    " gt heaviside index_reduce.amax index_reduce.amin isfinite isin isinf isnan isneginf isposinf isreal le"
                    " logical_and logical_not logical_or logical_xor lt masked.amax masked.amin masked.median max.binary"
-                   " max.reduction_no_dim maximum min.binary min.reduction_no_dim minimum msort nan_to_num ne"
+                   " max.reduction_no_dim maximum min.binary min.reduction_no_dim minimum msort ne"
                    " nn.functional.hardshrink nn.functional.hardtanh nn.functional.relu nn.functional.relu6"
                    " nn.functional.threshold scatter_reduce.amax scatter_reduce.amin searchsorted signbit unique_consecutive"),
         (_FIRST, "argmax argmin masked.argmax masked.argmin max.reduction_with_dim min.reduction_with_dim"),
@@ -155,7 +157,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                 " bitwise_xor conj conj_physical copysign frexp gcd lcm neg positive"
                 " unravel_index"),
         (_EXACT_OF_REALS, "abs angle sgn sign"),
-        (_OF_THE_DTYPE, "hash_tensor nextafter"),
+        (_OF_THE_DTYPE, "hash_tensor nan_to_num nextafter"),
         (_REMAINDER, "fmod"),
         (_TABULATED, "acos acosh asin asinh atan atan2 atanh cos cosh deg2rad div.no_rounding_mode true_divide __rdiv__ erf erfc"
                      " erfinv exp exp2 expm1 float_power hypot log log10 log1p log2 pow __rpow__ rad2deg reciprocal rsqrt sin"
@@ -195,15 +197,17 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_NO_BOUND, "digamma igamma igammac lgamma logit mvlgamma.mvlgamma_p_1 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5"
                     " logaddexp logaddexp2 masked.logaddexp polygamma.polygamma_n_0 polygamma.polygamma_n_1"
                     " polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4 sinc special.airy_ai"
-                    " special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1 special.chebyshev_polynomial_t"
-                    " special.chebyshev_polynomial_u special.chebyshev_polynomial_v special.chebyshev_polynomial_w"
-                    " special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l"
-                    " special.legendre_polynomial_p special.log_ndtr special.modified_bessel_i0 special.modified_bessel_i1"
+                    " special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1"
+                    " special.log_ndtr special.modified_bessel_i0 special.modified_bessel_i1"
                     " special.modified_bessel_k0 special.modified_bessel_k1 special.ndtri special.polygamma.special_polygamma_n_0"
                     " special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1"
-                    " special.shifted_chebyshev_polynomial_t special.shifted_chebyshev_polynomial_u"
-                    " special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w special.spherical_bessel_j0"
-                    " special.zeta"),
+                    " special.spherical_bessel_j0 special.zeta"),
+        (replace(_NO_BOUND, why="a recurrence over a degree, which is a whole number whatever its dtype", fixed=(2,)),
+         "special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v"
+         " special.chebyshev_polynomial_w special.hermite_polynomial_h special.hermite_polynomial_he"
+         " special.laguerre_polynomial_l special.legendre_polynomial_p special.shifted_chebyshev_polynomial_t"
+         " special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v"
+         " special.shifted_chebyshev_polynomial_w"),
         (_ACTIVATES, "nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu nn.functional.hardsigmoid"
                      " nn.functional.hardswish nn.functional.logsigmoid nn.functional.mish nn.functional.selu"
                      " nn.functional.silu.complex nn.functional.softplus nn.functional.tanhshrink"),

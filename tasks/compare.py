@@ -75,8 +75,8 @@ def compare(
     """Measure ``actual`` (flat outputs, numpy arrays or scalars) against ``expected``.
 
     Complex numbers are measured by the modulus of the difference, which bounds that of both parts; those of an EXACT op
-    part by part. op_class RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY do
-    not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
+    part by part. RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY
+    do not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
     the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
     precision ("" for none); ε and the spacing are the coarser of the two, and the noise floor grows in
     proportion. The inputs are then not given exactly, and ulps of an exact or elementary op count from twice

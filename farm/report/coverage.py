@@ -88,7 +88,8 @@ def coverage(
 ) -> pd.DataFrame:
     """Coverage and pass rate of each group of lake rows; ``by=()`` gives one line, "all".
 
-    Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped); ``judged`` (pass, imprecise, wrong,
+    Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped − the weak passes of cells where more was
+    seen, see `beside`); ``judged`` (pass, imprecise, wrong,
     error, crash, timeout, oom, without ``weak``); ``passed`` (pass, imprecise, without ``weak``); ``failed``; ``weak``
     (passes of samples that a constant output would have passed: no evidence, neither judged nor passed; where such a
     sample fails it is judged as any other); ``weak_cells`` (cells of which nothing but such passes was seen);
@@ -109,6 +110,13 @@ def coverage(
     return table
 
 
+def beside(rows: pd.DataFrame) -> pd.Series:
+    """Which `distinct` rows are weak passes of a cell that has evidence besides: they neither add to nor lower coverage."""
+    weak = rows["weak"] & (rows["status"] == Status.PASS.value)
+    evidence = (rows["status"].isin(JUDGED_STATUSES) & ~weak).groupby([rows[name] for name in CELL], sort=False).transform("any")
+    return weak & evidence.astype(bool)
+
+
 def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
@@ -116,7 +124,7 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     judged = rows["status"].isin(JUDGED_STATUSES)
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
     ones = pd.DataFrame({status: (rows["status"] == status).astype("int64") for status in STATUSES}, index=rows.index)
-    ones["weak"] = weak.astype("int64")
+    ones["weak"], ones["beside"] = weak.astype("int64"), beside(rows).astype("int64")
     counts = ones.groupby(groups, observed=True, sort=True, dropna=False).sum()
     if not keys and rows.empty:
         counts.loc["all"] = 0
@@ -132,10 +140,10 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _rates(counts: pd.DataFrame) -> pd.DataFrame:
-    """Sums and rates from the counts per status (and ``weak``, ``weak_cells`` where they are known)."""
+    """Sums and rates from the counts per status, ``weak``, ``beside`` and ``weak_cells``."""
     table = counts.copy()
     table["planned"] = table[list(STATUSES)].sum(axis=1)
-    table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1)
+    table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1) - table["beside"]
     table["judged"] = table[JUDGED_STATUSES].sum(axis=1) - table["weak"]
     table["passed"] = table["pass"] + table["imprecise"] - table["weak"]
     table["failed"] = table[FAILED_STATUSES].sum(axis=1)
@@ -170,7 +178,7 @@ def _with_inventory(
     ]
     if extra:
         index = pd.DataFrame(extra).set_index(keys).index
-        zeros = pd.DataFrame(0, index=index, columns=[*STATUSES, "weak", "weak_cells"], dtype="int64")
+        zeros = pd.DataFrame(0, index=index, columns=[*STATUSES, "weak", "beside", "weak_cells"], dtype="int64")
         table = pd.concat([table, _rates(zeros)]).sort_index()
     names = table.index.get_level_values("backend")
     return table.assign(

@@ -90,16 +90,16 @@
   }
 
   // ---- counting under the filter ---------------------------------------------------------------------------------
-  const counts = new Int32Array(L * B * S), weak = new Int32Array(L * B);
+  const counts = new Int32Array(L * B * S), weak = new Int32Array(L * B), beside = new Int32Array(L * B);
   let columns = [], order = [];
   const worst = new Int8Array(L * B), failures = new Int32Array(L);
   function count() {
-    counts.fill(0); weak.fill(0); worst.fill(S); failures.fill(0);
+    counts.fill(0); weak.fill(0); beside.fill(0); worst.fill(S); failures.fill(0);
     for (let n = 0; n < data.cells.length; n++) {
       if (state.dtype && cells.dtype[n] !== state.dtype || state.check && cells.check[n] !== state.check) continue;
       const square = cells.label[n] * B + cells.backend[n], status = rank[cells.status[n]];
       counts[square * S + status] += cells.rows[n];
-      if (cells.status[n] === "pass") weak[square] += cells.weak[n];
+      if (cells.status[n] === "pass") { weak[square] += cells.weak[n]; beside[square] += cells.beside[n]; }
       if (status < worst[square]) worst[square] = status;
     }
     columns = [];
@@ -137,8 +137,8 @@
       if (isPassed[s]) out.passed += many;
       if (isFailed[s]) out.failed += many;
     }
-    // A pass that a constant output would have had as well is no evidence.
-    out.judged -= out.weak; out.passed -= out.weak;
+    // A pass that a constant output would have had as well is no evidence; beside evidence it is no gap either.
+    out.valid -= beside[square]; out.judged -= out.weak; out.passed -= out.weak;
     out.weakly = out.judged === 0 && out.weak > 0;
     return out;
   }

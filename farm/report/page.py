@@ -21,6 +21,7 @@ from farm.report.coverage import (
     JUDGED_STATUSES,
     NOT_VALID_STATUSES,
     SEVERITY,
+    beside,
     disagreements,
     distinct,
     findings,
@@ -116,8 +117,8 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = (
-        rows.assign(weak=rows["weak"].astype("int64"))
-        .groupby(["label", "backend", "check", "dtype", "status"], sort=True)["weak"].agg(["size", "sum"]).reset_index()
+        rows.assign(size=1, weak=rows["weak"].astype("int64"), beside=beside(rows).astype("int64"))
+        .groupby(["label", "backend", "check", "dtype", "status"], sort=True)[["size", "weak", "beside"]].sum().reset_index()
     )
     kept = embedded(rows)
     order = {name: place for place, name in enumerate(ops["label"])}
@@ -144,7 +145,7 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
                 "backend": column(counts["backend"].map(places).tolist()),
                 **{name: column(counts[name].tolist()) for name in ("check", "dtype", "status")},
                 "rows": column(counts["size"].tolist()),
-                "weak": column(counts["sum"].tolist()),
+                **{name: column(counts[name].tolist()) for name in ("weak", "beside")},
             },
         },
         "rows": {"length": len(kept), "columns": columns},

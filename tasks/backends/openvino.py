@@ -25,8 +25,8 @@ _DTYPE = {v: k for k, v in _ELEMENT.items()}
 
 _OPTIONS = ("inference_precision", "execution_mode", "threads", "properties")
 
-#: compute_precision of an INFERENCE_PRECISION_HINT; "dynamic" leaves every node in the model's own precision.
-_PRECISION = {"f32": "", "dynamic": "", "bf16": "bfloat16", "f16": "float16"}
+#: compute_precision of an INFERENCE_PRECISION_HINT: with f32, double is computed in it too. "dynamic" leaves every node in the model's own precision.
+_PRECISION = {"f32": "float32", "dynamic": "", "bf16": "bfloat16", "f16": "float16"}
 
 _UNSUPPORTED = re.compile(
     r"OpConversionFailure|No conversion rule|not supported|[Uu]nsupported|[Nn]ot implemented|NOT_IMPLEMENTED"

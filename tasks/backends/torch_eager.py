@@ -19,7 +19,7 @@ DEVICES = {
 
 class TorchEager(Backend):
     forms = ("torch",)
-    checks = CHECKS
+    checks: tuple[str, ...] = CHECKS
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)

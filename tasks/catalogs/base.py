@@ -34,6 +34,10 @@ class Failure:
     error: str
 
 
+#: What float64 rounding may do to an output that sums over others, as a share of the largest: 64 spacings.
+ROUNDING = 64 * 2.0**-52
+
+
 @dataclass
 class Oracle:
     """A further computation of the expected outputs: one reference array per output, float64 where inexact.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks import classes, inputs, noise
-from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Oracle, Sample
 from tasks.catalogs.critical_ops import OPS, Call, Op
 from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
 from tasks.tree import TensorSpec
@@ -31,8 +31,8 @@ class Critical(Catalog):
     exports = ("onnx",)
 
     def version(self) -> str:
-        """The catalog's own version and NumPy's, whose generator and kernels decide the bytes."""
-        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}"
+        """The catalog's own version, NumPy's, whose generator and kernels decide the bytes, and the second oracle's."""
+        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}+torch{_torch_version()}"
 
     def entries(self) -> list[Entry]:
         """One entry per op, without variants."""
@@ -84,7 +84,27 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
         return TensorSpec(id=len(arrays) - 1)
 
     args, kwargs = _mapped(stored, place)
-    return Sample(index, args, kwargs, arrays, [expected], op_class=classes.of(group.op).op_class, oracle="numpy-float64")
+    others = _second(op, stored, group.dtype)
+    return Sample(index, args, kwargs, arrays, [expected], op_class=classes.of(group.op).op_class, oracle="numpy-float64", others=others)
+
+
+def _second(op: Op, stored: Call, dtype: str) -> list[Oracle]:
+    """torch's float64 evaluation of its form of the op; none without torch, or where the form is not the reference's kind."""
+    if _torch_version() is None:
+        return []
+    import torch
+
+    args, kwargs = _mapped(_widened(stored, np_dtype(dtype)), lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x)
+    with torch.no_grad():
+        result = op.torch_form(torch)(*args, **kwargs).numpy()
+    return [Oracle("torch-float64", [np.array(result, order="C")], rounding=ROUNDING)]
+
+
+def _torch_version() -> str | None:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _revalued(arguments: Call, group: Group, index: int, rng: np.random.Generator) -> Call:

@@ -26,6 +26,9 @@ class NoOracle(Exception):
     """The model has no float64 evaluation; the text says why."""
 
 
+#: Recurrent ops: gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off by ε.
+RECURRENT = ("GRU", "LSTM", "RNN")
+
 #: Fourier transforms: their error is a share of the largest output (Higham, Accuracy and Stability of Numerical
 #: Algorithms, 2nd ed., theorem 24.2: about log2(n) ε in the 2-norm), so an output that cancels to zero has none of its own.
 TRANSFORMS = ("DFT", "STFT")
@@ -46,8 +49,7 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     exact = widened.run([widen(x) for x in inputs])
     references = [_like(y, leaf) for y, leaf in zip(exact, stored, strict=True)]
     moving = sample.op_class not in WITHOUT_NOISE
-    share = any(node.op_type in TRANSFORMS for node in case.model.graph.node)
-    noise = _noise(widened, case.name, inputs, stored, references, draws, share) if moving else [None] * len(stored)
+    noise = _noise(widened, case, inputs, stored, references, draws) if moving else [None] * len(stored)
     sample.expected = [replace(leaf, reference=y, noise=d) for leaf, y, d in zip(stored, references, noise)]
     sample.oracle = "float64"
     sample.others.append(Oracle("stored", [leaf.reference for leaf in stored if leaf.reference is not None], rounded=True))
@@ -62,22 +64,25 @@ def _like(y: Any, leaf: Leaf) -> np.ndarray:
 
 
 def _noise(
-    widened: Widened, name: str, inputs: list[Any], stored: list[Leaf], references: list[np.ndarray], draws: int, share: bool
+    widened: Widened, case: Any, inputs: list[Any], stored: list[Leaf], references: list[np.ndarray], draws: int
 ) -> list[np.ndarray | None]:
     """How far each output moves, element by element, when every floating input moves by a relative ±ε (½ε to ε).
 
     Where that changes a shape or is refused (the scales of a Resize), the first floating input alone is moved.
-    ``share``: at least ε of the largest element; so it is, too, where no input can be moved.
+    It is at least ε of the largest element in TRANSFORMS and where there is no input to be moved, ε in RECURRENT.
     """
+    kinds = {node.op_type for node in case.model.graph.node}
     places = [k for k, x in enumerate(inputs) if _floats(x)]
     floor = None
     for movable in (places, places[:1]):
         if movable and floor is None:
-            floor = _moved_by(widened, name, inputs, references, draws, movable)
+            floor = _moved_by(widened, case.name, inputs, references, draws, movable)
     if floor is None:
         floor = [np.full(y.shape, np.inf if places else 0.0) for y in references]
     for d, y, leaf in zip(floor, references, stored):
-        if (share or not places) and leaf.dtype in WIDENED:
+        if leaf.dtype in WIDENED and kinds.intersection(RECURRENT):
+            np.maximum(d, EPS[leaf.dtype], out=d)
+        elif leaf.dtype in WIDENED and (kinds.intersection(TRANSFORMS) or not places):
             size = np.abs(y)
             np.maximum(d, EPS[leaf.dtype] * size.max(initial=0.0, where=np.isfinite(size)), out=d)
     return [d if d.any() else None for d in floor]

@@ -55,6 +55,10 @@ class TorchOpInfo(Catalog):
             yield Sample(-1, failure=Failure("invalid", "reference", "NotImplementedError",
                                              "jiterator ops exist on CUDA only: no float64 reference on the CPU"))  # fmt: skip
             return
+        if group.variant == "partial_views":
+            # The argument is part of a storage, and the op reads the rest of it: no copy of the argument has that.
+            yield Sample(-1, failure=Failure("invalid", "store", "", "the op reads memory beyond its argument"))
+            return
         if group.check != "forward" and not _has_gradient(info, group.dtype):
             yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no gradient for this dtype"))
             return
@@ -76,7 +80,7 @@ class TorchOpInfo(Catalog):
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
             if group.distribution != "own" and made:
-                yield from torch_generated.samples(group, made, maker.make, info.op, skip, first=int(bool(broken)))
+                yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))
                 return
             # A list that broke off takes one place of those asked for, so that it is never left out.
             for place, index in enumerate(candidates(len(made), group.samples - bool(broken))):
@@ -190,6 +194,8 @@ def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
 _RANDOM_DRAWS = 64
 #: Draws of the noise floor of a step, which stands still in most of them: to be found, an edge needs more.
 _STEP_DRAWS = 32
+#: Elements of the inputs from which on no op gets further draws: one is then a matter of seconds.
+_LARGE = 1 << 18
 #: Where torch on the CPU itself is off by more than FAR units, the floor is drawn MORE_DRAWS times: a rare element that
 #: hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
 FAR, MORE_DRAWS = 2.0, 16
@@ -244,11 +250,14 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            # Of exact and elementary ops as well: a device that declares a coarser precision rounds their inputs.
-            moving = numeric and not placement.definition
-            draws = _STEP_DRAWS if op_class is OpClass.DISCONTINUOUS else self.draws
+            # Of elementary ops as well, with few draws: a device that declares a coarser precision rounds their inputs.
+            moving = numeric and op_class not in (OpClass.EXACT, OpClass.CHOICE)
+            large = sum(a.size for a in made.arrays) > _LARGE
+            steps = self.draws if large else _STEP_DRAWS
+            draws = {OpClass.DISCONTINUOUS: steps, OpClass.ELEMENTARY: 2}.get(op_class, self.draws)
             noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
-            if moving and op_class not in WITHOUT_NOISE and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
+            refine = moving and not large and op_class not in WITHOUT_NOISE and draws < MORE_DRAWS and own is not None
+            if refine and self._far(own, exact, noise):
                 more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
                 noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
             if placement.constants:
@@ -288,7 +297,7 @@ class Maker:
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 for seed in range(_RANDOM_DRAWS):
-                    torch.manual_seed(seed)
+                    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every device's module first
                     untouched = torch.get_rng_state()
                     drawn = torch_tree.leaves(self._run(args, kwargs, widen))
                     found.append([torch_tree.output(torch_tree.dense(x)).copy() for x in drawn])
@@ -355,10 +364,17 @@ class Maker:
         return False
 
     def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: Iterable[int]) -> list[Any]:
-        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere."""
+        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere.
+
+        Integers that an op turns into floats are moved as such, of several tensors the first alone: the others may be
+        indices. A tensor that counts or names a degree (`Placement.fixed`) stays.
+        """
         import torch
 
         eps = EPS.get(self.dtype, EPS["float32"])
+        fixed = classes.of(self.name, self.variant).fixed
+        inexact = [y for y in exact if isinstance(y, torch.Tensor) and (y.is_floating_point() or y.is_complex())]
+        turned = bool(inexact) and not is_inexact(self.dtype)
         floating = [False]
         total: list[Any] = [None] * len(exact)
         torch.set_default_dtype(torch.float64)
@@ -367,9 +383,14 @@ class Maker:
                 count = [0]
 
                 def move(x: Any, draw: int = draw, count: list[int] = count) -> Any:
-                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()):
-                        floating[0] = True
+                    first = turned and not count[0]
+                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex() or first):
                         count[0] += 1
+                        if count[0] in fixed:
+                            return widen(x)
+                        floating[0] = True
+                        if first and not (x.is_floating_point() or x.is_complex()):
+                            x = x.double()
                         # A float32 weight of a float64 op is only as good as float32.
                         return _moved(x, max(eps, EPS.get(torch_tree.name_of(x.dtype), eps)), draw, count[0])
                     return widen(x)
@@ -377,6 +398,8 @@ class Maker:
                 try:
                     moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, move))]
                 except Exception:
+                    if turned:
+                        return [None] * len(exact)  # integers that cannot be floats are exact
                     moved = None  # off the op's domain by one ulp: the result may be anything
                 if not floating[0]:
                     return total
@@ -490,11 +513,9 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
     return torch.mul(x, f) if x.dim() or x.dtype == torch.float64 else x.double() * f
 
 
-def jittered(x: Any, eps: float, draw: int) -> Any:
-    """``x`` with every element times a factor of the draw that its value alone decides: what is equal stays equal.
-
-    (The gradient of a maximum looks for the elements that are equal to it.)
-    """
+def jittered(x: Any, eps: float, draw: int, place: int) -> Any:
+    """``x`` with every element times a factor that its value, the draw and ``place`` decide: what is equal and has the
+    same place stays equal (the gradient of a maximum looks for the elements that are equal to it)."""
     import torch
 
     x = x.detach()
@@ -503,5 +524,5 @@ def jittered(x: Any, eps: float, draw: int) -> Any:
     parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     bits = parts.contiguous().view(torch.int64)
     # Fibonacci hashing to 18 bits, less than _TABLE.
-    moved = parts * _factors(eps, draw % _TABLES)[(bits * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    moved = parts * _factors(eps, draw % _TABLES)[((bits + place) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
     return torch.view_as_complex(moved) if x.is_complex() else moved

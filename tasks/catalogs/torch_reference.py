@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 
 from tasks import torch_tree
-from tasks.catalogs.base import Oracle
+from tasks.catalogs.base import ROUNDING, Oracle
 from tasks.model import Leaf, np_dtype, wide
 
 NAME = "numpy"
-
-#: What float64 rounding may do to an output that sums over others, as a share of the largest: 64 spacings.
-ROUNDING = 64 * 2.0**-52
 
 
 class NoOracle(Exception):

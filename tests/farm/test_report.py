@@ -281,13 +281,14 @@ def test_a_pass_of_a_weak_sample_is_no_evidence() -> None:
     assert squares[squares].index.tolist() == [("torch:add", "torch-cpu")]
     line: Any = coverage(rows).loc["torch-cpu"]
     assert (line["weak"], line["weak_cells"]) == (4, 1)
-    # It lowers coverage; where a weak sample fails, or is imprecise, that is seen all the same.
-    assert (line["planned"], line["valid"], line["judged"], line["passed"], line["failed"]) == (9, 9, 3, 2, 1)
-    assert (line["coverage"], line["pass_rate"]) == (3 / 9, 2 / 3)
+    # Alone in its cell it lowers coverage, beside evidence (mul, div) it does not; where a weak sample fails, or is
+    # imprecise, that is seen all the same.
+    assert (line["planned"], line["valid"], line["judged"], line["passed"], line["failed"]) == (9, 7, 3, 2, 1)
+    assert (line["coverage"], line["pass_rate"]) == (3 / 7, 2 / 3)
     text = printed(rows, RUN)
     assert "weakly tested cells 1 (4 weak passes, which are no evidence)" in text and "pass 5 (4 weak)" in text
     assert "pass 5 (4 weak)" in markdown(rows, RUN)
-    assert percent(3, 9) in render(rows, RUN)
+    assert percent(3, 7) in render(rows, RUN)
 
 
 def test_a_run_of_weak_passes_alone_has_judged_nothing() -> None:

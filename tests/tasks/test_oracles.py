@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import pytest
 
 from tasks import catalogs, verdict
 from tasks.backends.base import Backend
-from tasks.catalogs import torch_reference
-from tasks.catalogs.base import Catalog, Entry, Oracle, Sample
+from tasks.catalogs.base import ROUNDING, Catalog, Entry, Oracle, Sample
 from tasks.catalogs.torch_opinfo import TorchOpInfo, _op_db
 from tasks.compare import compare_oracles
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
@@ -106,7 +106,7 @@ def test_rounding_of_float64_is_no_disagreement_where_an_op_sums() -> None:
     leaf = Leaf("float32", (2,), y)
     off = [y + np.array([0, 1e-16])]
     assert compare_oracles(off, [leaf], OpClass.COMPOSITE)["units"] > 1e20
-    assert compare_oracles(off, [leaf], OpClass.COMPOSITE, torch_reference.ROUNDING)["units"] <= 1
+    assert compare_oracles(off, [leaf], OpClass.COMPOSITE, ROUNDING)["units"] <= 1
 
 
 # -- torch's references -----------------------------------------------------------------------------------
@@ -169,3 +169,64 @@ def test_where_torch_is_known_to_be_wrong_in_float64_the_reference_is_the_first_
     # Φ(−9) = erfc(9/√2)/2, from math's own erfc; torch's float64 gives 0.
     assert reference is not None and reference[0] == pytest.approx(math.erfc(9 / math.sqrt(2)) / 2, rel=1e-12)
     assert torch.special.ndtr(far.double()).item() == 0
+
+
+# -- the critical catalog ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["softmax", "embedding", "cross_entropy"])
+def test_torch_in_float64_is_the_second_oracle_of_the_critical_ops(name: str) -> None:
+    (made,) = catalogs.get("critical").samples(Group(f"critical:{name}", "", "float16", 1), 2)
+    assert (made.oracle, made.others[0].name) == ("numpy-float64", "torch-float64")
+    assert units(made) <= 1
+
+
+def test_a_wrong_critical_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.catalogs.critical_ops import OPS
+
+    planted = replace(OPS["layer_norm"], reference=lambda x, **kwargs: OPS["layer_norm"].reference(x, **kwargs | {"eps": 1e-2}))
+    catalog = catalogs.get("critical")
+    monkeypatch.setattr(catalog, "_op", lambda group: planted)
+    (made,) = catalog.samples(Group("critical:layer_norm", "", "float32", 1), 2)
+    assert units(made) > 1e3
+
+
+# -- the ONNX node suite ---------------------------------------------------------------------------------------
+
+
+def case(op: str, variant: str) -> Sample:
+    (made,) = catalogs.get("onnx").samples(Group(f"onnx:{op}", variant, "float32", 1), 4)
+    return made
+
+
+@pytest.mark.parametrize(("op", "variant"), [("Softmax", "softmax_axis_0"), ("LSTM", "lstm_with_peepholes"), ("Gelu", "gelu_default_2_expanded")])
+def test_a_node_case_is_evaluated_in_float64_and_agrees_with_what_the_suite_stored(op: str, variant: str) -> None:
+    made = case(op, variant)
+    assert (made.oracle, made.others[0].name, made.others[0].rounded) == ("float64", "stored", True)
+    leaf, other = made.expected[0], made.others[0].references[0]
+    assert leaf.reference is not None and leaf.noise is not None and leaf.noise.max() < 1e-5
+    assert (leaf.reference.astype(np.float32) != leaf.reference).any()  # more digits than float32 has
+    assert compare_oracles([other], made.expected[:1], made.op_class)["classic"]
+
+
+def test_a_case_that_moves_rounds_or_selects_keeps_its_stored_output() -> None:
+    for op, variant in (("Cast", "cast_FLOAT_to_FLOAT16"), ("Relu", "relu"), ("TopK", "top_k")):
+        made = case(op, variant)
+        assert (made.oracle, made.op_class, made.others) == ("stored", OpClass.EXACT, [])
+
+
+def test_a_float64_evaluation_of_another_op_disagrees_with_the_stored_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.catalogs import onnx_float64
+
+    run = onnx_float64.Widened.run
+    monkeypatch.setattr(onnx_float64.Widened, "run", lambda self, inputs: [y * 1.01 for y in run(self, inputs)])
+    made = case("Softmax", "softmax_axis_0")
+    found = compare_oracles(made.others[0].references, made.expected, made.op_class)
+    assert not found["classic"] and found["units"] > 1e3
+
+
+def test_scales_that_would_change_a_shape_are_not_moved() -> None:
+    made = case("Resize", "resize_upsample_scales_linear")
+    assert made.op_class is OpClass.COMPOSITE
+    assert made.expected[0].noise is not None and np.isfinite(made.expected[0].noise).all()
+    assert case("Resize", "resize_upsample_scales_nearest").op_class is OpClass.DISCONTINUOUS
