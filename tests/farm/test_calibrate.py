@@ -82,7 +82,7 @@ def test_wrong_rows_and_other_backends_are_no_evidence(tmp_path: Path) -> None:
 def test_too_few_ops_are_no_evidence_for_a_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = [row(name, 1.0, dtype="float16") for name in NAMES[: FEWEST_OPS - 1]]
     results = make(tmp_path / "lake", *few)
-    policy = run(results, tmp_path / "p.json")
+    policy = run(results, tmp_path / "p.json", "--policy", _plain(tmp_path))
     assert "fewer than 8 ops" in capsys.readouterr().out
     assert policy.limit("torch:sum", "reduction", "float16") == policy.limits[0]
 
