@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from farm import calibrate, lake
-from farm.calibrate import BAD_INPUT, FEWEST_OPS, LEAST, main, power_of_two
+from farm.calibrate import BAD_INPUT, FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, main, power_of_two
 from tasks import verdict
 
 RUN = "20260101-000000-aaaa"
@@ -57,16 +57,19 @@ def test_power_of_two(value: float, power: float) -> None:
 def test_the_rule(tmp_path: Path) -> None:
     small = found(tmp_path / "a")["reduction", "float32"]
     assert (small.limit, len(small.ops), small.cases, small.beyond) == (LEAST, len(NAMES), 30, {})
-    # Twice the 0.9 quantile of the maxima over samples (here 3.8, of the last op but one), to the next power of two.
-    large = found(tmp_path / "b", *(row(name, 3 + 0.1 * k, 5) for k, name in enumerate(NAMES)))["reduction", "float32"]
-    assert (large.limit, large.largest) == (8, ("torch:sinc", 3.9))
+    # Twice the 0.9 quantile of the maxima over samples (here 12.8, of the last op but one), to the next power of two.
+    large = found(tmp_path / "b", *(row(name, 12 + 0.1 * k, 5) for k, name in enumerate(NAMES)))["reduction", "float32"]
+    assert (large.limit, large.largest) == (32, ("torch:sinc", 12.9))
+    half = found(tmp_path / "c", rows=[one | {"dtype": "float16"} for one in ROWS])["reduction", "float16"]
+    assert half.limit == LEAST_ROUNDED_ONCE
+    assert not found(tmp_path / "d", rows=[one | {"dtype": "float64"} for one in ROWS])  # nor is it resolved by its reference
 
 
 def test_what_lies_beyond_is_named_and_does_not_raise_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = make(tmp_path / "lake", row("sinc", 400.0, 7))
     policy = run(results, tmp_path / "p.json")
     text = capsys.readouterr().out
-    assert "beyond: torch:sinc 400 error units" in text
+    assert "failed: torch:sinc 400 error units" in text
     limit = policy.limit("torch:sum", "reduction", "float32")
     assert limit.units == LEAST and "beyond: torch:sinc 400" in limit.evidence
     assert policy.limit("torch:sinc", "reduction", "float32") == limit
@@ -75,7 +78,7 @@ def test_what_lies_beyond_is_named_and_does_not_raise_the_limit(tmp_path: Path, 
 def test_wrong_rows_and_other_backends_are_no_evidence(tmp_path: Path) -> None:
     bad = row("mean", 20.0, 7, status="wrong", kind="numbers", classic=False)
     one = found(tmp_path, bad, row("std", 0.0, 8, status="wrong", kind="shape"), row("var", 9.0, 8, oracle="stored", error_units=None))["reduction", "float32"]
-    assert one.wrong == one.beyond == {"torch:mean": 20.0} and "torch:mean" not in one.ops
+    assert one.failed == one.beyond == {"torch:mean": 20.0} and "torch:mean" not in one.ops
     assert one.limit == LEAST and one.cases == 27
 
 
@@ -114,7 +117,7 @@ def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(tmp_path
 
 
 def test_what_would_change_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = make(tmp_path / "lake", row("sinc", 6.0, 7))
+    results = make(tmp_path / "lake", row("sinc", 20.0, 7))
     run(results, tmp_path / "p.json", "--policy", _plain(tmp_path))
     text = capsys.readouterr().out
     assert "plain-1 → plain-2" in text and "pass → imprecise" in text and "torch:sinc float32 on torch-cpu" in text
