@@ -105,7 +105,7 @@ class KnownFailure(_Model):
     op: str
     dtype: str = "*"
     backend: str = "*"
-    status: Literal["wrong", "error", "crash", "timeout", "oom", "*"] = "*"
+    status: Literal["wrong", "imprecise", "error", "crash", "timeout", "oom", "*"] = "*"
     reason: str = Field(min_length=1)
 
 
@@ -170,6 +170,11 @@ def load(path: str | Path) -> Config:
         raise ConfigError(f"{file}: not YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{file}:1:1: a config is a mapping with at least the keys catalogs and backends")
+    known = data.get("known_failures")
+    if isinstance(known, str):
+        data["known_failures"] = _listed(file, node, known)
+    elif isinstance(known, list):  # files and entries may stand side by side
+        data["known_failures"] = [y for x in known for y in (_listed(file, node, x) if isinstance(x, str) else [x])]
     try:
         config = Config.model_validate({"name": file.stem} | data)
     except pydantic.ValidationError as error:
@@ -183,6 +188,22 @@ def load(path: str | Path) -> Config:
 def place(path: str | Path, key: tuple[Any, ...]) -> str:
     """file:line:column of a key in a config file."""
     return _place(Path(path), yaml.compose(Path(path).read_text(), Loader=yaml.SafeLoader), key)
+
+
+def _listed(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
+    """The known failures of a file of their own, named from the config's directory. Raises ConfigError."""
+    path, where = file.parent / name, _place(file, node, ("known_failures",))
+    try:
+        found = [KnownFailure.model_validate(entry) for entry in yaml.safe_load(path.read_text()) or []]
+    except OSError as error:
+        raise ConfigError(f"{where}: known_failures: {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
+        raise ConfigError(f"{where}: known_failures: {path}: not a YAML list ({' '.join(str(error).split())})") from None
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "entry"
+        raise ConfigError(f"{where}: known_failures: {path}: {key}: {first['msg']} (in {first['input']!r})") from None
+    return [entry.model_dump() for entry in found]
 
 
 def _line(file: Path, before: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from farm import inventory
 from farm.inventory import Offer
-from farm.supervisor import CHUNK_S, Job, run_job
+from farm.supervisor import CHUNK_S, Job, close_children, run_job
 from tasks.backends import BackendSpec
 
 
@@ -75,6 +75,21 @@ class Inline:
 
     def close(self) -> None:
         self._queue.clear()
+
+
+class ChildProcesses(Inline):
+    """One job at a time without Ray, each in a child process of this one: a crash of a case is a row."""
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
+        if self._queue:
+            handle, job = self._queue.popleft()
+            for message in run_job(job):
+                yield handle, message
+            yield handle, None
+
+    def close(self) -> None:
+        super().close()
+        close_children()
 
 
 class DirectChild:

@@ -30,7 +30,7 @@ from farm import policies, user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher
-from farm.executors import ClusterError, DirectChild, Executor, Inline, RayCluster
+from farm.executors import ChildProcesses, ClusterError, DirectChild, Executor, Inline, RayCluster
 from farm.inventory import Offer, offers, probe
 from farm.progress import Progress
 from tasks import catalogs, verdict
@@ -75,6 +75,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one")
     parser.add_argument("--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging")
+    parser.add_argument("--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one")
     parser.add_argument("--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s sooner)")
     parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
     return parser
@@ -112,7 +113,7 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
         names = list(dict.fromkeys(c.name for c in config.catalogs))
         listing = {name: background.submit(list_catalog, name, cache, args.inline, args.config) for name in names}
-        here = background.submit(probe, specs) if args.inline or not args.address else None
+        here = background.submit(probe, specs) if args.inline or args.no_ray or not args.address else None
         background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
 
         def plan() -> matrices.Matrix:
@@ -122,7 +123,10 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
             return _plan(config, entries, args.ops, args.config)
 
         matrix = plan() if all(is_listed(name, cache) for name in names) else None
-        executor = Inline() if args.inline else RayCluster(args.address, args.cpus, not args.no_dashboard)
+        if args.inline or args.no_ray:
+            executor = Inline() if args.inline else ChildProcesses()
+        else:
+            executor = RayCluster(args.address, args.cpus, not args.no_dashboard)
     try:
         if isinstance(executor, RayCluster) and executor.dashboard_url:
             console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)

@@ -564,6 +564,8 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
     precision = str(row.get("compute_precision") or "")  # the runner's word; that of the dtype where there is none
     if case.sample.record["definition"]:
         raise scripts.NoScript(f"no script: the op is judged by its definition ({case.sample.record['definition']})")
+    if row["status"] == Status.WRONG and row.get("stage"):
+        raise scripts.NoScript(f"no script: what is wrong is no number ({row['kind']}: {row['error']})")
     source = scripts.Source(
         title=f"{case.key.case_id} on {case.spec.name}", found=_status(row), backend=backend, runtime=case.spec.runtime,
         form=form, expected=case.sample.expected(), group=case.group, policy=case.policy, op_class=case.sample.op_class,

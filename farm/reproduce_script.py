@@ -29,6 +29,7 @@ from tasks.compare import CLASSIC
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Form, Group, Leaf, OpClass, is_inexact, np_dtype
 from tasks.pack import dtype_name
 from tasks.tree import decode, spec_of
+from tasks.user import load
 from tasks.verdict import Policy
 
 #: Columns of the embedded data.
@@ -291,6 +292,8 @@ def _ints(values: Sequence[Any]) -> tuple[int, ...]:
 def _torch_op(source: Source) -> str:
     """The lines that define OP. Raises NoScript."""
     form, group = source.form, source.group
+    if group.catalog == "user":
+        return _own_kernel(group)
     own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
     for path in _public_paths(group.op_name, own):
         found = _resolved(path)
@@ -303,6 +306,23 @@ def _torch_op(source: Source) -> str:
             f"OP = next(x.op for x in op_db if (x.name, x.variant_test_name) == {(group.op_name, group.variant)!r})"
         )
     return _inlined(own, group)
+
+
+def _own_kernel(group: Group) -> str:
+    """The lines that load a user's kernel from its own file. Raises NoScript."""
+    one = load.declared()[group.op_name]
+    kernel = one.function("kernel")
+    file, name = inspect.getsourcefile(inspect.unwrap(kernel)), getattr(kernel, "__qualname__", "<")
+    if one.op.framework != "torch" or not file or "<" in name:
+        raise NoScript(f"no script: {group.op} is no named function of torch tensors in a file")
+    return (
+        "# The kernel is loaded from its own file: it must still be there.\n"
+        "import importlib.util  # noqa: E402\nimport sys  # noqa: E402\n\n"
+        f"sys.path += {[one.root, os.path.dirname(file)]!r}\n"
+        f"spec = importlib.util.spec_from_file_location('kernel', {file!r})\n"
+        "module = sys.modules['kernel'] = importlib.util.module_from_spec(spec)\n"
+        f"spec.loader.exec_module(module)\nOP = module.{name}"
+    )
 
 
 def _public_paths(name: str, own: Callable[..., Any]) -> list[str]:

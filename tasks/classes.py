@@ -13,8 +13,11 @@ from tasks.model import OpClass, is_complex
 class Placement:
     """How an op is judged. definition: of a CHOICE, the name in `tasks.definitions`; why: the reason.
 
-    unless: keyword arguments ("alpha", or with a value "mode=nearest") in whose presence the op is something else:
-    ``instead``. of_complex: its class for complex numbers, where that is another one.
+    unless: arguments ("alpha", or with a value "mode=nearest", a positional one "3=True", counted from 0) in whose
+    presence the op is something else: ``instead``. of_complex: its class for complex numbers, where that is another
+    one. own_dtype: the reference is computed in the dtype under test, not a wider one. constants: what is rounded is
+    not an input but numbers inside, so the noise floor is ε of the largest output. fixed: which of its floating
+    tensors, counted from 1, the noise floor leaves alone.
     """
 
     op_class: OpClass
@@ -23,6 +26,9 @@ class Placement:
     unless: tuple[str, ...] = ()
     instead: OpClass = OpClass.COMPOSITE
     of_complex: OpClass | None = None
+    own_dtype: bool = False
+    constants: bool = False
+    fixed: tuple[int, ...] = ()
 
 
 #: What an op is that is not in the table.
@@ -32,7 +38,7 @@ UNPLACED = Placement(OpClass.COMPOSITE, "not placed: judged by the conditioning 
 def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] = (), dtype: str = "") -> Placement:
     """The placement of an op ("torch:nn.functional.gelu") or of one variant of it, for inputs of ``dtype``.
 
-    ``kwargs``: the keyword arguments of a sample that differ from their defaults, or their names.
+    ``kwargs``: the arguments of a sample that differ from their defaults, by name or place, or their names alone.
     """
     found = _table().get(f"{op}.{variant}") or _table().get(op) or UNPLACED
     given = {str(name) for name in kwargs}
@@ -72,6 +78,7 @@ _BITS = Placement(_EXACT, "integer, boolean or bit arithmetic, or an exact chang
 _EXACT_OF_REALS = Placement(
     _EXACT, "an exact function of a real number; of a complex one it takes a modulus or an angle", of_complex=_COMPOSITE
 )
+_OF_THE_DTYPE = Placement(_EXACT, "its result is made of the dtype's own bits: wider numbers have another", own_dtype=True)
 _REMAINDER = Placement(_EXACT, "the remainder of a truncated division is a number of the dtype (C's fmod is exact)")
 _TABULATED = Placement(
     _ELEMENTARY, "a function of one or two real numbers with a published bound in ulps; for complex numbers there is none",
@@ -109,7 +116,8 @@ def _by(definition: str, why: str) -> Placement:
 TABLE: dict[str, list[tuple[Placement, str]]] = {
     "torch": [
         (_FILLS, "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"),
-        (_DRAWS, "bernoulli cauchy exponential geometric log_normal multinomial normal normal.in_place normal.number_mean"
+        (replace(_DRAWS, definition="squashed moments", why="draws numbers whose tail is too heavy for moments"), "cauchy log_normal"),
+        (_DRAWS, "bernoulli exponential geometric multinomial normal normal.in_place normal.number_mean"
                  " rand_like randint randint_like randn randn_like uniform pca_lowrank svd_lowrank nn.functional.dropout"
                  " nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout"
                  " nn.functional.feature_alpha_dropout.with_train nn.functional.fractional_max_pool2d"
@@ -134,7 +142,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                  " unsafe_chunk unsafe_split unsqueeze unsqueeze_copy view view_as view_as_complex view_as_real view_copy"
                  " vsplit vstack where zero_ zeros zeros_like _chunk_cat _unsafe_masked_index"),
         (Placement(_EXACT, "copies rows; with max_norm it scales them first", unless=("max_norm",)), "nn.functional.embedding"),
-        (Placement(_EXACT, "copies; with accumulate it adds", unless=("accumulate=True",)), "index_put put"),
+        (Placement(_EXACT, "copies; with accumulate it adds", unless=("accumulate=True", "3=True")), "index_put put"),
         (Placement(_EXACT, "copies; with reduce it adds or multiplies", unless=("reduce",)), "scatter"),
         (_SELECTS, "all allclose amax amin aminmax any bucketize clamp clamp_max clamp_min count_nonzero eq equal fmax fmin ge"
                    " gt heaviside index_reduce.amax index_reduce.amin isfinite isin isinf isnan isneginf isposinf isreal le"
@@ -146,14 +154,15 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_ROUNDS, "bfloat16 bool byte cdouble ceil cfloat chalf char double float floor frac half int long round"
                   " round.decimals_0 short to trunc"),
         (_BITS, "__rand__ __ror__ __rxor__ bincount bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift"
-                " bitwise_xor conj conj_physical copysign frexp gcd hash_tensor lcm ldexp neg nextafter positive"
+                " bitwise_xor conj conj_physical copysign frexp gcd lcm neg positive"
                 " unravel_index"),
         (_EXACT_OF_REALS, "abs angle sgn sign"),
+        (_OF_THE_DTYPE, "hash_tensor nextafter"),
         (_REMAINDER, "fmod"),
         (_TABULATED, "acos acosh asin asinh atan atan2 atanh cos cosh deg2rad div.no_rounding_mode true_divide __rdiv__ erf erfc"
                      " erfinv exp exp2 expm1 float_power hypot log log10 log1p log2 pow __rpow__ rad2deg reciprocal rsqrt sin"
                      " sinh sqrt tan tanh i0 special.i1 special.erfcx special.ndtr"),
-        (_DERIVED, "sigmoid nn.functional.silu special.entr special.xlog1py xlogy special.i0e special.i1e"
+        (_DERIVED, "ldexp sigmoid nn.functional.silu special.entr special.xlog1py xlogy special.i0e special.i1e"
                    " nn.functional.softsign"),
         (_ROUNDED, "__radd__ __rmul__ __rsub__ add kron mul outer rsub square sub nn.functional.leaky_relu nn.functional.prelu"
                    " nn.functional.softshrink"),
@@ -188,15 +197,17 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_NO_BOUND, "digamma igamma igammac lgamma logit mvlgamma.mvlgamma_p_1 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5"
                     " logaddexp logaddexp2 masked.logaddexp polygamma.polygamma_n_0 polygamma.polygamma_n_1"
                     " polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4 sinc special.airy_ai"
-                    " special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1 special.chebyshev_polynomial_t"
-                    " special.chebyshev_polynomial_u special.chebyshev_polynomial_v special.chebyshev_polynomial_w"
-                    " special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l"
-                    " special.legendre_polynomial_p special.log_ndtr special.modified_bessel_i0 special.modified_bessel_i1"
+                    " special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1"
+                    " special.log_ndtr special.modified_bessel_i0 special.modified_bessel_i1"
                     " special.modified_bessel_k0 special.modified_bessel_k1 special.ndtri special.polygamma.special_polygamma_n_0"
                     " special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1"
-                    " special.shifted_chebyshev_polynomial_t special.shifted_chebyshev_polynomial_u"
-                    " special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w special.spherical_bessel_j0"
-                    " special.zeta"),
+                    " special.spherical_bessel_j0 special.zeta"),
+        (replace(_NO_BOUND, why="a recurrence over a degree, which is a whole number whatever its dtype", fixed=(2,)),
+         "special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v"
+         " special.chebyshev_polynomial_w special.hermite_polynomial_h special.hermite_polynomial_he"
+         " special.laguerre_polynomial_l special.legendre_polynomial_p special.shifted_chebyshev_polynomial_t"
+         " special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v"
+         " special.shifted_chebyshev_polynomial_w"),
         (_ACTIVATES, "nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu nn.functional.hardsigmoid"
                      " nn.functional.hardswish nn.functional.logsigmoid nn.functional.mish nn.functional.selu"
                      " nn.functional.silu.complex nn.functional.softplus nn.functional.tanhshrink"),
@@ -209,25 +220,33 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                  " nn.functional.nll_loss nn.functional.poisson_nll_loss nn.functional.smooth_l1_loss"
                  " nn.functional.soft_margin_loss nn.functional.triplet_margin_loss"
                  " nn.functional.triplet_margin_with_distance_loss"),
-        (_COMPOSES, "_upsample_bilinear2d_aa addcdiv addcmul arange diff gradient grid_sampler_2d grid_sampler_3d lerp"
-                    " linalg.vander linspace linspace.tensor_overload logspace logspace.tensor_overload nanquantile"
+        (replace(_COMPOSES, why="a float near 0 among larger ones: step and ends are rounded", constants=True),
+         "arange linspace linspace.tensor_overload"),
+        (replace(_COMPOSES, why="a sum of cosines or powers with rounded coefficients, which cancel at the ends",
+                 constants=True),
+         "signal.windows.bartlett signal.windows.blackman signal.windows.cosine signal.windows.exponential"
+         " signal.windows.gaussian signal.windows.general_cosine signal.windows.general_hamming signal.windows.hamming"
+         " signal.windows.hann signal.windows.kaiser signal.windows.nuttall"),
+        (replace(_COMPOSES, why="counts that step where an element meets an edge; with weights or density, sums"),
+         "histogram histogramdd"),
+        (_COMPOSES, "_upsample_bilinear2d_aa addcdiv addcmul diff gradient lerp"
+                    " linalg.vander logspace logspace.tensor_overload nanquantile"
                     " native_dropout_backward max_pool2d_with_indices_backward nn.functional.interpolate.bicubic"
                     " nn.functional.interpolate.bilinear nn.functional.interpolate.linear nn.functional.interpolate.trilinear"
                     " nn.functional.multi_head_attention_forward nn.functional.scaled_dot_product_attention"
-                    " nn.functional.upsample_bilinear polar quantile signal.windows.bartlett signal.windows.blackman"
-                    " signal.windows.cosine signal.windows.exponential signal.windows.gaussian signal.windows.general_cosine"
-                    " signal.windows.general_hamming signal.windows.hamming signal.windows.hann signal.windows.kaiser"
-                    " signal.windows.nuttall torch.ops.aten._efficient_attention_forward"
+                    " nn.functional.upsample_bilinear polar quantile torch.ops.aten._efficient_attention_forward"
                     " torch.ops.aten._flash_attention_forward"),
         (Placement(_COMPOSITE, "made for CUDA alone: it has no reference here"),
          "jiterator_2inputs_2outputs jiterator_4inputs_with_extra_args jiterator_binary jiterator_binary_return_by_ref"
          " jiterator_unary"),
-        (_STEPS, "__rmod__ div.floor_rounding div.trunc_rounding floor_divide histc histogram histogramdd isclose"
+        (_STEPS, "__rmod__ div.floor_rounding div.trunc_rounding floor_divide histc isclose"
                  " linalg.matrix_rank linalg.matrix_rank.hermitian nn.functional.interpolate.nearest"
                  " nn.functional.interpolate.nearest-exact nn.functional.upsample_nearest remainder round.decimals_3"
                  " round.decimals_neg_3"),
         (replace(_COMPOSES, why="weights computed from the grid; nearest sampling steps", unless=("mode=nearest",),
                  instead=OpClass.DISCONTINUOUS), "nn.functional.grid_sample"),
+        (replace(_COMPOSES, why="weights computed from the grid; nearest sampling (1) steps", unless=("2=1",),
+                 instead=OpClass.DISCONTINUOUS), "grid_sampler_2d grid_sampler_3d"),
         (_by("sort", "equal elements may be sorted in any order"), "sort"),
         (_by("argsort", "equal elements may be sorted in any order"), "argsort"),
         (_by("topk", "which of equal elements are taken, and their order, is open"), "topk"),
@@ -235,9 +254,8 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_by("median", "the index is that of any equal element"), "median nanmedian"),
         (_by("mode", "any of the values found most often, and any of its indices"), "mode"),
         (_by("cumulative", "the index is that of any equal element before"), "cummax cummin"),
-        (_by("max_pool", "the index is that of any equal element of a window"),
-         "nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.max_pool3d nn.functional.adaptive_max_pool1d"
-         " nn.functional.adaptive_max_pool2d nn.functional.adaptive_max_pool3d"),
+        *((_by(f"max_pool{n}d", "the index is that of any equal element of a window"),
+           f"nn.functional.max_pool{n}d nn.functional.adaptive_max_pool{n}d") for n in (1, 2, 3)),
         (_by("unique", "without sorted the order of the values is open"), "unique"),
         (_by("svd", "singular vectors up to a phase, and within equal singular values up to a rotation"), "linalg.svd"),
         (_by("old_svd", "singular vectors up to a phase, and within equal singular values up to a rotation"), "svd"),

@@ -52,9 +52,18 @@ class Along:
     def at(self, t: float) -> Arrays:
         return self.function([np.asarray(x + t * d) for x, d in zip(self.inputs, self.direction)])
 
-    def weight(self, outputs: Arrays) -> float:
-        """Σ |cotangent|·|output|: what roundoff is relative to."""
-        return float(sum(np.sum(np.abs(c) * np.abs(y)) for c, y in zip(self.cotangents, outputs)))
+    def weight(self, upper: Arrays, lower: Arrays) -> float:
+        """Σ |cotangent|·|output| over what changes: what roundoff is relative to.
+
+        An output counts as at least the size of what it may have been computed from: the inputs, or 1 (1 + erf(x) for x
+        far below 0).
+        """
+        least = max((float(np.abs(x).max()) for x in self.inputs if x.size), default=0.0)
+        least = max(least, 1.0) if math.isfinite(least) else 1.0
+        total = least * max((float(np.abs(c).max()) for c in self.cotangents if c.size), default=0.0)
+        for c, u, v in zip(self.cotangents, upper, lower):
+            total += float(np.sum(np.abs(c) * np.maximum(np.maximum(np.abs(u), np.abs(v)), least) * (u != v)))
+        return total
 
     def between(self, upper: Arrays, lower: Arrays) -> float:
         return float(sum(np.sum((np.conj(c) * (u - v)).real) for c, u, v in zip(self.cotangents, upper, lower)))
@@ -69,7 +78,7 @@ class Along:
         """
         up, down = self.at(h), self.at(-h)
         near_up, near_down = self.at(h / 2), self.at(-h / 2)
-        weight = max(self.weight(y) for y in (centre, up, down))
+        weight = self.weight(up, down)
         wide, close = self.between(up, down) / (2 * h), self.between(near_up, near_down) / h
         if not math.isfinite(wide + close + weight):
             return Slope(math.nan, math.inf, "not finite near the input")
@@ -80,11 +89,11 @@ class Along:
             return Slope(close, math.inf, "not differentiable at the input")
         return Slope((4 * close - wide) / 3, abs(wide - close) + roundoff)
 
-    def extrapolated(self, centre: Arrays, h: float) -> Slope:
+    def extrapolated(self, h: float) -> Slope:
         """Romberg's extrapolation of central differences at h, h/2 and h/4: the last correction is the error."""
         pairs = [(self.at(h / k), self.at(-h / k)) for k in (1, 2, 4)]
         slopes = [self.between(u, d) / (2 * h / k) for (u, d), k in zip(pairs, (1, 2, 4))]
-        weight = max(self.weight(y) for y in (centre, *pairs[0]))
+        weight = self.weight(*pairs[0])
         if not math.isfinite(sum(slopes) + weight):
             return Slope(math.nan, math.inf, "not finite near the input")
         first = [(4 * b - a) / 3 for a, b in zip(slopes, slopes[1:])]
@@ -119,7 +128,7 @@ def gradient(function: Function, inputs: Arrays, cotangents: Arrays, accurate: b
                 line = Along(function, inputs, cotangents, direction)
                 slope = line.slope(centre, STEP)
                 if accurate and not slope.why:
-                    slope = min(slope, line.extrapolated(centre, LONG_STEP), key=lambda s: s.error)
+                    slope = min(slope, line.extrapolated(LONG_STEP), key=lambda s: s.error)
                 if slope.why:
                     why.add(slope.why)
                 found.gradients[i][at] += unit * (slope.value / steps[at])

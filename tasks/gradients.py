@@ -111,7 +111,7 @@ def backward(
             pairs = [(g, v) for g, v in zip(found, cotangents[len(outputs) :]) if v is not None and g is not None and g.requires_grad]
             inputs += given
             found = torch.autograd.grad([g for g, _ in pairs], inputs, [v for _, v in pairs], allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g.detach() for x, g in zip(inputs, found)]
+    return [torch.zeros_like(x) if g is None or g._is_zerotensor() else g.detach() for x, g in zip(inputs, found)]
 
 
 def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int]) -> list[Any]:
@@ -209,18 +209,23 @@ def _elementwise(found: differences.Differences, gradients: Sequence[np.ndarray]
 def _nearest(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.ndarray:
     """``towards`` where it is within ``error`` of ``value``, else ``value`` moved by ``error`` in its direction."""
     gap = towards - value
-    far = np.abs(gap) > error
-    return np.where(far, value + np.where(far, gap / np.abs(gap), 0) * np.where(far, error, 0), towards)
+    far = np.isfinite(error) & ~(np.abs(gap) <= error)
+    step = np.where(far & np.isfinite(gap), gap / np.abs(gap), 0) * np.where(far, error, 0)
+    return np.where(far, value + step, towards)
 
 
 def _projected(found: Problem, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
     centre = found.function(found.inputs)
     ways, rest, why = [], [], ""
+    finite = all(np.isfinite(g).all() for g in gradients)
     for direction in differences.directions(found.inputs, PROJECTIONS):
         slope = differences.Along(found.function, found.inputs, found.cotangents, direction).slope(centre, differences.STEP)
         if slope.why:
             why = slope.why
             continue
+        if not finite:
+            # The function has a slope here, so a gradient that is not finite has one element too many of them.
+            return Oracle(DIFFERENCES, [np.where(np.isfinite(g), g, 0) for g in gradients]), ""
         said = differences.project(gradients, direction)
         ways.append(direction)
         rest.append(float(_nearest(np.float64(slope.value), np.float64(said), np.float64(slope.error))) - said)

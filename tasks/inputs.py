@@ -43,7 +43,7 @@ def fill(
     """A C-contiguous array of ``shape`` and ``dtype`` (a name of `tasks.model.DTYPES`) with values of a distribution.
 
     theme: one of THEMES[distribution]; "" means all of a distribution's values together for "boundary", and otherwise
-    a theme that ``rng`` draws. mild: sizes so bounded that squares of elements and sums of a few of them are
+    a theme that ``rng`` draws. mild: sizes so bounded that squares of elements and their sum are
     representable: for ops that overflow inside in every implementation. Complex values have both parts filled.
     Raises ValueError for an unknown distribution ("own" is not generated) or theme.
     """
@@ -72,7 +72,7 @@ def _floating(
 ) -> np.ndarray:
     """(count,) float64 values that are values of ``dtype``."""
     target = np_dtype(dtype)
-    low, high = _reach(dtype, mild)
+    low, high = _reach(dtype, count if mild else 0)
 
     def rounded(values: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -99,11 +99,12 @@ def _floating(
     return _planted(values, theme) if distribution == "nan" else values
 
 
-def _reach(dtype: str, mild: bool) -> tuple[float, float]:
-    """(smallest, largest) size of an element: of the dtype's, or so that x², 1/x² and a sum of 64 of them are normal."""
-    if not mild:
+def _reach(dtype: str, summed: int) -> tuple[float, float]:
+    """(smallest, largest) size of an element: the dtype's, or so that x², 1/x² and ``summed`` of them are normal."""
+    if not summed:
         return SMALLEST_NORMAL[dtype] * EPS[dtype], LARGEST[dtype] / 2
-    return min(1.0, (64 * SMALLEST_NORMAL[dtype]) ** 0.5), max(1.0, (LARGEST[dtype] / 64) ** 0.5)
+    few = max(64, 4 * summed)
+    return min(1.0, (few * SMALLEST_NORMAL[dtype]) ** 0.5), max(1.0, (LARGEST[dtype] / few) ** 0.5)
 
 
 def _signs(count: int, rng: np.random.Generator) -> np.ndarray:

@@ -99,10 +99,11 @@ def _collect(
     Weak samples are left behind for strong ones that the catalog offers beyond the number asked for.
     """
     found: list[tuple[Sample, float]] = []
-    strength: list[bool] = []
+    sound: list[bool] = []  # neither failed nor weak by itself
+    strong: list[bool] = []
     made = catalogs.get(group.catalog).samples(group, draws, bad)
     place = 0
-    while place < group.samples or (len(found) < CANDIDATES * group.samples and _wanting(found, strength, group.samples)):
+    while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
         started(place)
         begin = time.perf_counter()
         try:
@@ -114,32 +115,42 @@ def _collect(
             sample = Sample(-1, failure=Failure("invalid", "sample", type(error).__name__, str(error)))
             made = iter(())
         found.append((sample, (time.perf_counter() - begin) * 1e3))
-        strength.append(sample.failure is None and not _weak(sample))
+        sound.append(sample.failure is None and not _weak(sample))
         place += 1
-    alike = _one_constant_for_all([sample for sample, _ in found])
-    strength = [s and not (alike and _one_element(sample)) for s, (sample, _) in zip(strength, found)]
+        if place >= group.samples:
+            strong = _strong([sample for sample, _ in found], sound)
+    strong = _strong([sample for sample, _ in found], sound)
     arrays: list[np.ndarray] = []
     records = []
-    for k in _chosen(found, strength, group.samples):
+    for k in _chosen(found, strong, group.samples):
         sample, milliseconds = found[k]
         record = _record(sample, arrays)
-        record |= {"weak": not strength[k], "prepare_ms": milliseconds}
+        record |= {"weak": not strong[k], "prepare_ms": milliseconds}
         records.append(record)
     return {"group": asdict(group), "samples": _ranked(records)}, arrays
 
 
-def _wanting(found: list[tuple[Sample, float]], strength: list[bool], wanted: int) -> bool:
+def _strong(samples: list[Sample], sound: list[bool]) -> list[bool]:
+    """Which samples are evidence: those of one element are not, if one and the same constant would pass for all of them."""
+    single = [k for k, sample in enumerate(samples) if sample.failure is None and _one_element(sample)]
+    if single and _one_constant_for_all([samples[k] for k in single]):
+        return [is_sound and k not in single for k, is_sound in enumerate(sound)]
+    return sound
+
+
+def _wanting(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> bool:
     """Whether a further candidate could take the place of a weak sample."""
     failed = sum(sample.failure is not None for sample, _ in found[:wanted])
-    return failed + sum(strength) < wanted
+    return failed + sum(strong) < wanted
 
 
-def _chosen(found: list[tuple[Sample, float]], strength: list[bool], wanted: int) -> list[int]:
+def _chosen(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> list[int]:
     """Places of the samples that are kept: what failed of those asked for, strong ones, then weak ones."""
+    if len(found) <= wanted:
+        return list(range(len(found)))
     failed = [k for k, (sample, _) in enumerate(found[:wanted]) if sample.failure]
-    strong = [k for k, is_strong in enumerate(strength) if is_strong]
-    weak = [k for k, (sample, _) in enumerate(found) if not strength[k] and not sample.failure]
-    return sorted((failed + strong + weak)[:wanted]) if len(found) > wanted else list(range(len(found)))
+    weak = [k for k, (sample, _) in enumerate(found) if not strong[k] and not sample.failure]
+    return sorted((failed + [k for k, is_strong in enumerate(strong) if is_strong] + weak)[:wanted])
 
 
 def _judged(sample: Sample) -> list[Leaf]:
@@ -158,13 +169,10 @@ def _one_element(sample: Sample) -> bool:
 
 
 def _one_constant_for_all(samples: list[Sample]) -> bool:
-    """Whether one and the same constant per output would pass for all samples of one element."""
-    single = [s for s in samples if s.failure is None and _one_element(s)]
-    counts = {len(_judged(s)) for s in single}
-    if len(counts) != 1:
-        return not single
-    return all(
-        common_constant([_judged(s)[i] for s in single], WEAK_THRESHOLD, single[0].op_class) for i in range(counts.pop())
+    """Whether one and the same constant per output would pass for all ``samples``, which have one element each."""
+    counts = {len(_judged(s)) for s in samples}
+    return len(counts) == 1 and all(
+        common_constant([_judged(s)[i] for s in samples], WEAK_THRESHOLD, samples[0].op_class) for i in range(min(counts))
     )
 
 

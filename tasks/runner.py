@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from tasks.backends.base import Backend
 from tasks.compare import Metrics, check_metadata, compare
 from tasks.model import (
+    EPS,
     WITHOUT_NOISE,
     Fallback,
     Form,
@@ -202,7 +203,9 @@ class Runner:
             try:
                 outputs.append(list(case.program.run()))
                 run_ms = (time.perf_counter() - begin) * 1e3
-                outputs += [list(case.program.run()) for _ in range(case.sample.record["repeats"] - 1)]
+                for _ in range(case.sample.record["repeats"] - 1):
+                    outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
+                    outputs.append(list(case.program.run()))
             except BaseException as error:
                 case.error = error
                 run_ms = run_ms or (time.perf_counter() - begin) * 1e3
@@ -275,7 +278,11 @@ class Runner:
         from tasks import definitions
 
         made = definitions.derive(record["definition"], record["args"], record["kwargs"], sample.inputs(), actual)
-        return compare(made, sample.derived(), sample.op_class, precision)
+        derived, own = sample.derived(), EPS.get(sample.owner.group.dtype, 0.0)
+        if precision and own and EPS[precision] > own:  # what is derived is float64, whatever the dtype under test
+            coarser = EPS[precision] / own
+            derived = [leaf if leaf.noise is None else replace(leaf, noise=leaf.noise * coarser) for leaf in derived]
+        return compare(made, derived)
 
     @staticmethod
     def _repeated(sample: PreparedSample, arrays: list[list[np.ndarray]], metrics: Metrics) -> None:

@@ -55,8 +55,9 @@ class Limit:
         )
 
     def measure(self, metrics: Metrics) -> float | None:
-        """The metric that this limit bounds."""
-        return metrics.error_units if self.ulps is None else metrics.max_ulp
+        """The metric that this limit bounds. Without noise an integer is equal or infinitely far, not some ulps off."""
+        equal_or_wrong = metrics.error_units == math.inf
+        return metrics.error_units if self.ulps is None or equal_or_wrong else metrics.max_ulp
 
     @property
     def value(self) -> float:
@@ -207,9 +208,11 @@ def judge(
     value = limit.measure(metrics)
     if value is None:
         return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
-    if value <= limit.value and not metrics.nonfinite:
+    # Infinite units: NaN or Inf out of place, or another integer than the right one, which is no matter of ulps.
+    beyond = metrics.nonfinite or metrics.error_units == math.inf
+    if value <= limit.value and not beyond:
         return Status.PASS, ""
-    if metrics.nonfinite or limit.imprecise == "never":
+    if beyond or limit.imprecise == "never":
         return Status.WRONG, kind
     if limit.imprecise == "classic":
         scale = (metrics.error_units or 0.0) * max(EPS.get(dtype, EPS["float32"]), EPS.get(precision, 0.0))

@@ -18,6 +18,7 @@ from farm.report.coverage import (
     vendor_by_dtype,
     worst_matrix,
 )
+from farm.report.gradients import two_oracles
 from farm.report.page import render
 from farm.report.words import DASH, backend_lines, headline, how_much, percent, plain, status_counts
 
@@ -39,6 +40,8 @@ def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: s
         "status": (status_table(rows), True),
         "findings": (_harmless(findings(rows, limit=None)), False),
     }
+    if (rows.check != "forward").any():
+        csv["gradients"] = (two_oracles(rows), False)
     if by != "backend":
         csv[f"coverage_by_{by}"] = (coverage(rows, by=by), True)
     paths = {}

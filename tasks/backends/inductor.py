@@ -1,17 +1,19 @@
 """torch.compile with inductor on a torch device; a case counts only if inductor generated a kernel for it."""
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from tasks import torch_tree
+from tasks import gradients, torch_tree
 from tasks.backends.torch_eager import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
 
 class Inductor(TorchEager):
     joint = True
+    checks = ("forward", "backward")  # AOT autograd has no double backward
 
     def probe(self) -> RuntimeInfo:
         # One compiler process per child: the farm's slots are the parallelism.
@@ -37,7 +39,7 @@ class Inductor(TorchEager):
 
         Sample by sample if that fails, or if it cannot be told which of them the kernels belong to.
         """
-        if len(forms) > 1:
+        if len(forms) > 1 and all(form.check == "forward" for form in forms):
             try:
                 return list(self._compile(forms))
             except Exception:  # which sample it was, the single builds tell
@@ -50,7 +52,7 @@ class Inductor(TorchEager):
         from torch._inductor import metrics
 
         calls = [form.call for form in forms]
-        if any(getattr(call, "__code__", None) and "wrapper_set_seed" in call.__code__.co_names for call in calls if call):
+        if any(map(_seeds, calls)):
             raise Fallback("graph break: the op seeds the random generator")
         torch._dynamo.reset()
         metrics.reset()
@@ -60,11 +62,20 @@ class Inductor(TorchEager):
             return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, bundle)]  # type: ignore[misc]
 
         compiled = torch.compile(joint, fullgraph=True, dynamic=False)
-        with torch.no_grad():
-            try:
-                compiled([self.arguments(form) for form in forms])  # compiles
-            except torch._dynamo.exc.Unsupported as error:
-                raise Fallback("graph break: " + str(error).strip().splitlines()[0]) from None
+
+        def compute() -> list[Any]:
+            if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
+                form = forms[0]
+                args, kwargs = self.arguments(form)
+                call = functools.partial(_only, compiled)
+                return [gradients.backward(form.check, call, args, kwargs, form.wrt, self.cotangents(form))]
+            with torch.no_grad():
+                return list(compiled([self.arguments(form) for form in forms]))
+
+        try:
+            compute()  # compiles
+        except torch._dynamo.exc.Unsupported as error:
+            raise Fallback("graph break: " + str(error).strip().splitlines()[0]) from None
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")
@@ -77,8 +88,7 @@ class Inductor(TorchEager):
 
         def run_all() -> list[Any]:
             if not results:
-                with torch.no_grad():
-                    results.extend(compiled([self.arguments(form) for form in forms]))
+                results.extend(compute())
             return results
 
         flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")
@@ -98,3 +108,12 @@ class Inductor(TorchEager):
         return [program(i) for i in range(len(forms))]
 
 
+def _only(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+    """The output of a joint function of a single call."""
+    return compiled([(args, kwargs)])[0]
+
+
+def _seeds(call: Any) -> bool:
+    """Whether the op seeds the random generator: OpInfo wraps every op that draws numbers."""
+    code = getattr(getattr(call, "__wrapped__", call), "__code__", None)
+    return code is not None and "wrapper_set_seed" in code.co_names

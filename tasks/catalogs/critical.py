@@ -8,16 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from tasks import classes, noise
+from tasks import classes, inputs, noise
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Oracle, Sample
 from tasks.catalogs.critical_ops import OPS, Call, Op
-from tasks.model import EPS, Group, Leaf, np_dtype
+from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
 from tasks.tree import TensorSpec
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "1"
 
+#: Ops of which torch's own float64 evaluation is no oracle (see `tasks.catalogs.torch_reference.SETTLED`).
+NOT_SECOND = ("gelu", "gelu_tanh")
+
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+#: The catalog's own inputs are regular already.
+DISTRIBUTIONS = ("own", *(name for name in inputs.THEMES if name != "regular"))
 
 
 class Critical(Catalog):
@@ -33,7 +39,7 @@ class Critical(Catalog):
 
     def entries(self) -> list[Entry]:
         """One entry per op, without variants."""
-        return [Entry(f"{self.name}:{name}", "", DTYPES) for name in sorted(OPS)]
+        return [Entry(f"{self.name}:{name}", "", DTYPES, distributions=DISTRIBUTIONS) for name in sorted(OPS)]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1 of an op in a dtype.
@@ -64,7 +70,10 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
     stage = "sample"
     try:
         seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
-        stored = _rounded(op.inputs(np.random.default_rng(seed)), np_dtype(group.dtype))
+        made = op.inputs(np.random.default_rng(seed))
+        if group.distribution != "own":
+            made = _revalued(made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode()))))
+        stored = _rounded(made, np_dtype(group.dtype))
         stage = "reference"
         expected = _expected(op, stored, group.dtype, seed, draws)
     except Exception as error:
@@ -83,14 +92,17 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
 
 
 def _second(op: Op, stored: Call, dtype: str) -> list[Oracle]:
-    """torch's float64 evaluation of its form of the op; none without torch, or where the form is not the reference's kind."""
-    if _torch_version() is None:
+    """torch's float64 evaluation of its form of the op; none without torch, for an op of NOT_SECOND or where it raises."""
+    if _torch_version() is None or op.name in NOT_SECOND:
         return []
     import torch
 
     args, kwargs = _mapped(_widened(stored, np_dtype(dtype)), lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x)
-    with torch.no_grad():
-        result = op.torch_form(torch)(*args, **kwargs).numpy()
+    try:
+        with torch.no_grad():
+            result = op.torch_form(torch)(*args, **kwargs).numpy()
+    except Exception:
+        return []
     return [Oracle("torch-float64", [np.array(result, order="C")], rounding=ROUNDING)]
 
 
@@ -99,6 +111,25 @@ def _torch_version() -> str | None:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _revalued(arguments: Call, group: Group, index: int, rng: np.random.Generator) -> Call:
+    """The call with the values of its first floating array, the activations, drawn from the group's distribution.
+
+    An array without negative values stays one: its op may be defined there alone.
+    """
+    simple = classes.of(group.op).op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
+    done: list[bool] = []
+
+    def drawn(x: Any) -> Any:
+        if done or not _is_floating(x):
+            return x
+        done.append(True)
+        theme = inputs.theme_of(group.distribution, index)
+        values = inputs.fill(x.shape, group.dtype, group.distribution, rng, theme, mild=not simple).astype(np.float64)
+        return np.abs(values) if x.size and x.min() >= 0 else values
+
+    return _mapped(arguments, drawn)
 
 
 def _mapped(arguments: Call, function: Callable[[Any], Any]) -> Call:

@@ -59,17 +59,20 @@ def distributions(op: str, variant: str, random: bool) -> tuple[str, ...]:
 
     Factorisations and solvers get well-conditioned values alone: what they do beyond that, no two libraries share.
     """
-    op_class = classes.of(op, variant).op_class
-    if random or op_class is OpClass.UNINITIALISED or op.startswith("torch:jiterator_"):
+    if random or classes.of(op, variant).op_class is OpClass.UNINITIALISED or op.startswith("torch:jiterator_"):
         return ("own",)
-    if op_class is OpClass.LINEAR_ALGEBRA or (op_class is OpClass.CHOICE and _factorises(op)):
-        return ("own", "regular")
-    return ("own", *inputs.THEMES)
+    return ("own", "regular") if _factorises(op, variant) else ("own", *inputs.THEMES)
 
 
-def _factorises(op: str) -> bool:
-    name = op.partition(":")[2]
-    return name.startswith(("linalg.", "svd", "eig", "qr", "lu", "geqrf", "pca_lowrank", "cholesky"))
+#: Beginnings of the names of factorisations, among the ops that are defined up to a choice.
+_FACTORISATIONS = ("linalg.", "svd", "qr", "lu", "geqrf", "symeig", "lobpcg")
+
+
+def _factorises(op: str, variant: str) -> bool:
+    op_class = classes.of(op, variant).op_class
+    return op_class is OpClass.LINEAR_ALGEBRA or (
+        op_class is OpClass.CHOICE and op.partition(":")[2].startswith(_FACTORISATIONS)
+    )
 
 
 def samples(
@@ -81,6 +84,9 @@ def samples(
     own: the op's own samples; call: the op, asked for the sizes of its outputs; skip: places, counted from ``first``,
     whose sample is yielded bare. A single vacuous sample says why where nothing is accepted.
     """
+    if group.check != "forward" and group.distribution != "regular":
+        yield Sample(-1, failure=Failure("vacuous", "sample", "", "gradients are checked on own and regular values"))
+        return
     found = _Templates(group, own)
     for index in range(min(CANDIDATES * group.samples, MOST)):
         if index + first in skip:
@@ -243,7 +249,8 @@ class _Candidate:
         self.rng = np.random.default_rng(self.seed)
         self.plan = PLANS[self.index % len(PLANS)]
         self.theme = inputs.theme_of(group.distribution, self.index)
-        self.op_class = classes.of(group.op, group.variant, self.template.kwargs).op_class
+        self.op_class = classes.of(group.op, group.variant, self.template.kwargs, group.dtype).op_class
+        self.factorises = _factorises(group.op, group.variant)
         self.tensors = _tensors(self.template)
         dtype = getattr(torch, group.dtype)
         self.values = [p for p, x in self.tensors.items() if x.dtype == dtype]
@@ -280,6 +287,8 @@ class _Candidate:
 
     def _bound(self) -> tuple[int, list[int]]:
         """(most elements, sizes in the order in which they are tried)."""
+        if self.factorises:
+            return ELEMENTS, [int(n) for n in self.rng.permutation(ODD)]  # the error grows with the order, the noise floor does not
         rest = sorted(BLOCKS, reverse=True) + sorted(ODD, reverse=True)
         if self.plan == "long" and self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.COMPOSITE):
             turn = self.index // len(PLANS)
@@ -344,7 +353,8 @@ class _Candidate:
                     return self._other(x, shapes[path])
                 quiet = planted not in (None, path)
                 theme, distribution = ("regular", "regular") if quiet else (self.theme, self.group.distribution)
-                return self._laid_out(self._filled(path, x, shapes[path], distribution, theme), path)
+                made = self._laid_out(self._filled(path, x, shapes[path], distribution, theme), path)
+                return made.detach().requires_grad_(x.requires_grad)
             return listed.get(x, x) if type(x) is int and str(path[-1]).startswith(IN_LIST) else x
 
         return _rebuilt(self.template, replaced)
@@ -361,7 +371,10 @@ class _Candidate:
 
     def _filled(self, path: Path, x: Any, shape: tuple[int, ...], distribution: str, theme: str) -> Any:
         dtype, seen = self.group.dtype, self.found.ranges[path]
-        if kind := _structured(x):
+        kind = _structured(x)
+        if self.factorises and not kind and len(shape) > 1 and shape[-1] == shape[-2] and shape[-1] > 1:
+            kind = "regular"
+        if kind:
             return _structure_like(kind, shape, dtype, self.rng)
         simple = self.op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
         values = inputs.fill(shape, dtype, distribution, self.rng, theme, mild=not simple)
@@ -442,6 +455,8 @@ def _structure_like(kind: str, shape: tuple[int, ...], dtype: str, rng: np.rando
         made = made @ np.conj(np.swapaxes(made, -1, -2)) / max(n, 1) + np.eye(n)
     elif kind == "symmetric":
         made = (made + np.conj(np.swapaxes(made, -1, -2))) / 2
+    elif kind == "regular":
+        made = made / (2 * n**0.5) + np.eye(n)
     else:
         made = (np.tril if kind == "lower" else np.triu)(made / max(n, 1) ** 0.5)
         made = made + np.eye(n) * (1.5 - np.diagonal(made, axis1=-2, axis2=-1)[..., None])
@@ -488,6 +503,7 @@ def _rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
         return change(path, value)
 
     return SimpleNamespace(
+        output_process_fn_grad=getattr(source, "output_process_fn_grad", None),  # for the checks of gradients
         input=walk(source.input, (0,)),
         args=tuple(walk(x, (i + 1,)) for i, x in enumerate(source.args)),
         kwargs={k: walk(x, (k,)) for k, x in source.kwargs.items()},

@@ -3,14 +3,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks import classes, gradients, torch_tree
+from tasks import classes, differences, gradients, torch_tree
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch_opinfo import PROCESS, Maker, clone, is_random, jittered, process_name, replaced, widen
 from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact
+from tasks.tree import decode
+
+if TYPE_CHECKING:
+    from tasks.prepare import PreparedSample
+
+
+#: Ops whose gradient is not the derivative of what they compute, and why: finite differences have nothing to say.
+NO_DIFFERENCES = {
+    **dict.fromkeys(("half", "bfloat16", "chalf", "float", "cfloat"), "a cast rounds in steps, and its gradient is the identity's"),
+    **dict.fromkeys(
+        ("nn.functional.max_unpool1d", "nn.functional.max_unpool2d", "nn.functional.max_unpool3d"),
+        "which of the elements with one index is written is not defined",
+    ),
+    "as_strided_scatter": "which of the elements at one address is written is not defined",
+}
 
 
 class GradientMaker(Maker):
@@ -21,6 +36,7 @@ class GradientMaker(Maker):
 
     def __init__(self, info: Any, group: Group, draws: int, call: Callable[..., Any]) -> None:
         super().__init__(info, group.dtype, draws)
+        self.settled = None  # a reference of the outputs, not of gradients
         self.group, self.call, self.random = group, call, is_random(info.op)
         self.wrt: tuple[int, ...] = ()
         self.draw = 0
@@ -29,7 +45,7 @@ class GradientMaker(Maker):
         import torch
 
         args, kwargs = (source.input, *source.args), dict(source.kwargs)
-        op_class = OpClass.RANDOM if self.random else gradients.class_of(classes.of(self.name, self.variant, kwargs).op_class)
+        op_class = OpClass.RANDOM if self.random else gradients.class_of(classes.of(self.name, self.variant, {**dict(enumerate(args)), **kwargs}, self.dtype).op_class)
         if process := process_name(source):
             kwargs[PROCESS] = process
         made = Sample(index, op_class=op_class, oracle="metadata" if op_class is OpClass.RANDOM else "float64")
@@ -96,7 +112,6 @@ class GradientMaker(Maker):
 
     def _filled(self, made: Sample, args: Any, kwargs: Any, wide: list[Any], given: list[np.ndarray]) -> Sample:
         """``made`` with its cotangents, expected gradients and second oracle."""
-        import torch
 
         base = len(made.arrays)
         made.arrays += given
@@ -106,7 +121,7 @@ class GradientMaker(Maker):
         self.wrt, self.draw = made.wrt, 0
         exact = self._run((args, kwargs, passed), {}, widen)
         numeric = made.op_class is not OpClass.RANDOM
-        noise = self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact]) if numeric else [None] * len(exact)
+        noise = self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact], range(self.draws)) if numeric else [None] * len(exact)
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         for x, g, delta in zip(sources, exact, noise):
@@ -115,7 +130,8 @@ class GradientMaker(Maker):
                 Leaf(torch_tree.name_of(x.dtype), tuple(g.shape), array, None if delta is None else torch_tree.to_numpy(delta))
             )
         if numeric:
-            oracle, why = self._differences(made, args, kwargs, passed)
+            why = NO_DIFFERENCES.get(self.group.label.partition(":")[2])
+            oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
             made.oracle = f"float64 (no differences: {why})" if why else made.oracle
         return made
@@ -129,3 +145,32 @@ class GradientMaker(Maker):
             self.group.check, self.call, replaced(args, widen), replaced(kwargs, widen), made.wrt, replaced(passed, widen)
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+
+
+def curve(sample: PreparedSample, steps: np.ndarray) -> np.ndarray | None:
+    """Relative errors of central differences along a random direction against the stored gradient, one per step.
+
+    None where there is nothing to relate to: the gradient along the direction is zero or not finite. An error of
+    nothing is shown as 1e-17.
+    """
+    import torch
+
+    form = sample.form("torch")
+    assert form.call is not None
+    leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+    args, kwargs = (replaced(decode(node, leaf), widen) for node in (form.args, form.kwargs))
+    given = [None if i < 0 else widen(torch_tree.from_numpy(form.arrays[i].copy())) for i in form.cotangents]
+    problem = gradients.problem(form.check, form.call, args, kwargs, form.wrt, given)
+    if not any(x.size for x in problem.inputs):
+        return None
+    direction = differences.directions(problem.inputs, 1)[0]
+    exact = differences.project([e.reference for e in sample.expected() if e.reference is not None], direction)
+    if exact == 0 or not np.isfinite(exact):
+        return None
+    line = differences.Along(problem.function, problem.inputs, problem.cotangents, direction)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with np.errstate(all="ignore"):
+            return np.maximum(np.abs(np.array([line.central(float(h)) for h in steps]) - exact) / abs(exact), 1e-17)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import types
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks import classes, torch_tree
+from tasks import classes, definitions, torch_tree
 from tasks.catalogs import torch_generated, torch_reference
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
 from tasks.model import EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype
@@ -44,7 +45,7 @@ class TorchOpInfo(Catalog):
 
     def call(self, group: Group) -> Callable[..., Any]:
         info = _op_db()[group.op_name, group.variant]
-        return info.op if group.check == "forward" else _differentiable(info)
+        return unseeded(info.op) if group.check == "forward" else _differentiable(info)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         import torch
@@ -53,6 +54,10 @@ class TorchOpInfo(Catalog):
         if group.op_name.startswith("jiterator_"):
             yield Sample(-1, failure=Failure("invalid", "reference", "NotImplementedError",
                                              "jiterator ops exist on CUDA only: no float64 reference on the CPU"))  # fmt: skip
+            return
+        if group.variant == "partial_views":
+            # The argument is part of a storage, and the op reads the rest of it: no copy of the argument has that.
+            yield Sample(-1, failure=Failure("invalid", "store", "", "the op reads memory beyond its argument"))
             return
         if group.check != "forward" and not _has_gradient(info, group.dtype):
             yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no gradient for this dtype"))
@@ -131,9 +136,29 @@ def _differentiable(info: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         process = kwargs.pop(PROCESS, None)
         found = info.gradcheck_wrapper(info.op, *args, **kwargs)
-        return found if process is None else functions[process](found)
+        found = found if process is None else functions[process](found)
+        return ordered(found) if ordered else found
 
+    ordered = _ORDERED.get(info.name)
+    call.__wrapped__ = info.op  # type: ignore[attr-defined]
     return call
+
+
+def _by_eigenvalue(found: Any) -> Any:
+    """Eigenvalues, alone or with their vectors, in one order: LAPACK's own depends on the rounding."""
+    import torch
+
+    values = found[0] if isinstance(found, tuple) else found
+    # Conjugate pairs have the same real part: the irrational share of the imaginary one tells them apart.
+    order = (values.real + values.imag / 3**0.5).argsort(dim=-1)
+    sorted_values = values.gather(-1, order)
+    if not isinstance(found, tuple):
+        return sorted_values
+    return sorted_values, torch.take_along_dim(found[1], order.unsqueeze(-2), -1)
+
+
+#: What makes the outputs of an op's gradient test unique where OpInfo's own function does not.
+_ORDERED = {"linalg.eig": _by_eigenvalue, "linalg.eigvals": _by_eigenvalue}
 
 
 def process_name(sample: Any) -> str | None:
@@ -157,6 +182,18 @@ def is_random(op: Callable[..., Any]) -> bool:
     return code is not None and "wrapper_set_seed" in code.co_names
 
 
+def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The op without that wrapper, which makes every call return the same numbers; any other op as it is."""
+    if not is_random(op):
+        return op
+    names = op.__globals__ | {"wrapper_set_seed": lambda drawn, *args, **kwargs: drawn(*args, **kwargs)}
+    return types.FunctionType(op.__code__, names, op.__name__, op.__defaults__, op.__closure__)
+
+
+#: Draws of a random op's reference: enough that a range seldom lacks a value that occurs.
+_RANDOM_DRAWS = 64
+#: Draws of the noise floor of a step, which stands still in most of them: to be found, an edge needs more.
+_STEP_DRAWS = 32
 #: Where torch on the CPU itself is off by more than FAR units, the floor is drawn MORE_DRAWS times: a rare element that
 #: hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
 FAR, MORE_DRAWS = 2.0, 16
@@ -166,7 +203,8 @@ class Maker:
     """Makes Samples of one (op, dtype): arguments, float64 reference, noise floor, expected metadata."""
 
     def __init__(self, info: Any, dtype: str, draws: int) -> None:
-        self.info, self.op, self.dtype, self.draws = info, info.op, dtype, draws
+        self.info, self.op, self.dtype, self.draws = info, unseeded(info.op), dtype, draws
+        self.seeded = is_random(info.op)
         self.name, self.variant = f"torch:{info.name}", info.variant_test_name
         self.settled = torch_reference.settled(info, widen)
 
@@ -174,9 +212,15 @@ class Maker:
         import torch
 
         args, kwargs = (source.input, *source.args), source.kwargs
-        placement = classes.of(self.name, self.variant, kwargs, self.dtype)
-        op_class = OpClass.RANDOM if is_random(self.op) else placement.op_class
+        placement = classes.of(self.name, self.variant, {str(i): x for i, x in enumerate(args)} | kwargs, self.dtype)
+        op_class = placement.op_class
+        random: list[list[np.ndarray]] = []
+        if self.seeded and op_class is not OpClass.UNINITIALISED:
+            random = self._random(args, kwargs)
+            # Drawn or not is a matter of the arguments: dropout with p=0 draws nothing.
+            op_class = OpClass.RANDOM if random else OpClass.COMPOSITE if op_class is OpClass.RANDOM else op_class
         numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
+        wider = clone if placement.own_dtype else widen
         made = Sample(index, op_class=op_class, oracle="metadata" if not numeric else "numpy" if self.settled else "float64")
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
@@ -191,7 +235,7 @@ class Maker:
             try:
                 torch.set_default_dtype(torch.float64)
                 try:
-                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, widen))]
+                    exact = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, wider))]
                 finally:
                     torch.set_default_dtype(torch.float32)
             except Exception as error:
@@ -204,17 +248,60 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            moving = numeric and op_class not in WITHOUT_NOISE
-            noise = self._noise(args, kwargs, exact) if moving else [None] * len(exact)
-            if moving and own is not None and self._far(own, exact, noise):
-                more = self._noise(args, kwargs, exact, range(self.draws, MORE_DRAWS))
+            moving = numeric and op_class not in (*WITHOUT_NOISE, OpClass.CHOICE)
+            draws = _STEP_DRAWS if op_class is OpClass.DISCONTINUOUS else self.draws
+            noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
+            if moving and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
+                more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
                 noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
+            if placement.constants:
+                noise = [_of_constants(y, self.dtype) for y in exact]
         for i, (y, delta) in enumerate(zip(exact, noise)):
             leaf = self._leaf(y, own[i] if own is not None else None, delta)
             made.expected.append(replace(leaf, reference=None) if op_class is OpClass.UNINITIALISED else leaf)
-        if numeric and not made.definition:
+        try:
+            self._define(made, placement.definition, random)
+        except Exception as error:
+            made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
+        if numeric and not made.definition and not made.failure and not placement.own_dtype:
             self._ask_second(args, kwargs, made)
         return made
+
+    def _define(self, made: Sample, definition: str, random: list[list[np.ndarray]]) -> None:
+        """Say by which definition the sample is judged, if by one, and what that is to give."""
+        if made.op_class is OpClass.CHOICE:
+            references = [leaf.reference for leaf in made.expected if leaf.reference is not None]
+            made.definition = definition
+            made.derived = definitions.expected(definition, made.args, made.kwargs, made.arrays, references, self.dtype)
+        elif made.op_class is OpClass.RANDOM and random and all(np.isfinite(y).all() for draw in random for y in draw):
+            name = definition or "moments"
+            found = [definitions.derive(name, made.args, made.kwargs, made.arrays, draw) for draw in random]
+            different = len({b"".join(y.tobytes() for y in draw) for draw in random})
+            if not found[0] or different == 1:
+                return  # so few elements that any could be chance, or one seldom drawn
+            made.definition, made.oracle, made.derived = name, "float64", definitions.moments(found, self.dtype)
+            made.repeats = 2 if different == len(random) else 1
+
+    def _random(self, args: Any, kwargs: Any) -> list[list[np.ndarray]]:
+        """Outputs of many float64 runs with different seeds; none at all if no random number was drawn."""
+        import torch
+
+        found: list[list[np.ndarray]] = []
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                for seed in range(_RANDOM_DRAWS):
+                    torch.manual_seed(seed)
+                    untouched = torch.get_rng_state()
+                    drawn = torch_tree.leaves(self._run(args, kwargs, widen))
+                    found.append([torch_tree.output(torch_tree.dense(x)).copy() for x in drawn])
+                    if seed == 0 and torch.equal(torch.get_rng_state(), untouched):
+                        return []
+        except Exception:
+            return []
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return found
 
     def _ask_second(self, args: Any, kwargs: Any, made: Sample) -> None:
         import torch
@@ -232,7 +319,9 @@ class Maker:
 
     def _exact(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
         """The op in float64: torch's own, or the reference where torch's is known to be wrong."""
-        return (self.settled or self.op)(*replaced(args, change), **replaced(kwargs, change))
+        if self.settled is None:
+            return self._run(args, kwargs, change)
+        return self.settled(*replaced(args, change), **replaced(kwargs, change))
 
     def _leaf(self, exact: Any, own: Any, delta: Any) -> Leaf:
         import torch
@@ -268,28 +357,43 @@ class Maker:
                     return True
         return False
 
-    def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: Iterable[int] | None = None) -> list[Any]:
-        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere."""
+    def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: Iterable[int]) -> list[Any]:
+        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere.
+
+        Integers that an op turns into floats are moved as such, of several tensors the first alone: the others may be
+        indices. A tensor that counts or names a degree (`Placement.fixed`) stays.
+        """
         import torch
 
         eps = EPS.get(self.dtype, EPS["float32"])
+        fixed = classes.of(self.name, self.variant).fixed
+        inexact = [y for y in exact if isinstance(y, torch.Tensor) and (y.is_floating_point() or y.is_complex())]
+        turned = bool(inexact) and not is_inexact(self.dtype)
         floating = [False]
         total: list[Any] = [None] * len(exact)
         torch.set_default_dtype(torch.float64)
         try:
-            for draw in range(self.draws) if draws is None else draws:
+            for draw in draws:
                 count = [0]
 
                 def move(x: Any, draw: int = draw, count: list[int] = count) -> Any:
-                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()):
-                        floating[0] = True
+                    first = turned and not count[0]
+                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex() or first):
                         count[0] += 1
-                        return _moved(x, eps, draw, count[0])
+                        if count[0] in fixed:
+                            return widen(x)
+                        floating[0] = True
+                        if first and not (x.is_floating_point() or x.is_complex()):
+                            x = x.double()
+                        # A float32 weight of a float64 op is only as good as float32.
+                        return _moved(x, max(eps, EPS.get(torch_tree.name_of(x.dtype), eps)), draw, count[0])
                     return widen(x)
 
                 try:
                     moved = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, move))]
                 except Exception:
+                    if turned:
+                        return [None] * len(exact)  # integers that cannot be floats are exact
                     moved = None  # off the op's domain by one ulp: the result may be anything
                 if not floating[0]:
                     return total
@@ -315,6 +419,15 @@ class Maker:
         finally:
             torch.set_default_dtype(torch.float32)
         return [t if t is None or bool(t.any()) else None for t in total]
+
+
+def _of_constants(y: Any, dtype: str) -> Any:
+    """The noise floor of an output whose rounding errors come from numbers inside the op: ε of the largest element."""
+    import torch
+
+    if not isinstance(y, torch.Tensor) or not y.is_floating_point() or not y.numel():
+        return None
+    return torch.full(y.shape, EPS.get(dtype, EPS["float32"]) * y.abs().max().item(), dtype=torch.float64)
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -350,6 +463,8 @@ def clone(x: Any) -> Any:
 
 #: Length of the table of random factors: a prime, so that no shape falls in step with its period.
 _TABLE = 262147
+#: Number of tables; further draws begin elsewhere in them.
+_TABLES = 16
 
 
 @functools.lru_cache(maxsize=64)
@@ -376,8 +491,8 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
         values = wide._values() if x.layout == torch.sparse_coo else wide.values()
         values.mul_(_moved(torch.ones_like(values), eps, draw, place))
         return wide
-    factors, n = _factors(eps, draw), x.numel()
-    start = place * 104729 % (_TABLE // 2)
+    factors, n = _factors(eps, draw % _TABLES), x.numel()
+    start = (place + draw // _TABLES) * 104729 % (_TABLE // 2)
     if n > _TABLE - start:
         # Row by row of the table's length: no table as large as the tensor is ever made.
         block = factors[start:]
@@ -405,5 +520,5 @@ def jittered(x: Any, eps: float, draw: int) -> Any:
     parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     bits = parts.contiguous().view(torch.int64)
     # Fibonacci hashing to 18 bits, less than _TABLE.
-    moved = parts * _factors(eps, draw)[(bits * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    moved = parts * _factors(eps, draw % _TABLES)[(bits * -0x61C8864680B583EB >> 46) & 0x3FFFF]
     return torch.view_as_complex(moved) if x.is_complex() else moved

@@ -13,8 +13,9 @@ from tasks import noise
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.model import DISTRIBUTIONS, EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
 from tasks.tree import TensorSpec, encode
-from tasks.user import load, promises, samples, scripts
+from tasks.user import gradients, load, promises, samples, scripts
 from tasks.user.load import Declared
+from tasks.user_ops import UserOp
 from tasks.verdict import OWN_TOLERANCE
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
@@ -54,7 +55,7 @@ class User(Catalog):
             elif not one.script.is_file():
                 raise CatalogError(f"no such file {one.script}", (*one.key, "reference"))
         return [
-            Entry(f"{self.name}:{name}", "", tuple(one.op.dtypes), distributions=DISTRIBUTIONS)
+            Entry(f"{self.name}:{name}", "", tuple(one.op.dtypes), _checks(one.op), DISTRIBUTIONS)
             for name, one in sorted(found.items())
         ]
 
@@ -66,7 +67,13 @@ class User(Catalog):
         one = self._op(group)
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
-        sizes = samples.sizes(one.op, group.seed, group.samples)
+        fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
+        if group.check == "backward":
+            fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
+        sizes = samples.sizes(one.op, group.seed, group.samples, fits)
+        if not sizes:
+            text = f"its smallest inputs have more than the {gradients.MOST} elements that differences are taken of"
+            return iter([Sample(-1, failure=Failure("vacuous", "sample", "", text))])
         return (Sample(i) if i in skip else _sample(one, dims, group, i, draws) for i, dims in enumerate(sizes))
 
     def call(self, group: Group) -> Callable[..., Any]:
@@ -81,6 +88,10 @@ class User(Catalog):
         return found[group.op_name]
 
 
+def _checks(op: UserOp) -> tuple[str, ...]:
+    return ("forward", "backward") if op.gradient else ("forward",)
+
+
 def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
     op, stage = one.op, "sample"
     oracle = "script" if one.script else "function"
@@ -90,6 +101,12 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
         made.arrays = list(arrays.values())
         made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
         stage = "reference"
+        if group.check == "backward":
+            reference = one.function("reference")
+            outputs = _expected(one, arrays, dims, group, index, 0)
+            seed = samples.seed_of(group, index)
+            gradients.fill(made, op, arrays, outputs, lambda inputs: _evaluate(reference, inputs, op.kwargs), group, seed, draws)
+            return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
         if op.definition:
             made.derived = _derived(made)

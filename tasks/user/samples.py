@@ -2,22 +2,27 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from tasks import inputs
 from tasks.model import Group, is_complex, is_inexact, np_dtype
 from tasks.user_ops import UserOp
 
 
-def sizes(op: UserOp, seed: int, count: int) -> list[dict[str, int]]:
+def sizes(
+    op: UserOp, seed: int, count: int, fits: Callable[[Mapping[str, int]], bool] = lambda dims: True
+) -> list[dict[str, int]]:
     """The sizes of the first ``count`` samples: all smallest, all largest, then every candidate of every dimension soon.
 
-    No combination comes again before all have come; the list is the same whatever the dtype and the count.
+    No combination comes again before all have come; the list is the same whatever the dtype and the count. Only those
+    that ``fits`` accepts are taken; if the smallest is not one of them, there are none.
     """
-    return list(islice(_sizes(op, seed), count))
+    found = _sizes(op, seed)
+    return list(islice(filter(fits, found), count)) if fits(next(_sizes(op, seed))) else []
 
 
 def _sizes(op: UserOp, seed: int) -> Iterator[dict[str, int]]:
@@ -51,6 +56,7 @@ def seed_of(group: Group, index: int) -> tuple[int, ...]:
 def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dict[str, np.ndarray]:
     """The inputs of a sample, in the dtypes that the kernel is given."""
     distribution = op.values if group.distribution == "own" else group.distribution
+    theme = inputs.theme_of(distribution, index)
     g = np.random.default_rng(seed_of(group, index))
     made = {}
     for name, given in op.inputs.items():
@@ -63,7 +69,7 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
             low, high = (dims[end] if isinstance(end, str) else end for end in (spec["low"], spec["high"]))
             made[name] = _uniform(shape, dtype, low, high, g)
         else:
-            made[name] = _fill(shape, dtype, distribution, g)
+            made[name] = inputs.fill(shape, dtype, distribution, g, theme)
     return made
 
 
@@ -77,12 +83,3 @@ def _uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.rand
     if is_inexact(dtype):
         return np.asarray(g.uniform(low, high, shape)).astype(np_dtype(dtype))
     return np.asarray(g.integers(low, high, shape)).astype(np_dtype(dtype))
-
-
-def _fill(shape: tuple[int, ...], dtype: str, distribution: str, g: np.random.Generator) -> np.ndarray:
-    if dtype == "bool":
-        return np.asarray(g.integers(0, 2, shape)).astype(bool)
-    if not is_inexact(dtype):
-        return np.asarray(g.integers(0 if dtype.startswith("u") else -8, 8, shape)).astype(np_dtype(dtype))
-    made = g.standard_normal(shape) + (1j * g.standard_normal(shape) if is_complex(dtype) else 0.0)
-    return np.asarray(made).astype(np_dtype(dtype))

@@ -34,6 +34,10 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         for i, name in enumerate(getattr(op, key)):
             if name not in op.inputs:
                 yield (key, i), f"no input {name!r}{nearest(name, op.inputs)}"
+    if op.gradient and op.framework == "numpy":
+        yield ("gradient",), "a kernel of NumPy arrays has no gradient"
+    if op.gradient and isinstance(op.reference, str) and op.reference.endswith(".py"):
+        yield ("gradient",), "needs a reference function: a script is not differenced"
     for name in op.kwargs:
         if name in op.inputs:
             yield ("kwargs", name), f"{name!r} is an input already"

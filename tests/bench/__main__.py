@@ -1,4 +1,4 @@
-"""python -m tests.bench [overhead|torch|onnx|quick|full|million …]: every figure is a ratio or a rate of one run."""
+"""python -m tests.bench [weak|overhead|torch|onnx|quick|full|million …]: every figure is a ratio or a rate of one run."""
 from __future__ import annotations
 
 import argparse
@@ -161,7 +161,13 @@ def million(folder: Path) -> None:
               flush=True)  # fmt: skip
 
 
-BENCHES = {"overhead": overhead, "torch": torch_matrix, "noise": noise, "onnx": onnx, "million": million, "quick": quick, "full": full}
+def weak(folder: Path) -> None:
+    """Prepared samples that a zero or constant output would pass, among those that count as evidence."""
+    _, _, out = run([sys.executable, "-m", "tests.bench.weak"], environment(folder / "weak-cache"))
+    print(out.strip())
+
+
+BENCHES = {"weak": weak, "overhead": overhead, "torch": torch_matrix, "noise": noise, "onnx": onnx, "million": million, "quick": quick, "full": full}
 
 
 def main() -> None:

@@ -158,3 +158,29 @@ def test_nearest() -> None:
     assert nearest("sofmax", ["softmax", "relu"]) == "; did you mean softmax?"
     assert nearest("xyz", ["softmax", "relu"]) == "; valid: softmax, relu"
     assert nearest("xyz", []) == ""
+
+
+def test_known_failures_in_a_file_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "known").mkdir()
+    (tmp_path / "known" / "mine.yaml").write_text("- {op: abs, status: imprecise, reason: the cause}\n")
+    (tmp_path / "c.yaml").write_text(GOOD + "known_failures: known/mine.yaml\n")
+    assert load(tmp_path / "c.yaml").known_failures[0].reason == "the cause"
+    for text, says in (("- {op: abs}", "reason: Field required"), ("- abs", "mine.yaml"), ("a: b: c", "not a YAML list"),
+                       ("3", "not a YAML list")):  # fmt: skip
+        (tmp_path / "known" / "mine.yaml").write_text(text)
+        with pytest.raises(ConfigError, match="mine.yaml") as caught:
+            load(tmp_path / "c.yaml")
+        assert says in str(caught.value) and "c.yaml:" in str(caught.value)
+    (tmp_path / "known" / "mine.yaml").write_text("- {op: abs, reason: the cause}\n")
+    (tmp_path / "c.yaml").write_text(GOOD + "known_failures: [known/mine.yaml, {op: add, reason: another}, known/mine.yaml]\n")
+    assert [k.op for k in load(tmp_path / "c.yaml").known_failures] == ["abs", "add", "abs"]
+    (tmp_path / "c.yaml").write_text(GOOD + "known_failures: known/none.yaml\n")
+    with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
+        load(tmp_path / "c.yaml")
+
+
+def test_the_known_failures_that_come_with_the_farm(tmp_path: Path) -> None:
+    known = Path(__file__).parents[2] / "configs" / "known"
+    for path in known.glob("*.yaml"):
+        (tmp_path / "c.yaml").write_text(GOOD + f"known_failures: {path}\n")
+        assert load(tmp_path / "c.yaml").known_failures

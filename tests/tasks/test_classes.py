@@ -35,7 +35,7 @@ def test_every_place_has_its_reason_and_every_choice_its_definition() -> None:
     for lines in classes.TABLE.values():
         for placement, names in lines:
             assert placement.why and names
-            assert (placement.op_class is OpClass.CHOICE) == bool(placement.definition)
+            assert placement.op_class is not OpClass.CHOICE or placement.definition
             assert not placement.definition or placement.definition in definitions.DEFINITIONS
 
 

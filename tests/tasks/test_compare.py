@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tasks.compare import BLOCK, CLASSIC, Metrics, compare, compare_oracles, constant_would_pass, worst
-from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, np_dtype
+from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, Status, np_dtype
+from tasks.verdict import judge, load
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 LOW_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn")
@@ -283,6 +284,28 @@ def test_complex() -> None:
     assert measure(y, [complex(0, np.inf), 1 - 1j], "complex64").nonfinite == 1
     # Which part of an overflowed product is NaN and which is Inf is a matter of the formula used.
     assert measure([complex(np.inf, np.nan)], [complex(np.nan, -np.inf)], "complex64").nonfinite == 0
+
+
+@pytest.mark.parametrize("dtype", ("complex64", "complex128"))
+def test_complex_numbers_that_are_moved_are_equal_in_both_parts(dtype: str) -> None:
+    y = np.array([1 + 1e-20j, complex(np.nan, 2), complex(0, np.inf)])
+    right = [leaf(y, dtype)]
+    assert compare([y.astype(dtype)], right, OpClass.EXACT).error_units == 0
+    for place, other in ((0, 1 + 0j), (1, complex(2, np.nan)), (1, complex(np.nan, 3)), (2, complex(np.inf, 0))):
+        a = y.copy()
+        a[place] = other
+        m = compare([a.astype(dtype)], right, OpClass.EXACT)
+        assert m.numel == 3 and judge(m, load("error_units"), "torch:x", "exact", dtype, "float64")[0] is Status.WRONG
+
+
+@pytest.mark.parametrize("shape", ((), (0,), (2, 0, 3)))
+@pytest.mark.parametrize("op_class", list(OpClass))
+def test_scalars_and_empty_outputs_in_every_class(shape: tuple[int, ...], op_class: OpClass) -> None:
+    y = np.full(shape, 2.0)
+    assert compare([y.astype(np.float32)], [leaf(y, "float32")], op_class).kind == ""
+    m = compare([y.astype(np.float32) + 1], [leaf(y, "float32")], op_class)
+    inspected = y.size and op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
+    assert bool(m.error_units) == bool(inspected)
 
 
 def test_the_case_may_bring_a_wider_tolerance() -> None:

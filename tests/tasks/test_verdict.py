@@ -249,6 +249,12 @@ def test_elementary_functions_are_judged_in_ulps_of_the_result() -> None:
     assert of(limit.imprecise * 1.01) == ("wrong", "numbers")
 
 
+def test_another_integer_is_no_matter_of_ulps() -> None:
+    right = np.arange(10, dtype=np.int32)
+    metrics = compare([right + 3], [Leaf("int32", (10,), right)], OpClass.ELEMENTARY)
+    assert judged(metrics, op_class="elementary", dtype="int32", label="torch:add") == ("wrong", "numbers")
+
+
 def test_a_jump_is_excused_by_the_noise_floor_of_its_own_height_alone() -> None:
     y, noise = np.array([4.0, 7.0]), np.array([1.0, 0.0])
 

@@ -1,0 +1,55 @@
+"""The zoo: kernels with one planted fault each, every one beside its correct twin; what `farm.selftest` is run on.
+
+A fault is planted as it is met in real kernels, and wrong only where such a kernel would be; the inputs are chosen so that
+it shows by more than the rounding of the inputs could. What stays below that is no fault to the farm: a layer norm whose
+mean is rounded to float16, or 32 bfloat16 accumulators over 4096 elements, are at most 2.3 error units off.
+"""
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from tasks.user_ops import UserOp
+from tasks.zoo.specimen import FAULTS, MARK, PRECISION, Specimen, Theme
+
+#: One theme each.
+MODULES = (
+    "masking", "reductions", "normalisation", "attention", "activations", "convolution", "indexing", "integers", "memory",
+    "gradients", "steep",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault: its kernel, the class of the fault (of FAULTS), its theme, and the name of its right twin."""
+
+    op: UserOp
+    kind: str
+    theme: str
+    twin: str
+
+
+def themes() -> list[Theme]:
+    """Every theme of the zoo, with its specimens."""
+    return [importlib.import_module(f"{__name__}.{name}").THEME for name in MODULES]
+
+
+def specimens() -> list[Specimen]:
+    """Every op of the zoo."""
+    return [specimen for theme in themes() for specimen in theme.specimens]
+
+
+def faults() -> dict[str, Fault]:
+    """Every planted fault by the name of its op."""
+    return {
+        name: Fault(op, one.faults[name], one.theme, one.right.name)
+        for one in specimens() for name, op in one.wrong.items()
+    }  # fmt: skip
+
+
+def twins() -> dict[str, UserOp]:
+    """Every right kernel by its name."""
+    return {one.right.name: one.right for one in specimens()}
+
+
+__all__ = ["FAULTS", "MARK", "MODULES", "PRECISION", "Fault", "Specimen", "faults", "specimens", "themes", "twins"]

@@ -1,0 +1,70 @@
+"""python -m farm.selftest: what counts as caught, and a slice of the zoo from end to end."""
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from farm import selftest
+from farm.selftest import count
+from tasks import zoo
+
+
+def planted(kind: str) -> dict[str, zoo.Fault]:
+    name, fault = next((n, f) for n, f in zoo.faults().items() if f.kind == kind)
+    return {name: fault}
+
+
+@pytest.mark.parametrize(
+    ("kind", "statuses", "caught", "imprecise"),
+    [
+        ("sign", {"pass", "wrong"}, 1, 0), ("sign", {"crash"}, 1, 0), ("sign", {"timeout", "pass"}, 1, 0),
+        ("sign", {"imprecise"}, 0, 0), ("sign", {"pass"}, 0, 0), ("sign", {"invalid", "unsupported"}, 0, 0), ("sign", set(), 0, 0),
+        ("cancellation", {"imprecise", "pass"}, 0, 1), ("cancellation", {"imprecise", "wrong"}, 1, 0), ("cancellation", {"pass"}, 0, 0),
+    ],
+)  # fmt: skip
+def test_what_counts_as_caught(kind: str, statuses: set[str], caught: int, imprecise: int) -> None:
+    faults = planted(kind)
+    (name, fault), = faults.items()
+    made = count({name: statuses, fault.twin: {"pass"}}, faults)
+    assert (len(made.caught), len(made.imprecise), len(made.escaped)) == (caught, imprecise, 1 - caught - imprecise)
+    assert made.found == caught + imprecise
+    assert not made.alarms
+
+
+@pytest.mark.parametrize("statuses", [{"pass", "wrong"}, {"imprecise"}, {"invalid"}, {"vacuous", "pass"}, set()])
+def test_a_twin_that_does_not_pass_everywhere_is_a_false_alarm(statuses: set[str]) -> None:
+    faults = planted("sign")
+    (name, fault), = faults.items()
+    assert count({name: {"wrong"}, fault.twin: statuses}, faults).alarms == [fault.twin]
+
+
+def test_a_slice_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
+    results = str(tmp_path / "res")
+    # A steep point, a gradient, and what no number shows: in child processes, like any run.
+    globs = ["--ops", "steep_round", "--ops", "square_gradient", "--ops", "relu_copy"]
+    assert selftest.main([*globs, "--results", results]) == selftest.ALL_CAUGHT
+    said = capsys.readouterr().out
+    assert re.search(r"error_units-\d+: 100 % \(5/5\) of the faults caught; 0 % \(0/3\) of the twins blamed", said)
+    assert "escaped" not in said and "false alarm" not in said
+    # Under a policy that lets numbers pass, the same faults escape, and are shown with their command.
+    lenient = {"name": "lenient", "version": 1, "rule": "absolute", "bound": 1e30, "reason": "planted: no number is wrong"}
+    (tmp_path / "lenient.json").write_text(json.dumps(lenient))
+    given = ["--ops", "axpy", "--policy", str(tmp_path / "lenient.json"), "--results", results, "--inline"]
+    assert selftest.main(given) == selftest.MISSED
+    said = capsys.readouterr().out
+    assert "escaped: axpy--no_scale (missing scale, of axpy)" in said
+    assert re.search(r"error_units-\d+: 100 % \(5/5\)", said)
+    assert "python -m farm.reproduce '" in said and f"--results {results}" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [(["--ops", "softmacks"], "did you mean softmax"), (["--policy", "clasic"], "known policies"), (["--results", "/dev/null/x"], "error: ")],
+)
+def test_bad_input(given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert selftest.main(given) == selftest.BAD_INPUT
+    assert says in capsys.readouterr().err

@@ -1,0 +1,410 @@
+"""The user catalog: kernels with a planted fault each get the row that says so, references that fail are invalid."""
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import catalogs, verdict
+from tasks.backends import BackendSpec
+from tasks.catalogs.base import CatalogError
+from tasks.model import Group, OpClass
+from tasks.prepare import key, prepare
+from tasks.runner import Item, Runner
+from tasks.user import load, samples, scripts, sources
+from tasks.user.schema import mistakes
+from tasks.user_ops import UserOp
+
+FIELDS: dict[str, Any] = {"name": "op", "kernel": "k.py:kernel", "reference": "k.py:reference", "inputs": {"x": ["n"]}, "dims": {"n": [3, 40]}}
+HEAD = "import numpy as np\nimport torch\nimport tasks\n"
+
+
+@pytest.fixture
+def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """declare(source of k.py, fields of the kernel …): the definitions of this process."""
+
+    def declare(source: str, *modules: str, deadline_s: float = 60.0, **fields: Any) -> None:
+        (tmp_path / "k.py").write_text(HEAD + source)
+        kernels = [] if modules else [FIELDS | fields]
+        given = {"deadline_s": deadline_s, "sources": [{"at": 0, "root": str(tmp_path), "modules": modules, "kernels": kernels}]}
+        monkeypatch.setenv(load.VARIABLE, json.dumps(given))
+
+    return declare
+
+
+def rows(cache: Path, dtype: str = "float32", count: int = 2, policy: str = "error_units", **group: Any) -> list[dict[str, Any]]:
+    """The rows of the op's first samples on torch-cpu."""
+    _, made = prepare(Group("user:op", "", dtype, count, **group), cache)
+    backend = BackendSpec.parse("torch-cpu").create()
+    runner = Runner(backend, backend.probe(), verdict.load(policy), lambda number, stage, span: None)
+    return list(runner.run([Item(made, list(range(len(made.samples))))], set(), set()))
+
+
+def outcome(cache: Path, **how: Any) -> set[tuple[str, str]]:
+    return {(row["status"], row["kind"]) for row in rows(cache, **how)}
+
+
+RIGHT = "def reference(x): return 2 * x\n"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "says"),
+    [
+        ("def kernel(x): return x * 2", "", ""),
+        ("def kernel(x): return x * 3", "numbers", ""),
+        ("def kernel(x): return (x * 2).double()", "dtype", "float64, expected float32"),
+        ("def kernel(x): return (x * 2)[None]", "shape", "(1, 3), expected (3,)"),
+        ("def kernel(x): pass", "structure", "the kernel returned None"),
+        ("def kernel(x): return 1.5", "structure", "the Python float 1.5"),
+        ("def kernel(x): return [x * 2]", "structure", "a list of 1"),
+        ("def kernel(x): return (x * 2).tolist()", "structure", "a list of"),
+        ("def kernel(x): return (x * 2).numpy()", "structure", "a numpy.ndarray"),
+        ("def kernel(x): return x * 2, None", "structure", "None as output 1"),
+        ("def kernel(x): return x * 2, x * 2", "structure", "2 outputs, expected 1"),
+        ("def kernel(x): return x.mul_(2).clone()", "mutation", "changed its input x (declare mutates: [x]"),
+        ("def kernel(x): y = x * 2; x.zero_(); x += y / 2; x[0] = -0.0 if x[0] == 0 else x[0].nextafter(x[0] * 2); return y", "mutation", "x"),
+        ("calls = []\ndef kernel(x): calls.append(1); return x * 2 + len(calls) * 1e-7", "nondeterministic", "2 runs"),
+    ],
+)
+def test_what_a_kernel_can_do_wrong(declare: Any, cache: Path, kernel: str, kind: str, says: str) -> None:
+    declare(RIGHT + kernel)
+    found = rows(cache)
+    assert {(r["status"], r["kind"]) for r in found} == {("wrong" if kind else "pass", kind)}
+    assert all(says in r["error"] for r in found if r["sample"] == 0)
+
+
+def test_an_output_in_the_memory_of_an_input(declare: Any, cache: Path) -> None:
+    source = "def reference(x): return x[1:]\ndef kernel(x): return x[1:]\n"
+    declare(source)
+    assert outcome(cache) == {("wrong", "aliasing")}
+    declare(source, aliases=True)
+    assert outcome(cache) == {("pass", "")}
+
+
+def test_an_input_that_may_be_written_to_is_fresh_in_every_run(declare: Any, cache: Path) -> None:
+    declare(RIGHT + "def kernel(x): return x.mul_(2).clone()", mutates=["x"], repeats=3)
+    assert outcome(cache) == {("pass", "")}
+
+
+def test_a_kernel_that_raises_is_an_error(declare: Any, cache: Path) -> None:
+    declare(RIGHT + "def kernel(x): raise RuntimeError('no such block')")
+    assert [(r["status"], r["stage"], r["error_type"], r["error"]) for r in rows(cache, count=1)] == [
+        ("error", "run", "RuntimeError", "no such block")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("invariant", "kernel", "says"),
+    [
+        ("non_negative", "-x.abs() - 1", "40 of 40 elements are negative"),
+        ("no_nan", "torch.where(x == x.max(), torch.nan, x)", "1 of 40 elements are NaN"),
+        ("no_inf", "torch.where(x == x.max(), torch.inf, x)", "infinite"),
+        ("shape_preserved", "x[1:].clone()", "shape (39,), that of x is (40,)"),
+        ("sums_to_one", "torch.softmax(x, -1) * 1.001", "1 of 1 sums are not 1, first 1.00"),
+        ({"sums_to_one": 0}, "x[:, None] * 0", "sums are not 1"), ({"sums_to_one": 2}, "x * 2", "no axis 2"),
+        ({"bounded": [-1, 1]}, "x * 0 + 1.5", "outside [-1, 1], first 1.5"), ("sorted", "torch.sort(x, descending=True)[0]", "39 of 39"),
+    ],
+)  # fmt: skip
+def test_invariants(declare: Any, cache: Path, invariant: Any, kernel: str, says: str) -> None:
+    declare(f"def reference(x): return x\ndef kernel(x): return {kernel}", dims={"n": [40]}, invariants=[invariant])
+    (row,) = rows(cache, count=1)
+    name = invariant if isinstance(invariant, str) else next(iter(invariant))
+    assert (row["status"], row["kind"]) == ("wrong", "invariant") and row["error"].startswith(f"{name}: ") and says in row["error"]
+
+
+@pytest.mark.parametrize("dtype", ("float32", "float16", "bfloat16"))
+def test_a_right_softmax_keeps_its_invariants(declare: Any, cache: Path, dtype: str) -> None:
+    declare("def reference(x): e = np.exp(x - x.max()); return e / e.sum()\ndef kernel(x): return torch.softmax(x, -1)", dtypes=[dtype],
+            dims={"n": [3, 2000]}, invariants=["sums_to_one", "non_negative", "no_nan", {"bounded": [0, 1]}, "shape_preserved"])  # fmt: skip
+    assert outcome(cache, dtype=dtype) == {("pass", "")}
+    assert outcome(cache, dtype=dtype, distribution="nan") == {("pass", "")}  # NaN in excuses NaN out
+
+
+# --- references ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [
+        ("return None", "returned None"), ("return 'two'", "a builtins.str, not a NumPy array"),
+        ("return torch.tensor(x)", "torch.Tensor, not a NumPy array"), ("return ()", "no outputs"),
+        ("return np.array(['a'])", "not of numbers"), ("return 1 / 0", "division by zero ("), ("import sys; sys.exit(3)", "3"),
+    ],
+)  # fmt: skip
+def test_a_reference_that_is_none(declare: Any, cache: Path, reference: str, says: str) -> None:
+    declare(f"def reference(x): {reference}\ndef kernel(x): return x")
+    assert [(r["status"], r["stage"]) for r in rows(cache)] == [("invalid", "reference")] * 2
+    assert says in rows(cache)[0]["error"]
+
+
+def test_a_reference_of_another_shape_than_declared(declare: Any, cache: Path) -> None:
+    declare("def reference(x): return x[1:]\ndef kernel(x): return x", outputs=[{"shape": ["n"]}])
+    assert {r["error"].partition(" (/")[0] for r in rows(cache)} >= {"the reference returned shape (2,) for output 0, declared is (3,)"}
+    assert outcome(cache) == {("invalid", "")}
+
+
+def test_a_reference_that_writes_to_its_inputs_spoils_nothing(declare: Any, cache: Path) -> None:
+    declare("def reference(x): x *= 2; return x\ndef kernel(x): return x * 2")
+    assert outcome(cache) == {("pass", "")}
+
+
+SCRIPT = """
+import base64, json, sys
+import numpy as np
+request = json.loads(sys.stdin.read())
+x = request["inputs"]["x"]
+x = np.frombuffer(base64.b64decode(x["data"]), np.dtype(x["dtype"])).reshape(tuple(x["shape"]))
+y = np.ascontiguousarray(x * request["kwargs"].get("scale", 2))
+tensor = {"data": base64.b64encode(y.tobytes()).decode("ascii"), "dtype": str(y.dtype), "shape": list(y.shape)}
+"""
+
+
+@pytest.mark.parametrize("end", ('json.dump({"outputs": {"y": tensor}}, sys.stdout)', "print(json.dumps(tensor)); sys.exit(0)"))
+def test_a_reference_script(declare: Any, cache: Path, tmp_path: Path, end: str) -> None:
+    (tmp_path / "r.py").write_text(SCRIPT + end)
+    declare("def kernel(x, scale): return x * scale", reference="r.py", kwargs={"scale": 3.0}, dtypes=["bfloat16"])
+    found = rows(cache, "bfloat16")
+    assert {(r["status"], r["oracle"]) for r in found} == {("pass", "script")}
+    assert all(r["noise_floor"] > 0 for r in found)
+    declare("def kernel(x, scale): return x * scale * 4", reference="r.py", kwargs={"scale": 3.0}, dtypes=["bfloat16"])
+    assert outcome(cache, dtype="bfloat16") == {("wrong", "numbers")}
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("import time; print('thinking', file=sys.stderr, flush=True); time.sleep(60)", "took longer than 5 s\nthinking"),
+        ("import os, signal; print('last words', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)", "died of signal 11\nlast words"),
+        ("raise ValueError('negative width')", "ValueError: negative width"), ("sys.exit('no input')", "exit code 1\nno input"),
+        ("print('hello')", "stdout is no JSON: 'hello"), ("pass", "stdout is no JSON: ''"), ("print('{\"outputs\": {}}')", "wrote no outputs"),
+        ("tensor['shape'] = [7, 7]; print(json.dumps(tensor))", "are no float64 of shape [7, 7]"),
+        ("tensor['dtype'] = 'flaot'; print(json.dumps(tensor))", "unknown dtype 'flaot'"),
+        ("tensor['dtype'] = 'object'; print(json.dumps(tensor))", "is no number"), ("print('[1, 2]')", "a tensor is"),
+    ],
+)  # fmt: skip
+def test_a_script_that_gives_nothing(declare: Any, cache: Path, tmp_path: Path, script: str, says: str) -> None:
+    (tmp_path / "r.py").write_text(SCRIPT + script)
+    declare("def kernel(x): return x", reference="r.py", deadline_s=5.0)
+    (row,) = rows(cache, count=1)
+    assert (row["status"], row["stage"], row["error_type"]) == ("invalid", "reference", "ReferenceError") and says in row["error"]
+
+
+def test_tensors_of_scripts() -> None:
+    for x in (np.arange(6.0).reshape(2, 3).T, np.float64(3), np.array([], np.int64), np.array([True]), np.array([1j])):
+        assert scripts.decode(scripts.encode(np.asarray(x))).tolist() == np.asarray(x).tolist()
+    data = base64.b64encode(np.ones(2).tobytes()).decode()
+    assert [y.tolist() for y in scripts.decode_outputs(json.dumps({"outputs": {k: {"dtype": "float64", "shape": [2], "data": data} for k in "ba"}}))] == [[1, 1]] * 2
+
+
+# --- samples ------------------------------------------------------------------------------------------------------
+
+
+def test_sizes_are_spread_over_the_candidates() -> None:
+    op = UserOp("op", "", "", {"x": ["a", "b"]}, {"a": [5, 1, 300], "b": [7, 64]})
+    found = samples.sizes(op, 0, 12)
+    assert found[:2] == [{"a": 1, "b": 7}, {"a": 300, "b": 64}]
+    assert len({tuple(d.values()) for d in found[:6]}) == 6 and sorted(map(str, found[:6])) == sorted(map(str, found[6:]))
+    wide = UserOp("op", "", "", {"x": ["a", "b"]}, {"a": list(range(1, 100)), "b": list(range(1, 100))})
+    assert {d["a"] for d in samples.sizes(wide, 0, 110)} == set(range(1, 100))
+    assert samples.sizes(wide, 1, 5)[2:] != samples.sizes(wide, 0, 5)[2:] == samples.sizes(wide, 0, 9)[2:5]
+    assert samples.sizes(op, 0, 3, lambda d: d["a"] < 5 ) == [{"a": 1, "b": 7}, {"a": 1, "b": 64}, {"a": 1, "b": 7}]
+
+
+def test_inputs_are_of_the_schema(declare: Any) -> None:
+    fields = {"x": ["n", 2], "i": {"shape": ["n"], "dtype": "int64", "low": 0, "high": "n"}, "s": {"shape": [], "low": 2.5, "high": 3},
+              "d": {"shape": [5], "data": [1, -2]}}  # fmt: skip
+    op = UserOp("op", "", "", fields, {"n": [40]}, dtypes=["float16"])
+    made = samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1), 0)
+    assert {k: (x.shape, x.dtype.name) for k, x in made.items()} == {
+        "x": ((40, 2), "float16"), "i": ((40,), "int64"), "s": ((), "float16"), "d": ((5,), "float16"),
+    }  # fmt: skip
+    assert made["i"].min() >= 0 and 30 < made["i"].max() < 40 and 2.5 <= made["s"] <= 3 and made["d"].tolist() == [1, -2, 1, -2, 1]
+    again = samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 9), 0)
+    assert all(made[k].tobytes() == again[k].tobytes() for k in made)
+    assert made["x"].tobytes() != samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, seed=1), 0)["x"].tobytes()
+    with_nan = samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, distribution="nan"), 0)
+    assert np.isnan(with_nan["x"]).any() and not np.isnan(with_nan["s"]).any()
+
+
+def test_outputs_have_the_dtype_declared(declare: Any, cache: Path) -> None:
+    source = "def reference(x): return x.max(), x.argmax(), x > 0\ndef kernel(x): return x.max(), x.argmax().int(), x > 0"
+    declare(source, op_class="exact", outputs=["float32", "int32"])
+    assert outcome(cache) == {("pass", "")}
+    declare(source, op_class="exact")
+    assert outcome(cache) == {("wrong", "dtype")}
+
+
+def test_a_kernel_of_numpy_arrays(declare: Any, cache: Path) -> None:
+    declare(RIGHT + "def kernel(x): return x * x.dtype.type(2)", framework="numpy", dtypes=["bfloat16", "float32"])
+    assert outcome(cache) == outcome(cache, dtype="bfloat16") == {("pass", "")}
+    declare(RIGHT + "def kernel(x): x *= 2; return x.copy()", framework="numpy")
+    assert outcome(cache) == {("wrong", "mutation")}
+    declare("def reference(x): return x\ndef kernel(x): return x[:]", framework="numpy")
+    assert outcome(cache) == {("wrong", "aliasing")}
+    declare("def reference(x): return x\ndef kernel(x): return x.tolist()", framework="numpy")
+    assert outcome(cache) == {("wrong", "structure")}
+
+
+def test_an_own_tolerance_widens_and_never_narrows(declare: Any, cache: Path) -> None:
+    coarse = RIGHT + "def kernel(x): return x * 2.001"
+    declare(coarse, tolerances={"float32": {"rtol": 1e-2, "atol": 0}})
+    assert outcome(cache) == {("pass", "")} and rows(cache)[0]["oracle"] == "function, own tolerance"
+    declare(coarse, tolerances={"float16": {"rtol": 1e-2, "atol": 0}})
+    assert outcome(cache) == {("wrong", "numbers")}
+    declare(RIGHT + "def kernel(x): return x * 2", tolerances={"float32": {"rtol": 0, "atol": 0}})
+    assert outcome(cache) == {("pass", "")}
+    declare(coarse, tolerances={"float32": {"rtol": 1e-4, "atol": 0}})
+    assert outcome(cache) == {("wrong", "numbers")} == outcome(cache, policy="classic")
+
+
+def test_gradients(declare: Any, cache: Path) -> None:
+    source = """
+def reference(x, w): return np.tanh(x) * w
+def kernel(x, w):
+    class Op(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(x, w); return torch.tanh(x) * w
+        @staticmethod
+        def backward(ctx, g):
+            x, w = ctx.saved_tensors
+            return g * w * (1 - torch.tanh(x) ** 2), (g * torch.tanh(x))SUM
+    return Op.apply(x, w)
+"""
+    fields = {"inputs": {"x": {"shape": [3, "n"], "low": -2, "high": 2}, "w": ["n"]}, "dims": {"n": [4, 9]}, "gradient": ["x", "w"]}
+    declare(source.replace("SUM", ".sum(0)"), **fields)
+    assert outcome(cache, check="backward") == {("pass", "")}
+    declare(source.replace("SUM", "[0]"), **fields)
+    assert outcome(cache, check="backward") == {("wrong", "numbers")} and outcome(cache) == {("pass", "")}
+    declare(source.replace("SUM", ".sum(0)"), **fields | {"dims": {"n": [1000]}})
+    assert {(r["status"], "elements" in r["error"]) for r in rows(cache, check="backward")} == {("vacuous", True)}
+
+
+def test_uninitialised_and_exact(declare: Any, cache: Path) -> None:
+    declare("def reference(x): return x\ndef kernel(x): return torch.empty_like(x)", op_class=OpClass.UNINITIALISED)
+    assert outcome(cache) == {("pass", "")}
+    declare("def reference(x): return np.round(x)\ndef kernel(x): return torch.floor(x + 0.5)", op_class="exact", inputs={"x": {"shape": [2], "data": [0.5, 2.5]}})
+    assert outcome(cache) == {("wrong", "numbers")}
+
+
+# --- definitions and their sources --------------------------------------------------------------------------------
+
+
+DECORATED = """
+def right(x): return 2 * x
+@tasks.op(reference=right, inputs={"x": ["n"]}, dims={"n": [3]}, name="op", **MORE)
+def double(x): return x * 2
+"""
+
+
+def test_decorated_functions_are_collected(declare: Any, cache: Path) -> None:
+    declare("MORE = {'dtypes': ['float32', 'float16']}\n" + DECORATED, "k.py")
+    (entry,) = catalogs.get("user").entries()
+    assert (entry.op, entry.dtypes, entry.checks) == ("user:op", ("float32", "float16"), ("forward",))
+    assert outcome(cache) == {("pass", "")}
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "says"),
+    [
+        ("MORE = {'dims': {}}\n" + DECORATED.replace('dims={"n": [3]}, ', ""), (0, "modules", 0), "k.py:7: op op: inputs.x.0: unknown dimension 'n'"),
+        ("MORE = {'dtypes': ['flaot32']}\n" + DECORATED, (0, "modules", 0), "op op: dtypes.0: unknown dtype 'flaot32'; did you mean float32"),
+        ("MORE = {'klass': 1}\n" + DECORATED, (0, "modules", 0), "k.py:7: cannot be imported: TypeError"),
+        ("MORE = {}\n" + DECORATED + DECORATED.replace("def double", "def other"), (0, "modules", 0), "the name 'op' is given twice; the other is in"),
+        ("import nowhere", (0, "modules", 0), "k.py:4: cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+        ("def f(:\n", (0, "modules", 0), "k.py:4: cannot be imported: SyntaxError"), ("", (0, "modules", 0), "no function with @tasks.op"),
+        ("MORE = {}\n" + DECORATED.replace("def double(x)", "def double(y)"), (0, "modules", 0), "is called with x: missing a required argument: 'y'"),
+        ("MORE = {}\n" + DECORATED.replace("def right(x)", "def right(z)"), (0, "modules", 0), "reference: right(z) is called with x"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_a_module_are_placed(declare: Any, source: str, key: tuple[Any, ...], says: str) -> None:
+    declare(source, "k.py")
+    with pytest.raises(CatalogError) as caught:
+        catalogs.get("user").entries()
+    assert says in str(caught.value) and caught.value.key == ("catalogs", *key)
+
+
+@pytest.mark.parametrize(
+    ("fields", "inner", "says"),
+    [
+        ({"kernel": "k.py:kernal"}, "kernel", "there is no 'kernal' in it; did you mean kernel?"),
+        ({"kernel": "k.py:VALUE"}, "kernel", "k.py:VALUE is not a function but a int"), ({"reference": "r.py"}, "reference", "no such file"),
+        ({"inputs": {"y": ["n"]}}, "kernel", "kernel(x) is called with y: missing a required argument: 'x'"),
+        ({"kwargs": {"eps": 1}}, "kernel", "is called with x, eps: got an unexpected keyword argument 'eps'"),
+        ({"kernel": "nowhere.at.all:f"}, "kernel", "no module 'nowhere.at.all'"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_a_kernel_are_placed(declare: Any, fields: dict[str, Any], inner: str, says: str) -> None:
+    declare(RIGHT + "VALUE = 3\ndef kernel(x): return x", **fields)
+    with pytest.raises(CatalogError) as caught:
+        catalogs.get("user").entries()
+    assert says in str(caught.value) and caught.value.key == ("catalogs", 0, "kernels", 0, inner)
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "says"),
+    [
+        ({"inputs": {"x": ["m"]}}, "inputs.x.0", "unknown dimension 'm'; valid: n"), ({"dims": {"n": []}}, "dims.n", "has no candidates"),
+        ({"dims": {"n": [3, 0]}}, "dims.n.1", "0 is no size"), ({"dims": {"n": [-2]}}, "dims.n.0", "-2 is no size"), ({"dims": {"n": [True]}}, "dims.n.0", "no size"),
+        ({"inputs": {"x": [0]}}, "inputs.x.0", "0 is no size"), ({"inputs": {}}, "inputs", "at least one input"), ({"inputs": {"x": "n"}}, "inputs.x", "a shape is a list"),
+        ({"inputs": {"x": {"dtype": "int64"}}}, "inputs.x", "has no shape"), ({"inputs": {"x": {"shape": [2], "lo": 1}}}, "inputs.x.lo", "did you mean low?"),
+        ({"inputs": {"x": {"shape": [2], "low": 1}}}, "inputs.x", "low and high go together"), ({"inputs": {"x": {"shape": [2], "low": 2, "high": 2}}}, "inputs.x.low", "not below"),
+        ({"inputs": {"x": {"shape": [2], "low": 0, "high": "m"}}}, "inputs.x.high", "unknown dimension 'm'"), ({"inputs": {"x": {"shape": [2], "data": []}}}, "inputs.x.data", "flat list"),
+        ({"inputs": {"x": {"shape": [2], "dtype": "int46"}}}, "inputs.x.dtype", "did you mean int4"), ({"inputs": {"x y": [2]}}, "inputs.x y", "no name of an argument"),
+        ({"dtypes": []}, "dtypes", "at least one"), ({"dtypes": ["f32"]}, "dtypes.0", "unknown dtype 'f32'"), ({"op_class": "reduktion"}, "class", "did you mean reduction"),
+        ({"definition": "svd"}, "definition", "class: choice"), ({"op_class": "choice"}, "definition", "needs one of"), ({"framework": "jax"}, "framework", "valid: torch, numpy"),
+        ({"values": "regulr"}, "values", "did you mean regular"), ({"invariants": ["no_nans"]}, "invariants.0", "did you mean no_nan"),
+        ({"invariants": [{"bounded": [2, 1]}]}, "invariants.0", "bounded takes [low, high]"), ({"invariants": ["bounded"]}, "invariants.0", "bounded takes"),
+        ({"invariants": [{"no_nan": 1}]}, "invariants.0", "takes no argument"), ({"tolerances": {"float32": 1e-3}}, "tolerances.float32", "needs rtol and atol"),
+        ({"tolerances": {"float32": {"rtol": -1, "atol": 0}}}, "tolerances.float32.rtol", "-1 is no tolerance"), ({"tolerances": {"f": {"rtol": 1, "atol": 0}}}, "tolerances.f", "unknown dtype"),
+        ({"repeats": 0}, "repeats", "at least 1"), ({"mutates": ["y"]}, "mutates.0", "no input 'y'"), ({"gradient": ["y"]}, "gradient.0", "no input 'y'"),
+        ({"gradient": ["x"], "reference": "r.py"}, "gradient", "a script is not differenced"), ({"kwargs": {"x": 1}}, "kwargs.x", "is an input already"),
+        ({"name": "a b"}, "name", "is no name"), ({"outputs": ["float23"]}, "outputs.0", "did you mean float32"), ({"outputs": [{"shape": ["m"]}]}, "outputs.0.shape.0", "unknown dimension"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_a_declaration(fields: dict[str, Any], key: str, says: str) -> None:
+    found = {".".join(map(str, at)): text for at, text in mistakes(UserOp(**FIELDS | fields))}
+    assert says in found[key]
+
+
+def test_a_right_declaration_has_no_mistakes() -> None:
+    assert list(mistakes(UserOp(**FIELDS))) == []
+
+
+def test_what_is_prepared_follows_the_sources(declare: Any, tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("SCALE = 2\n")
+    source = "import helper\ndef reference(x): return x * helper.SCALE\ndef kernel(x): return x * 2"
+    group = Group("user:op", "", "float32", 2)
+    declare(source)
+    first = key(group), catalogs.get("user").list_version()
+    assert (key(group), catalogs.get("user").list_version()) == first
+    (tmp_path / "unrelated.py").write_text("")
+    assert key(group) == first[0]
+    (tmp_path / "helper.py").write_text("SCALE = 3\n")
+    assert key(group) != first[0] and catalogs.get("user").list_version() != first[1]
+    (tmp_path / "helper.py").write_text("SCALE = 2\n")
+    assert key(group) == first[0]
+    declare(source, dims={"n": [4]})
+    assert key(group) != first[0]
+
+
+def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
+    package = tmp_path / "pkg" / "sub"
+    package.mkdir(parents=True)
+    for name in ("pkg/__init__.py", "pkg/sub/__init__.py", "pkg/sub/ops.py", "pkg/near.py", "far.py"):
+        (tmp_path / name).write_text("raise RuntimeError\n")
+    (package / "ops.py").write_text("from ..near import f\nfrom . import nothing\nimport far, os, numpy\n")
+    root = str(tmp_path)
+    assert sources.locate("pkg.sub.ops", root) == package / "ops.py" and sources.locate("pkg.sub", root) == package / "__init__.py"
+    assert sources.locate("tasks.zoo.nowhere", root) is None and sources.locate("json", root) == Path(json.__file__)
+    assert {p.name for p in sources.closure(package / "ops.py", root)} == {"ops.py", "near.py", "far.py"}
+
+
+def test_a_script_cannot_mix_its_prints_with_the_answers(tmp_path: Path) -> None:
+    (tmp_path / "r.py").write_text(SCRIPT + "import os; os.write(1, b'noise\\n')\nprint(json.dumps(tensor))")
+    (outputs,) = scripts.run(tmp_path / "r.py", [({"x": np.ones(3)}, {})], 30.0)
+    assert outputs[0].tolist() == [2, 2, 2]

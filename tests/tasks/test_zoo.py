@@ -1,0 +1,71 @@
+"""The zoo: enough faults over enough ops, of every class, each beside a twin that differs from it in the kernel alone."""
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks import zoo
+from tasks.user.schema import mistakes
+from tasks.zoo.specimen import Theme, torch
+
+#: What the zoo has to have: classes of faults that real kernels have had.
+WANTED = (
+    "padding value", "acc= for acc+=", "missing scale", "missing rescale", "dropped last block", "off by one", "sign", "wrong axis",
+    "epsilon", "biased variance", "cruder formula", "low-precision accumulation", "subnormals flushed", "small beside large",
+    "NaN swallowed", "Inf clamped", "stride ignored", "broadcast", "index on ties", "integer overflow", "rounding", "mutation",
+    "aliasing", "wrong dtype", "uninitialised", "race", "gradient term", "gradient not summed", "index overflow",
+    "reduction identity", "overflow", "double rounding", "wrong shape", "mask", "pairing", "grouping", "border", "order",
+    "wrong structure", "raises",
+)  # fmt: skip
+
+
+def test_there_are_enough_faults_over_enough_ops() -> None:
+    assert len(zoo.faults()) >= 80
+    assert len({fault.twin for fault in zoo.faults().values()}) >= 25
+    assert len([one for one in zoo.specimens() if one.theme == "steep points"]) >= 10
+
+
+def test_every_class_of_fault_is_there_and_explained() -> None:
+    planted = Counter(fault.kind for fault in zoo.faults().values())
+    assert not set(WANTED) - set(planted)
+    assert set(planted) == set(zoo.FAULTS)
+    assert all(zoo.FAULTS.values())
+    assert set(zoo.PRECISION) < set(zoo.FAULTS)
+
+
+def test_a_fault_differs_from_its_twin_in_the_kernel_alone() -> None:
+    twins = zoo.twins()
+    for name, fault in zoo.faults().items():
+        twin = twins[fault.twin]
+        assert name.startswith(twin.name + zoo.MARK)
+        for field in dataclasses.fields(twin):
+            same = getattr(fault.op, field.name) is getattr(twin, field.name) or getattr(fault.op, field.name) == getattr(twin, field.name)
+            assert same == (field.name not in ("name", "kernel")), (name, field.name)
+
+
+def test_names_are_given_once_and_declarations_have_no_mistakes() -> None:
+    ops = [op for theme in zoo.themes() for op in theme.__farm_ops__]
+    assert len({op.name for op in ops}) == len(ops) == len(zoo.faults()) + len(zoo.twins())
+    assert not [(op.name, found) for op in ops for found in mistakes(op)]
+
+
+def test_the_config_has_every_module() -> None:
+    config = yaml.safe_load((Path(__file__).parents[2] / "configs" / "zoo.yaml").read_text())
+    assert config["catalogs"][0]["modules"] == [f"tasks.zoo.{name}" for name in zoo.MODULES]
+
+
+def test_what_is_not_a_class_of_fault_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown class of fault 'typo'"):
+        Theme("x", __name__).add("f", right=abs, wrong={"g": ("typo", abs)}, reference=abs, inputs={"x": []})
+
+
+def test_listing_the_zoo_needs_no_torch() -> None:
+    code = "import sys; from tasks import zoo; zoo.faults(); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+    assert torch.float32.is_floating_point
