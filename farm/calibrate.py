@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -103,7 +104,7 @@ def calibrate(found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[s
         ops = {str(name): float(units) for name, units in worst.items() if name not in bad}
         limit = None
         if len(ops) >= FEWEST_OPS:
-            limit = max(LEAST, power_of_two(MARGIN * max(float(np.quantile(list(ops.values()), quantile, method="higher")), LEAST / MARGIN)))
+            limit = max(LEAST, power_of_two(MARGIN * max(float(np.quantile(list(ops.values()), quantile, method="lower")), LEAST / MARGIN)))
         wrong = {str(name): float(worst[name]) for name in bad}
         findings.append(Finding(str(op_class), str(dtype), ops, wrong, int((~some["label"].isin(bad)).sum()), limit))
     return findings
@@ -120,18 +121,18 @@ def limits(found: pd.DataFrame, findings: Sequence[Finding], reasons: Mapping[st
         beyond = f"; beyond: {', '.join(f'{op} {value:.3g}' for op, value in one.beyond.items())}" if one.beyond else ""
         text = (
             f"{one.cases} cases of {len(one.ops)} ops on {made_with}: {quantile:g} quantile of the ops' maxima "
-            f"{float(np.quantile(list(one.ops.values()), quantile, method='higher')):.3g}, "
+            f"{float(np.quantile(list(one.ops.values()), quantile, method='lower')):.3g}, "
             f"largest within {units:.3g} ({name}){beyond}"
         )
         lines.append(Limit(text, today, units=one.limit, classes=(one.op_class,), dtypes=(one.dtype,)))
-    of_class = {(one.op_class, one.dtype): one.limit for one in findings}
+    of_class: dict[Any, float | None] = {(one.op_class, one.dtype): one.limit for one in findings}
     for glob, reason in reasons.items():
         own = found[[fnmatch.fnmatchcase(label, glob) for label in found["label"]]]
         for (op_class, dtype), some in own.groupby(["op_class", "dtype"], sort=True):
             units = float(some["error_units"].max())
             if units > (of_class.get((op_class, dtype)) or LEAST):
                 text = f"{reason}; {len(some)} cases on {made_with}, the largest {units:.3g}"
-                lines.append(Limit(text, today, units=power_of_two(MARGIN * units), ops=(glob,), dtypes=(dtype,)))
+                lines.append(Limit(text, today, units=power_of_two(MARGIN * units), ops=(glob,), dtypes=(str(dtype),)))
     return lines
 
 

@@ -77,7 +77,7 @@ def _check(args: argparse.Namespace) -> int:
     rows["agreement"] = agreement(rows)
     print(f"{prepared.group.label} {args.dtype}, {prepared.group.check} on {args.backend}")
     for row in rows.sort_values("sample").to_dict("records"):
-        print(_line(row))
+        print(_line({str(k): v for k, v in row.items()}))
     met = [name for name in MEANING if name in set(rows.agreement)]
     for name in met:
         print(f"{name}: {MEANING[name]}")
@@ -158,9 +158,8 @@ def _plot(samples: list[PreparedSample], path: Path) -> None:
     best = differences.EPS64 ** (1 / 3)
     axes.axvline(best, color="grey", linestyle="--", linewidth=1)
     axes.text(best, 0.98, " $\\varepsilon_{64}^{1/3}$", transform=axes.get_xaxis_transform(), va="top", color="grey")
-    axes.set(xscale="log", yscale="log", xlabel="ε, relative to the input", ylabel="relative error of the central difference",
-             title=f"{group.label} {group.dtype}, {group.check}: truncation ε² to the right, roundoff 1/ε to the left")  # fmt: skip
-    axes.title.set_size(10)
+    axes.set(xscale="log", yscale="log", xlabel="ε, relative to the input", ylabel="relative error of the central difference")
+    axes.set_title(f"{group.label} {group.dtype}, {group.check}: truncation ε² to the right, roundoff 1/ε to the left", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     try:

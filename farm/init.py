@@ -15,7 +15,7 @@ CONFIG = """\
 catalogs:
   - name: user
     samples: 8
-    distributions: [own, adversarial]  # own: the values that a kernel asks for
+    distributions: [own, adversarial]  # own: the values that a kernel asks for; adversarial: large offsets, ties, …
     modules: [kernels.py]              # every function with @tasks.op in it
     kernels:
       - name: rms_norm

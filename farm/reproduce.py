@@ -9,7 +9,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tasks.compare import worst
 from tasks.model import (
     EPS,
     SMALLEST_NORMAL,
+    WITHOUT_NOISE,
     Form,
     Group,
     Leaf,
@@ -435,7 +436,7 @@ def print_outcome(case: Case, outcome: Outcome) -> None:
         if now != then:
             _line("version", f"{name} {_changed(then, now)}")
     if outcome.actual is not None and not case.sample.failure:
-        _print_outputs(case, outcome.actual)
+        _print_outputs(case, outcome.actual, str(row.get("compute_precision") or ""))
     if row.get("error"):
         _line("error", "\n".join([f"{row['error_type']}: " * bool(row.get("error_type")) + row["error"]]))
     print()
@@ -449,7 +450,7 @@ def print_outcome(case: Case, outcome: Outcome) -> None:
     print()
 
 
-def _print_outputs(case: Case, actual: list[np.ndarray]) -> None:
+def _print_outputs(case: Case, actual: list[np.ndarray], precision: str) -> None:
     expected = case.sample.expected()
     for i, leaf in enumerate(expected):
         which = f" {i}" if len(expected) > 1 else ""
@@ -467,6 +468,8 @@ def _print_outputs(case: Case, actual: list[np.ndarray]) -> None:
     if case.sample.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE):
         _line("judged", f"{case.sample.op_class}: these elements are not compared one by one")
         return
+    if case.sample.op_class in WITHOUT_NOISE and not precision:
+        expected = [replace(leaf, noise=None) for leaf in expected]
     where = worst(actual, expected)
     if where is None:
         return

@@ -116,11 +116,12 @@ def generate(source: Source) -> str:
 
 
 def _judge(source: Source) -> str:
-    """How the script compares: "numeric", "stepwise", "random" or "metadata"."""
+    """How the script compares: "numeric", "ulps", "stepwise", "random" or "metadata"."""
     if source.op_class is OpClass.RANDOM:
         references = [x.reference for x in source.expected if x.reference is not None]
         return "random" if all(map(_finite, references)) else "metadata"
-    return {OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise"}.get(source.op_class, "numeric")
+    named = {OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise"}
+    return named.get(source.op_class, "ulps" if source.op_class in WITHOUT_NOISE else "numeric")
 
 
 def _finite(array: np.ndarray) -> bool:
@@ -152,9 +153,9 @@ def _expected(leaf: Leaf, source: Source, data: _Data) -> tuple[Any, ...]:
                 cast = y.astype(np_dtype(leaf.dtype)).astype(y.dtype)
             if not np.isfinite(cast).all():
                 rounded = data.add(cast)
-        if leaf.noise is not None and source.op_class not in WITHOUT_NOISE:
-            # In proportion to a coarser declared precision, as `tasks.compare` has it.
-            coarser = EPS[source.precision] / EPS[leaf.dtype] if source.precision and is_inexact(leaf.dtype) else 1.0
+        # In proportion to a coarser declared precision, as `tasks.compare` has it.
+        coarser = EPS[source.precision] / EPS[leaf.dtype] if source.precision and is_inexact(leaf.dtype) else 1.0
+        if leaf.noise is not None and (source.op_class not in WITHOUT_NOISE or coarser > 1):
             noise = data.add(leaf.noise * max(coarser, 1.0))
     rtol, atol = CLASSIC.get(leaf.dtype, (EPS.get(leaf.dtype, 0.0), 0.0))
     return leaf.dtype, tuple(leaf.shape), exact, noise, rounded, max(rtol, leaf.rtol or 0.0), max(atol, leaf.atol or 0.0)
@@ -601,7 +602,9 @@ def measure(a, y, noise, rounded, dtype, rtol, atol):
     misplaced = (misplaced | (~neither & (finite != exact_finite))) & np.isfinite(delta)
     both, size = finite & exact_finite, abs(y)
     diff = np.where(both, abs(a - y), 0.0)
-    ulp = diff / np.ldexp(eps, np.frexp(np.where(both, np.maximum(size, normal), 1.0))[1] - 1)
+    gap = np.ldexp(eps, np.frexp(np.where(both, np.maximum(size, normal), 1.0))[1] - 1)
+    # With a noise floor where the inputs count as given exactly, a coarser declared precision has rounded them.
+    ulp = np.maximum(diff - delta, 0.0) / (gap + delta) if JUDGE == "ulps" else diff / gap
     stepwise = JUDGE == "stepwise"  # the nearest value, or a jump as high as the noise floor
     tolerance = delta if stepwise else size * eps + delta + tiny
     units = diff / tolerance

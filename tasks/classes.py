@@ -147,7 +147,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_SELECTS, "all allclose amax amin aminmax any bucketize clamp clamp_max clamp_min count_nonzero eq equal fmax fmin ge"
                    " gt heaviside index_reduce.amax index_reduce.amin isfinite isin isinf isnan isneginf isposinf isreal le"
                    " logical_and logical_not logical_or logical_xor lt masked.amax masked.amin masked.median max.binary"
-                   " max.reduction_no_dim maximum min.binary min.reduction_no_dim minimum msort nan_to_num ne"
+                   " max.reduction_no_dim maximum min.binary min.reduction_no_dim minimum msort ne"
                    " nn.functional.hardshrink nn.functional.hardtanh nn.functional.relu nn.functional.relu6"
                    " nn.functional.threshold scatter_reduce.amax scatter_reduce.amin searchsorted signbit unique_consecutive"),
         (_FIRST, "argmax argmin masked.argmax masked.argmin max.reduction_with_dim min.reduction_with_dim"),
@@ -157,7 +157,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                 " bitwise_xor conj conj_physical copysign frexp gcd lcm neg positive"
                 " unravel_index"),
         (_EXACT_OF_REALS, "abs angle sgn sign"),
-        (_OF_THE_DTYPE, "hash_tensor nextafter"),
+        (_OF_THE_DTYPE, "hash_tensor nan_to_num nextafter"),
         (_REMAINDER, "fmod"),
         (_TABULATED, "acos acosh asin asinh atan atan2 atanh cos cosh deg2rad div.no_rounding_mode true_divide __rdiv__ erf erfc"
                      " erfinv exp exp2 expm1 float_power hypot log log10 log1p log2 pow __rpow__ rad2deg reciprocal rsqrt sin"

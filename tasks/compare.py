@@ -78,7 +78,8 @@ def compare(
     part by part. RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY
     do not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
     the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
-    precision ("" for none); ε and the spacing are the coarser of the two, and the noise floor grows in proportion.
+    precision ("" for none); ε and the spacing are the coarser of the two, and the noise floor grows in
+    proportion. The inputs are then not given exactly, and ulps of an exact or elementary op count from the noise floor on.
     """
     metrics = Metrics()
     arrays = [np.asarray(a) for a in actual]
@@ -180,11 +181,14 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
     eps, tiny = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0) * EPS.get(dtype, 0.0)
     sums.numel += a.size
     a, y = a.reshape(-1), reference.reshape(-1)
+    coarser = bool(precision and eps and EPS[precision] > eps)
+    rounded = coarser and op_class in WITHOUT_NOISE  # a coarser device rounds the inputs of every op, however given
+    noise = None if leaf.noise is None or (op_class in WITHOUT_NOISE and not rounded) else leaf.noise.reshape(-1)
     if op_class is OpClass.EXACT and is_complex(dtype):
         # What is moved is moved part by part: beside a large part a small one counts in full, and so does its NaN.
         a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), _PART[dtype]
-    noise = None if leaf.noise is None or op_class in WITHOUT_NOISE else leaf.noise.reshape(-1)
-    if precision and eps and EPS[precision] > eps:
+        noise = None if noise is None else np.concatenate([noise, noise])
+    if coarser:
         # To first order the result moves in proportion to what its inputs are rounded by.
         noise = None if noise is None else noise * (EPS[precision] / eps)
         eps = EPS[precision]
@@ -193,14 +197,14 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
         part = slice(at, at + BLOCK)
         near = None if noise is None else noise[part]
         if is_inexact(dtype):
-            _block(a[part], y[part], near, dtype, eps, tiny, rtol, atol, stepwise, sums)
+            _block(a[part], y[part], near, dtype, eps, tiny, rtol, atol, stepwise, rounded, sums)
         else:
             _integers(a[part], y[part], near, rtol, atol, sums)
 
 
 def _block(
     a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str,
-    eps: float, tiny: float, rtol: float, atol: float, stepwise: bool, sums: _Sums,
+    eps: float, tiny: float, rtol: float, atol: float, stepwise: bool, rounded: bool, sums: _Sums,
 ) -> None:  # fmt: skip
     wide_a = a.astype(wide(dtype))
     diff, size = np.abs(wide_a - y), np.abs(y)
@@ -215,7 +219,9 @@ def _block(
         sums.noise = max(sums.noise, float(noise.max()))
     if top == 0:
         return
-    ulps = diff / np.ldexp(eps, np.frexp(np.maximum(size, SMALLEST_NORMAL[dtype]))[1] - 1)
+    spacing = np.ldexp(eps, np.frexp(np.maximum(size, SMALLEST_NORMAL[dtype]))[1] - 1)
+    # Of rounded inputs, what is beyond the noise floor, in spacings of a result that moves as much.
+    ulps = diff / spacing if noise is None or not rounded else np.maximum(diff - noise, 0.0) / (spacing + noise)
     tolerance = size * eps if not stepwise else np.zeros_like(size)
     if noise is not None:
         tolerance += noise

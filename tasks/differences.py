@@ -1,6 +1,7 @@
 """Finite differences in float64: the gradient of any function of arrays, with an estimate of its own error."""
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,8 +53,11 @@ class Along:
     def at(self, t: float) -> Arrays:
         return self.function([np.asarray(x + t * d) for x, d in zip(self.inputs, self.direction)])
 
-    def weight(self, upper: Arrays, lower: Arrays) -> float:
+    def weight(self, upper: Arrays, lower: Arrays, nearer: Arrays) -> float:
         """Σ |cotangent|·|output| over what changes: what roundoff is relative to.
+
+        nearer: the outputs halfway to ``upper``. They tell what changes where the two sides are equal: x² at an x that is
+        lost beside the step.
 
         An output counts as at least the size of what it may have been computed from: the inputs, or 1 (1 + erf(x) for x
         far below 0).
@@ -61,8 +65,8 @@ class Along:
         least = max((float(np.abs(x).max()) for x in self.inputs if x.size), default=0.0)
         least = max(least, 1.0) if math.isfinite(least) else 1.0
         total = least * max((float(np.abs(c).max()) for c in self.cotangents if c.size), default=0.0)
-        for c, u, v in zip(self.cotangents, upper, lower):
-            total += float(np.sum(np.abs(c) * np.maximum(np.maximum(np.abs(u), np.abs(v)), least) * (u != v)))
+        for c, u, v, w in zip(self.cotangents, upper, lower, nearer):
+            total += float(np.sum(np.abs(c) * np.maximum(np.maximum(np.abs(u), np.abs(v)), least) * ((u != v) | (u != w))))
         return total
 
     def between(self, upper: Arrays, lower: Arrays) -> float:
@@ -72,13 +76,14 @@ class Along:
         return self.between(self.at(h), self.at(-h)) / (2 * h)
 
     def slope(self, centre: Arrays, h: float) -> Slope:
-        """Richardson's extrapolation of central differences at h and h/2; their distance is the error estimate.
+        """Richardson's extrapolation of central differences at h and h/2; four times their distance is the error estimate
+        (it is one draw of what the function's own roundoff does).
 
         A kink: one-sided differences disagree by h·φ″ where φ is smooth, so 2·s(h/2) − s(h) is nearly zero there.
         """
         up, down = self.at(h), self.at(-h)
         near_up, near_down = self.at(h / 2), self.at(-h / 2)
-        weight = self.weight(up, down)
+        weight = self.weight(up, down, near_up)
         wide, close = self.between(up, down) / (2 * h), self.between(near_up, near_down) / h
         if not math.isfinite(wide + close + weight):
             return Slope(math.nan, math.inf, "not finite near the input")
@@ -87,16 +92,16 @@ class Along:
         near_sides = (self.between(near_up, centre) - self.between(centre, near_down)) / (h / 2)
         if abs(2 * near_sides - sides) > 10 * roundoff + 1e-5 * (abs(close) + abs(sides)):
             return Slope(close, math.inf, "not differentiable at the input")
-        return Slope((4 * close - wide) / 3, abs(wide - close) + roundoff)
+        return Slope((4 * close - wide) / 3, 4 * abs(wide - close) + roundoff)
 
     def extrapolated(self, h: float) -> Slope:
         """Romberg's extrapolation of central differences at h, h/2 and h/4: the last correction is the error."""
         pairs = [(self.at(h / k), self.at(-h / k)) for k in (1, 2, 4)]
         slopes = [self.between(u, d) / (2 * h / k) for (u, d), k in zip(pairs, (1, 2, 4))]
-        weight = self.weight(*pairs[0])
+        weight = self.weight(*pairs[0], pairs[1][0])
         if not math.isfinite(sum(slopes) + weight):
             return Slope(math.nan, math.inf, "not finite near the input")
-        first = [(4 * b - a) / 3 for a, b in zip(slopes, slopes[1:])]
+        first = [(4 * b - a) / 3 for a, b in itertools.pairwise(slopes)]
         value = (16 * first[1] - first[0]) / 15
         return Slope(value, abs(value - first[1]) + 4 * EPS64 * weight / h)
 

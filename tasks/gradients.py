@@ -228,7 +228,7 @@ def _projected(found: Problem, gradients: Sequence[np.ndarray]) -> tuple[Oracle 
             return Oracle(DIFFERENCES, [np.where(np.isfinite(g), g, 0) for g in gradients]), ""
         said = differences.project(gradients, direction)
         ways.append(direction)
-        rest.append(float(_nearest(np.float64(slope.value), np.float64(said), np.float64(slope.error))) - said)
+        rest.append(float(_nearest(*map(np.asarray, (slope.value, said, slope.error)))) - said)
     if not ways:
         return None, why
     gram = np.array([[differences.project(a, b) for b in ways] for a in ways])

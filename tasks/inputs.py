@@ -38,13 +38,15 @@ def theme_of(distribution: str, index: int) -> str:
 
 
 def fill(
-    shape: tuple[int, ...], dtype: str, distribution: str, rng: np.random.Generator, theme: str = "", mild: bool = False
-) -> np.ndarray:
+    shape: tuple[int, ...], dtype: str, distribution: str, rng: np.random.Generator, theme: str = "", mild: bool = False,
+    most: float = np.inf,
+) -> np.ndarray:  # fmt: skip
     """A C-contiguous array of ``shape`` and ``dtype`` (a name of `tasks.model.DTYPES`) with values of a distribution.
 
     theme: one of THEMES[distribution]; "" means all of a distribution's values together for "boundary", and otherwise
     a theme that ``rng`` draws. mild: sizes so bounded that squares of elements and their sum are
-    representable: for ops that overflow inside in every implementation. Complex values have both parts filled.
+    representable: for ops that overflow inside in every implementation. most: largest size of a finite value, at least 1,
+    and the reciprocal of the smallest that is not 0; with mild alone. Complex values have both parts filled.
     Raises ValueError for an unknown distribution ("own" is not generated) or theme.
     """
     if distribution not in THEMES:
@@ -59,20 +61,20 @@ def fill(
         return rng.integers(0, 2, shape).astype(bool)
     if is_complex(dtype):
         real = "float64" if dtype == "complex128" else "float32" if dtype == "complex64" else "float16"
-        parts = [fill(shape, real, distribution, rng, theme, mild).astype(np.float64) for _ in range(2)]
+        parts = [fill(shape, real, distribution, rng, theme, mild, most).astype(np.float64) for _ in range(2)]
         made = np.empty(shape, np.complex128)
         made.real, made.imag = parts
         return made.astype(target)
     maker = _floating if is_inexact(dtype) else _integers
-    return maker(count, dtype, distribution, theme, rng, mild).astype(target).reshape(shape)
+    return maker(count, dtype, distribution, theme, rng, most if mild else None).astype(target).reshape(shape)
 
 
 def _floating(
-    count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, mild: bool
+    count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, most: float | None
 ) -> np.ndarray:
     """(count,) float64 values that are values of ``dtype``."""
     target = np_dtype(dtype)
-    low, high = _reach(dtype, count if mild else 0)
+    low, high = _reach(dtype, count, most)
 
     def rounded(values: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -99,12 +101,14 @@ def _floating(
     return _planted(values, theme) if distribution == "nan" else values
 
 
-def _reach(dtype: str, summed: int) -> tuple[float, float]:
-    """(smallest, largest) size of an element: the dtype's, or so that x², 1/x² and ``summed`` of them are normal."""
-    if not summed:
+def _reach(dtype: str, count: int, most: float | None) -> tuple[float, float]:
+    """(smallest, largest) size of an element: the dtype's if ``most`` is None; else x², 1/x² and sums of ``count`` of them
+    are normal, and sizes lie in [1/most, most]."""
+    if most is None:
         return SMALLEST_NORMAL[dtype] * EPS[dtype], LARGEST[dtype] / 2
-    few = max(64, 4 * summed)
-    return min(1.0, (few * SMALLEST_NORMAL[dtype]) ** 0.5), max(1.0, (LARGEST[dtype] / few) ** 0.5)
+    few = max(64, 4 * count)
+    low = max(1 / most, (few * SMALLEST_NORMAL[dtype]) ** 0.5)
+    return min(1.0, low), max(1.0, min(most, (LARGEST[dtype] / few) ** 0.5))
 
 
 def _signs(count: int, rng: np.random.Generator) -> np.ndarray:
@@ -163,20 +167,20 @@ def _planted(values: np.ndarray, theme: str) -> np.ndarray:
 
 
 def _integers(
-    count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, mild: bool
+    count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, most: float | None
 ) -> np.ndarray:
     """(count,) integers; NaN and Inf have no counterpart: the values are regular then."""
     low, high = _limits_of(dtype)
     if distribution == "boundary" and theme in ("limits", ""):
-        pool = [0, 1, 2, high // 2, 7] if mild else [low, low + 1, 0, 1, 2, high // 2, high - 1, high]
+        pool = [0, 1, 2, high // 2, 7] if most is not None else [low, low + 1, 0, 1, 2, high // 2, high - 1, high]
         pool += [] if low == 0 else [-1]
         return _cycled(np.array(sorted(set(pool)), dtype=_holder(dtype)), count, rng)
     if theme in ("steps", "magnitudes"):
-        bits = -(-int(high).bit_length() // (2 if mild else 1))
+        bits = -(-int(high).bit_length() // (2 if most is not None else 1))
         powers = [2**k + d for k in range(bits) for d in (-1, 0, 1) if 2**k + d <= high]
         powers += [] if low == 0 else [-p for p in powers]
         return _cycled(np.array(sorted(set(powers)), dtype=_holder(dtype)), count, rng)
-    if theme == "offset" and not mild:
+    if theme == "offset" and most is None:
         return np.array(high, _holder(dtype)) - rng.integers(0, min(13, high), count).astype(_holder(dtype))
     if theme == "ties":
         return rng.choice(np.array([1, 2, 3] if low == 0 else [-2, 1, 3], dtype=_holder(dtype)), count)

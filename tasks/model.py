@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import enum
+import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -203,12 +204,17 @@ class RuntimeInfo:
     device: str
     driver_version: str = ""
     compute_precision: str = ""  # "" = that of the dtype
-    precision_of: tuple[str, ...] = ()  # classes of ops it holds for; () = all
+    precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
     details: dict[str, str] = field(default_factory=dict)
 
-    def precision_for(self, op_class: OpClass) -> str:
-        """The declared compute precision of ops of a class; "" where it is that of the dtype."""
-        return self.compute_precision if not self.precision_of or op_class.value in self.precision_of else ""
+    def __post_init__(self) -> None:
+        if self.compute_precision and self.compute_precision not in EPS:
+            raise ValueError(f"compute precision {self.compute_precision!r} is none of {', '.join(EPS)}")
+
+    def precision_for(self, op_class: OpClass, label: str) -> str:
+        """The declared compute precision of an op (`Group.label`); "" where it is that of the dtype."""
+        named = any(x == op_class.value or (":" in x and fnmatch.fnmatchcase(label, x)) for x in self.precision_of)
+        return self.compute_precision if named or not self.precision_of else ""
 
 
 _EXTENDED = (

@@ -230,7 +230,7 @@ class Runner:
             for i in case.form.paired if case.form else ():
                 actual[i] = _unpaired(actual[i])
         arrays = [[np.asarray(x) for x in actual] for actual in outputs]
-        precision = self.info.precision_for(op_class)
+        precision = self.info.precision_for(op_class, group.label)
         metrics = self._measure(sample, arrays[0], precision)
         self._repeated(sample, arrays, metrics)
         oracle = record["oracle"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from tasks.model import FAILED, JUDGED, NOT_VALID, Status
+from tasks.model import FAILED, JUDGED, NOT_VALID, WITHOUT_NOISE, Status
 
 #: All statuses, in the order of the columns of the tables.
 STATUSES: tuple[str, ...] = tuple(status.value for status in Status)
@@ -88,10 +88,13 @@ def coverage(
 ) -> pd.DataFrame:
     """Coverage and pass rate of each group of lake rows; ``by=()`` gives one line, "all".
 
-    Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped); ``judged`` (pass, imprecise, wrong,
-    error, crash, timeout, oom); ``passed`` (pass, imprecise); ``failed``; ``weak`` (judged rows whose sample a
-    constant output would have passed); ``weak_cells`` (cells whose judged samples are all weak); ``coverage`` =
-    judged/valid and ``pass_rate`` = passed/judged, NaN where the denominator is 0; then one count per status.
+    Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped − the weak passes of cells where more was
+    seen, see `beside`); ``judged`` (pass, imprecise, wrong,
+    error, crash, timeout, oom, without ``weak``); ``passed`` (pass, imprecise, without ``weak``); ``failed``; ``weak``
+    (passes of samples that a constant output would have passed: no evidence, neither judged nor passed; where such a
+    sample fails it is judged as any other); ``weak_cells`` (cells of which nothing but such passes was seen);
+    ``coverage`` = judged/valid and ``pass_rate`` = passed/judged, NaN where the denominator is 0; then one count per
+    status, the weak passes among ``pass``.
 
     With the ``inventory`` of a run and ``by`` made of "vendor" and "backend" only, backends without a row get a line
     of zeros, and ``available`` and ``reason`` are added. Raises ValueError for a column that the lake does not have.
@@ -107,20 +110,28 @@ def coverage(
     return table
 
 
+def beside(rows: pd.DataFrame) -> pd.Series:
+    """Which `distinct` rows are weak passes of a cell that has evidence besides: they neither add to nor lower coverage."""
+    weak = rows["weak"] & (rows["status"] == Status.PASS.value)
+    evidence = (rows["status"].isin(JUDGED_STATUSES) & ~weak).groupby([rows[name] for name in CELL], sort=False).transform("any")
+    return weak & evidence.astype(bool)
+
+
 def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
         groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]
     judged = rows["status"].isin(JUDGED_STATUSES)
+    weak = rows["weak"] & (rows["status"] == Status.PASS.value)
     ones = pd.DataFrame({status: (rows["status"] == status).astype("int64") for status in STATUSES}, index=rows.index)
-    ones["weak"] = (judged & rows["weak"]).astype("int64")
+    ones["weak"], ones["beside"] = weak.astype("int64"), beside(rows).astype("int64")
     counts = ones.groupby(groups, observed=True, sort=True, dropna=False).sum()
     if not keys and rows.empty:
         counts.loc["all"] = 0
-    # A cell is weakly tested when it has judged samples and every one of them is weak.
+    # A cell is weakly tested when it was run and all that came of it are passes of weak samples.
     cell_keys = list(dict.fromkeys([*(keys or ["run_id"]), *CELL]))
-    tested = rows.loc[judged, list(dict.fromkeys([*cell_keys, "weak"]))]
-    all_weak = tested.groupby(cell_keys, observed=True, sort=False, dropna=False)["weak"].all().rename("all_weak")
+    tested = rows.loc[judged, cell_keys].assign(all_weak=weak[judged])
+    all_weak = tested.groupby(cell_keys, observed=True, sort=False, dropna=False)["all_weak"].all()
     if keys:
         weak_cells = all_weak.groupby(level=keys, sort=False, dropna=False).sum().reindex(counts.index, fill_value=0)
     else:
@@ -129,12 +140,12 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _rates(counts: pd.DataFrame) -> pd.DataFrame:
-    """Sums and rates from the counts per status (and ``weak``, ``weak_cells`` where they are known)."""
+    """Sums and rates from the counts per status, ``weak``, ``beside`` and ``weak_cells``."""
     table = counts.copy()
     table["planned"] = table[list(STATUSES)].sum(axis=1)
-    table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1)
-    table["judged"] = table[JUDGED_STATUSES].sum(axis=1)
-    table["passed"] = table["pass"] + table["imprecise"]
+    table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1) - table["beside"]
+    table["judged"] = table[JUDGED_STATUSES].sum(axis=1) - table["weak"]
+    table["passed"] = table["pass"] + table["imprecise"] - table["weak"]
     table["failed"] = table[FAILED_STATUSES].sum(axis=1)
     table["coverage"] = table["judged"] / table["valid"].where(table["valid"] > 0)
     table["pass_rate"] = table["passed"] / table["judged"].where(table["judged"] > 0)
@@ -167,7 +178,7 @@ def _with_inventory(
     ]
     if extra:
         index = pd.DataFrame(extra).set_index(keys).index
-        zeros = pd.DataFrame(0, index=index, columns=[*STATUSES, "weak", "weak_cells"], dtype="int64")
+        zeros = pd.DataFrame(0, index=index, columns=[*STATUSES, "weak", "beside", "weak_cells"], dtype="int64")
         table = pd.concat([table, _rates(zeros)]).sort_index()
     names = table.index.get_level_values("backend")
     return table.assign(
@@ -191,12 +202,12 @@ def _worst(counts: pd.DataFrame) -> pd.Series:
 def cell_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     """Every square of the matrix: index (label, backend), all dtypes and samples of an op on a backend together.
 
-    ``worst`` is the most severe status of the square, ``weakly_tested`` says that all its judged samples are weak;
+    ``worst`` is the most severe status of the square, ``weakly_tested`` says that it has only passes of weak samples;
     the counts and rates are those of ``coverage``. ``cell_matrix(rows)["worst"].unstack()`` is op × backend.
     """
     table = _count(distinct(rows), ["label", "backend"])
     table.insert(0, "worst", _worst(table))
-    table.insert(1, "weakly_tested", (table["judged"] > 0) & (table["weak"] == table["judged"]))
+    table.insert(1, "weakly_tested", (table["judged"] == 0) & (table["weak"] > 0))
     return table
 
 
@@ -225,6 +236,27 @@ def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "r
     place = "" if results == "results" else f" --results {shlex.quote(results)}"
     what = f"{run_id}:{case_id}:{backend}".replace("'", "'\"'\"'")
     return f"python -m farm.reproduce '{what}'{place}"
+
+
+def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
+    """Where two oracles differ: one line per (check, op, variant, dtype), the furthest apart first.
+
+    ``oracles_units``: how far one is from the other; ``units`` and ``second_units``: the result of the row against
+    each, in error units or ulps; ``samples`` and ``backends``: where it was seen; ``reproduce``: the command for the row.
+    """
+    results = str(rows.attrs.get("results", "results"))
+    rows = distinct(rows)
+    rows = rows[(rows["status"] == "invalid") & (rows["kind"] == "oracle")]
+    keys = ["check", "op", "variant", "dtype"]
+    in_ulps = rows["op_class"].isin([c.value for c in WITHOUT_NOISE])
+    rows = rows.assign(units=rows["max_ulp"].where(in_ulps, rows["error_units"]), size=-rows["oracles_units"].fillna(math.inf))
+    seen = rows.groupby(keys, sort=False)
+    rows = rows.assign(samples=seen["case_id"].transform("nunique"), backends=seen["backend"].transform(lambda x: ", ".join(sorted(set(x)))))
+    rows = rows.sort_values(["size", *keys], kind="stable").drop_duplicates(keys)
+    commands = [reproduce_command(*key, results=results) for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)]
+    rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
+    columns = [*keys, "oracle", "second_oracle", "oracles_units", "units", "second_units", "samples", "backends", "error", "reproduce"]
+    return rows[columns].reset_index(drop=True)
 
 
 def findings(

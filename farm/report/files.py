@@ -11,6 +11,7 @@ from farm.report.coverage import (
     FINDING_STATUSES,
     cell_matrix,
     coverage,
+    disagreements,
     distinct,
     findings,
     records,
@@ -20,7 +21,7 @@ from farm.report.coverage import (
 )
 from farm.report.gradients import two_oracles
 from farm.report.page import render
-from farm.report.words import DASH, backend_lines, headline, how_much, percent, plain, status_counts
+from farm.report.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_counts
 
 
 def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: str = "backend") -> dict[str, Path]:
@@ -39,6 +40,7 @@ def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: s
         "vendor_by_dtype": (vendor_by_dtype(rows), True),
         "status": (status_table(rows), True),
         "findings": (_harmless(findings(rows, limit=None)), False),
+        "oracles": (_harmless(disagreements(rows)), False),
     }
     if (rows.check != "forward").any():
         csv["gradients"] = (two_oracles(rows), False)
@@ -111,6 +113,20 @@ def markdown(rows: pd.DataFrame, run: Mapping[str, Any], limit: int = 50) -> str
             for line in records(found.head(limit))
         ],
     )
+    differ = disagreements(rows)
+    if len(differ):
+        text += [f"## Oracles disagree: {len(differ)} ops and dtypes, nobody is blamed", ""]
+        text += _table(
+            ["op", "dtype", "oracles", "apart", "result from the first", "from the second", "backends", "reproduce"],
+            [
+                [
+                    _code(f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]), _code(line["dtype"]),
+                    _code(f"{line['oracle']} and {line['second_oracle']}"), number(line["oracles_units"]), number(line["units"]),
+                    number(line["second_units"]), _code(line["backends"]), _code(line["reproduce"]),
+                ]
+                for line in records(differ.head(limit))
+            ],
+        )  # fmt: skip
     return "\n".join(text)
 
 

@@ -90,16 +90,16 @@
   }
 
   // ---- counting under the filter ---------------------------------------------------------------------------------
-  const counts = new Int32Array(L * B * S), weak = new Int32Array(L * B);
+  const counts = new Int32Array(L * B * S), weak = new Int32Array(L * B), beside = new Int32Array(L * B);
   let columns = [], order = [];
   const worst = new Int8Array(L * B), failures = new Int32Array(L);
   function count() {
-    counts.fill(0); weak.fill(0); worst.fill(S); failures.fill(0);
+    counts.fill(0); weak.fill(0); beside.fill(0); worst.fill(S); failures.fill(0);
     for (let n = 0; n < data.cells.length; n++) {
       if (state.dtype && cells.dtype[n] !== state.dtype || state.check && cells.check[n] !== state.check) continue;
       const square = cells.label[n] * B + cells.backend[n], status = rank[cells.status[n]];
       counts[square * S + status] += cells.rows[n];
-      if (isJudged[status]) weak[square] += cells.weak[n];
+      if (cells.status[n] === "pass") { weak[square] += cells.weak[n]; beside[square] += cells.beside[n]; }
       if (status < worst[square]) worst[square] = status;
     }
     columns = [];
@@ -137,7 +137,9 @@
       if (isPassed[s]) out.passed += many;
       if (isFailed[s]) out.failed += many;
     }
-    out.weakly = out.judged > 0 && out.weak === out.judged;
+    // A pass that a constant output would have had as well is no evidence; beside evidence it is no gap either.
+    out.valid -= beside[square]; out.judged -= out.weak; out.passed -= out.weak;
+    out.weakly = out.judged === 0 && out.weak > 0;
     return out;
   }
   function matches(square) {
@@ -343,7 +345,7 @@
     panel.append(make("p", {}, `pass rate ${rate(sum.passed, sum.judged)}, coverage ${rate(sum.judged, sum.valid)}`
       + `; ${sum.planned} planned${only ? `, ${only} alone` : ""}`),
     make("p", {}, statuses.map((name, s) => counts[square * S + s] ? `${name} ${counts[square * S + s]}` : "").filter(Boolean).join(" · ") || "not planned"));
-    if (sum.weakly) panel.append(make("p", { class: "alarm" }, "Weakly tested: a constant output would have passed every judged sample."));
+    if (sum.weakly) panel.append(make("p", { class: "alarm" }, "Weakly tested: a constant output would have passed every sample that passed."));
     const [from, to] = squares.get(square) || [0, 0];
     const rows = [];
     for (let row = from; row < to; row++)

@@ -21,12 +21,14 @@ from farm.report.coverage import (
     JUDGED_STATUSES,
     NOT_VALID_STATUSES,
     SEVERITY,
+    beside,
+    disagreements,
     distinct,
     findings,
     records,
     vendor_by_dtype,
 )
-from farm.report.words import DASH, backend_lines, headline, how_much, percent
+from farm.report.words import DASH, backend_lines, headline, how_much, number, percent
 
 #: Passing rows embedded per square; the page says how many were left out.
 PASS_ROWS_PER_SQUARE = 8
@@ -63,7 +65,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         loader=jinja2.FileSystemLoader(here), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(percent=percent, signs=SIGNS)
+    environment.globals.update(percent=percent, number=number, signs=SIGNS)
     found = findings(rows, limit=None, statuses=FINDING_STATUSES)
     vendors = vendor_by_dtype(rows)
     return environment.get_template("page.html.j2").render(
@@ -76,7 +78,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         dtypes=sorted(set(rows["dtype"])), vendors=sorted(set(rows["vendor"])),
         by_dtype={key: line for key, line in zip(vendors.index, records(vendors), strict=True)},
         findings=[{**line, "how_much": how_much(line)[:300]} for line in records(found.head(FINDINGS))],
-        finding_count=len(found),
+        finding_count=len(found), disagreements=records(disagreements(rows)),
     )
 
 
@@ -115,8 +117,8 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = (
-        rows.assign(weak=rows["weak"].astype("int64"))
-        .groupby(["label", "backend", "check", "dtype", "status"], sort=True)["weak"].agg(["size", "sum"]).reset_index()
+        rows.assign(size=1, weak=rows["weak"].astype("int64"), beside=beside(rows).astype("int64"))
+        .groupby(["label", "backend", "check", "dtype", "status"], sort=True)[["size", "weak", "beside"]].sum().reset_index()
     )
     kept = embedded(rows)
     order = {name: place for place, name in enumerate(ops["label"])}
@@ -143,7 +145,7 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
                 "backend": column(counts["backend"].map(places).tolist()),
                 **{name: column(counts[name].tolist()) for name in ("check", "dtype", "status")},
                 "rows": column(counts["size"].tolist()),
-                "weak": column(counts["sum"].tolist()),
+                **{name: column(counts[name].tolist()) for name in ("weak", "beside")},
             },
         },
         "rows": {"length": len(kept), "columns": columns},

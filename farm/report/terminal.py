@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from farm.report.coverage import FINDING_STATUSES, SEVERITY, coverage, distinct, findings, records
-from farm.report.words import DASH, backend_lines, headline, how_much, percent, plain
+from farm.report.coverage import FINDING_STATUSES, SEVERITY, coverage, disagreements, distinct, findings, records
+from farm.report.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_count
 
 _STYLE = {
     "crash": "bold red", "timeout": "bold red", "oom": "bold red", "wrong": "red", "error": "magenta",
@@ -52,7 +52,7 @@ def _rates_and_counts(line: Mapping[str, Any]) -> list[Any]:
     counts = Text()
     for status in SEVERITY:
         if line[status]:
-            counts.append(" · " if counts else "").append(f"{status} {int(line[status])}", style=_STYLE.get(status, ""))
+            counts.append(" · " if counts else "").append(status_count(line, status), style=_STYLE.get(status, ""))
     if line["weak_cells"]:
         counts.append(f" (weakly tested cells: {int(line['weak_cells'])})")
     return [
@@ -90,6 +90,23 @@ def findings_table(found: pd.DataFrame, total: int) -> Table:
     return table
 
 
+def disagreements_table(found: pd.DataFrame, limit: int = 10) -> Table:
+    """Where two oracles differ, one line per op and dtype: who, how far apart, and how far the result is from each."""
+    title = f"Oracles disagree: {len(found)} ops and dtypes, nobody is blamed" + (f", {limit} shown" if len(found) > limit else "")
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    for name in ("what", "oracles", "seen on"):
+        table.add_column(name, overflow="fold")
+    for name in ("apart", "result from the first", "from the second"):
+        table.add_column(name, justify="right")
+    for line in records(found.head(limit)):
+        label = f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]
+        table.add_row(
+            _text(f"{label} {line['dtype']}"), _text(f"{line['oracle']} and {line['second_oracle']}"),
+            _text(f"{line['backends']}; {line['samples']} samples"), number(line["oracles_units"]), number(line["units"]), number(line["second_units"]),
+        )  # fmt: skip
+    return table
+
+
 def _width() -> int | None:
     # Files and pipes have no width; 80 columns would break every name.
     return None if sys.stdout.isatty() else max(180, shutil.get_terminal_size((180, 50)).columns)
@@ -122,5 +139,8 @@ def print_coverage(
             console.print(_text(finding["reproduce"]), soft_wrap=True)  # one line each, to be copied
     elif len(rows):
         console.print("No findings: nothing failed, was imprecise or fell back.")
+    differ = disagreements(rows)
+    if len(differ):
+        console.print(disagreements_table(differ, limit))
 
 

@@ -45,8 +45,13 @@ def number(value: Any) -> str:
 
 
 def status_counts(line: Mapping[str, Any]) -> str:
-    """The statuses of a line of a coverage table that occur, most severe first: "wrong 3 · pass 97"."""
-    return " · ".join(f"{status} {int(line[status])}" for status in SEVERITY if line[status]) or DASH
+    """The statuses of a line of a coverage table that occur, most severe first: "wrong 3 · pass 97 (5 weak)"."""
+    return " · ".join(status_count(line, status) for status in SEVERITY if line[status]) or DASH
+
+
+def status_count(line: Mapping[str, Any], status: str) -> str:
+    """How many rows of a line have a status, and how many of its passes are no evidence: "pass 97 (5 weak)"."""
+    return f"{status} {int(line[status])}" + (f" ({int(line['weak'])} weak)" if status == "pass" and line["weak"] else "")
 
 
 def how_much(line: Mapping[str, Any]) -> str:
@@ -74,7 +79,7 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
         f"pass rate {percent(total['passed'], total['judged'])}, "
-        f"weakly tested cells {int(total['weak_cells'])}"
+        f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes, which are no evidence)"
     )
     return lines
 

@@ -6,6 +6,13 @@ from collections.abc import Sequence
 
 from tasks.model import Form, Program, RuntimeInfo
 
+#: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
+#: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
+TF32_OPS = (
+    "contraction", "linear algebra", "*:*attention*", "*:*lstm*", "*:*LSTM*", "*:*gru*", "*:*GRU*", "*:*rnn*", "*:RNN*",
+    "*:cdist*", "*:cov", "*:corrcoef",
+)  # fmt: skip
+
 
 class Backend:
     """Base of all backends. A subclass imports its runtime inside its methods only.

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import Backend
+from tasks.backends.base import TF32_OPS, Backend
 from tasks.backends.onnx_form import (
     ELEMENT_TYPE,
     NATIVE,
@@ -26,7 +26,7 @@ from tasks.backends.onnx_form import (
     input_values,
     pack,
 )
-from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,9 @@ class OnnxRuntime(Backend):
         if not isinstance(config, dict):
             raise ValueError(f"backend {name}: session_config is a mapping, not {type(config).__name__}")
         self._session_config = config
+        precision = options.get("compute_precision", "")
+        if precision and precision not in EPS:
+            raise ValueError(f"backend {name}: compute_precision is one of {', '.join(EPS)}, not {precision!r}")
         level = options.get("graph_optimization", "")
         if level not in ("", *_LEVELS):
             raise ValueError(f"backend {name}: graph_optimization is one of {', '.join(_LEVELS)}, not {level!r}")
@@ -189,10 +192,12 @@ class OnnxRuntime(Backend):
         if self._devices:
             hardware = self._devices[0].device
             device = f"{self.device} ({hardware.vendor} {hardware.type.name})"
+        precision = self._compute_precision()
         return RuntimeInfo(
             runtime_version=ort.__version__,
             device=device,
-            compute_precision=self._compute_precision(),
+            compute_precision=precision,
+            precision_of=TF32_OPS if precision == "tfloat32" else (),
             details={"provider": self._provider} | self._options,
         )
 

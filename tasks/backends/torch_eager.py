@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tasks import gradients, torch_tree
-from tasks.backends.base import Backend
+from tasks.backends.base import TF32_OPS, Backend
 from tasks.model import CHECKS, Form, Program, RuntimeInfo, Unavailable
 from tasks.tree import TensorSpec, decode, encode_tensor
 
@@ -19,7 +19,7 @@ DEVICES = {
 
 class TorchEager(Backend):
     forms = ("torch",)
-    checks = CHECKS
+    checks: tuple[str, ...] = CHECKS
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -45,7 +45,7 @@ class TorchEager(Backend):
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.tf32
             precision = "tfloat32" if self.tf32 else ""
             driver = str(torch.version.hip or torch.version.cuda or "")
-        return RuntimeInfo(f"torch {torch.__version__}", device, driver, precision)
+        return RuntimeInfo(f"torch {torch.__version__}", device, driver, precision, TF32_OPS if precision else ())
 
     def _accelerator(self) -> str:
         """Name of the device. Raises Unavailable with torch's own reason."""

@@ -7,6 +7,7 @@ is tried with fewer of its sizes changed, then with another template.
 """
 from __future__ import annotations
 
+import fnmatch
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator
@@ -26,8 +27,12 @@ PLANS = ("blocks", "transposed", "broadcast", "long", "offset", "expanded", "deg
 #: Sizes around powers of two and the blocks that kernels work in.
 BLOCKS = (127, 128, 129, 255, 256, 257, 1025)
 ODD = (2, 3, 7, 31, 32, 33)
+#: Orders of the matrices that are factored.
+ORDERS = (2, 3, 7, 15, 16, 17)
 #: Lengths of a long reduction; the last one for every third such sample.
 LONG = (10007, 65537, 1000003)
+#: Distributions at whose values libraries differ by convention (the sign of NaN, the angle of −0): no second oracle.
+UNCONVENTIONAL = ("boundary", "nan")
 #: Most elements of all tensors of a sample, of its outputs, and of a sample with a long reduction.
 ELEMENTS = 1 << 14
 OUTPUTS = 1 << 17
@@ -40,12 +45,32 @@ MOST = 84
 #: Gap between the elements of a strided tensor, and elements before an offset one; both hold what must not be read.
 GAP = 2
 LEAD = 5
+#: Largest size of a value of whatever may multiply it more than once, or take a step for every unit of it (polygamma).
+MODERATE = 1024.0
 #: A range is believed from this many values on.
 BELIEVED = 8
+#: An argument with so many values at most, all of them whole, is given these alone.
+FEW = 3
 
 #: How much of a template is changed, in the order in which it is tried: what the plan bends beside the sizes; the sizes
 #: of a lone tensor one by one; all sizes, equal ones alike; one size; one that also stands in lists of integers; none.
 LEVELS = ("bent", "lone", "all", "one", "lists", "none")
+
+#: Ops that are given no generated samples (globs over name and variant). jiterator: CUDA only; _segment_reduce: leaves
+#: what its offsets do not cover uninitialised; pinv: an error of its singular vectors, of a size for the whole matrix.
+OWN_ALONE = "jiterator_* _segment_reduce* linalg.pinv* pinverse"
+#: Ops whose error at unusual values is that of a step inside which the noise floor, moving inputs alone, does not see:
+#: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix, long products
+#: (which overflow or not with the order of their factors), transforms (whose error at every output is that of the whole).
+REGULAR_ALONE = """
+prod cumprod masked.prod masked.cumprod *.prod fft.* stft istft nn.functional.hinge_embedding_loss
+grid_sampler_* nn.functional.grid_sample trapz trapezoid cumulative_trapezoid special.*_polynomial_* linalg.matrix_power*
+"""
+#: Ops with an argument that has to be sorted.
+SORTED = ("searchsorted", "bucketize")
+#: Ops besides torch's binary ones whose tensors broadcast against each other. Others are never asked to: some of them
+#: read beyond a tensor that is too small.
+BROADCASTING = ("where", "lerp", "addcmul", "addcdiv", "clamp", "masked_fill", "nn.functional.mse_loss")
 
 Path = tuple[Any, ...]
 Sizes = dict[int, int]
@@ -57,11 +82,20 @@ IN_LIST = "in list "
 def distributions(op: str, variant: str, random: bool) -> tuple[str, ...]:
     """The distributions that can be generated for an op: for random and uninitialised ones, its own alone.
 
-    Factorisations and solvers get well-conditioned values alone: what they do beyond that, no two libraries share.
+    Factorisations and solvers get well-conditioned values alone: what they do beyond that, no two libraries share. So
+    do the ops of REGULAR_ALONE.
     """
-    if random or classes.of(op, variant).op_class is OpClass.UNINITIALISED or op.startswith("torch:jiterator_"):
+    name = op.partition(":")[2]
+    if random or classes.of(op, variant).op_class is OpClass.UNINITIALISED or _matches(OWN_ALONE, name, variant):
         return ("own",)
-    return ("own", "regular") if _factorises(op, variant) else ("own", *inputs.THEMES)
+    if _factorises(op, variant) or _matches(REGULAR_ALONE, name, variant):
+        return ("own", "regular")
+    return ("own", *inputs.THEMES)
+
+
+def _matches(patterns: str, name: str, variant: str) -> bool:
+    called = f"{name}.{variant}" if variant else name
+    return any(fnmatch.fnmatchcase(called, p) for p in patterns.split())
 
 
 #: Beginnings of the names of factorisations, among the ops that are defined up to a choice.
@@ -76,23 +110,23 @@ def _factorises(op: str, variant: str) -> bool:
 
 
 def samples(
-    group: Group, own: list[Any], make: Callable[[int, Any], Sample], call: Callable[..., Any],
+    group: Group, own: list[Any], make: Callable[[int, Any], Sample], info: Any,
     skip: Collection[int] = (), first: int = 0,
 ) -> Iterator[Sample]:  # fmt: skip
     """Up to CANDIDATES × group.samples generated samples, made by ``make`` from an index and a source (input, args, kwargs).
 
-    own: the op's own samples; call: the op, asked for the sizes of its outputs; skip: places, counted from ``first``,
+    own: the op's own samples; info: its OpInfo; skip: places, counted from ``first``,
     whose sample is yielded bare. A single vacuous sample says why where nothing is accepted.
     """
     if group.check != "forward" and group.distribution != "regular":
         yield Sample(-1, failure=Failure("vacuous", "sample", "", "gradients are checked on own and regular values"))
         return
-    found = _Templates(group, own)
+    found = _Templates(group, own, info)
     for index in range(min(CANDIDATES * group.samples, MOST)):
         if index + first in skip:
             yield Sample(index)
             continue
-        made, refused = _accepted(group, index, found, make, call)
+        made, refused = _accepted(group, index, found, make)
         if made is None:
             failure = Failure("vacuous", "sample", "", f"no generated sample is accepted: {refused}")
             yield Sample(index, failure=failure)
@@ -101,7 +135,7 @@ def samples(
 
 
 def _accepted(
-    group: Group, index: int, found: _Templates, make: Callable[[int, Any], Sample], call: Callable[..., Any]
+    group: Group, index: int, found: _Templates, make: Callable[[int, Any], Sample]
 ) -> tuple[Sample | None, str]:
     """The first candidate that the op accepts, or None and why the last one was refused."""
     if not found.list:
@@ -121,11 +155,13 @@ def _accepted(
             except (ValueError, RuntimeError, TypeError) as error:
                 reason = str(error)
                 continue
-            if too_large := _too_large(call, source):
+            if too_large := _too_large(found.call, source):
                 reason = too_large
                 continue
             sample = make(index, source)
             if sample.failure is None:
+                if group.distribution in UNCONVENTIONAL:
+                    sample.others = []
                 return sample, ""
             reason = sample.failure.error
     return None, " ".join(reason.split())[:300]
@@ -154,8 +190,11 @@ def _too_large(call: Callable[..., Any], source: Any) -> str:
 class _Templates:
     """The own samples that can be varied, one of each structure, and the range of every argument's values."""
 
-    def __init__(self, group: Group, own: list[Any]) -> None:
+    def __init__(self, group: Group, own: list[Any], info: Any) -> None:
         import torch
+
+        self.call = info.op
+        self.broadcasts = type(info).__name__ == "BinaryUfuncInfo" or info.name in BROADCASTING
 
         dtype = getattr(torch, group.dtype)
         self.reason = "the op has no tensor of the dtype under test among its arguments"
@@ -171,6 +210,8 @@ class _Templates:
             values = {p: x for p, x in tensors.items() if x.dtype == dtype}
             for path, x in values.items():
                 self.ranges.setdefault(path, Range()).see(x)
+            if "sorter" in source.kwargs:
+                continue  # the order that it gives is that of the template's own values
             if not values or any(x.numel() > ELEMENTS for x in tensors.values()):
                 continue
             kept = structures if any(x.numel() > 1 for x in values.values()) else scalars
@@ -188,6 +229,7 @@ class Range:
 
     def __init__(self) -> None:
         self.low, self.high, self.count, self.zeros = np.inf, -np.inf, 0, False
+        self.distinct: set[float] = set()
 
     def see(self, tensor: Any) -> None:
         values = torch_tree.to_numpy(tensor.detach().contiguous())
@@ -199,6 +241,14 @@ class Range:
             self.low, self.high = min(self.low, values.min()), max(self.high, values.max())
             self.zeros |= bool((values == 0).any())
             self.count += values.size
+            if len(self.distinct) <= FEW:
+                self.distinct.update(np.unique(values)[: FEW + 1].tolist())
+
+    @property
+    def choices(self) -> list[float]:
+        """The values of an argument that takes a few whole ones alone, such as the target ±1 of a loss."""
+        few = len(self.distinct) <= FEW and self.count >= BELIEVED and all(v == int(v) for v in self.distinct)
+        return sorted(self.distinct) if few else []
 
     def fold(self, values: np.ndarray, dtype: str) -> np.ndarray:
         """``values`` (of ``dtype``) in the range: [−1, 1], [0, 1], one sign, no zero; unchanged where there is none."""
@@ -218,16 +268,12 @@ class Range:
                 wide = np.where(np.isinf(wide), np.sign(wide), wide / (1 + np.abs(wide)))
                 wide = np.abs(wide) if self.low >= 0 else wide
             elif self.low >= 0:
-                wide = np.abs(wide) + np.floor(min(self.low, 1.0))
+                wide = np.abs(wide) + self.low
             elif self.high <= 0:
                 wide = -np.abs(wide)
             else:
                 return values
             return wide.astype(values.dtype)
-
-    @property
-    def narrow(self) -> bool:
-        return self.count >= BELIEVED and (self.low >= 0 or self.high <= 0 or (-1 <= self.low and self.high <= 1))
 
 
 @dataclass
@@ -274,7 +320,7 @@ class _Candidate:
             return {}
         [(path, x)] = self.tensors.items()
         places = [k for k, n in enumerate(x.shape) if n > 1]
-        if not places or _structured(x):
+        if not places or _structured(x) or self.factorises:
             return {}
         chosen = places[-1] if self.rng.random() < 0.5 else places[int(self.rng.integers(len(places)))]
         shape = [int(self.rng.choice(ODD)) if n > 1 else n for n in x.shape]
@@ -288,7 +334,7 @@ class _Candidate:
     def _bound(self) -> tuple[int, list[int]]:
         """(most elements, sizes in the order in which they are tried)."""
         if self.factorises:
-            return ELEMENTS, [int(n) for n in self.rng.permutation(ODD)]  # the error grows with the order, the noise floor does not
+            return ELEMENTS, [int(n) for n in self.rng.permutation(ORDERS)]  # the error grows with the order, the noise floor does not
         rest = sorted(BLOCKS, reverse=True) + sorted(ODD, reverse=True)
         if self.plan == "long" and self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.COMPOSITE):
             turn = self.index // len(PLANS)
@@ -305,7 +351,7 @@ class _Candidate:
         chosen = old[0] if every or self.rng.random() < 0.5 else old[int(self.rng.integers(len(old)))]
         if self.plan == "degenerate":
             return {chosen: 0} if self._empty and level != "none" else {}
-        made = {n: int(self.rng.choice(ODD)) for n in old if n != chosen} if every else {}
+        made = {n: int(self.rng.choice(ORDERS if self.factorises else ODD)) for n in old if n != chosen} if every else {}
         bound, wanted = self._bound()
         for size in wanted:
             if self._elements(made | {chosen: size}) <= bound:
@@ -324,7 +370,7 @@ class _Candidate:
         shapes = dict(shapes)
         if self.plan == "degenerate" and not self._empty:
             return shapes | {path: () for path in self.values}
-        if self.plan != "broadcast":
+        if self.plan != "broadcast" or not self.found.broadcasts:
             return shapes
         for first, second in zip(self.values, self.values[1:]):
             shape = shapes[first]
@@ -377,10 +423,19 @@ class _Candidate:
         if kind:
             return _structure_like(kind, shape, dtype, self.rng)
         simple = self.op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
-        values = inputs.fill(shape, dtype, distribution, self.rng, theme, mild=not simple)
+        if seen.choices and is_inexact(dtype) and not is_complex(dtype):
+            return torch_tree.from_numpy(np.asarray(self.rng.choice(seen.choices, shape)).astype(np_dtype(dtype)))
+        values = inputs.fill(shape, dtype, distribution, self.rng, theme, mild=not simple, most=self._most())
         if not simple or distribution == "regular" or not is_inexact(dtype):
             values = seen.fold(values, dtype)
+        if self.group.op_name in SORTED and shape and _is_sorted(x):
+            values = np.sort(values, axis=-1)
         return torch_tree.from_numpy(np.ascontiguousarray(values).reshape(shape))
+
+    def _most(self) -> float:
+        """Largest size of a value (`most` of `inputs.fill`): nothing inside the op is to overflow or to take for ever."""
+        summed = self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION) and "norm" not in self.group.op_name.split(".")[-1]
+        return np.inf if summed and self.group.check == "forward" else MODERATE
 
     def _laid_out(self, x: Any, path: Path) -> Any:
         layouts = {"transposed": "transposed", "offset": "offset", "expanded": "expanded", "long": "strided"}
@@ -425,6 +480,10 @@ def _poisoned(shape: tuple[int, ...], dtype: Any) -> Any:
     if dtype.is_floating_point or dtype.is_complex:
         return torch.full(shape, float("nan"), dtype=dtype)
     return torch.full(shape, 1 if dtype == torch.bool else 77, dtype=dtype)
+
+
+def _is_sorted(x: Any) -> bool:
+    return x.dim() > 0 and x.shape[-1] > 1 and bool((x.diff() >= 0).all())
 
 
 def _structured(x: Any) -> str:
@@ -503,7 +562,6 @@ def _rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
         return change(path, value)
 
     return SimpleNamespace(
-        output_process_fn_grad=getattr(source, "output_process_fn_grad", None),  # for the checks of gradients
         input=walk(source.input, (0,)),
         args=tuple(walk(x, (i + 1,)) for i, x in enumerate(source.args)),
         kwargs={k: walk(x, (k,)) for k, x in source.kwargs.items()},

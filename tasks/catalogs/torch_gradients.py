@@ -1,8 +1,9 @@
 """Samples of the torch catalog for the backward checks: cotangents, float64 gradients, their noise floor, differences."""
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,12 +41,16 @@ class GradientMaker(Maker):
         self.group, self.call, self.random = group, call, is_random(info.op)
         self.wrt: tuple[int, ...] = ()
         self.draw = 0
+        #: Whether the gradient looks for equal elements, as a maximum's does: what is equal has then to stay so.
+        self.compares = False
 
     def make(self, index: int, source: Any) -> Sample:
         import torch
 
         args, kwargs = (source.input, *source.args), dict(source.kwargs)
-        op_class = OpClass.RANDOM if self.random else gradients.class_of(classes.of(self.name, self.variant, {**dict(enumerate(args)), **kwargs}, self.dtype).op_class)
+        named: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        op_class = gradients.class_of(classes.of(self.name, self.variant, named, self.dtype).op_class)
+        op_class = OpClass.RANDOM if self.random else op_class
         if process := process_name(source):
             kwargs[PROCESS] = process
         made = Sample(index, op_class=op_class, oracle="metadata" if op_class is OpClass.RANDOM else "float64")
@@ -85,8 +90,10 @@ class GradientMaker(Maker):
         saved = None
         if change is not widen:
             self.draw += 1
-            saved = functools.partial(jittered, eps=EPS.get(self.dtype, EPS["float32"]), draw=self.draw)
-        return gradients.backward(self.group.check, self.call, *replaced(args[:2], change), self.wrt, replaced(args[2], change), saved)
+            places = itertools.repeat(0) if self.compares else itertools.count()
+            saved = lambda x: jittered(x, EPS.get(self.dtype, EPS["float32"]), self.draw, next(places))  # noqa: E731
+        own, named, given = replaced(args, change)
+        return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, saved)
 
     def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
         return gradients.outputs_of(self.group.check, self.call, replaced(args, change), replaced(kwargs, change), wrt)
@@ -112,14 +119,15 @@ class GradientMaker(Maker):
 
     def _filled(self, made: Sample, args: Any, kwargs: Any, wide: list[Any], given: list[np.ndarray]) -> Sample:
         """``made`` with its cotangents, expected gradients and second oracle."""
-
         base = len(made.arrays)
         made.arrays += given
         numbers = iter(range(base, len(made.arrays)))
         made.cotangents = tuple(-1 if y is None else next(numbers) for y in wide)
         passed = [None if i < 0 else torch_tree.from_numpy(made.arrays[i]) for i in made.cotangents]
         self.wrt, self.draw = made.wrt, 0
-        exact = self._run((args, kwargs, passed), {}, widen)
+        with _equalities() as met:
+            exact = self._run((args, kwargs, passed), {}, widen)
+        self.compares = bool(met)
         numeric = made.op_class is not OpClass.RANDOM
         noise = self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact], range(self.draws)) if numeric else [None] * len(exact)
         places = gradients.tensors(args, kwargs)
@@ -145,6 +153,24 @@ class GradientMaker(Maker):
             self.group.check, self.call, replaced(args, widen), replaced(kwargs, widen), made.wrt, replaced(passed, widen)
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+
+
+@contextlib.contextmanager
+def _equalities() -> Iterator[list[str]]:
+    """The comparisons for equality that torch makes inside, forward and backward, by name."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    met: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.overloadpacket.__name__
+            if name in ("eq", "ne"):
+                met.append(name)
+            return func(*args, **kwargs or {})
+
+    with Watch():
+        yield met
 
 
 def curve(sample: PreparedSample, steps: np.ndarray) -> np.ndarray | None:

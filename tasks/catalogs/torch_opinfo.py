@@ -80,7 +80,7 @@ class TorchOpInfo(Catalog):
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
             if group.distribution != "own" and made:
-                yield from torch_generated.samples(group, made, maker.make, info.op, skip, first=int(bool(broken)))
+                yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))
                 return
             # A list that broke off takes one place of those asked for, so that it is never left out.
             for place, index in enumerate(candidates(len(made), group.samples - bool(broken))):
@@ -248,10 +248,11 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            moving = numeric and op_class not in (*WITHOUT_NOISE, OpClass.CHOICE)
-            draws = _STEP_DRAWS if op_class is OpClass.DISCONTINUOUS else self.draws
+            # Of elementary ops as well, with few draws: a device that declares a coarser precision rounds their inputs.
+            moving = numeric and op_class not in (OpClass.EXACT, OpClass.CHOICE)
+            draws = {OpClass.DISCONTINUOUS: _STEP_DRAWS, OpClass.ELEMENTARY: 2}.get(op_class, self.draws)
             noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
-            if moving and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
+            if moving and op_class not in WITHOUT_NOISE and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
                 more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
                 noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
             if placement.constants:
@@ -507,11 +508,9 @@ def _moved(x: Any, eps: float, draw: int, place: int) -> Any:
     return torch.mul(x, f) if x.dim() or x.dtype == torch.float64 else x.double() * f
 
 
-def jittered(x: Any, eps: float, draw: int) -> Any:
-    """``x`` with every element times a factor of the draw that its value alone decides: what is equal stays equal.
-
-    (The gradient of a maximum looks for the elements that are equal to it.)
-    """
+def jittered(x: Any, eps: float, draw: int, place: int) -> Any:
+    """``x`` with every element times a factor that its value, the draw and ``place`` decide: what is equal and has the
+    same place stays equal (the gradient of a maximum looks for the elements that are equal to it)."""
     import torch
 
     x = x.detach()
@@ -520,5 +519,5 @@ def jittered(x: Any, eps: float, draw: int) -> Any:
     parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     bits = parts.contiguous().view(torch.int64)
     # Fibonacci hashing to 18 bits, less than _TABLE.
-    moved = parts * _factors(eps, draw % _TABLES)[(bits * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    moved = parts * _factors(eps, draw % _TABLES)[((bits + place) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
     return torch.view_as_complex(moved) if x.is_complex() else moved

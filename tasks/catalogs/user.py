@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks import noise
+from tasks import definitions, noise
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.model import DISTRIBUTIONS, EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
 from tasks.tree import TensorSpec, encode
@@ -79,7 +79,7 @@ class User(Catalog):
     def call(self, group: Group) -> Callable[..., Any]:
         """The kernel on torch tensors, its promises checked (`tasks.user.promises`)."""
         one = self._op(group)
-        return promises.guarded(one.op, lambda: one.function("kernel"))
+        return promises.guarded(one.op, one.function("kernel"))
 
     def _op(self, group: Group) -> Declared:
         found = load.declared()
@@ -109,7 +109,8 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
             return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
         if op.definition:
-            made.derived = _derived(made)
+            right = [np.asarray(leaf.reference) for leaf in made.expected]
+            made.derived = definitions.expected(op.definition, encode(made.args), encode(made.kwargs), made.arrays, right, group.dtype)
         if group.dtype in op.tolerances:
             made.oracle += OWN_TOLERANCE
     except (Exception, SystemExit) as error:
@@ -194,12 +195,3 @@ def _default(found: str, dtype: str) -> str:
         return dtype
     real = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
     return real[dtype] if is_complex(dtype) else {v: k for k, v in real.items()}.get(dtype, "complex64")
-
-
-def _derived(made: Sample) -> list[Leaf]:
-    """What `tasks.definitions` makes of the reference's outputs, as Leafs with the reference's tolerance."""
-    from tasks import definitions
-
-    outputs = [np.asarray(leaf.reference) for leaf in made.expected]
-    arrays = definitions.derive(made.definition, encode(made.args), encode(made.kwargs), made.arrays, outputs)
-    return [Leaf(made.expected[0].dtype if is_inexact(x.dtype.name) else x.dtype.name, x.shape, x) for x in arrays]

@@ -43,7 +43,7 @@ def fill(
     places = dict(zip(floating, range(len(made.arrays), len(made.arrays) + len(given))))
     made.cotangents = tuple(places.get(i, -1) for i in range(len(outputs)))
     made.arrays += given
-    made.op_class = gradients.class_of(made.op_class)
+    made.op_class, made.definition = gradients.class_of(made.op_class), ""
     errors: list[np.ndarray] = []
 
     def gradient(inputs: Arrays, cotangents: list[np.ndarray]) -> list[np.ndarray]:

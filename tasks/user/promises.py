@@ -1,7 +1,6 @@
 """What a kernel promises beside its numbers: to return tensors, to leave its inputs alone, and its invariants."""
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,30 +16,23 @@ from tasks.user_ops import UserOp
 SUM_UNITS = 32.0
 
 
-def guarded(op: UserOp, kernel: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise.
 
-    ``kernel()`` gives the function itself, when it is first called. While torch traces the call (to compile or export
-    it) nothing is checked, as there are no values.
+    While torch traces the call (to compile or export it) nothing is checked, as there are no values.
     """
     import torch
 
-    @functools.cache
-    def loaded() -> Callable[..., Any]:
-        return kernel()
-
     if op.framework == "numpy":
         def call_numpy(**arguments: Any) -> Any:
-            return _call_numpy(op, loaded(), arguments)
+            return _call_numpy(op, kernel, arguments)
 
         # A compiler cannot look inside; saying so makes the row a fallback.
         disabled: Callable[..., Any] = torch.compiler.disable(call_numpy, reason="a kernel of NumPy arrays")
         return disabled
 
     def call(**arguments: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return loaded()(**arguments)
-        return _call_torch(op, loaded(), arguments)
+        return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments)
 
     return call
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks import inputs
-from tasks.model import Group, is_complex, is_inexact, np_dtype
+from tasks.model import WITHOUT_NOISE, Group, is_complex, is_inexact, np_dtype
 from tasks.user_ops import UserOp
 
 
@@ -57,6 +57,7 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
     """The inputs of a sample, in the dtypes that the kernel is given."""
     distribution = op.values if group.distribution == "own" else group.distribution
     theme = inputs.theme_of(distribution, index)
+    mild = op.op_class not in WITHOUT_NOISE  # a square or a sum may overflow in every implementation
     g = np.random.default_rng(seed_of(group, index))
     made = {}
     for name, given in op.inputs.items():
@@ -69,7 +70,7 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
             low, high = (dims[end] if isinstance(end, str) else end for end in (spec["low"], spec["high"]))
             made[name] = _uniform(shape, dtype, low, high, g)
         else:
-            made[name] = inputs.fill(shape, dtype, distribution, g, theme)
+            made[name] = inputs.fill(shape, dtype, distribution, g, theme, mild)
     return made
 
 

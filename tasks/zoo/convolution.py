@@ -98,8 +98,8 @@ def _avg_pool(count_padding: bool = False, pad: tuple[int, int] = (1, 1)) -> Ker
 
 
 THEME.add(
-    "avg_pool1d", reference=lambda x: np.nanmean(_windows(x, (1, 1), np.nan), -1), inputs={"x": [3, "n"]}, dims={"n": [15, 32]},
-    op_class="reduction", right=_avg_pool(),
+    "avg_pool1d", reference=lambda x: _windows(x, (1, 1), 0.0).sum(-1) / _windows(np.ones_like(x), (1, 1), 0.0).sum(-1),
+    inputs={"x": [3, "n"]}, dims={"n": [15, 32]}, op_class="reduction", right=_avg_pool(),
     wrong={"padding_counted": ("border", _avg_pool(count_padding=True)), "padded_on_one_side": ("border", _avg_pool(pad=(0, 2)))},
 )  # fmt: skip
 

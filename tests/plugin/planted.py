@@ -7,13 +7,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tasks.backends.base import Backend
+from tasks.backends.torch_eager import TorchEager
 from tasks.catalogs.base import Catalog, Entry, Sample
-from tasks.model import Fallback, Form, Group, Leaf, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model import EPS, Fallback, Form, Group, Leaf, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.tree import TensorSpec
 
 #: Samples of an op on which its fault strikes; all others are computed rightly.
@@ -143,6 +145,38 @@ class Broken(Backend):
 
     def build(self, form: Form) -> Program:
         raise AssertionError
+
+
+class Coarse(TorchEager):
+    """torch on the CPU whose float32 inputs and results are rounded to ``computes``; it says that it ``declares``.
+
+    declares, computes: names of compute precisions, "" for float32; only: classes that the declaration holds for.
+    """
+
+    def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
+        self.declares, self.computes = options.pop("declares", ""), options.pop("computes", "")
+        self.only = tuple(options.pop("only", ()))
+        super().__init__(name, "cpu", options)
+
+    def probe(self) -> RuntimeInfo:
+        return replace(super().probe(), compute_precision=self.declares, precision_of=self.only)
+
+    def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        arrays = [self._rounded(a) for a in form.arrays]
+        return super().arguments(replace(form, arrays=arrays))
+
+    def build(self, form: Form) -> Program:
+        program = super().build(form)
+        exact = program.run
+        program.run = lambda: [self._rounded(np.asarray(y)) for y in exact()]
+        return program
+
+    def _rounded(self, x: np.ndarray) -> np.ndarray:
+        if not self.computes or x.dtype != np.float32:
+            return x
+        significand, exponent = np.frexp(x.astype(np.float64))
+        unit = EPS[self.computes] / 2  # frexp's significand lies between a half and one
+        return np.asarray(np.ldexp(np.round(significand / unit) * unit, exponent), np.float32)
 
 
 class LoadCatalog(Catalog):

@@ -366,6 +366,18 @@ def test_declared_precision_makes_the_noise_floor_as_much_larger_as_the_spacing(
 
 
 @pytest.mark.parametrize("op_class", (OpClass.EXACT, OpClass.ELEMENTARY))
+def test_a_coarser_declared_precision_rounds_the_inputs_of_exact_and_elementary_ops(op_class: OpClass) -> None:
+    """exp(9) of an input rounded to bfloat16: 4.5 spacings of the result away, as far as rounding it moves it."""
+    eps, y = EPS["bfloat16"], leaf([8103.0], "float32", noise=9 * 8103.0 * EPS["float32"])
+    a = np.array([8103.0 * (1 + 4.5 * eps)], np.float32)
+    assert compare([a], [y], op_class, "bfloat16").max_ulp == 0
+    assert compare([a], [y], op_class, "tfloat32").max_ulp > 2.5  # type: ignore[operator]
+    assert compare([a], [y], op_class).max_ulp > 1e5  # type: ignore[operator]
+    far = np.array([8103.0 * (1 + 36 * eps)], np.float32)
+    assert compare([far], [y], op_class, "bfloat16").max_ulp == pytest.approx((36 - 9) / (9 + 4096 / 8103), rel=0.05)
+
+
+@pytest.mark.parametrize("op_class", (OpClass.EXACT, OpClass.ELEMENTARY))
 def test_constant_would_pass_asks_no_noise_floor_where_the_verdict_does_not(op_class: OpClass) -> None:
     loose = leaf([1.0, 2.0], "float32", noise=5.0)
     assert constant_would_pass(loose, 32)

@@ -114,7 +114,7 @@ def test_empty_and_zero_dimensional_tensors_come_when_there_is_room() -> None:
 def test_values_keep_the_range_of_a_restricted_domain() -> None:
     for s in prepared("nn.functional.binary_cross_entropy", "adversarial").samples:
         probabilities = arguments(s)[0][0]
-        assert s.failure is None and (not probabilities.numel() or probabilities.min() >= 0 and probabilities.max() <= 1)
+        assert s.failure is None and (not probabilities.numel() or (probabilities.min() >= 0 and probabilities.max() <= 1))
 
 
 def test_special_matrices_stay_special() -> None:

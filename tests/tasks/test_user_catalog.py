@@ -291,6 +291,14 @@ def test_uninitialised_and_exact(declare: Any, cache: Path) -> None:
     assert outcome(cache) == {("wrong", "numbers")}
 
 
+def test_a_result_up_to_a_choice(declare: Any, cache: Path) -> None:
+    source = "def reference(x): return np.sort(x), np.argsort(x)\ndef kernel(x): v, i = torch.sort(x, stable=True); return v, i{change}"
+    declare(source.format(change=""), op_class="choice", definition="sort", values="adversarial")
+    assert outcome(cache, count=4) == {("pass", "")}
+    declare(source.format(change=".flip(0)"), op_class="choice", definition="sort")
+    assert outcome(cache) == {("wrong", "numbers")}
+
+
 # --- definitions and their sources --------------------------------------------------------------------------------
 
 

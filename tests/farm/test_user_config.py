@@ -1,0 +1,182 @@
+"""Kernels of a config: mistakes with file, line, column and key; runs, resumption and reproduction find them again."""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from farm import lake, user
+from farm.config import Config, ConfigError, load
+from farm.launch import BAD_INPUT, FOUND, OK, main
+from farm.reproduce import main as reproduce
+from tasks.user.load import VARIABLE
+from tests.conftest import launch
+
+KERNELS = """
+import tasks
+
+def right(x): return 2 * x
+def double(x): return x * 2
+def triple(x): return x * 3
+NUMBER = 3
+
+@tasks.op(reference=right, inputs={"x": ["n"]}, dims={"n": [3, 9]}, dtypes=["float16"])
+def twice(x): return x + x
+"""
+HEAD = "catalogs:\n- name: user\n  samples: 2\n"
+DEADLY = """
+import os, time
+def right(x): return 2 * x
+def double(x): return x * 2
+def dies(x): os.kill(os.getpid(), 11)
+def hangs(x): time.sleep(600)
+"""
+TAIL = "backends: [torch-cpu]\n"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "k.py").write_text(KERNELS)
+    return tmp_path / "c.yaml"
+
+
+@pytest.fixture(autouse=True)
+def variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run of this process announces does not outlive the test."""
+    monkeypatch.setenv(VARIABLE, "")
+
+
+def kernel(**changes: str) -> str:
+    """One kernel as a line of a config (line 5, in column 3)."""
+    fields = {"name": "op", "kernel": '"k.py:double"', "reference": '"k.py:right"', "dims": "{n: [1, 40]}", "inputs": "{x: [n]}"} | changes
+    return "  - {" + ", ".join(f"{k}: {v}" for k, v in fields.items()) + "}\n"
+
+
+def write(config: Path, *kernels: str, modules: str = "", end: str = "") -> Path:
+    config.write_text(HEAD + (f"  modules: [{modules}]\n" if modules else "") + ("  kernels:\n" + "".join(kernels) if kernels else "") + TAIL + end)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        (HEAD + TAIL, "2:3", "catalogs.0: the catalog user needs modules (with @tasks.op) or kernels"),
+        ("catalogs: [{name: torch, modules: [k.py]}]\n" + TAIL, "1:26", "catalogs.0.modules: only the catalog user takes kernels"),
+        (HEAD + "  modules: [j.py]\n" + TAIL, "4:13", "catalogs.0.modules.0: no such file"),
+        (HEAD + "  modules: [k.py, no.where]\n" + TAIL, "4:19", "no module 'no.where'"),
+        (HEAD + "  kernels:\n" + kernel(klass="exact") + TAIL, "5:102", "catalogs.0.kernels.0.klass: unknown key; did you mean class"),
+        (HEAD + "  kernels:\n" + kernel(**{"class": "exakt"}) + TAIL, "5:102", "kernels.0.class: unknown class 'exakt'; did you mean exact?"),
+        (HEAD + "  kernels:\n" + kernel(inputs="{x: [n, m]}") + TAIL, "5:100", "kernels.0.inputs.x.1: unknown dimension 'm'"),
+        (HEAD + "  kernels:\n" + kernel(dims="{n: []}") + TAIL, "5:71", "kernels.0.dims.n: has no candidates"),
+        (HEAD + "  kernels:\n" + kernel(dims="{n: [4, 0]}") + TAIL, "5:78", "kernels.0.dims.n.1: 0 is no size"),
+        (HEAD + "  kernels:\n" + kernel(dims="{n: [-1]}") + TAIL, "5:75", "kernels.0.dims.n.0: -1 is no size"),
+        (HEAD + "  kernels:\n" + kernel(dtypes="[float32, float23]") + TAIL, "5:120", "unknown dtype 'float23'; did you mean float32"),
+        (HEAD + "  kernels:\n" + kernel(invariants="[no_nans]") + TAIL, "5:115", "unknown invariant 'no_nans'; did you mean no_nan"),
+        (HEAD + "  kernels:\n" + kernel() + kernel() + TAIL, "6:6", "kernels.1.name: the name 'op' is given twice (kernels.0 has it)"),
+        (HEAD + "  kernels:\n" + kernel(kernel="k.py") + TAIL, "5:16", "kernels.0.kernel: "), (HEAD + "  kernels:\n" + kernel(reference="gone.py") + TAIL, "5:", "no such file"),
+        (HEAD + "  kernels:\n  - {name: op}\n" + TAIL, "5:5", "kernels.0.kernel: Field required"),
+        (HEAD + "  kernels:\n" + kernel(kwargs="3") + TAIL, "5:102", "kernels.0.kwargs: "),
+    ],
+)  # fmt: skip
+def test_mistakes_that_show_without_importing(config: Path, text: str, place: str, says: str) -> None:
+    config.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(config)
+    assert str(caught.value).startswith(f"{config}:{place}") and says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "says"),
+    [
+        (kernel(kernel='"k.py:doubel"'), "5:16", "kernels.0.kernel: {k}:doubel: there is no 'doubel' in it; did you mean double?"),
+        (kernel(kernel='"k.py:NUMBER"'), "5:16", "{k}:NUMBER is not a function but a int"),
+        (kernel(inputs="{y: [n]}"), "5:16", "kernels.0.kernel: double(x) is called with y: missing a required argument: 'x'"),
+        (kernel(reference='"bad.py:f"'), "5:39", "kernels.0.reference: {bad}:2: cannot be imported: ZeroDivisionError: division by zero"),
+        (kernel(name="twice"), "6:6", "kernels.0.name: the name 'twice' is given twice; the other is in {k}:9"),
+    ],
+)  # fmt: skip
+def test_mistakes_that_show_when_it_is_listed(
+    config: Path, results: Path, capsys: pytest.CaptureFixture[str], line: str, place: str, says: str
+) -> None:
+    (config.parent / "bad.py").write_text("import os\n1 / 0\n")
+    write(config, line, modules="k.py" if "twice" in line else "")
+    assert main([str(config), "--inline", "--results", str(results)]) == BAD_INPUT
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {config}:{place}: catalogs.0.") and lake.run_ids(str(results)) == []
+    assert says.format(k=config.parent / "k.py", bad=config.parent / "bad.py") in said and said.count("\n") == 1
+
+
+def test_a_module_that_kills_its_process_when_imported(config: Path, results: Path) -> None:
+    (config.parent / "deadly.py").write_text("import os\nos._exit(3)\n")
+    write(config, modules="deadly.py")
+    said = launch(config, "--no-dashboard", "--cpus", 1, "--results", results)
+    assert said.returncode == BAD_INPUT and "catalog user cannot be listed: the process ended with exit code 3" in said.stderr
+
+
+def test_dtypes_are_those_of_the_kernels_unless_the_run_names_some(config: Path) -> None:
+    assert load(write(config, kernel())).catalogs[0].dtypes == ["*"]
+    assert load(write(config, kernel(), end="dtypes: [float32]\n")).catalogs[0].dtypes is None
+
+
+def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (config.parent / "src").mkdir()
+    (config.parent / "k.py").rename(config.parent / "src" / "k.py")
+    write(config, kernel(**{"class": "exact"}), modules="k.py")
+    config.write_text(config.read_text().replace("samples: 2", "root: src"))
+    found = load(config)
+    assert found.catalogs[0].modules == [str(config.parent / "src" / "k.py")]
+    assert Config.model_validate(found.model_dump(mode="json")) == found
+    user.announce(found)
+    assert user.carried() == {VARIABLE: os.environ[VARIABLE]}
+    user.announce(found.model_copy(update={"catalogs": []}))
+    assert user.carried() == {}
+
+
+def test_definitions_that_are_too_long_for_the_environment(config: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(config, *(kernel(name=f"op{i}") for i in range(400)))
+    assert main([str(config), "--inline", "--results", str(results)]) == BAD_INPUT
+    assert "declare them with @tasks.op in modules instead" in capsys.readouterr().err
+
+
+def test_a_run_its_resumption_and_its_reproduction(
+    config: Path, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(config, kernel(), kernel(name="wrong", kernel='"k.py:triple"'), modules="k.py")
+    arguments = ["--inline", "--results", str(results)]
+    assert main([str(config), *arguments]) == FOUND
+    rows = lake.read(results)
+    assert {(r.op, r.dtype, r.status) for r in rows.itertuples()} == {
+        ("user:op", "float32", "pass"), ("user:wrong", "float32", "wrong"), ("user:twice", "float16", "pass"),
+    }  # fmt: skip
+    run = lake.run_ids(str(results))[0]
+    for part in next(results.glob("run=*")).glob("*.parquet"):
+        part.unlink()
+    config.unlink()
+    monkeypatch.delenv(VARIABLE)
+    assert main(["--resume", run, *arguments]) == FOUND
+    assert len(lake.read(results)) == len(rows) == 6
+    monkeypatch.delenv(VARIABLE)
+    script = tmp_path / "s.py"
+    capsys.readouterr()
+    assert reproduce(["last:forward/user:wrong/float32/1:torch-cpu", "--results", str(results), "--script", str(script)]) == OK
+    said = capsys.readouterr().out
+    assert "reproduced: same status and same metrics" in said and "shows the failure (wrong)" in said
+    assert reproduce(["last:forward/user:twice/float16/1:torch-cpu", "--results", str(results), "--child"]) == OK
+
+
+def test_kernels_and_references_that_die_or_hang_harm_their_own_rows_alone(config: Path, results: Path) -> None:
+    deadly = [("dead", "dies", "right"), ("slow", "hangs", "right"), ("dead-reference", "double", "dies"), ("slow-reference", "double", "hangs")]
+    lines = [kernel(name=n, kernel=f'"k.py:{k}"', reference=f'"k.py:{r}"') for n, k, r in deadly]
+    (config.parent / "k.py").write_text(DEADLY)
+    (config.parent / "waits.py").write_text("import sys, time\nprint('waiting', file=sys.stderr, flush=True)\ntime.sleep(600)\n")
+    write(config, kernel(), *lines, kernel(name="slow-script", reference="waits.py"), end="deadline_s: 10\n")
+    config.write_text(config.read_text().replace("samples: 2", "samples: 1"))
+    done = launch(config, "--no-dashboard", "--cpus", 2, "--results", results)
+    assert done.returncode == FOUND, done.stderr
+    rows = lake.read(str(results)).set_index("op")
+    assert rows["status"].to_dict() == {
+        "user:op": "pass", "user:dead": "crash", "user:slow": "timeout", "user:dead-reference": "invalid",
+        "user:slow-reference": "invalid", "user:slow-script": "invalid",
+    }  # fmt: skip
+    assert "SIGSEGV" in rows["error"]["user:dead-reference"] and "took longer than 8 s\nwaiting" in rows["error"]["user:slow-script"]
