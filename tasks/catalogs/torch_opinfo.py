@@ -194,6 +194,8 @@ def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
 _RANDOM_DRAWS = 64
 #: Draws of the noise floor of a step, which stands still in most of them: to be found, an edge needs more.
 _STEP_DRAWS = 32
+#: Elements of the inputs from which on no op gets further draws: one is then a matter of seconds.
+_LARGE = 1 << 18
 #: Where torch on the CPU itself is off by more than FAR units, the floor is drawn MORE_DRAWS times: a rare element that
 #: hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
 FAR, MORE_DRAWS = 2.0, 16
@@ -250,9 +252,12 @@ class Maker:
                 return made
             # Of elementary ops as well, with few draws: a device that declares a coarser precision rounds their inputs.
             moving = numeric and op_class not in (OpClass.EXACT, OpClass.CHOICE)
-            draws = {OpClass.DISCONTINUOUS: _STEP_DRAWS, OpClass.ELEMENTARY: 2}.get(op_class, self.draws)
+            large = sum(a.size for a in made.arrays) > _LARGE
+            steps = self.draws if large else _STEP_DRAWS
+            draws = {OpClass.DISCONTINUOUS: steps, OpClass.ELEMENTARY: 2}.get(op_class, self.draws)
             noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
-            if moving and op_class not in WITHOUT_NOISE and own is not None and draws < MORE_DRAWS and self._far(own, exact, noise):
+            refine = moving and not large and op_class not in WITHOUT_NOISE and draws < MORE_DRAWS and own is not None
+            if refine and self._far(own, exact, noise):
                 more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
                 noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
             if placement.constants:
@@ -292,7 +297,7 @@ class Maker:
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 for seed in range(_RANDOM_DRAWS):
-                    torch.manual_seed(seed)
+                    torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every device's module first
                     untouched = torch.get_rng_state()
                     drawn = torch_tree.leaves(self._run(args, kwargs, widen))
                     found.append([torch_tree.output(torch_tree.dense(x)).copy() for x in drawn])

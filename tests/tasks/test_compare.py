@@ -288,7 +288,7 @@ def test_complex() -> None:
 
 @pytest.mark.parametrize("dtype", ("complex64", "complex128"))
 def test_complex_numbers_that_are_moved_are_equal_in_both_parts(dtype: str) -> None:
-    y = np.array([1 + 1e-20j, complex(np.nan, 2), complex(0, np.inf)])
+    y = np.array([1 + 2.0**-60 * 1j, complex(np.nan, 2), complex(0, np.inf)])
     right = [leaf(y, dtype)]
     assert compare([y.astype(dtype)], right, OpClass.EXACT).error_units == 0
     for place, other in ((0, 1 + 0j), (1, complex(2, np.nan)), (1, complex(np.nan, 3)), (2, complex(np.inf, 0))):

@@ -396,3 +396,25 @@ def test_too_few_elements_have_no_moments() -> None:
     assert definitions.derive("moments", encode(()), encode({}), [], [np.ones(3)]) == []
     with pytest.raises(KeyError):
         definitions.derive("no such definition", encode(()), encode({}), [], [])
+
+
+def test_a_random_op_is_called_without_its_seed_and_one_that_draws_nothing_is_judged_by_its_numbers() -> None:
+    from tasks import torch_tree
+    from tasks.catalogs.torch_opinfo import TorchOpInfo
+    from tasks.model import Group, OpClass
+    from tasks.tree import decode
+
+    catalog, group = TorchOpInfo(), Group("torch:nn.functional.dropout", "", "float32", 8)
+    samples = list(catalog.samples(group, 1))
+    drawn = [s for s in samples if s.definition]
+    assert drawn and all(s.op_class is OpClass.RANDOM and s.oracle == "float64" and s.derived for s in drawn)
+    assert any(s.repeats == 2 for s in drawn)
+    sample = next(s for s in drawn if s.repeats == 2)
+
+    def run() -> np.ndarray:
+        leaf = torch_tree.decoder(sample.arrays.__getitem__, "cpu")
+        return torch_tree.output(catalog.call(group)(*decode(sample.args, leaf), **decode(sample.kwargs, leaf)))
+
+    assert run().tobytes() != run().tobytes()
+    still = [s for s in samples if s.op_class is OpClass.COMPOSITE]
+    assert still and all(s.expected[0].reference is not None and s.repeats == 1 for s in still)
