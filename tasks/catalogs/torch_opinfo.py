@@ -269,7 +269,7 @@ class Maker:
             self._define(made, placement.definition, random)
         except Exception as error:
             made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
-        if numeric and not made.definition:
+        if numeric and not made.definition and not made.failure and not placement.own_dtype:
             self._ask_second(args, kwargs, made)
         return made
 
