@@ -41,7 +41,7 @@ MARGIN = 2.0
 LEAST = 4.0
 #: Fewer ops than this are no evidence for a class.
 FEWEST_OPS = 8
-QUANTILE = 0.9
+QUANTILE = 0.95
 
 
 @dataclass(frozen=True)
@@ -147,15 +147,24 @@ def merged(policy: Policy, lines: Sequence[Limit]) -> Policy:
 
 
 def to_json(policy: Policy) -> str:
-    """The policy as its file has it: empty and default keys left out."""
+    """The policy as its file has it: one line per limit, without empty and default keys."""
     default = Limit("", "", 1.0)
-    data = {k: v for k, v in asdict(policy).items() if k != "limits" and v != Policy.__dataclass_fields__[k].default}
-    data["limits"] = [
-        {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(x).items()
-         if v is not None and (k in ("evidence", "date", "units", "ulps") or v != getattr(default, k))}
-        for x in policy.limits
-    ]  # fmt: skip
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    order = ("classes", "ops", "dtypes", "units", "ulps", "imprecise", "gross", "evidence", "date")
+    lines = []
+    for limit in policy.limits:
+        given = {k: getattr(limit, k) for k in order if getattr(limit, k) not in (None, ())}
+        kept = {k: v for k, v in given.items() if k in ("units", "ulps", "evidence", "date") or v != getattr(default, k)}
+        lines.append("    " + json.dumps({k: _plain(v) for k, v in kept.items()}, ensure_ascii=False))
+    fields = {k: v for k, v in asdict(policy).items() if k != "limits" and v != Policy.__dataclass_fields__[k].default}
+    head = "".join(f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)},\n" for k, v in fields.items())
+    return "{\n" + head + '  "limits": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
+
+
+def _plain(value: Any) -> Any:
+    """JSON as it is written by hand: a list, a whole number without a point."""
+    if isinstance(value, tuple):
+        return list(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,8 +12,8 @@ from tasks.verdict import Policy, PolicyError
 def check_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) -> None:
     """Raise PolicyError for a glob of a limit's ops that matches none of ``labels`` (per catalog, the ops' labels).
 
-    A glob that names a catalog which is not among ``labels`` cannot be looked up and is let pass, if there is such a
-    catalog at all. ``path``: the policy's file; the policies that come with the farm hold for every version of a
+    A glob that may mean an op of a catalog which is not among ``labels`` cannot be refuted and is let pass, if there is
+    such a catalog at all. ``path``: the policy's file; the policies that come with the farm hold for every version of a
     catalog and are not checked.
     """
     if not path.endswith(".json"):
@@ -29,7 +29,8 @@ def check_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) ->
                 raise PolicyError(f"{where}: {glob!r} names no catalog; did you mean {' or '.join(near[:3]) or f'torch:{glob}'}?")
             if literal and catalog not in catalogs.known():
                 raise PolicyError(f"{where}: {glob!r}: unknown catalog {catalog!r}; known: {', '.join(sorted(catalogs.known()))}")
-            if (literal and catalog not in labels) or any(fnmatch.fnmatchcase(label, glob) for label in known):
+            unseen = [name for name in catalogs.known() if fnmatch.fnmatchcase(name, catalog) and name not in labels]
+            if unseen or any(fnmatch.fnmatchcase(label, glob) for label in known):
                 continue
             near = difflib.get_close_matches(glob, known, 3, 0.5)
             raise PolicyError(f"{where}: no op matches {glob!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))

@@ -604,7 +604,7 @@ def measure(a, y, noise, rounded, dtype, rtol, atol):
     diff = np.where(both, abs(a - y), 0.0)
     gap = np.ldexp(eps, np.frexp(np.where(both, np.maximum(size, normal), 1.0))[1] - 1)
     # With a noise floor where the inputs count as given exactly, a coarser declared precision has rounded them.
-    ulp = np.maximum(diff - delta, 0.0) / (gap + delta) if JUDGE == "ulps" else diff / gap
+    ulp = np.maximum(diff - 2 * delta, 0.0) / (gap + delta) if JUDGE == "ulps" else diff / gap
     stepwise = JUDGE == "stepwise"  # the nearest value, or a jump as high as the noise floor
     tolerance = delta if stepwise else size * eps + delta + tiny
     units = diff / tolerance

@@ -82,7 +82,7 @@ def test_wrong_rows_and_other_backends_are_no_evidence(tmp_path: Path) -> None:
 def test_too_few_ops_are_no_evidence_for_a_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = [row(name, 1.0, dtype="float16") for name in NAMES[: FEWEST_OPS - 1]]
     results = make(tmp_path / "lake", *few)
-    policy = run(results, tmp_path / "p.json")
+    policy = run(results, tmp_path / "p.json", "--policy", _plain(tmp_path))
     assert "fewer than 8 ops" in capsys.readouterr().out
     assert policy.limit("torch:sum", "reduction", "float16") == policy.limits[0]
 
@@ -107,7 +107,7 @@ def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(tmp_path
     for limit in before.limits:
         assert limit in first.limits or (limit.classes, limit.dtypes) == (("reduction",), ("float32",))
     line = first.limit("torch:sum", "reduction", "float32")
-    assert "30 cases of 10 ops on torch-cpu (torch 9)" in line.evidence and "0.9 quantile" in line.evidence and line.date
+    assert "30 cases of 10 ops on torch-cpu (torch 9)" in line.evidence and "0.95 quantile" in line.evidence and line.date
     data = json.loads((tmp_path / "1.json").read_text())
     assert {"units", "evidence", "date", "classes", "dtypes"} == set(next(x for x in data["limits"] if x.get("classes") == ["reduction"] and x["evidence"] == line.evidence))
     assert verdict.load(str(tmp_path / "1.json")).limit("torch:exp", "elementary", "float32") == before.limit("torch:exp", "elementary", "float32")
