@@ -170,8 +170,11 @@ def load(path: str | Path) -> Config:
         raise ConfigError(f"{file}: not YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{file}:1:1: a config is a mapping with at least the keys catalogs and backends")
-    if isinstance(data.get("known_failures"), str):
-        data["known_failures"] = _listed(file, node, data["known_failures"])
+    known = data.get("known_failures")
+    if isinstance(known, str):
+        data["known_failures"] = _listed(file, node, known)
+    elif isinstance(known, list):  # files and entries may stand side by side
+        data["known_failures"] = [y for x in known for y in (_listed(file, node, x) if isinstance(x, str) else [x])]
     try:
         config = Config.model_validate({"name": file.stem} | data)
     except pydantic.ValidationError as error:

@@ -423,18 +423,23 @@ def _skipped(matrix: matrices.Matrix) -> list[dict[str, str]]:
 
 def failures(rows: Any, config: Config) -> int:
     """How many rows are failed outcomes that no known failure of the config covers."""
-    failed = rows[rows["status"].isin([s.value for s in FAILED])]
-    count = 0
-    for op, variant, dtype, backend, status in zip(
-        failed["op"], failed["variant"], failed["dtype"], failed["backend"], failed["status"]
-    ):
-        names = matrices.names(Entry(op, variant, ()))
-        count += not any(
+    return len(not_known(rows[rows["status"].isin([s.value for s in FAILED])], config))
+
+
+def not_known(rows: Any, config: Config) -> Any:
+    """The rows that no known failure of the config covers."""
+    keep = [
+        not any(
             matrices.matcher([k.op])(names) and matrices.matcher([k.dtype])([dtype])
             and matrices.matcher([k.backend])([backend]) and k.status in ("*", status)
             for k in config.known_failures
-        )  # fmt: skip
-    return count
+        )
+        for names, dtype, backend, status in zip(
+            (matrices.names(Entry(op, variant, ())) for op, variant in zip(rows["op"], rows["variant"])),
+            rows["dtype"], rows["backend"], rows["status"],
+        )
+    ]  # fmt: skip
+    return rows[keep]
 
 
 def durable(results: str, run_id: str, matrix: matrices.Matrix) -> dict[tuple[int, int], set[int]]:

@@ -57,8 +57,9 @@ FEW = 3
 LEVELS = ("bent", "lone", "all", "one", "lists", "none")
 
 #: Ops that are given no generated samples (globs over name and variant). jiterator: CUDA only; _segment_reduce: leaves
-#: what its offsets do not cover uninitialised; pinv: an error of its singular vectors, of a size for the whole matrix.
-OWN_ALONE = "jiterator_* _segment_reduce* linalg.pinv* pinverse"
+#: what its offsets do not cover uninitialised; pinv: an error of its singular vectors, of a size for the whole matrix; mvlgamma:
+#: its domain depends on another argument.
+OWN_ALONE = "jiterator_* _segment_reduce* linalg.pinv* pinverse mvlgamma*"
 #: Ops whose error at unusual values is that of a step inside which the noise floor, moving inputs alone, does not see:
 #: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix, long products
 #: (which overflow or not with the order of their factors), transforms (whose error at every output is that of the whole).

@@ -256,8 +256,8 @@ class Maker:
             steps = self.draws if large else _STEP_DRAWS
             draws = {OpClass.DISCONTINUOUS: steps, OpClass.ELEMENTARY: 2}.get(op_class, self.draws)
             noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
-            refine = moving and not large and op_class not in WITHOUT_NOISE and draws < MORE_DRAWS and own is not None
-            if refine and self._far(own, exact, noise):
+            refine = moving and not large and op_class not in WITHOUT_NOISE and draws < MORE_DRAWS
+            if refine and own is not None and self._far(own, exact, noise):
                 more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
                 noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
             if placement.constants:
@@ -269,7 +269,7 @@ class Maker:
             self._define(made, placement.definition, random)
         except Exception as error:
             made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
-        if numeric and not made.definition:
+        if numeric and not made.definition and not made.failure and not placement.own_dtype:
             self._ask_second(args, kwargs, made)
         return made
 

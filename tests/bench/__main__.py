@@ -16,7 +16,9 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from farm import config as configs
 from farm import lake
+from farm.launch import not_known
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLUGIN = ROOT / "tests" / "plugin"
@@ -167,7 +169,32 @@ def weak(folder: Path) -> None:
     print(out.strip())
 
 
-BENCHES = {"weak": weak, "overhead": overhead, "torch": torch_matrix, "noise": noise, "onnx": onnx, "million": million, "quick": quick, "full": full}
+def zoo(folder: Path) -> None:
+    """The planted faults and their twins under every policy: what `python -m farm.selftest` prints."""
+    _, _, out = run([sys.executable, "-m", "farm.selftest", "--results", str(folder / "zoo")], environment(folder / "zoo-cache"), (0, 1))
+    print("\n".join(line for line in out.splitlines() if re.match(r"(\S+|steep points): .* (caught|wrong)|imprecise", line)))
+
+
+def verdicts(folder: Path) -> None:
+    """torch's op_db on torch-cpu: how near it is to its references, and how many outcomes no cause is known of."""
+    known = ROOT / "configs" / "known" / "torch-cpu.yaml"
+    config = folder / "verdicts.yaml"
+    config.write_text(yaml.safe_dump({"catalogs": [{"name": "torch", "samples": 8}], "backends": ["torch-cpu"],
+                                      "known_failures": str(known)}))  # fmt: skip
+    launch(config, folder / "verdicts", environment(folder / "verdicts-cache"), "--inline")
+    rows = newest(folder / "verdicts")
+    judged = rows[rows["status"].isin(["pass", "imprecise", "wrong"]) & ~rows["op_class"].isin(["random", "uninitialised"])]
+    in_ulps = judged["op_class"].isin(["exact", "elementary"])
+    distance = judged["max_ulp"].where(in_ulps, judged["error_units"]).where(judged["kind"] != "nonfinite", float("inf")).fillna(0.0)
+    cells = distance.groupby([judged["op"], judged["variant"], judged["dtype"]]).max()
+    print(f"verdicts: {len(rows)} cases, {len(cells)} comparable cells: {100 * (cells <= 4).mean():.1f} % within 4 units or ulps (bound: 95), "
+          f"{100 * (cells <= 2).mean():.1f} % within 2")  # fmt: skip
+    others = not_known(rows[~rows["status"].isin(["pass", "invalid", "vacuous"])], configs.load(config))
+    print(f"verdicts: {(rows['status'] == 'wrong').sum()} wrong, {(rows['status'] == 'imprecise').sum()} imprecise, "
+          f"{(rows['status'] == 'error').sum()} errors; {len(others)} of them not in {known.relative_to(ROOT)} (bound: 0)")  # fmt: skip
+
+
+BENCHES = {"zoo": zoo, "verdicts": verdicts, "weak": weak, "overhead": overhead, "torch": torch_matrix, "noise": noise, "onnx": onnx, "million": million, "quick": quick, "full": full}
 
 
 def main() -> None:

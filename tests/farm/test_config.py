@@ -171,6 +171,9 @@ def test_known_failures_in_a_file_of_their_own(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="mine.yaml") as caught:
             load(tmp_path / "c.yaml")
         assert says in str(caught.value) and "c.yaml:" in str(caught.value)
+    (tmp_path / "known" / "mine.yaml").write_text("- {op: abs, reason: the cause}\n")
+    (tmp_path / "c.yaml").write_text(GOOD + "known_failures: [known/mine.yaml, {op: add, reason: another}, known/mine.yaml]\n")
+    assert [k.op for k in load(tmp_path / "c.yaml").known_failures] == ["abs", "add", "abs"]
     (tmp_path / "c.yaml").write_text(GOOD + "known_failures: known/none.yaml\n")
     with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
         load(tmp_path / "c.yaml")

@@ -230,3 +230,15 @@ def test_scales_that_would_change_a_shape_are_not_moved() -> None:
     assert made.op_class is OpClass.COMPOSITE
     assert made.expected[0].noise is not None and np.isfinite(made.expected[0].noise).all()
     assert case("Resize", "resize_upsample_scales_nearest").op_class is OpClass.DISCONTINUOUS
+
+
+def test_a_graph_whose_result_onnx_leaves_undefined_is_the_exporters() -> None:
+    from onnx import TensorProto, helper
+
+    from tasks.forms.onnx_export import NotFaithful, _check
+
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [0]), ("y", []))]
+    graph = helper.make_graph([helper.make_node("ReduceMean", ["x"], ["y"], keepdims=0)], "mean", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    with pytest.raises(NotFaithful, match="undefined"):
+        _check(model, [np.zeros(0, np.float32)], [Leaf("float32", (), np.array(np.nan))], [])
