@@ -116,12 +116,14 @@ def generate(source: Source) -> str:
 
 
 def _judge(source: Source) -> str:
-    """How the script compares: "numeric", "ulps", "stepwise", "random" or "metadata"."""
+    """How the script compares: "numeric", "exact", "ulps", "stepwise", "random" or "metadata"."""
     if source.op_class is OpClass.RANDOM:
         references = [x.reference for x in source.expected if x.reference is not None]
         return "random" if all(map(_finite, references)) else "metadata"
-    named = {OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise"}
-    return named.get(source.op_class, "ulps" if source.op_class in WITHOUT_NOISE else "numeric")
+    named = {
+        OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise", OpClass.EXACT: "exact", OpClass.ELEMENTARY: "ulps",
+    }  # fmt: skip
+    return named.get(source.op_class, "numeric")
 
 
 def _finite(array: np.ndarray) -> bool:
@@ -604,7 +606,7 @@ def measure(a, y, noise, rounded, dtype, rtol, atol):
     diff = np.where(both, abs(a - y), 0.0)
     gap = np.ldexp(eps, np.frexp(np.where(both, np.maximum(size, normal), 1.0))[1] - 1)
     # With a noise floor where the inputs count as given exactly, a coarser declared precision has rounded them.
-    ulp = np.maximum(diff - 2 * delta, 0.0) / (gap + delta) if JUDGE == "ulps" else diff / gap
+    ulp = np.maximum(diff - 4 * delta, 0.0) / (gap + delta) if JUDGE in ("exact", "ulps") else diff / gap
     stepwise = JUDGE == "stepwise"  # the nearest value, or a jump as high as the noise floor
     tolerance = delta if stepwise else size * eps + delta + tiny
     units = diff / tolerance
@@ -620,6 +622,14 @@ def measure(a, y, noise, rounded, dtype, rtol, atol):
         "outside": misplaced | (both & (diff > atol + rtol * size)),
         "misplaced": misplaced,
     }
+
+
+def parts(arrays):
+    """Complex numbers that are moved count part by part: real and imaginary ones in a last axis of two."""
+    y = arrays[1]
+    if JUDGE != "exact" or not np.iscomplexobj(y):
+        return arrays
+    return [None if x is None else np.stack([x.real, x.imag if np.iscomplexobj(x) else x], -1) for x in arrays]
 
 
 def short(x):
@@ -667,8 +677,9 @@ def main():
             print("actual        ", short(a))
             if not a.size:
                 continue
+            a, y, noise, rounded = parts([a, y, noise, rounded])
             off = measure(a, y, noise, rounded, dtype, rtol, atol)
-            at = np.unravel_index(int(np.argmax(off["units"])), shape)
+            at = np.unravel_index(int(np.argmax(off["units"])), y.shape)
             if worst is None or off["units"][at] > total["units"]:
                 worst = (k, [int(i) for i in at], y[at], a[at], off["diff"][at], 0.0 if noise is None else noise[at], off["ulp"][at])
             total["units"] = max(total["units"], float(off["units"].max()))

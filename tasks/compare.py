@@ -79,8 +79,8 @@ def compare(
     do not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
     the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
     precision ("" for none); ε and the spacing are the coarser of the two, and the noise floor grows in
-    proportion. The inputs are then not given exactly, and ulps of an exact or elementary op count from twice
-    the noise floor on.
+    proportion. The inputs are then not given exactly, and ulps of an exact or elementary op count from four
+    times the noise floor on.
     """
     metrics = Metrics()
     arrays = [np.asarray(a) for a in actual]
@@ -221,9 +221,9 @@ def _block(
     if top == 0:
         return
     spacing = np.ldexp(eps, np.frexp(np.maximum(size, SMALLEST_NORMAL[dtype]))[1] - 1)
-    # Of rounded inputs, what is beyond twice the noise floor (a few draws may miss half of it), in spacings of a result
-    # that moves as much.
-    ulps = diff / spacing if noise is None or not rounded else np.maximum(diff - 2 * noise, 0.0) / (spacing + noise)
+    # Of rounded inputs, what is beyond four times the noise floor (a few draws of a sum that cancels may miss as much; it is
+    # what the strictest limit in error units allows), in spacings of a result that moves as much.
+    ulps = diff / spacing if noise is None or not rounded else np.maximum(diff - 4 * noise, 0.0) / (spacing + noise)
     tolerance = size * eps if not stepwise else np.zeros_like(size)
     if noise is not None:
         tolerance += noise

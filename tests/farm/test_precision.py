@@ -53,7 +53,7 @@ def test_what_is_coarser_than_declared_is_caught(rows: pd.DataFrame, backend: st
     bad = found[found["status"] == "wrong"]
     assert set(bad.index) == set(found.index)
     assert set(bad.index) == set(found.index)
-    assert len(bad) > 0.8 * len(found[found["status"] != "vacuous"])
+    assert len(bad) > 0.6 * len(found[found["status"] != "vacuous"])
     assert set(found["compute_precision"]) == {"float16" if backend == "coarser" else "float32"}
 
 
@@ -85,9 +85,9 @@ def test_a_precision_that_there_is_not_is_refused() -> None:
 
 def test_what_openvino_is_asked_for_is_what_it_declares() -> None:
     pytest.importorskip("openvino")
-    for hint, declared in (("f32", ""), ("bf16", "bfloat16")):
+    for hint, declared in (("f32", "float32"), ("bf16", "bfloat16")):
         backend = BackendSpec.parse("o", "openvino-cpu", {"inference_precision": hint}).create()
         info = backend.probe()
         read = info.details["inference_precision_hint"]
         # A CPU without bfloat16 units answers with float32, and that is what it then declares.
-        assert info.compute_precision == (declared if read == hint else ""), read
+        assert info.compute_precision == (declared if read == hint else "float32"), read
