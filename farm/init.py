@@ -53,8 +53,8 @@ def softmax_reference(x):
 )
 def softmax(x):
     """Softmax over the last axis in blocks of 128 with a running maximum and sum."""
-    top = torch.full(x.shape[:-1], -torch.inf)
-    total = torch.zeros(x.shape[:-1])
+    top = torch.full(x.shape[:-1], -torch.inf, device=x.device)
+    total = torch.zeros(x.shape[:-1], device=x.device)
     for block in x.float().split(128, dim=-1):
         new = torch.maximum(top, block.amax(-1))
         # Leave out the rescaling (the factor before the sum) and see what the farm says.

@@ -10,7 +10,9 @@ import numpy as np
 
 from tasks import classes, differences, gradients, torch_tree
 from tasks.catalogs.base import Failure, Sample
-from tasks.catalogs.torch_opinfo import PROCESS, Maker, clone, is_random, jittered, process_name, replaced, widen
+from tasks.catalogs.torch_noise import clone, jittered, replaced, widen
+from tasks.catalogs.torch_opinfo import PROCESS, process_name
+from tasks.catalogs.torch_samples import Maker, is_random
 from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact
 from tasks.tree import decode
 

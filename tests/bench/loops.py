@@ -113,20 +113,21 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     import tasks.catalogs as catalogs
     from tasks import verdict
     from tasks.backends import BackendSpec
-    from tasks.catalogs import torch_opinfo
+    from tasks.catalogs.torch_noise import widen
+    from tasks.catalogs.torch_samples import Maker
     from tasks.model import Group
     from tasks.prepare import prepare
     from tasks.runner import Item, Runner
 
     spent = {"reference": 0.0, "noise": 0.0}
-    maker: Any = torch_opinfo.Maker
+    maker: Any = Maker
     inner_noise, inner_run = maker._noise, maker._run
 
     def timed_noise(self: Any, *args: Any) -> Any:
         # The reference is timed where a noise floor is due: the two are then of the same cases.
         begin = time.process_time()
         with contextlib.suppress(Exception):
-            inner_run(self, args[0], args[1], torch_opinfo.widen)
+            inner_run(self, args[0], args[1], widen)
         middle = time.process_time()
         found = inner_noise(self, *args)
         spent["reference"] += middle - begin

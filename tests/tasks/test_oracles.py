@@ -158,7 +158,7 @@ def test_where_torch_is_known_to_be_wrong_in_float64_the_reference_is_the_first_
 
     info = _op_db()["special.ndtr", ""]
     far = torch.tensor([-9.0])
-    from tasks.catalogs.torch_opinfo import Maker
+    from tasks.catalogs.torch_samples import Maker
 
     class Source:
         input, args, kwargs = far, (), {}
