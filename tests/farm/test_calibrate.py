@@ -117,14 +117,14 @@ def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(tmp_path
 
 
 def test_what_would_change_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = make(tmp_path / "lake", row("sinc", 20.0, 7))
+    results = make(tmp_path / "lake", row("sinc", 40.0, 7, status="pass", kind=""))
     run(results, tmp_path / "p.json", "--policy", _plain(tmp_path))
     text = capsys.readouterr().out
     assert "plain-1 → plain-2" in text and "pass → imprecise" in text and "torch:sinc float32 on torch-cpu" in text
 
 
 def _plain(path: Path) -> str:
-    limit = {"units": 32, "evidence": "a beginning", "date": "2026-11-20"}
+    limit = {"units": 64, "evidence": "a beginning", "date": "2026-11-20"}
     (path / "plain.json").write_text(json.dumps({"name": "plain", "version": 1, "rule": "error_units", "reason": "r", "limits": [limit]}))
     return str(path / "plain.json")
 
