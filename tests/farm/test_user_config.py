@@ -180,3 +180,11 @@ def test_kernels_and_references_that_die_or_hang_harm_their_own_rows_alone(confi
         "user:slow-reference": "invalid", "user:slow-script": "invalid",
     }  # fmt: skip
     assert "SIGSEGV" in rows["error"]["user:dead-reference"] and "took longer than 8 s\nwaiting" in rows["error"]["user:slow-script"]
+
+
+def test_a_broken_reference_is_told_and_fails_the_run(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "k.py").write_text(KERNELS + "\ndef broken(x): raise ValueError('no reference today')\n")
+    file = write(config, kernel(reference='"k.py:broken"'))
+    assert main([str(file), "--results", str(tmp_path / "r"), "--inline"]) == FOUND
+    said = capsys.readouterr().out
+    assert "no reference today" in said and "No findings" not in said and "could not be judged" in said
