@@ -412,7 +412,7 @@ def _run(
     if failed:
         console.print(f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})", highlight=False)
     if unjudged:
-        console.print(f"{unjudged} samples of your own kernels could not be judged: reference or inputs are broken (exit code {FOUND})", highlight=False)
+        console.print(f"{unjudged} samples of your own kernels could not be judged: reference or inputs are broken (exit code {FOUND})", highlight=False, soft_wrap=True)
     return FOUND if failed or unjudged else OK
 
 
