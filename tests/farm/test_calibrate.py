@@ -120,7 +120,7 @@ def test_what_would_change_is_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     results = make(tmp_path / "lake", row("sinc", 40.0, 7, status="pass", kind=""))
     run(results, tmp_path / "p.json", "--policy", _plain(tmp_path))
     text = capsys.readouterr().out
-    assert "plain-1 → plain-2" in text and "pass → imprecise" in text and "torch:sinc float32 on torch-cpu" in text
+    assert "plain-1 → p-2" in text and "pass → imprecise" in text and "torch:sinc float32 on torch-cpu" in text
 
 
 def _plain(path: Path) -> str:
