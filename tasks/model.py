@@ -86,11 +86,15 @@ class Vacuous(Exception):
 
 
 class Misbehaviour(Exception):
-    """The kernel broke a promise that no number shows; ``kind`` is the row's: "mutation", "aliasing", …"""
+    """The kernel broke a promise beside its numbers; ``kind`` is the row's: "mutation", "aliasing", "invariant", …
+
+    outputs: what it returned all the same, flat, to be measured; None where there is nothing to measure.
+    """
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
         self.kind = kind
+        self.outputs: list[np.ndarray] | None = None
 
 
 class Invalid(Exception):

@@ -196,6 +196,7 @@ class Runner:
         metrics: Metrics | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
+        broken: Misbehaviour | None = None
         if case.program is not None:
             case.stage = RUN
             self.progress(case.number, RUN, span)
@@ -207,8 +208,11 @@ class Runner:
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
             except BaseException as error:
-                case.error = error
                 run_ms = run_ms or (time.perf_counter() - begin) * 1e3
+                if isinstance(error, Misbehaviour) and error.outputs is not None and case.sample.owner.group.check == "forward":
+                    broken, outputs = error, [list(error.outputs)]  # its numbers may be wrong as well
+                else:
+                    case.error = error
         status, kind = Status.ERROR, ""
         more: dict[str, Any] = {}
         if case.error is None:
@@ -216,6 +220,8 @@ class Runner:
             self.progress(case.number, JUDGE, 1)
             try:
                 metrics, status, kind, more = self._judge(case, outputs)
+                if broken is not None:
+                    status, kind, more = Status.WRONG, broken.kind, more | {"stage": STAGES[RUN], "error": str(broken)[:ERROR_LIMIT]}
                 if case.program is not None and case.program.fallback and status is not Status.VACUOUS:
                     status, kind = Status.FALLBACK, ""
             except Exception as error:
@@ -308,6 +314,8 @@ class Runner:
             kind = case.error.kind if isinstance(case.error, Misbehaviour) else ""
         elif metrics is not None and metrics.kind:
             text = metrics.detail
+        elif metrics is not None and metrics.nonfinite:
+            text = f"{metrics.nonfinite} of {metrics.numel} elements are NaN or Inf where the reference is not, or the other way round"
         if case.program is not None:
             row["placement"], row["flags"] = case.program.placement, case.program.flags
             if case.program.fallback and not text:

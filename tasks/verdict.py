@@ -165,6 +165,8 @@ def _limit(entry: Any, where: str) -> Limit:
     imprecise = fields.get("imprecise", "classic")
     if imprecise not in ("classic", "never") and not _positive(imprecise):
         raise PolicyError(f'{where}.imprecise must be "classic", "never" or a positive number, not {imprecise!r}')
+    if not isinstance(imprecise, str) and imprecise <= (fields["units"] if "units" in fields else fields["ulps"]):
+        raise PolicyError(f"{where}.imprecise must lie beyond the limit, not {imprecise!r}")
     known: dict[str, Iterable[str]] = {"classes": [c.value for c in OpClass], "dtypes": DTYPES}
     for key in ("ops", "classes", "dtypes"):
         value = fields.get(key, [])

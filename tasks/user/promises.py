@@ -1,9 +1,10 @@
 """What a kernel promises beside its numbers: to return tensors, to leave its inputs alone, and its invariants."""
 from __future__ import annotations
 
+import contextlib
 import inspect
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,25 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     before = {k: x.detach().clone() for k, x in tensors.items() if k not in op.mutates}
     result = _run(kernel, arguments)
     outputs = _flat(result, torch.Tensor, "torch tensor")
-    for name, old in before.items():
-        if not _same(tensors[name], old):
-            raise Misbehaviour("mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)")
-    _aliasing(op, tensors, outputs, _share_storage)
-    if op.invariants:
-        given = before | {k: x for k, x in tensors.items() if k not in before}
-        _invariants(op, {k: _numpy(x) for k, x in given.items()}, [_numpy(x) for x in outputs])
+    with _measured(lambda: [_numpy(x) for x in outputs]):
+        for name, old in before.items():
+            if not _same(tensors[name], old):
+                raise Misbehaviour("mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)")
+        _aliasing(op, tensors, outputs, _share_storage)
+        if op.invariants:
+            given = before | {k: x for k, x in tensors.items() if k not in before}
+            _invariants(op, {k: _numpy(x) for k, x in given.items()}, [_numpy(x) for x in outputs])
     return result
+
+
+@contextlib.contextmanager
+def _measured(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
+    """Give a Misbehaviour the outputs: their numbers may be wrong as well, and how far is worth knowing."""
+    try:
+        yield
+    except Misbehaviour as broken:
+        broken.outputs = [np.array(x) for x in outputs()]
+        raise
 
 
 def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -65,12 +77,13 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     inputs = {k: torch_tree.to_numpy(x.detach()) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
     outputs = _flat(_run(kernel, arguments | inputs), (np.ndarray, np.generic), "NumPy array")
-    for name, old in before.items():
-        if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
-            raise Misbehaviour("mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)")
-    _aliasing(op, inputs, outputs, np.shares_memory)
-    if op.invariants:
-        _invariants(op, before, [np.asarray(x) for x in outputs])
+    with _measured(lambda: [np.asarray(x) for x in outputs]):
+        for name, old in before.items():
+            if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
+                raise Misbehaviour("mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)")
+        _aliasing(op, inputs, outputs, np.shares_memory)
+        if op.invariants:
+            _invariants(op, before, [np.asarray(x) for x in outputs])
     return tuple(torch_tree.from_numpy(np.array(x, order="C")) for x in outputs)
 
 

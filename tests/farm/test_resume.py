@@ -18,7 +18,7 @@ from farm import lake
 from farm.report.coverage import distinct
 from tests.conftest import ROOT, launch
 
-OPS, SAMPLES = 30, 20
+OPS, SAMPLES = 30, 40
 CASES = OPS * 2 * SAMPLES
 
 
