@@ -178,7 +178,9 @@ def load(path: str | Path) -> Config:
     try:
         config = Config.model_validate({"name": file.stem} | data)
     except pydantic.ValidationError as error:
-        raise ConfigError("\n".join(_explain(file, node, e) for e in error.errors()[:5])) from None
+        # A key that is missing may be the one that is misspelt.
+        found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
     own = [user.resolved(c, file.parent) if c.name == "user" else c for c in config.catalogs]
     # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from anywhere.
     policy = str((file.parent / config.policy).resolve()) if config.policy.endswith(".json") else config.policy
@@ -254,6 +256,8 @@ def _explain(file: Path, node: Any, error: Any) -> str:
         model = models.get(str(place[0]), Config) if len(place) > 1 else Config
         if place[2:3] == ("kernels",) and len(place) > 3:
             model = KernelConfig
+        if model is KernelConfig and place[-1] in CatalogConfig.model_fields:
+            return f"{_place(file, node, place)}: {key}: it is a key of the catalog, not of a kernel"
         text = f"unknown key{nearest(str(place[-1]), sorted(f.alias or name for name, f in model.model_fields.items()))}"
     return f"{_place(file, node, place)}: {key}: {text}"
 

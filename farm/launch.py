@@ -288,7 +288,7 @@ def list_catalog(name: str, cache: Path, inline: bool = False, config: str | Non
         answer = child.ask({"do": "list", "catalog": name}, deadline_s=300)
         child.close()
         if isinstance(answer, Death):
-            raise ConfigError(f"catalog {name} cannot be listed: {answer.text}") from None
+            raise ConfigError(f"{_culprit(name, config, answer)}catalog {name} cannot be listed: {answer.text}") from None
         if "error" in answer:
             key = tuple(answer["key"])
             where = f"{configs.place(config, key)}: " if config and key else ""
@@ -299,6 +299,22 @@ def list_catalog(name: str, cache: Path, inline: bool = False, config: str | Non
         aside.write_text(json.dumps(listed))
         aside.replace(path)
     return [Entry(op, variant, *map(tuple, rest)) for op, variant, *rest in listed]
+
+
+def _culprit(name: str, config: str | None, death: Death) -> str:
+    """Place and name of the user's module that ends the process that imports it; "" if it cannot be told."""
+    def dies() -> bool:
+        child = ChildProcess(default_python(), Limits())
+        answer = child.ask({"do": "list", "catalog": name}, deadline_s=60)
+        child.close()
+        return isinstance(answer, Death)
+
+    found = user.culprit(dies) if name == "user" and death.status == "crash" else None
+    if found is None:
+        return ""
+    key, module = found
+    where = f"{configs.place(config, key)}: " if config else ""
+    return f"{where}{'.'.join(map(str, key))}: {module}: "
 
 
 def print_preflight(console: Console, known: dict[str, Offer]) -> None:

@@ -135,21 +135,23 @@ def _run_groups(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
             if strikes < STRIKES:
                 continue
             for number in set(range(len(items))) - done:
-                yield {"number": number, "failed": _failure(job.kind, death)}
+                yield {"number": number, "failed": _failure(job, number, death)}
             return
         bad = items[number].setdefault("bad", {})
         if len(bad) >= STRIKES:
             done.add(number)
-            yield {"number": number, "failed": _failure(job.kind, death)}
+            yield {"number": number, "failed": _failure(job, number, death)}
         elif job.kind == "prepare":
-            bad[str(death.span)] = _failure(job.kind, death)
+            bad[str(death.span)] = _failure(job, number, death)
         else:
             bad[str(death.span)] = f"not exported: {death.text}"
 
 
-def _failure(kind: str, death: Death) -> dict[str, str]:
-    what = "reference" if kind == "prepare" else "export"
-    return {"status": "invalid", "stage": what, "error_type": death.kind, "error": f"while making the {what}: {death.text}"}
+def _failure(job: Job, number: int, death: Death) -> dict[str, str]:
+    what, group = "reference" if job.kind == "prepare" else "export", job.items[number].get("group")
+    of = f" of {Group(**group).label}" if group else ""
+    story = death.text.replace(f" at stage {death.stage}", "", 1)  # the stages are those of a case
+    return {"status": "invalid", "stage": what, "error_type": death.kind, "error": f"while making the {what}{of}: {story}"}
 
 
 def _forget(job: Job) -> None:

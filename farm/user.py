@@ -90,6 +90,23 @@ def announce(config: Config) -> None:
         os.environ[VARIABLE] = text
 
 
+def culprit(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:
+    """Key and name of the first module or kernel announced with which alone ``dies`` is true; None if there is none."""
+    whole = os.environ.get(VARIABLE, "")
+    given = json.loads(whole or "{}")
+    try:
+        for source in given.get("sources", []):
+            for what in ("modules", "kernels"):
+                for i, one in enumerate(source[what]):
+                    alone = source | {"modules": [], "kernels": []} | {what: [one]}
+                    os.environ[VARIABLE] = json.dumps(given | {"sources": [alone]})
+                    if dies():
+                        return ("catalogs", source["at"], what, i), one if what == "modules" else one["kernel"]
+    finally:
+        os.environ[VARIABLE] = whole
+    return None
+
+
 def carried() -> dict[str, str]:
     """Variables of this process that a child on any node needs."""
     return {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}

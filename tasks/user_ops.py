@@ -1,9 +1,14 @@
 """Your own kernels: `@op` marks a function as an op of the `user` catalog."""
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+
+class DeclarationError(Exception):
+    """A use of `@op` that cannot be meant; the text names the op."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,35 @@ class UserOp:
 def op(*, reference: Callable[..., Any] | str, inputs: Mapping[str, Any], name: str = "", **settings: Any) -> Callable[..., Any]:
     """Declare the decorated function as a kernel of the `user` catalog; see `UserOp` for the settings.
 
-    The function is returned as it was, with a list of its declarations in ``__farm_ops__``.
+    The function is returned as it was, with a list of its declarations in ``__farm_ops__``. Raises DeclarationError for
+    an unknown setting, and where the function takes the name of another with `@op`, which would be lost.
     """
 
     def declare(kernel: Callable[..., Any]) -> Callable[..., Any]:
-        made = UserOp(name or kernel.__name__, kernel, reference, inputs, **settings)
+        called = name or kernel.__name__
+        valid = [f.name for f in fields(UserOp) if f.name != "kernel"]
+        for key in settings:
+            if key not in valid:
+                from tasks.user.schema import nearest
+
+                raise DeclarationError(f"op {called}: unknown key {key!r}{nearest(key, valid)}")
+        if line := _hidden(kernel):
+            text = f"the function {kernel.__name__} at line {kernel.__code__.co_firstlineno} hides the one of that name at line {line}"
+            raise DeclarationError(f"op {called}: {text}: rename one")
+        made = UserOp(called, kernel, reference, inputs, **settings)
         kernel.__dict__.setdefault("__farm_ops__", []).append(made)
         return kernel
 
     return declare
+
+
+def _hidden(kernel: Callable[..., Any]) -> int:
+    """Line of the declared function of the same module whose name ``kernel`` is about to take; 0 if there is none."""
+    other = getattr(kernel, "__globals__", {}).get(kernel.__name__)
+    if not inspect.isfunction(other) or not inspect.isfunction(kernel) or not hasattr(other, "__farm_ops__"):
+        return 0
+    old, new = other.__code__, kernel.__code__
+    # The same line is a module that is imported anew, another file a cell of a notebook that is run again.
+    if old.co_filename != new.co_filename or other.__qualname__ != kernel.__qualname__ or old.co_firstlineno == new.co_firstlineno:
+        return 0
+    return old.co_firstlineno

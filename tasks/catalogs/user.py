@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks import definitions, noise
-from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.model import DISTRIBUTIONS, EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
 from tasks.tree import TensorSpec, encode
 from tasks.user import gradients, load, promises, samples, scripts
@@ -19,7 +19,9 @@ from tasks.user_ops import UserOp
 from tasks.verdict import OWN_TOLERANCE
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "1"
+CATALOG_VERSION = "2"
+#: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
+TELLING = 16
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -53,7 +55,7 @@ class User(Catalog):
             if one.script is None:
                 load.check_call(one, "reference")
             elif not one.script.is_file():
-                raise CatalogError(f"no such file {one.script}", (*one.key, "reference"))
+                raise one.mistake("reference", f"no such file {one.script}")
         return [
             Entry(f"{self.name}:{name}", "", tuple(one.op.dtypes), _checks(one.op), DISTRIBUTIONS)
             for name, one in sorted(found.items())
@@ -139,13 +141,15 @@ def _expected(one: Declared, arrays: Arrays, dims: Mapping[str, int], group: Gro
     if one.script:
         calls = [exact, *(moved(g) for g in noise.streams(seed, draws if noisy else 0))]
         first, *rest = scripts.run(one.script, [(call, one.op.kwargs) for call in calls], load.deadline_s())
-        found = [_checked(x) for x in first]
+        found = [_checked(x, exact) for x in first]
         later = iter(rest)
-        floor = noise.floor(found, lambda g: [_checked(x) for x in next(later)], seed, draws if noisy else 0)
+        floor = noise.floor(found, lambda g: [_checked(x, exact) for x in next(later)], seed, draws if noisy else 0)
     else:
         reference = one.function("reference")
         found = _evaluate(reference, exact, one.op.kwargs)
         floor = noise.floor(found, lambda g: _evaluate(reference, moved(g), one.op.kwargs), seed, draws if noisy else 0)
+    if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
+        _finite_somewhere(exact, found)
     return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]
 
 
@@ -156,17 +160,30 @@ def _evaluate(reference: Callable[..., Any], inputs: Arrays, kwargs: Mapping[str
     outputs = result if isinstance(result, (tuple, list)) else [result]
     if not outputs:
         raise TypeError("the reference returned no outputs")
-    return [_checked(x) for x in outputs]
+    return [_checked(x, inputs) for x in outputs]
 
 
-def _checked(x: Any) -> np.ndarray:
-    """An output as float64, complex128, or in its own integer dtype."""
+def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:
+    """Raise ValueError if the inputs are finite and no element of the floating outputs is: nothing would be compared."""
+    given, found = ([x for x in many if is_inexact(x.dtype.name)] for many in (inputs.values(), outputs))
+    if sum(y.size for y in found) < TELLING or any(np.isfinite(y).any() for y in found) or not all(np.isfinite(x).all() for x in given):
+        return
+    raise ValueError("the reference is NaN or Inf everywhere on finite inputs: mend it, or give the inputs low and high")
+
+
+def _checked(x: Any, inputs: Arrays) -> np.ndarray:
+    """An output as float64, complex128, or in its own integer dtype. Raises TypeError for what is no array of numbers, and
+    for floating results that are narrower than floating inputs: their rounding would be taken for the kernel's."""
     if not isinstance(x, (np.ndarray, np.generic, bool, int, float, complex)):
         raise TypeError(f"the reference returned {'None' if x is None else f'a {type(x).__module__}.{type(x).__qualname__}'}, not a NumPy array")
     array = np.asarray(x, order="C")
     if array.dtype.kind not in "biufc" and not is_inexact(array.dtype.name):
         raise TypeError(f"the reference returned an array of {array.dtype}, not of numbers")
-    return array.astype(wide(array.dtype.name)) if is_inexact(array.dtype.name) else array
+    if not is_inexact(array.dtype.name):
+        return array
+    if array.dtype.name != wide(array.dtype.name) and any(is_inexact(given.dtype.name) for given in inputs.values()):
+        raise TypeError(f"the reference returned {array.dtype.name} for float64 inputs: compute in float64")
+    return array.astype(wide(array.dtype.name))
 
 
 def _leaf(one: Declared, i: int, y: np.ndarray, delta: np.ndarray | None, dims: Mapping[str, int], dtype: str) -> Leaf:

@@ -19,7 +19,7 @@ from typing import Any
 from tasks.catalogs.base import CatalogError
 from tasks.user import sources
 from tasks.user.schema import mistakes, nearest
-from tasks.user_ops import UserOp
+from tasks.user_ops import DeclarationError, UserOp
 
 #: Definitions as JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's
 #: catalogs, "root": folder, "modules": [names], "kernels": [fields of UserOp]}]}.
@@ -45,16 +45,24 @@ class Declared:
         if callable(given):
             return given  # type: ignore[no-any-return]
         module, _, name = given.rpartition(":")
-        key = (*self.key, what)
-        found: Any = load(module, self._root, key)
+        try:
+            found: Any = load(module, self._root, ())
+        except CatalogError as error:
+            raise self.mistake(what, str(error)) from None
         for word in name.split("."):
             if not hasattr(found, word):
                 functions = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
-                raise CatalogError(f"{given}: there is no {word!r} in it{nearest(word, functions)}", key)
+                raise self.mistake(what, f"{given}: there is no {word!r} in it{nearest(word, functions)}")
             found = getattr(found, word)
         if not callable(found):
-            raise CatalogError(f"{given} is not a function but a {type(found).__name__}", key)
+            raise self.mistake(what, f"{given} is not a function but a {type(found).__name__}")
         return found  # type: ignore[no-any-return]
+
+    def mistake(self, what: str, text: str) -> CatalogError:
+        """The error of the op's "kernel" or "reference": at its key of the config, or with the decorated function's place."""
+        if self.file:
+            return CatalogError(f"{_where(self)}op {self.op.name}: {what}: {text}", self.key)
+        return CatalogError(text, (*self.key, what))
 
     @property
     def script(self) -> Path | None:
@@ -178,6 +186,8 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
     try:
         return _from_file(file) if name.endswith(".py") else importlib.import_module(name)
+    except DeclarationError as error:
+        raise CatalogError(f"{_place_of(error, file)}: {error}", key) from None
     except (Exception, SystemExit) as error:
         raise CatalogError(f"{_place_of(error, file)}: cannot be imported: {type(error).__name__}: {_line(error)}", key) from None
 
@@ -232,7 +242,4 @@ def check_call(one: Declared, what: str) -> None:
     try:
         signature.bind(**dict.fromkeys(names))
     except TypeError as error:
-        text = f"{function.__qualname__}{signature} is called with {', '.join(names)}: {error}"
-        if one.file:
-            raise CatalogError(f"{_where(one)}op {one.op.name}: {what}: {text}", one.key) from None
-        raise CatalogError(text, (*one.key, what)) from None
+        raise one.mistake(what, f"{function.__qualname__}{signature} is called with {', '.join(names)}: {error}") from None

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +45,7 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
 
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
     before = {k: x.detach().clone() for k, x in tensors.items() if k not in op.mutates}
-    result = kernel(**arguments)
+    result = _run(kernel, arguments)
     outputs = _flat(result, torch.Tensor, "torch tensor")
     with _measured(lambda: [_numpy(x) for x in outputs]):
         for name, old in before.items():
@@ -74,7 +76,7 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         raise Unsupported("a kernel of NumPy arrays runs on the CPU alone")
     inputs = {k: torch_tree.to_numpy(x.detach()) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
-    outputs = _flat(kernel(**(arguments | inputs)), (np.ndarray, np.generic), "NumPy array")
+    outputs = _flat(_run(kernel, arguments | inputs), (np.ndarray, np.generic), "NumPy array")
     with _measured(lambda: [np.asarray(x) for x in outputs]):
         for name, old in before.items():
             if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
@@ -83,6 +85,23 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
         if op.invariants:
             _invariants(op, before, [np.asarray(x) for x in outputs])
     return tuple(torch_tree.from_numpy(np.array(x, order="C")) for x in outputs)
+
+
+def _run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """The kernel's result; what it raises says where in its file."""
+    try:
+        return kernel(**arguments)
+    except (Exception, SystemExit) as error:
+        text = f"the kernel called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
+        if isinstance(error, SystemExit) or error.args == (text,):  # the type stays: backends tell errors by it
+            error.args = (text + _place(kernel, error),)
+        raise
+
+
+def _place(kernel: Callable[..., Any], error: BaseException) -> str:
+    code = getattr(inspect.unwrap(kernel), "__code__", None)
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if code and f.filename == code.co_filename]
+    return f" ({code.co_filename}:{lines[-1]})" if code and lines else ""
 
 
 def _flat(result: Any, kinds: Any, called: str) -> list[Any]:

@@ -19,6 +19,8 @@ INVARIANTS = {
 #: Keys of an input that is given as a mapping.
 INPUT_KEYS = ("shape", "dtype", "low", "high", "data")
 OUTPUT_KEYS = ("dtype", "shape")
+#: Most elements of an input.
+MOST = 2**31
 
 #: A key, as the path to it, and what is wrong there.
 Mistake = tuple[tuple[Any, ...], str]
@@ -97,6 +99,15 @@ def _shape(op: UserOp, shape: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
             yield from _size(size, (*key, i))
         elif size not in op.dims:
             yield (*key, i), f"unknown dimension {size!r}{nearest(size, op.dims)}"
+    largest = math.prod(size for size in (_largest(op, size) for size in shape) if size > 0)
+    if largest > MOST:
+        yield key, f"{largest} elements at its largest, more than {MOST}: give smaller sizes"
+
+
+def _largest(op: UserOp, size: Any) -> int:
+    """The largest that a size of a shape can be; 0 where it is none."""
+    candidates = op.dims.get(size) if isinstance(size, str) and isinstance(op.dims, Mapping) else [size]
+    return max((n for n in candidates if type(n) is int), default=0) if isinstance(candidates, Sequence) else 0
 
 
 def _inputs(op: UserOp) -> Iterator[Mistake]:

@@ -14,6 +14,7 @@ import os
 import runpy
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,12 @@ def main(script: str) -> None:
             except SystemExit as end:
                 if end.code not in (None, 0):
                     raise
+            except Exception as error:
+                frames = error.__traceback__
+                while frames is not None and frames.tb_frame.f_code.co_filename != script:
+                    frames = frames.tb_next  # those of this module are of no interest
+                traceback.print_exception(error.with_traceback(frames))
+                sys.exit(1)
         answers.write(json.dumps(out.buffer.getvalue().decode(errors="replace")) + "\n")  # type: ignore[attr-defined]
         answers.flush()
 

@@ -75,6 +75,8 @@ def write(config: Path, *kernels: str, modules: str = "", end: str = "") -> Path
         (HEAD + "  kernels:\n" + kernel(invariants="[no_nans]") + TAIL, "5:115", "unknown invariant 'no_nans'; did you mean no_nan"),
         (HEAD + "  kernels:\n" + kernel() + kernel() + TAIL, "6:6", "kernels.1.name: the name 'op' is given twice (kernels.0 has it)"),
         (HEAD + "  kernels:\n" + kernel(kernel="k.py") + TAIL, "5:16", "kernels.0.kernel: "), (HEAD + "  kernels:\n" + kernel(reference="gone.py") + TAIL, "5:", "no such file"),
+        (HEAD + "  kernels:\n" + kernel(distributions="[nan]") + TAIL, "5:102", "kernels.0.distributions: it is a key of the catalog, not of a kernel"),
+        (HEAD + "  kernels:\n" + kernel().replace("reference", "refrence") + TAIL, "5:39", "kernels.0.refrence: unknown key; did you mean reference"),
         (HEAD + "  kernels:\n  - {name: op}\n" + TAIL, "5:5", "kernels.0.kernel: Field required"),
         (HEAD + "  kernels:\n" + kernel(kwargs="3") + TAIL, "5:102", "kernels.0.kwargs: "),
     ],
@@ -109,9 +111,10 @@ def test_mistakes_that_show_when_it_is_listed(
 
 def test_a_module_that_kills_its_process_when_imported(config: Path, results: Path) -> None:
     (config.parent / "deadly.py").write_text("import os\nos._exit(3)\n")
-    write(config, modules="deadly.py")
+    write(config, modules="k.py, deadly.py")
     said = launch(config, "--no-dashboard", "--cpus", 1, "--results", results)
-    assert said.returncode == BAD_INPUT and "catalog user cannot be listed: the process ended with exit code 3" in said.stderr
+    where = f"{config}:4:19: catalogs.0.modules.1: {config.parent / 'deadly.py'}: "
+    assert said.returncode == BAD_INPUT and f"{where}catalog user cannot be listed: the process ended with exit code 3" in said.stderr
 
 
 def test_dtypes_are_those_of_the_kernels_unless_the_run_names_some(config: Path) -> None:
@@ -179,7 +182,9 @@ def test_kernels_and_references_that_die_or_hang_harm_their_own_rows_alone(confi
         "user:op": "pass", "user:dead": "crash", "user:slow": "timeout", "user:dead-reference": "invalid",
         "user:slow-reference": "invalid", "user:slow-script": "invalid",
     }  # fmt: skip
-    assert "SIGSEGV" in rows["error"]["user:dead-reference"] and "took longer than 8 s\nwaiting" in rows["error"]["user:slow-script"]
+    told = rows["error"]["user:dead-reference"]
+    assert told.startswith("while making the reference of user:dead-reference: ") and "SIGSEGV" in told and "at stage" not in told
+    assert "took longer than 8 s\nwaiting" in rows["error"]["user:slow-script"]
 
 
 def test_a_broken_reference_is_told_and_fails_the_run(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,10 +91,14 @@ def test_an_input_that_may_be_written_to_is_fresh_in_every_run(declare: Any, cac
 
 
 def test_a_kernel_that_raises_is_an_error(declare: Any, cache: Path) -> None:
-    declare(RIGHT + "def kernel(x): raise RuntimeError('no such block')")
-    assert [(r["status"], r["stage"], r["error_type"], r["error"]) for r in rows(cache, count=1)] == [
-        ("error", "run", "RuntimeError", "no such block")
-    ]
+    for raised, name, text in (
+        ("raise RuntimeError('no such block')", "RuntimeError", "no such block"), ("torch.ones(2) @ torch.ones(3)", "RuntimeError", "size"),
+        ("import sys; sys.exit(4)", "SystemExit", "the kernel called sys.exit(4)"),
+    ):  # fmt: skip
+        declare(RIGHT + f"def kernel(x): {raised}")
+        (row,) = rows(cache, count=1)
+        assert (row["status"], row["stage"], row["error_type"]) == ("error", "run", name)
+        assert text in row["error"] and row["error"].endswith("k.py:5)")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +137,7 @@ def test_a_right_softmax_keeps_its_invariants(declare: Any, cache: Path, dtype: 
     [
         ("return None", "returned None"), ("return 'two'", "a builtins.str, not a NumPy array"),
         ("return torch.tensor(x)", "torch.Tensor, not a NumPy array"), ("return ()", "no outputs"),
+        ("return np.float32(x)", "the reference returned float32 for float64 inputs: compute in float64"),
         ("return np.array(['a'])", "not of numbers"), ("return 1 / 0", "division by zero ("), ("import sys; sys.exit(3)", "3"),
     ],
 )  # fmt: skip
@@ -140,6 +145,19 @@ def test_a_reference_that_is_none(declare: Any, cache: Path, reference: str, say
     declare(f"def reference(x): {reference}\ndef kernel(x): return x")
     assert [(r["status"], r["stage"]) for r in rows(cache)] == [("invalid", "reference")] * 2
     assert says in rows(cache)[0]["error"]
+
+
+@pytest.mark.parametrize("value", ("x * np.nan", "x * 0 + np.inf"))
+def test_a_reference_that_is_nowhere_finite(declare: Any, cache: Path, value: str) -> None:
+    declare(f"def reference(x): return {value}\ndef kernel(x): return {value.replace('np', 'torch')}")
+    small, large = rows(cache)  # of three elements all may be NaN by chance
+    assert (small["status"], large["status"]) == ("pass", "invalid") and "everywhere on finite inputs" in large["error"]
+
+
+def test_a_reference_of_integers_may_be_narrow(declare: Any, cache: Path) -> None:
+    source = "def reference(x): return (x * 0.5).astype(np.float32)\ndef kernel(x): return x * 0.5"
+    declare(source, dtypes=["int8"])
+    assert outcome(cache, dtype="int8") == {("pass", "")}
 
 
 def test_a_reference_of_another_shape_than_declared(declare: Any, cache: Path) -> None:
@@ -180,6 +198,7 @@ def test_a_reference_script(declare: Any, cache: Path, tmp_path: Path, end: str)
     [
         ("import time; print('thinking', file=sys.stderr, flush=True); time.sleep(60)", "took longer than 5 s\nthinking"),
         ("import os, signal; print('last words', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)", "died of signal 11\nlast words"),
+        ("raise ValueError('negative width')", "ended with exit code 1\nTraceback (most recent call last):\n  File \"{r}\", line 9, in <module>\n"),
         ("raise ValueError('negative width')", "ValueError: negative width"), ("sys.exit('no input')", "exit code 1\nno input"),
         ("print('hello')", "stdout is no JSON: 'hello"), ("pass", "stdout is no JSON: ''"), ("print('{\"outputs\": {}}')", "wrote no outputs"),
         ("tensor['shape'] = [7, 7]; print(json.dumps(tensor))", "are no float64 of shape [7, 7]"),
@@ -191,7 +210,7 @@ def test_a_script_that_gives_nothing(declare: Any, cache: Path, tmp_path: Path, 
     (tmp_path / "r.py").write_text(SCRIPT + script)
     declare("def kernel(x): return x", reference="r.py", deadline_s=5.0)
     (row,) = rows(cache, count=1)
-    assert (row["status"], row["stage"], row["error_type"]) == ("invalid", "reference", "ReferenceError") and says in row["error"]
+    assert (row["status"], row["stage"], row["error_type"]) == ("invalid", "reference", "ReferenceError") and says.replace("{r}", str(tmp_path / "r.py")) in row["error"]
 
 
 def test_tensors_of_scripts() -> None:
@@ -322,7 +341,12 @@ def test_decorated_functions_are_collected(declare: Any, cache: Path) -> None:
     [
         ("MORE = {'dims': {}}\n" + DECORATED.replace('dims={"n": [3]}, ', ""), (0, "modules", 0), "k.py:7: op op: inputs.x.0: unknown dimension 'n'"),
         ("MORE = {'dtypes': ['flaot32']}\n" + DECORATED, (0, "modules", 0), "op op: dtypes.0: unknown dtype 'flaot32'; did you mean float32"),
-        ("MORE = {'klass': 1}\n" + DECORATED, (0, "modules", 0), "k.py:7: cannot be imported: TypeError"),
+        ("MORE = {'dim': 1}\n" + DECORATED, (0, "modules", 0), "k.py:7: op op: unknown key 'dim'; did you mean dims"),
+        ("MORE = {'dims': {}}\n" + DECORATED.replace('dims={"n": [3]}, ', "").replace("=right", '="nope.py"').replace('["n"]', "[3]"),
+         (0, "modules", 0), "k.py:7: op op: reference: no such file"),
+        ("MORE = {}\n" + DECORATED.replace("=right", '="k.py:wrong"'), (0, "modules", 0), "k.py:7: op op: reference: k.py:wrong: there is no 'wrong'"),
+        ("MORE = {}\n" + DECORATED + DECORATED.replace('"op"', '"other"'), (0, "modules", 0),
+         "k.py:11: op other: the function double at line 11 hides the one of that name at line 7: rename one"),
         ("MORE = {}\n" + DECORATED + DECORATED.replace("def double", "def other"), (0, "modules", 0), "the name 'op' is given twice; the other is in"),
         ("import nowhere", (0, "modules", 0), "k.py:4: cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
         ("def f(:\n", (0, "modules", 0), "k.py:4: cannot be imported: SyntaxError"), ("", (0, "modules", 0), "no function with @tasks.op"),
@@ -372,6 +396,7 @@ def test_mistakes_of_a_kernel_are_placed(declare: Any, fields: dict[str, Any], i
         ({"tolerances": {"float32": {"rtol": -1, "atol": 0}}}, "tolerances.float32.rtol", "-1 is no tolerance"), ({"tolerances": {"f": {"rtol": 1, "atol": 0}}}, "tolerances.f", "unknown dtype"),
         ({"repeats": 0}, "repeats", "at least 1"), ({"mutates": ["y"]}, "mutates.0", "no input 'y'"), ({"gradient": ["y"]}, "gradient.0", "no input 'y'"),
         ({"gradient": ["x"], "reference": "r.py"}, "gradient", "a script is not differenced"), ({"kwargs": {"x": 1}}, "kwargs.x", "is an input already"),
+        ({"inputs": {"x": ["n", "n"]}, "dims": {"n": [1, 10**6]}}, "inputs.x", "1000000000000 elements at its largest, more than 2147483648"),
         ({"name": "a b"}, "name", "is no name"), ({"outputs": ["float23"]}, "outputs.0", "did you mean float32"), ({"outputs": [{"shape": ["m"]}]}, "outputs.0.shape.0", "unknown dimension"),
     ],
 )  # fmt: skip
