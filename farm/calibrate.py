@@ -74,8 +74,8 @@ class Finding:
 
     @property
     def largest(self) -> tuple[str, float]:
-        """The op with the largest error units within the limit."""
-        within = {name: units for name, units in self.ops.items() if self.limit is not None and units <= self.limit}
+        """The op with the largest error units within the limit; of all ops where there is none."""
+        within = {name: units for name, units in self.ops.items() if self.limit is None or units <= self.limit}
         return max(within.items(), key=lambda item: item[1], default=("", 0.0))
 
 
@@ -231,6 +231,8 @@ def _calibrate(args: argparse.Namespace, console: Console) -> int:
             raise PolicyError(f"--op {glob!r}: no op with such rows{nearest(glob, sorted(set(found['label'])))}")
     findings = calibrate(found, args.quantile, list(reasons))
     made = merged(policy, limits(found, findings, reasons, args.quantile, _made_with(rows, backends)))
+    if args.out:
+        made = replace(made, name=Path(args.out).stem)
     policies.check_ops(made, args.out or args.policy, known_ops(rows))
     for text in table(policy, findings):
         line(text)

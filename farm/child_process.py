@@ -177,9 +177,10 @@ class ChildProcess:
             pass
 
     def _last_words(self) -> str:
+        """The end of what was written to stdout and stderr since the case in flight began."""
         try:
             size = self._stderr.seek(0, os.SEEK_END)
-            self._stderr.seek(max(0, size - LAST_WORDS))
+            self._stderr.seek(max(self.page.said, size - LAST_WORDS))
             return self._stderr.read().decode(errors="replace").strip()
         except (OSError, ValueError):
             return ""
@@ -187,6 +188,7 @@ class ChildProcess:
     def _forget_old_words(self) -> None:
         self._stderr.seek(0)
         self._stderr.truncate()
+        self.page.said = 0
 
 
 def child_env(extra: dict[str, str] | None = None) -> dict[str, str]:

@@ -182,7 +182,9 @@ def load(path: str | Path) -> Config:
         found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
     own = [user.resolved(c, file.parent) if c.name == "user" else c for c in config.catalogs]
-    config = config.model_copy(update={"catalogs": own})
+    # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from anywhere.
+    policy = str((file.parent / config.policy).resolve()) if config.policy.endswith(".json") else config.policy
+    config = config.model_copy(update={"catalogs": own, "policy": policy})
     _check_names(config, lambda *key: _place(file, node, key))
     return config
 

@@ -14,7 +14,7 @@ from farm import lake
 from farm.config import nearest
 from farm.matrix import names
 from farm.report.__main__ import load
-from farm.report.gradients import MEANING, agreement, two_oracles
+from farm.report.gradients import MEANING, WORST_FIRST, agreement, two_oracles
 from farm.report.words import plain
 from tasks import catalogs, differences, verdict
 from tasks.backends import BackendSpec
@@ -78,9 +78,9 @@ def _check(args: argparse.Namespace) -> int:
     print(f"{prepared.group.label} {args.dtype}, {prepared.group.check} on {args.backend}")
     for row in rows.sort_values("sample").to_dict("records"):
         print(_line({str(k): v for k, v in row.items()}))
-    met = [name for name in MEANING if name in set(rows.agreement)]
-    for name in met:
-        print(f"{name}: {MEANING[name]}")
+    met = {name: int((rows.agreement == name).sum()) for name in WORST_FIRST if name in set(rows.agreement)}
+    for name, count in met.items():
+        print(f"{count} sample{'' if count == 1 else 's'}: {name}: {MEANING[name]}")
     if args.plot:
         _plot([prepared.samples[p] for p in places], args.plot)
         print(f"error against ε: {args.plot}")
@@ -125,8 +125,13 @@ def _line(row: dict[str, Any]) -> str:
         return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
     text = f"{head} {row['agreement']:22} {row['error_units']:.3g} units from autograd"
     if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
-        return f"{text}, {row['second_units']:.3g} from differences, the two {row['oracles_units']:.3g} apart"
+        return f"{text}, {_apart(row['second_units'])} differences, the two oracles {_apart(row['oracles_units'])} each other"
     return f"{text}, {plain(row['oracle'].partition('(')[2].rstrip(')'))}"
+
+
+def _apart(units: float) -> str:
+    # The differences' estimate of their own error is taken off first: 0 is no equality.
+    return f"{units:.3g} from" if units else "within the differences' own error of"
 
 
 def _plot(samples: list[PreparedSample], path: Path) -> None:

@@ -424,10 +424,12 @@ def _run(
         names = ", ".join(f"{name} {n}" for name, n in missing)
         print(f"error: incomplete: {len(rows)} rows of {planned} planned ({names}); go on with: {again}", file=sys.stderr)
         return INCOMPLETE
-    failed = failures(rows, config)
+    failed, unjudged = failures(rows, config), len(not_known(rows[report.broken(rows)], config))
     if failed:
         console.print(f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})", highlight=False)
-    return FOUND if failed else OK
+    if unjudged:
+        console.print(f"{unjudged} samples of your own kernels could not be judged: reference or inputs are broken (exit code {FOUND})", highlight=False, soft_wrap=True)
+    return FOUND if failed or unjudged else OK
 
 
 def _skipped(matrix: matrices.Matrix) -> list[dict[str, str]]:

@@ -172,7 +172,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     same, line = conclusion(case, outcome.row)
     print(line)
     if refused:
-        raise refused
+        print(f"{'script':13} {refused}")
     return SAME if same and shown else DIFFERENT
 
 
@@ -593,8 +593,11 @@ def _write_in_fork(case: Case, outcome: Outcome, path: Path) -> bool:
         code = 2
         try:
             code = 0 if write_script(case, outcome, path) else 1
-        except (scripts.NoScript, ReproduceError) as error:
+        except scripts.NoScript as error:
             print(f"error: {error}", file=sys.stderr)
+        except ReproduceError as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = 3
         except BaseException as error:
             print(f"error: no script: {type(error).__name__}: {error}", file=sys.stderr)
         finally:
@@ -603,6 +606,8 @@ def _write_in_fork(case: Case, outcome: Outcome, path: Path) -> bool:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
         raise scripts.NoScript(f"no script: preparing it died of {signal.Signals(-code).name}; the command above shows the case")
+    if code == 3:
+        raise ReproduceError(f"{path} was not written")
     if code == 2:
         raise scripts.NoScript("no script was written")
     return code == 0

@@ -498,6 +498,8 @@ def check(path: Path, row: dict[str, Any], timeout_s: float) -> tuple[bool, str]
     if done.returncode < 0:
         shown = status == "crash"
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it died of signal {-done.returncode}"
+    if status == "crash" and row["kind"] == f"exit code {done.returncode}" and "Traceback" not in done.stderr:
+        return True, f"shows the crash: it ended with exit code {done.returncode}"
     said = {m[1]: m[2] for m in re.finditer(r"^(verdict|error units|max abs diff|max rel diff|max ulp|raised) +(.*)$", done.stdout, re.M)}
     verdict = said.get("verdict")
     if verdict is None:

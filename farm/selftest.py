@@ -27,6 +27,8 @@ from tasks.verdict import Policy, PolicyError
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "zoo.yaml"
 DEFAULT_POLICY = "error_units"
+#: Apart from the user's own runs: neither `last` nor whoever reads the lake above is to meet planted faults.
+RESULTS = "results/_selftest"
 #: Kinds of a wrong row that come from what a kernel did, not from its numbers.
 PROMISES = ("mutation", "aliasing", "invariant", "nondeterministic")
 #: Exit codes.
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ops", action="append", default=[], metavar="GLOB",
                         help="only kernels whose name, or whose twin's, matches (may be repeated)")
     parser.add_argument("--policy", default=DEFAULT_POLICY, metavar="P", help="the policy that decides: a name or a path/to/policy.json")
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    parser.add_argument("--results", default=RESULTS, metavar="PATH", help=f"the lake: a directory or a URI (s3://…), default {RESULTS}")
     parser.add_argument("--inline", action="store_true", help="in this one process, without isolation: faster, for debugging")
     args = parser.parse_args(argv)
     try:
@@ -200,7 +202,7 @@ def _worst(rows: pd.DataFrame, name: str, results: str) -> str:
     bad = some[some["status"] != "pass"]
     some = bad if len(bad) else some
     row = some.iloc[int(some["error_units"].fillna(0).to_numpy().argmax())]
-    command = reproduce_command(row["run_id"], row["case_id"], row["backend"], results)
+    command = reproduce_command(row["run_id"], row["case_id"], row["backend"], results, row["status"])
     text = f"{row['status']} at most, {number(row['error_units'])} error units, {number(row['max_ulp'])} ulps"
     return f"{text} {plain(row['error'], 200)}\n  {command}"
 

@@ -2,7 +2,7 @@
 
 Started as ``python -m tasks.child IN OUT PROGRESS``: three inherited file descriptors. A command and an answer
 are each one line of JSON. PROGRESS is a shared page that says what is in flight, written before every step
-without a system call, so that whoever finds this process dead knows whom to blame.
+with at most one system call, so that whoever finds this process dead knows whom to blame.
 """
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from tasks.pack import PackError
 
 #: The progress page: number of the case in flight, stage, span, and when it started (CLOCK_MONOTONIC seconds).
 PAGE = struct.Struct("<iiid")
+#: Behind it: size of the file that stderr goes to when the case in flight began, in bytes.
+SAID = struct.Struct("<q")
 PAGE_SIZE = mmap.PAGESIZE
 PR_SET_PDEATHSIG = 1
 
@@ -42,14 +44,26 @@ class Page:
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, PAGE_SIZE)
+        self._number = -1
 
     def write(self, number: int, stage: int, span: int) -> None:
+        if number != self._number:
+            self._number, self.said = number, os.fstat(2).st_size
         PAGE.pack_into(self._map, 0, number, stage, span, time.monotonic())
 
     def read(self) -> tuple[int, int, int, float]:
         """(number, stage, span, monotonic start); stage 0 means that nothing is in flight."""
         number, stage, span, since = PAGE.unpack_from(self._map, 0)
         return number, stage, span, since
+
+    @property
+    def said(self) -> int:
+        """Bytes that stderr held before the case in flight: another case's words."""
+        return int(SAID.unpack_from(self._map, PAGE.size)[0])
+
+    @said.setter
+    def said(self, size: int) -> None:
+        SAID.pack_into(self._map, PAGE.size, size)
 
 
 class Child:

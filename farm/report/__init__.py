@@ -4,6 +4,7 @@ from __future__ import annotations
 from farm.report.coverage import (
     SEVERITY,
     STATUSES,
+    broken,
     cell_matrix,
     coverage,
     findings,
@@ -18,6 +19,6 @@ from farm.report.files import write
 from farm.report.terminal import print_coverage
 
 __all__ = [
-    "SEVERITY", "STATUSES", "cell_matrix", "coverage", "findings", "latest", "print_coverage", "reproduce_command",
+    "SEVERITY", "STATUSES", "broken", "cell_matrix", "coverage", "findings", "latest", "print_coverage", "reproduce_command",
     "status_table", "unavailable", "vendor_by_dtype", "worst_matrix", "write",
 ]

@@ -29,6 +29,9 @@ FINDING_STATUSES: tuple[str, ...] = tuple(
     status for status in SEVERITY if status in (*FAILED_STATUSES, "lost", "imprecise", "fallback")
 )
 
+#: Outcomes that take the process down.
+DEADLY = (Status.CRASH.value, Status.TIMEOUT.value, Status.OOM.value)
+
 #: A cell of the matrix; its samples are judged together.
 CELL = ["check", "op", "variant", "dtype", "backend"]
 _KEY = ["run_id", "case_id", "backend"]
@@ -108,6 +111,11 @@ def coverage(
     if inventory is not None and "backend" in keys and set(keys) <= {"vendor", "backend"}:
         table = _with_inventory(table, rows, keys, inventory)
     return table
+
+
+def broken(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are a user's own kernels that could not be judged: their reference or inputs are at fault."""
+    return (rows["catalog"] == "user") & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
 
 
 def beside(rows: pd.DataFrame) -> pd.Series:
@@ -231,11 +239,14 @@ def status_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table[[*STATUSES, "planned"]]
 
 
-def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results") -> str:
-    """The command that runs one row of the lake ``results`` again, quoted for a POSIX shell."""
+def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results", status: str = "") -> str:
+    """The command that runs one row of the lake ``results`` again, quoted for a POSIX shell.
+
+    ``status``: the row's; one that takes the process down is run in a child.
+    """
     place = "" if results == "results" else f" --results {shlex.quote(results)}"
     what = f"{run_id}:{case_id}:{backend}".replace("'", "'\"'\"'")
-    return f"python -m farm.reproduce '{what}'{place}"
+    return f"python -m farm.reproduce '{what}'{place}" + " --child" * (status in DEADLY)
 
 
 def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
@@ -288,7 +299,8 @@ def findings(
         rows = rows.head(limit)
     rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
     commands = [
-        reproduce_command(*key, results=results) for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
+        reproduce_command(run_id, case_id, backend, results, status)
+        for run_id, case_id, backend, status in zip(rows["run_id"], rows["case_id"], rows["backend"], rows["status"], strict=True)
     ]
     rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
     return rows[columns].reset_index(drop=True)

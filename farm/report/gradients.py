@@ -14,6 +14,8 @@ MEANING = {
     "no differences": "agrees with autograd; differences say nothing here (a kink, NaN, no elements)",
     "no differences, wrong": "disagrees with autograd; differences say nothing here",
 }
+#: The keys of MEANING, the worst first.
+WORST_FIRST = ("neither agrees", "no differences, wrong", "only differences agree", "only autograd agrees", "no differences", "both agree")
 #: Limit of a row whose policy does not count error units: the default policy's.
 _LIMIT = 32.0
 

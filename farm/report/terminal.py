@@ -11,7 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from farm.report.coverage import FINDING_STATUSES, SEVERITY, coverage, disagreements, distinct, findings, records
+from farm.report.coverage import (
+    FINDING_STATUSES,
+    SEVERITY,
+    broken,
+    coverage,
+    disagreements,
+    distinct,
+    findings,
+    records,
+)
 from farm.report.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_count
 
 _STYLE = {
@@ -76,9 +85,9 @@ def grouped_table(rows: pd.DataFrame, by: str, limit: int = 50) -> Table:
     return table
 
 
-def findings_table(found: pd.DataFrame, total: int) -> Table:
+def findings_table(found: pd.DataFrame, total: int, subject: str = "findings") -> Table:
     """The findings of ``farm.report.findings``, one line each."""
-    title = f"Worst findings, {len(found)} of {total} cells" if total > len(found) else f"Findings: {total} cells"
+    title = f"Worst {subject}, {len(found)} of {total} cells" if total > len(found) else f"{subject.capitalize()}: {total} cells"
     table = Table(title=title, title_justify="left", pad_edge=False, show_lines=False)
     for name in ("status", "what", "how much"):
         table.add_column(name, overflow="fold")
@@ -128,6 +137,9 @@ def print_coverage(
     console.print(coverage_table(rows, run))
     if by != "backend":
         console.print(grouped_table(rows, by))
+    unjudged = findings(rows[broken(rows)], limit=None, statuses=["invalid"])
+    if len(unjudged):
+        console.print(findings_table(unjudged.head(limit), len(unjudged), "own kernels not judged, their reference or inputs are broken"))
     found = findings(rows, limit=None, statuses=FINDING_STATUSES)
     if len(found):
         # The worst of every backend before the second worst of any.
@@ -137,7 +149,7 @@ def print_coverage(
         console.print("Reproduced by:")
         for finding in records(shown):
             console.print(_text(finding["reproduce"]), soft_wrap=True)  # one line each, to be copied
-    elif len(rows):
+    elif len(rows) and not len(unjudged):
         console.print("No findings: nothing failed, was imprecise or fell back.")
     differ = disagreements(rows)
     if len(differ):

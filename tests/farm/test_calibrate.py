@@ -120,7 +120,7 @@ def test_what_would_change_is_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     results = make(tmp_path / "lake", row("sinc", 40.0, 7, status="pass", kind=""))
     run(results, tmp_path / "p.json", "--policy", _plain(tmp_path))
     text = capsys.readouterr().out
-    assert "plain-1 → plain-2" in text and "pass → imprecise" in text and "torch:sinc float32 on torch-cpu" in text
+    assert "plain-1 → p-2" in text and "pass → imprecise" in text and "torch:sinc float32 on torch-cpu" in text
 
 
 def _plain(path: Path) -> str:
@@ -157,3 +157,11 @@ def test_findings_are_frames_of_the_evidence_alone(tmp_path: Path) -> None:
     made = calibrate.evidence(frame, ["torch-cpu"])
     assert set(made["op_class"]) == {"reduction"} and made["error_units"].max() < 9
     assert isinstance(made, pd.DataFrame) and len(made) == 30
+
+
+def test_without_a_limit_the_largest_is_that_of_all_ops() -> None:
+    assert calibrate.Finding("reduction", "float32", {"a": 1.0, "b": 3.0}, {}, 2, None).largest == ("b", 3.0)
+
+
+def test_a_policy_is_called_as_its_file(tmp_path: Path) -> None:
+    assert run(make(tmp_path / "lake"), tmp_path / "mine.json").name == "mine"

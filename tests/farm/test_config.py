@@ -184,3 +184,14 @@ def test_the_known_failures_that_come_with_the_farm(tmp_path: Path) -> None:
     for path in known.glob("*.yaml"):
         (tmp_path / "c.yaml").write_text(GOOD + f"known_failures: {path}\n")
         assert load(tmp_path / "c.yaml").known_failures
+
+
+def test_a_policy_is_named_from_the_configs_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pol").mkdir()
+    file = tmp_path / "pol" / "c.yaml"
+    file.write_text(GOOD + "policy: p.json\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=str(tmp_path / "pol" / "p.json")):
+        load(file)
+    (tmp_path / "pol" / "p.json").write_text((ROOT / "tasks" / "policies" / "classic.json").read_text())
+    assert load(file).policy == str(tmp_path / "pol" / "p.json")

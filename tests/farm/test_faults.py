@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import planted
@@ -13,9 +14,11 @@ import pytest
 import yaml
 
 from farm import lake
+from farm.child_process import ChildProcess, Death, Limits
 from tests.conftest import ROOT, launch
 
 SAMPLES = 8
+POPEN = subprocess.Popen
 
 #: Fault → (status, kind) of the struck samples.
 EXPECTED = {
@@ -65,6 +68,24 @@ def test_a_crash_says_where_and_keeps_the_last_words(rows: pd.DataFrame) -> None
     crashed = rows[rows["status"] == "crash"]
     assert set(crashed["stage"]) == {"run"}
     assert crashed["error"].str.contains("died of|exit code|supervisor").all()
+
+
+def test_last_words_are_the_case_in_flights_own() -> None:
+    script = """if 1:
+        import os, sys
+        from tasks.child import Page
+        page = Page(int(sys.argv[-1]))
+        sys.stdin = os.fdopen(int(sys.argv[-3]))
+        input()
+        page.write(0, 2, 1); print("of an earlier case", flush=True)
+        page.write(1, 2, 1); page.write(1, 3, 1); print("its own", flush=True); os._exit(5)
+    """
+    with mock.patch("subprocess.Popen", side_effect=lambda command, **more: POPEN([command[0], "-c", script, *command[4:]], **more)):
+        child = ChildProcess(sys.executable, Limits())
+    death = child.ask({})
+    child.close()
+    assert isinstance(death, Death) and death.kind == "exit code 5"
+    assert "its own" in death.text and "earlier" not in death.text
 
 
 def test_metrics_are_there_only_where_they_were_measured(rows: pd.DataFrame) -> None:

@@ -16,6 +16,7 @@ def test_an_op_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) -> No
     assert gradcheck.main(["tanh", "--dtype", "float32"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("torch:tanh float32, backward on torch-cpu\n") and "both agree" in text and "20x20" in text
+    assert ", 0 from" not in text and "1 sample: both agree: the gradient is right" in text
 
 
 def test_a_suspect_check_is_told_and_fails(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ import pytest
 from farm import lake, launch, reproduce, reproduce_script
 from farm.config import Config
 from farm.reproduce import BAD_INPUT, DIFFERENT, METRICS, SAME
-from farm.reproduce_script import NoScript, _fill, _literal
+from farm.reproduce_script import NoScript, _fill, _literal, check
 from tasks import verdict
 from tasks.backends import BackendSpec
 from tasks.compare import compare
@@ -318,3 +318,11 @@ def test_the_part_of_the_config_that_planned_a_row_is_found(catalog: dict[str, o
     config = Config.model_validate({"catalogs": [{"name": "torch", **catalog}], "backends": ["torch-cpu"]})
     row = {"op": "torch:abs", "variant": "", "dtype": "float16", "catalog": "torch"}
     assert bool(reproduce._catalog_configs(row, config)) is planned
+
+
+@pytest.mark.parametrize(("code", "shown"), [(3, True), (4, False)])
+def test_a_script_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int, shown: bool) -> None:
+    script = tmp_path / "s.py"
+    script.write_text(f"import os\nos._exit({code})\n")
+    said = check(script, {"status": "crash", "kind": "exit code 3"}, 30)
+    assert said[0] is shown and f"exit code {code}" in said[1]

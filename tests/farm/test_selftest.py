@@ -5,9 +5,10 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from farm import selftest
+from farm import lake, selftest
 from farm.selftest import count
 from tasks import zoo
 
@@ -68,3 +69,13 @@ def test_a_slice_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 def test_bad_input(given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert selftest.main(given) == selftest.BAD_INPUT
     assert says in capsys.readouterr().err
+
+
+def test_the_default_lake_is_not_among_the_users_runs(tmp_path: Path) -> None:
+    for folder, run in ((tmp_path, "mine"), (tmp_path / Path(selftest.RESULTS).name, "zoo")):
+        opened = lake.open_lake(folder)
+        lake.append(opened, run, [lake.to_batch([{"op": run, "variant": "", "dtype": "float32", "seed": 0, "sample": 0, "status": "pass", "started_at": 0.0}], {"run_id": run})])
+        lake.write_json(opened, run, "_run.json", {"run_id": run})
+    assert Path(selftest.RESULTS).parent == Path("results")
+    assert lake.run_ids(tmp_path) == ["mine"]
+    assert set(pd.read_parquet(tmp_path)["op"]) == {"mine"}

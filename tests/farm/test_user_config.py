@@ -185,3 +185,11 @@ def test_kernels_and_references_that_die_or_hang_harm_their_own_rows_alone(confi
     told = rows["error"]["user:dead-reference"]
     assert told.startswith("while making the reference of user:dead-reference: ") and "SIGSEGV" in told and "at stage" not in told
     assert "took longer than 8 s\nwaiting" in rows["error"]["user:slow-script"]
+
+
+def test_a_broken_reference_is_told_and_fails_the_run(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "k.py").write_text(KERNELS + "\ndef broken(x): raise ValueError('no reference today')\n")
+    file = write(config, kernel(reference='"k.py:broken"'))
+    assert main([str(file), "--results", str(tmp_path / "r"), "--inline"]) == FOUND
+    said = capsys.readouterr().out
+    assert "no reference today" in said and "No findings" not in said and "could not be judged" in said
