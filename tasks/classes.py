@@ -241,8 +241,9 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
          " jiterator_unary"),
         (_STEPS, "__rmod__ div.floor_rounding div.trunc_rounding floor_divide histc isclose"
                  " linalg.matrix_rank linalg.matrix_rank.hermitian nn.functional.interpolate.nearest"
-                 " nn.functional.interpolate.nearest-exact nn.functional.upsample_nearest remainder round.decimals_3"
+                 " nn.functional.interpolate.nearest-exact nn.functional.upsample_nearest remainder"
                  " round.decimals_neg_3"),
+        (replace(_COMPOSES, why="steps, and divides the rounded number again, which rounds"), "round.decimals_3"),
         (replace(_COMPOSES, why="weights computed from the grid; nearest sampling steps", unless=("mode=nearest",),
                  instead=OpClass.DISCONTINUOUS), "nn.functional.grid_sample"),
         (replace(_COMPOSES, why="weights computed from the grid; nearest sampling (1) steps", unless=("2=1",),

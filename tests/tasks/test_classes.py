@@ -58,7 +58,7 @@ def test_a_name_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("torch:add", "", {"alpha": 2}, "float32", OpClass.COMPOSITE),
         ("torch:mul", "", {}, "complex64", OpClass.COMPOSITE),
         ("torch:round", "", {}, "float32", OpClass.EXACT),
-        ("torch:round", "decimals_3", {"decimals": 3}, "float32", OpClass.DISCONTINUOUS),
+        ("torch:round", "decimals_3", {"decimals": 3}, "float32", OpClass.COMPOSITE),
         ("torch:div", "floor_rounding", {"rounding_mode": "floor"}, "float32", OpClass.DISCONTINUOUS),
         ("torch:div", "no_rounding_mode", {}, "float32", OpClass.ELEMENTARY),
         ("torch:nn.functional.grid_sample", "", {"mode": "nearest"}, "float32", OpClass.DISCONTINUOUS),
