@@ -5,6 +5,7 @@ import ast
 import functools
 import hashlib
 import importlib.util
+import threading
 from collections.abc import Iterable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -66,11 +67,16 @@ def imported(file: Path, root: str) -> list[Path]:
     return list(_imported(str(file), root, stat.st_mtime_ns, stat.st_size))
 
 
+#: CPython 3.11 counts the depth of the trees of all threads in one place: two at a time end in a SystemError.
+_parsing = threading.Lock()
+
+
 @functools.lru_cache(maxsize=4096)
 def _imported(file: str, root: str, mtime: int, size: int) -> tuple[Path, ...]:
     path = Path(file)
     try:
-        tree = ast.parse(path.read_bytes())
+        with _parsing:
+            tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return ()
     folders = [Path(root).resolve(), path.parent]

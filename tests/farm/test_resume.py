@@ -1,6 +1,7 @@
 """Killing the driver, a supervisor or a child at any moment: the run ends with exactly the planned rows."""
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -37,7 +38,9 @@ def load_ops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start(config: Path, results: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    # A shell's background job, and so its children, ignore Ctrl-C unless told otherwise.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, preexec_fn=heed)
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 120) -> object:
