@@ -140,7 +140,7 @@ CANDIDATES = 3
 def candidates(count: int, wanted: int) -> list[int]:
     """``wanted`` places spread over range(count), then further ones between them: CANDIDATES times as many in all."""
     first = stratified(count, wanted)
-    return first + [place for place in stratified(count, CANDIDATES * wanted) if place not in set(first)]
+    return list(dict.fromkeys(first + stratified(count, CANDIDATES * wanted)))
 
 
 def stratified(count: int, wanted: int) -> list[int]:
