@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import json
 import os
 import select
@@ -68,7 +70,7 @@ class ChildProcess:
         self.process = subprocess.Popen(
             [python, "-u", "-m", "tasks.child", *map(str, fds)],
             stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr,
-            pass_fds=fds, env=child_env(env), start_new_session=True,
+            pass_fds=fds, env=child_env(env, python), start_new_session=True,
         )  # fmt: skip
         for fd in fds:
             os.close(fd)
@@ -191,15 +193,37 @@ class ChildProcess:
         self.page.said = 0
 
 
-def child_env(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """Environment of a child: this one's, one thread everywhere, `tasks` importable, compilers' caches shared."""
+def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str, str]:
+    """Environment of a child: this one's, one thread everywhere, `tasks` importable, compilers' caches shared.
+
+    The child of another environment's ``python`` sees nothing of this one but `tasks`.
+    """
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     env |= ONE_THREAD
     # A plugin of torch that is installed but broken must not break torch.
     env.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     path = env.get("PYTHONPATH", "")
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([path] if path else [])])
+    own = python in ("", default_python())
+    if not own:
+        for name in ("VIRTUAL_ENV", "PYTHONHOME", "__PYVENV_LAUNCHER__"):
+            env.pop(name, None)
+        # Ray's own additions for its workers (its job's working directory, this installation) are of this Python.
+        path = os.pathsep.join(p for p in path.split(os.pathsep) if p and Path(p).resolve() != ROOT)
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT if own else tasks_alone()), *([path] if path else [])])
     return env | (extra or {})
+
+
+@functools.cache
+def tasks_alone() -> Path:
+    """A folder that holds `tasks` and nothing else: beside an installed farm stand packages of another Python."""
+    folder = Path(tempfile.gettempdir()) / f"farm-tasks-{os.getuid()}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    link = folder / "tasks"
+    if not link.is_symlink() or link.resolve() != ROOT / "tasks":
+        aside = folder / f".tasks.{os.getpid()}"
+        aside.symlink_to(ROOT / "tasks")
+        aside.replace(link)
+    return folder
 
 
 def default_python() -> str:

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
+from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field
 
 from farm import user
@@ -77,17 +79,46 @@ class CatalogConfig(_Model):
 class BackendConfig(_Model):
     """A backend: its name, what it is like (a known name) when the name is its own, and the runtime's options.
 
-    fraction: the share of a device that one slot takes; memory_gib: bound of its child's resident memory.
+    packages, python: its environment, pip requirements and a Python version, instead of what the runtime's own file asks
+    for; a backend without a name is called after what it is like and the version of the first package
+    ("ort-cpu@1.20.1"). fraction: the share of a device that one slot takes; memory_gib: bound of its child's resident memory.
     """
 
     name: str
     like: str = ""
+    packages: list[str] = []
+    python: str = ""
     options: dict[str, Any] = {}
     fraction: float = Field(default=1.0, gt=0, le=1)
     memory_gib: float = Field(default=6.0, gt=0, allow_inf_nan=False)
 
     def spec(self) -> BackendSpec:
-        return BackendSpec.parse(self.name, self.like, self.options)
+        return BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _named_by_version(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "name" in data or not data.get("like") or not isinstance(data.get("packages"), list):
+            return data
+        version = str(data["packages"][0]).partition("==")[2].partition(";")[0].strip() if data["packages"] else ""
+        return data | {"name": f"{data['like']}@{version}"} if version else data
+
+    @pydantic.field_validator("packages")
+    @classmethod
+    def _requirements(cls, value: list[str]) -> list[str]:
+        for text in value:
+            try:
+                Requirement(text)
+            except InvalidRequirement as error:
+                raise ValueError(f"{text!r} is no pip requirement ({str(error).splitlines()[0]})") from None
+        return value
+
+    @pydantic.field_validator("python", mode="before")
+    @classmethod
+    def _python_version(cls, value: Any) -> Any:
+        if not isinstance(value, str) or (value and not re.fullmatch(r"3\.\d+(\.\d+)?", value)):
+            raise ValueError(f'a Python version in quotes, e.g. "3.10", not {value!r}')
+        return value
 
 
 class Skip(_Model):

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from farm import inventory
+from farm import envs, inventory
 from farm.inventory import Offer
 from farm.supervisor import CHUNK_S, Job, close_children, run_job
+from tasks.artefacts import FOLDER
 from tasks.backends import BackendSpec
 
 
@@ -65,7 +66,10 @@ class Inline:
         """Stand-in for a child process: its command loop, called directly."""
         key = job.kind if job.backend is None else str(job.backend)
         if key not in self._children:
+            if job.backend is not None and envs.of(BackendSpec(**job.backend)):
+                raise envs.EnvError("it needs an environment of its own, which --inline cannot give; --no-ray can")
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(job.cache) / "inductor"))
+            os.environ.setdefault(FOLDER, str(Path(job.cache) / "artefacts"))
             self._children[key] = DirectChild()
             self._children[key].info = self._children[key].ask({"do": "hello", "backend": job.backend, "policy": job.policy})
         return self._children[key], self._children[key].info
@@ -173,7 +177,7 @@ class RayCluster:
         asked = {}
         for n in self.nodes:
             there = remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(n["id"], soft=False))
-            asked[n["id"]] = there.remote(list(specs), str(token))
+            asked[n["id"]] = there.remote(list(specs), str(token), cache)
         answers: dict[str, dict[str, dict[str, Any]]] = {}
         for node, ref in asked.items():
             try:
@@ -296,8 +300,8 @@ def _unpack(job: Job) -> None:
                 aside.replace(target)
 
 
-def _probe(specs: list[BackendSpec], token: str) -> tuple[dict[str, dict[str, Any]], bool]:
+def _probe(specs: list[BackendSpec], token: str, cache: str) -> tuple[dict[str, dict[str, Any]], bool]:
     """(answers of this node's backends, whether it sees the driver's cache)."""
-    return inventory.probe(specs), Path(token).exists()
+    return inventory.probe(specs, Path(cache)), Path(token).exists()
 
 

@@ -6,9 +6,11 @@ import itertools
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from farm.child_process import ChildProcess, Death, Limits, default_python
+from farm import envs
+from farm.child_process import ChildProcess, Death, Limits
 from tasks.backends import BackendSpec
 
 #: Seconds a runtime may take to be imported and to find its device.
@@ -41,25 +43,31 @@ class Offer:
         return {k: v for k, v in asdict(self).items() if k != "info"} | kept
 
 
-def probe(specs: Sequence[BackendSpec], env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
+def probe(specs: Sequence[BackendSpec], cache: Path, env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
     """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
 
-    Backends of one runtime share a process; one that dies in it is told from the others by its own answer.
+    Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
+    answer. An environment that is missing is built.
     """
-    families: dict[str, list[BackendSpec]] = {}
+    families: dict[tuple[str, str], list[BackendSpec]] = {}
     for spec in specs:
-        families.setdefault(spec.runtime, []).append(spec)
+        environment = envs.of(spec)
+        families.setdefault((spec.runtime, environment.key if environment else ""), []).append(spec)
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        answers = pool.map(lambda family: _probe_family(family, env), families.values())
+        answers = pool.map(lambda family: _probe_family(family, cache, env), families.values())
         return dict(itertools.chain.from_iterable(a.items() for a in answers))
 
 
-def _probe_family(specs: list[BackendSpec], env: dict[str, str] | None) -> dict[str, dict[str, Any]]:
+def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | None) -> dict[str, dict[str, Any]]:
     answers: dict[str, dict[str, Any]] = {}
     child: ChildProcess | None = None
+    try:
+        python = envs.python_of(specs[0], cache)
+    except envs.EnvError as error:
+        return {spec.name: {"unavailable": str(error)} for spec in specs}
     for spec in specs:
         if child is None:
-            child = ChildProcess(default_python(), Limits(), env)
+            child = ChildProcess(python, Limits(), env)
         answer = child.ask({"do": "hello", "backend": spec.to_json()}, deadline_s=PROBE_DEADLINE_S)
         if isinstance(answer, Death):
             child.close()

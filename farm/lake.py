@@ -69,7 +69,7 @@ SCHEMA = pa.schema(
         _field("policy", _S, "name-version of the policy that judged"),
         _field("oracle", _S, "who computed the expected output: float64, numpy-float64, stored, metadata, …"),
         _field("compute_precision", _S, "precision the backend was asked to compute in"),
-        _field("placement", _S, "where the case ran, in the runtime's words"),
+        _field("placement", _S, "where the case ran, in the runtime's words; after \"emulated\" where no device was used"),
         _field("prepare_ms", _F, "time to make inputs, reference and noise floor (once for all backends)", "ms"),
         _field("build_ms", _F, "time to build or compile", "ms"),
         _field("run_ms", _F, "time of the measured call", "ms"),

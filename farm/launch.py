@@ -113,7 +113,7 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
         names = list(dict.fromkeys(c.name for c in config.catalogs))
         listing = {name: background.submit(list_catalog, name, cache, args.inline, args.config) for name in names}
-        here = background.submit(probe, specs) if args.inline or args.no_ray or not args.address else None
+        here = background.submit(probe, specs, cache) if args.inline or args.no_ray or not args.address else None
         background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
 
         def plan() -> matrices.Matrix:

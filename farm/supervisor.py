@@ -12,13 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from farm import user
-from farm.child_process import ChildProcess, Death, Limits, default_python
+from farm import envs, user
+from farm.child_process import ChildProcess, Death, Limits
 from farm.lake import SCHEMA, to_batch
 from tasks import verdict
+from tasks.artefacts import FOLDER
 from tasks.model import Group, Status
 from tasks.prepare import PreparedGroup
 from tasks.runner import sample_columns
+from tasks.vendors import VISIBLE
 
 #: Seconds and rows after which collected rows are handed on.
 CHUNK_S, CHUNK_ROWS = 0.1, 1000
@@ -57,20 +59,20 @@ GetChild = Callable[[Job], "tuple[ChildProcess, dict[str, Any]] | Death"]
 
 
 def _key(job: Job) -> tuple[Any, ...]:
-    visible = tuple(os.environ.get(v, "") for v in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR"))
+    visible = tuple(os.environ.get(v, "") for v in VISIBLE)
     return (job.kind if job.backend is None else str(sorted(job.backend.items())), str(job.policy), job.limits, str(job.env), visible)
 
 
 def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
-    """A living child for the job, from the pool or new, with the answer to its hello."""
+    """A living child for the job, from the pool or new, with the answer to its hello. Raises EnvError."""
     key = _key(job)
     if key in _pool:
         _pool.move_to_end(key)
         if _pool[key][0].alive():
             return _pool[key]
         _drop(key)
-    env = {"TORCHINDUCTOR_CACHE_DIR": str(Path(job.cache) / "inductor"), **job.env}
-    child = ChildProcess(default_python(), job.limits, env)
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(Path(job.cache) / "inductor"), FOLDER: str(Path(job.cache) / "artefacts"), **job.env}
+    child = ChildProcess(envs.python_of(job.backend, Path(job.cache)), job.limits, env)
     # An import is not a case: it has a bound of its own.
     answer = child.ask({"do": "hello", "backend": job.backend, "policy": job.policy}, deadline_s=max(120.0, job.limits.deadline_s))
     if isinstance(answer, Death):
@@ -202,6 +204,11 @@ class _Batch:
             return []
         return [self.settle(death.number, death.status, death.kind, death.stage, death.kind, death.text)]
 
+    def unavailable(self, why: str, out: _Rows) -> None:
+        """Settle what is left: there is no process to run it in."""
+        for number in self.left:
+            out.add(self.settle(number, Status.UNAVAILABLE.value, "", "", "", why))
+
     def settle(self, number: int, status: str, kind: str, stage: str, error_type: str, error: str) -> dict[str, Any]:
         """The row of a case that its child could not write."""
         item, place = self.cases[number]
@@ -217,13 +224,17 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
     out = _Rows(batch)
     strikes = 0
     while batch.left:
-        got = get_child(job)
+        try:
+            got = get_child(job)
+        except envs.EnvError as error:
+            batch.unavailable(str(error), out)
+            yield out.flush()
+            return
         death = got if isinstance(got, Death) else None
         if not isinstance(got, Death):
             child, batch.info = got
             if "unavailable" in batch.info:
-                for number in batch.left:
-                    out.add(batch.settle(number, Status.UNAVAILABLE.value, "", "", "", batch.info["unavailable"]))
+                batch.unavailable(batch.info["unavailable"], out)
                 yield out.flush()
                 return
             command = {

@@ -116,7 +116,7 @@ class Child:
         self.runner = Runner(made, info, rules, self.page.write)
         return asdict(info) | {
             "vendor": made.vendor, "device_vendor": made.device_vendor, "resource": made.resource, "joint": made.joint,
-            "forms": list(made.forms),
+            "forms": list(made.forms), "emulated": made.emulated,
         }  # fmt: skip
 
     def do_list(self, catalog: str) -> Steps:

@@ -317,7 +317,9 @@ class Runner:
         elif metrics is not None and metrics.nonfinite:
             text = f"{metrics.nonfinite} of {metrics.numel} elements are NaN or Inf where the reference is not, or the other way round"
         if case.program is not None:
-            row["placement"], row["flags"] = case.program.placement, case.program.flags
+            where = case.program.placement
+            row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
+            row["flags"] = case.program.flags
             if case.program.fallback and not text:
                 text = case.program.fallback
         row |= {

@@ -1,6 +1,7 @@
 """Backends: one file per runtime; a backend's name is "<runtime>-<device>"."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
@@ -20,21 +21,29 @@ BUILT_IN = {
 class BackendSpec:
     """A backend as a config names it: plain data that travels to any process.
 
-    name: unique in a run; runtime, device: parts of "<runtime>-<device>"; options: of the runtime.
+    name: unique in a run; runtime, device: parts of "<runtime>-<device>"; options: of the runtime; packages, python:
+    of its environment, instead of those that its class asks for.
     """
 
     name: str
     runtime: str
     device: str
     options: dict[str, Any] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    python: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "packages", tuple(self.packages))  # from JSON it comes as a list
 
     @classmethod
-    def parse(cls, name: str, like: str = "", options: dict[str, Any] | None = None) -> BackendSpec:
+    def parse(
+        cls, name: str, like: str = "", options: dict[str, Any] | None = None, packages: Sequence[str] = (), python: str = ""
+    ) -> BackendSpec:
         """Spec of ``name`` (or of ``like`` under that name). Raises KeyError for an unknown runtime."""
         runtime, _, device = (like or name).partition("-")
         if runtime not in known() or not device:
             raise KeyError(like or name)
-        return cls(name, runtime, device, dict(options or {}))
+        return cls(name, runtime, device, dict(options or {}), tuple(packages), python)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -20,6 +20,10 @@ class Backend:
     name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
     runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
     samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes.
+
+    packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
+    packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
+    A subclass may set any of these per object, by device or options.
     """
 
     vendor: str = ""
@@ -29,6 +33,9 @@ class Backend:
     #: Checks of `tasks.model.CHECKS` that it can run.
     checks: tuple[str, ...] = ("forward",)
     resource: str = "CPU"
+    packages: tuple[str, ...] = ()
+    python: str = ""
+    emulated: bool = False
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         self.name, self.device, self.options = name, device, options

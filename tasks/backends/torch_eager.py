@@ -8,13 +8,7 @@ from tasks import gradients, torch_tree
 from tasks.backends.base import TF32_OPS, Backend
 from tasks.model import CHECKS, Form, Program, RuntimeInfo, Unavailable
 from tasks.tree import TensorSpec, decode, encode_tensor
-
-#: torch device type → (vendor of its kernels, label of the nodes that have one, Ray resource).
-DEVICES = {
-    "cpu": ("Meta", "", "CPU"), "cuda": ("NVIDIA", "nvidia", "GPU"), "rocm": ("AMD", "amd", "GPU"),
-    "xpu": ("Intel", "intel", "GPU"), "mps": ("Apple", "apple", "GPU"), "npu": ("Huawei", "huawei", "NPU"),
-    "hpu": ("Intel Gaudi", "intel", "HPU"), "xla": ("Google", "google", "TPU"),
-}  # fmt: skip
+from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
 
 
 class TorchEager(Backend):
@@ -23,7 +17,8 @@ class TorchEager(Backend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        self.vendor, self.device_vendor, self.resource = DEVICES.get(device, (device, device, "GPU"))
+        self.vendor, self.device_vendor = TORCH_DEVICES.get(device, (device, device))
+        self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         #: What torch calls the device: ROCm builds say cuda.
         self.target = "cuda" if device == "rocm" else device
         self.tf32 = bool(options.pop("tf32", False))
