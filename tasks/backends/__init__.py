@@ -14,6 +14,8 @@ BUILT_IN = {
     "inductor": "tasks.backends.inductor:Inductor",
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
+    "executorch": "tasks.backends.executorch:ExecuTorch",
+    "zentorch": "tasks.backends.zentorch:ZenTorch",
 }
 
 
