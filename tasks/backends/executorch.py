@@ -169,7 +169,6 @@ class ExecuTorch(Backend):
 def _library() -> Any:
     """The runtime's binding itself: the package around it would import the whole compiler (8 s)."""
     import torch  # noqa: F401  its libraries are loaded by it
-
     from executorch.extension.pybindings import _C
 
     return _C
@@ -181,8 +180,8 @@ def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...]) -> Any
 
     leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
     arguments = decode(form.args, leaf), decode(form.kwargs, leaf)
-    call = form.call
-    assert call is not None
+    assert form.call is not None
+    call: Callable[..., Any] = form.call
 
     class Op(torch.nn.Module):
         def __init__(self) -> None:

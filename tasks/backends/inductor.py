@@ -10,7 +10,6 @@ from tasks import gradients, torch_tree
 from tasks.backends.torch_eager import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
-
 #: Devices whose plugin brings a compiler of its own for torch.compile.
 WITHOUT = {"xla": "its compiler is XLA, which torch-xla runs eagerly", "hpu": "its compiler is hpu_backend"}
 
@@ -20,7 +19,7 @@ class Inductor(TorchEager):
 
     joint = True
     compiler = "inductor"
-    checks = ("forward", "backward")  # AOT autograd has no double backward
+    checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
 
     def probe(self) -> RuntimeInfo:
         # One compiler process per child: the farm's slots are the parallelism.

@@ -153,13 +153,13 @@ def test_an_op_that_says_it_ran_on_the_cpu_is_a_fallback(words: str, monkeypatch
     monkeypatch.setattr(TorchEager, "_placed", lambda self, out, program: None)
 
     def call(x: Any) -> Any:
-        warnings.warn(words)
+        warnings.warn(words, stacklevel=2)
         return x
 
     program = eager("npu").build(doubled(call))
     program.run()
     assert program.fallback == words
-    silent = eager("npu").build(doubled(lambda x: warnings.warn("deprecated") or x))
+    silent = eager("npu").build(doubled(lambda x: warnings.warn("deprecated", stacklevel=2) or x))
     silent.run()
     assert silent.fallback is None
 
