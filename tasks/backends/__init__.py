@@ -15,6 +15,9 @@ BUILT_IN = {
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
     "jax": "tasks.backends.jax_xla:Jax",
+    "tensorflow": "tasks.backends.tensorflow_functions:TensorFlow",
+    "paddle": "tasks.backends.paddle_functions:Paddle",
+    "tfxla": "tasks.backends.tensorflow_functions:TensorFlowXla",
 }
 
 
