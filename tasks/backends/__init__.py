@@ -16,6 +16,7 @@ BUILT_IN = {
     "openvino": "tasks.backends.openvino:OpenVino",
     "jax": "tasks.backends.jax_xla:Jax",
     "tensorflow": "tasks.backends.tensorflow_functions:TensorFlow",
+    "litert": "tasks.backends.litert:LiteRt",
     "paddle": "tasks.backends.paddle_functions:Paddle",
     "tfxla": "tasks.backends.tensorflow_functions:TensorFlowXla",
 }

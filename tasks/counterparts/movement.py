@@ -83,7 +83,7 @@ INDEXING: tuple[Row, ...] = (
       "paddle.take_along_axis(x, index, dim, broadcast=False)"),
     R("take_along_dim", "x, indices, dim=None", "jnp.take_along_axis(x, indices, dim)", "", "paddle.take_along_axis(x, indices, given(dim))"),
     R("take", "x, index", "jnp.take", "", "paddle.take"),
-    R("index_select", "x, dim, index", "jnp.take(x, index, dim)", "tf.gather(x, index, axis=dim)", "paddle.index_select(ranked(x), index, dim)"),
+    R("index_select", "x, dim, index", "jnp.take(x, index, dim)", "tf.gather(ranked(x), index, axis=dim)", "paddle.index_select(ranked(x), index, dim)"),
     R("index_add", "x, dim, index, source, *, alpha=1", "x.at[along(x, dim, index)].add(source)", "", "paddle.index_add(x, index, dim, source)"),
     R("index_copy", "x, dim, index, source", "x.at[along(x, dim, index)].set(source)"),
     R("index_fill", "x, dim, index, value", "x.at[along(x, dim, index)].set(value)", "", "paddle.index_fill(ranked(x), index, dim, value)"),
