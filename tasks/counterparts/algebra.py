@@ -58,7 +58,7 @@ DECOMPOSITIONS: tuple[Row, ...] = (
       "tf.linalg.triangular_solve(x, matching(other, x), lower=not upper)",
       "paddle.linalg.triangular_solve(x, matching(other, x), upper=upper, unitriangular=unitriangular)"),
     R("linalg.tensorinv", "x, ind=2", "jnp.linalg.tensorinv(x, ind)"),
-    R("linalg.tensorsolve", "x, other, dims=None", "jnp.linalg.tensorsolve(x, other, dims)"),
+    R("linalg.tensorsolve", "x, other, dims=None", "jnp.linalg.tensorsolve(x, other)"),
     R("linalg.matrix_power", "x, n", "jnp.linalg.matrix_power", "", "paddle.linalg.matrix_power"),
     R("matrix_exp", "x", "jsp.linalg.expm", "tf.linalg.expm", "paddle.linalg.matrix_exp"),
     R("linalg.householder_product", "x, tau", "lax.linalg.householder_product", "", "paddle.linalg.householder_product"),

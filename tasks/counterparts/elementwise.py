@@ -107,7 +107,6 @@ BINARY: tuple[Row, ...] = (
     R("__rmod__", _BINARY, "jnp.remainder(other, x)", "tf.math.floormod(other, x)", "paddle.remainder(other, x)"),
     R("pow", _BINARY, "jnp.power", "tf.pow", "paddle.pow"),
     R("__rpow__", _BINARY, "jnp.power(other, x)", "tf.pow(other, x)", "paddle.pow(other, x)"),
-    R("float_power", _BINARY, "jnp.float_power"),
     R("atan2", _BINARY, "jnp.arctan2", "tf.atan2", "paddle.atan2"),
     R("copysign", _BINARY, "jnp.copysign", "", "paddle.copysign"),
     R("fmax", _BINARY, "jnp.fmax", "", "paddle.fmax"),
