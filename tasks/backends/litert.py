@@ -15,7 +15,7 @@ from tasks.artefacts import kept
 from tasks.backends.base import Backend
 from tasks.backends.function_form import input_arrays, invoke, words
 from tasks.backends.tensorflow_functions import UNSUPPORTED, quiet
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 
 _OPTIONS = ("delegate",)
 
@@ -24,7 +24,7 @@ _MODEL, _REASON = b"M", b"R"
 
 #: The converter's words for an op that has no builtin of LiteRT, in a text that holds the whole module.
 _NO_BUILTIN = re.compile(r"error: ('[\w.]+' op is neither a custom op nor a flex op|failed to legalize operation '[\w.]+'|type of \w+ .*? is not supported)")
-_UNSUPPORTED = re.compile(UNSUPPORTED.pattern + r"|[Dd]ata ?type \S+ (is )?not |Type .{0,40} (is )?(not|currently) |type_id|[Nn]ot supported|failed to prepare")
+_UNSUPPORTED = re.compile(UNSUPPORTED.pattern + r"|[Dd]ata ?type \S+ (is )?not |Type .{0,40} (is )?(not|currently) |type_id|[Nn]ot supported|failed to prepare|Invalid tensor size")
 
 #: A model of one Exp of float32 (128, 768), as TensorFlow's converter made it: zlib, base 85.
 _PROBE_MODEL = (
@@ -89,6 +89,9 @@ class LiteRt(Backend):
         resolver = OpResolverType.AUTO if self.delegate == "xnnpack" else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         interpreter = Interpreter(model_content=made[1:], num_threads=1, experimental_op_resolver_type=resolver)
         interpreter.allocate_tensors()
+        ops = [op["op_name"] for op in interpreter._get_ops_details()]
+        if not ops:
+            raise Vacuous("TensorFlow's converter left no op: the model is its inputs, or a constant")
         signature = interpreter.get_signature_runner()
         given = {name: arrays[int(name[1:])] for name in signature.get_input_details()}
         order = sorted(signature.get_output_details(), key=lambda name: int(name[1:]))
@@ -98,18 +101,12 @@ class LiteRt(Backend):
             found = signature(**given)
             return [np.array(found[name]) for name in order]
 
-        return Program(run, _placement(interpreter), flags=flags)
+        return Program(run, "xnnpack" if "DELEGATE" in ops else "builtin", flags=flags)
 
     def _parts(self, form: Form, arrays: list[np.ndarray]) -> tuple[str, ...]:
         """Everything that decides a conversion."""
         call = [json.dumps([form.args, form.kwargs], sort_keys=True), str([(x.shape, x.dtype.name) for x in arrays])]
         return (*self._versions, form.op, words(form), counterparts.sources("tensorflow"), *call)
-
-
-def _placement(interpreter: Any) -> str:
-    """The ops that run, by name: those that a delegate took are its own."""
-    ops = [op["op_name"] for op in interpreter._get_ops_details()]
-    return "xnnpack" if "DELEGATE" in ops else "builtin"
 
 
 def _convert(form: Form, arrays: list[np.ndarray]) -> bytes:
