@@ -24,7 +24,7 @@ _MODEL, _REASON = b"M", b"R"
 
 #: The converter's words for an op that has no builtin of LiteRT, in a text that holds the whole module.
 _NO_BUILTIN = re.compile(r"error: ('[\w.]+' op is neither a custom op nor a flex op|failed to legalize operation '[\w.]+'|type of \w+ .*? is not supported)")
-_UNSUPPORTED = re.compile(UNSUPPORTED.pattern + r"|[Dd]ata ?type \S+ (is )?not |Type .{0,40} (is )?(not|currently) |type_id|[Nn]ot supported|failed to prepare|Invalid tensor size")
+_UNSUPPORTED = re.compile(UNSUPPORTED.pattern + r"|[Dd]ata ?type \S+ (is )?not |Type .{0,40} (is )?(not|currently) |type_id|[Nn]ot supported|failed to prepare|Invalid tensor size|Invalid data-type for array")
 
 #: A model of one Exp of float32 (128, 768), as TensorFlow's converter made it: zlib, base 85.
 _PROBE_MODEL = (
@@ -89,7 +89,8 @@ class LiteRt(Backend):
         resolver = OpResolverType.AUTO if self.delegate == "xnnpack" else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         interpreter = Interpreter(model_content=made[1:], num_threads=1, experimental_op_resolver_type=resolver)
         interpreter.allocate_tensors()
-        ops = [op["op_name"] for op in interpreter._get_ops_details()]
+        nodes = interpreter._interpreter  # its list of ops in words fails on a tensor of a type that NumPy lacks
+        ops = [nodes.NodeName(i) for i in range(nodes.NumNodes())]
         if not ops:
             raise Vacuous("TensorFlow's converter left no op: the model is its inputs, or a constant")
         signature = interpreter.get_signature_runner()
