@@ -12,6 +12,7 @@ from typing import Any
 from farm import envs
 from farm.child_process import ChildProcess, Death, Limits
 from tasks.backends import BackendSpec
+from tasks.plugins import PluginError
 
 #: Seconds a runtime may take to be imported and to find its device.
 PROBE_DEADLINE_S = 180.0
@@ -88,7 +89,11 @@ def offers(
     """
     table: dict[str, Offer] = {}
     for spec in specs:
-        made = spec.create()
+        try:
+            made = spec.create()
+        except PluginError as error:
+            table[spec.name] = Offer(spec.name, "", "", "CPU", [], False, reason=str(error))
+            continue
         offer = Offer(spec.name, made.vendor, made.device_vendor, made.resource, list(made.forms), made.joint)
         reasons: dict[str, list[str]] = {}
         for node in nodes:

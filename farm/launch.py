@@ -36,6 +36,7 @@ from farm.progress import Progress
 from tasks import catalogs, verdict
 from tasks.catalogs.base import Entry
 from tasks.model import FAILED
+from tasks.plugins import PluginError
 from tasks.prepare import default_cache
 
 #: Columns that tell one group of the matrix from another.
@@ -265,11 +266,13 @@ def is_listed(name: str, cache: Path) -> bool:
 
 def _list_path(name: str, cache: Path) -> Path:
     """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
-    catalog = catalogs.get(name)
     try:
+        catalog = catalogs.get(name)
         version = catalog.list_version()
     except metadata.PackageNotFoundError as error:
         raise ConfigError(f"catalog {name}: the package {error.name} is not installed") from None
+    except PluginError as error:
+        raise ConfigError(str(error)) from None
     source = Path(sys.modules[type(catalog).__module__].__file__ or "").read_bytes()
     tag = hashlib.sha256(version.encode() + source).hexdigest()[:16]
     return cache / "lists" / f"{name}-{tag}.json"
