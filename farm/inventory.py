@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm import envs
+from farm import envs, probing
 from farm.child_process import ChildProcess, Death, Limits
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
@@ -44,19 +44,24 @@ class Offer:
         return {k: v for k, v in asdict(self).items() if k != "info"} | kept
 
 
-def probe(specs: Sequence[BackendSpec], cache: Path, env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
+def probe(
+    specs: Sequence[BackendSpec], cache: Path, env: dict[str, str] | None = None, fresh: bool = True
+) -> dict[str, dict[str, Any]]:
     """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
 
     Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
-    answer. An environment that is missing is built.
+    answer. An environment that is missing is built. Unless ``fresh``, earlier answers of the same version count.
     """
     families: dict[tuple[str, str], list[BackendSpec]] = {}
+    known = {} if fresh else {s.name: a for s in specs if (a := probing.answered(s, cache)) is not None}
     for spec in specs:
+        if spec.name in known:
+            continue
         environment = envs.of(spec)
         families.setdefault((spec.runtime, environment.key if environment else ""), []).append(spec)
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         answers = pool.map(lambda family: _probe_family(family, cache, env), families.values())
-        return dict(itertools.chain.from_iterable(a.items() for a in answers))
+        return known | dict(itertools.chain.from_iterable(a.items() for a in answers))
 
 
 def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | None) -> dict[str, dict[str, Any]]:
@@ -75,6 +80,7 @@ def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | N
             child = None
             answer = {"unavailable": f"while it was imported, {answer.text}"}
         answers[spec.name] = answer
+        probing.remember(spec, answer, cache)
     if child is not None:
         child.close()
     return answers
