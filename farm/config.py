@@ -16,6 +16,7 @@ from farm import user
 from tasks import catalogs, verdict
 from tasks.backends import BackendSpec, known
 from tasks.model import CHECKS, DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.plugins import PluginError
 
 
 class ConfigError(Exception):
@@ -389,3 +390,5 @@ def check_backend(backend: BackendConfig, where: str) -> None:
         ) from None
     except ValueError as error:
         raise ConfigError(f"{where}: backends: {error}") from None
+    except PluginError:
+        pass  # a line of the preflight: the other backends can run

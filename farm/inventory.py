@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm import detect, envs
+from farm import detect, envs, probing
 from farm.child_process import ChildProcess, Death, Limits
 from farm.node import own_resource
 from tasks.backends import BackendSpec
+from tasks.plugins import PluginError
 from tasks.vendors import BY_LABEL
 
 #: Seconds a runtime may take to be imported and to find its device.
@@ -66,32 +67,36 @@ class Offer:
 
 
 def probe(
-    specs: Sequence[BackendSpec], cache: Path, env: dict[str, str] | None = None, labels: Mapping[str, str] | None = None
-) -> dict[str, dict[str, Any]]:
+    specs: Sequence[BackendSpec], cache: Path, env: dict[str, str] | None = None, fresh: bool = True,
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
 
     Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
-    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it.
+    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it. Unless
+    ``fresh``, earlier answers of the same version count.
     """
     families: dict[tuple[str, str], list[BackendSpec]] = {}
-    without: dict[str, dict[str, Any]] = {}
+    known = {} if fresh else {s.name: a for s in specs if (a := probing.answered(s, cache)) is not None}
     for spec in specs:
+        if spec.name in known:
+            continue
         environment = envs.of(spec)
         if environment and (reason := _without_device(spec, labels)):
-            without[spec.name] = {"unavailable": reason}
+            known[spec.name] = {"unavailable": reason}
             continue
         families.setdefault((spec.runtime, environment.key if environment else ""), []).append(spec)
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         answers = pool.map(lambda family: _probe_family(family, cache, env), families.values())
-        return dict(itertools.chain.from_iterable(a.items() for a in answers)) | without
+        return known | dict(itertools.chain.from_iterable(a.items() for a in answers))
 
 
 def _without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
     """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried."""
-    made = spec.create()
     try:
+        made = spec.create()
         return detect.missing(made.device_vendor, labels) if made.device_vendor and not made.emulated else ""
-    except detect.UnknownVendor as error:
+    except (detect.UnknownVendor, PluginError) as error:
         return str(error)
 
 
@@ -111,6 +116,7 @@ def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | N
             child = None
             answer = {"unavailable": f"while it was imported, {answer.text}"}
         answers[spec.name] = answer
+        probing.remember(spec, answer, cache)
     if child is not None:
         child.close()
     return answers
@@ -127,7 +133,11 @@ def offers(
     """
     table: dict[str, Offer] = {}
     for spec in specs:
-        made = spec.create()
+        try:
+            made = spec.create()
+        except PluginError as error:
+            table[spec.name] = Offer(spec.name, "", "", "CPU", [], False, reason=str(error))
+            continue
         offer = Offer(
             spec.name, made.vendor, made.device_vendor, made.resource, list(made.forms), made.joint,
             labels=dict((labels or {}).get(spec.name, {})),
