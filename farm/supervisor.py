@@ -239,7 +239,7 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 return
             command = {
                 "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
-                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).unit} for item in job.items],
+                "items": [{k: item.get(k) for k in ("pack", "places", "form", "keep")} | {"label": Group(**item["group"]).unit} for item in job.items],
             }  # fmt: skip
             for message in child.call(command):
                 if isinstance(message, Death):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import fingerprint
 from tasks.backends.base import Backend
 from tasks.compare import Metrics, check_metadata, compare
 from tasks.model import (
@@ -16,6 +17,7 @@ from tasks.model import (
     Fallback,
     Form,
     Invalid,
+    Leaf,
     Misbehaviour,
     OpClass,
     Program,
@@ -24,7 +26,7 @@ from tasks.model import (
     Unsupported,
     Vacuous,
 )
-from tasks.pack import Pack
+from tasks.pack import Pack, save
 from tasks.prepare import PreparedGroup, PreparedSample
 from tasks.verdict import Policy, judge
 
@@ -41,11 +43,13 @@ class Item:
 
     Given as paths, the packs are read when their turn comes and dropped after it: a batch has thousands.
     ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together.
+    ``keep``: a file that the outputs of its last case are kept in, as a pack ("" = not kept).
     """
 
     def __init__(
-        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = ""
+        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = "", keep: str = ""
     ) -> None:
+        self.keep = keep
         self._source, self.places, self._exported_source = group, places, exported
         self.label = label if isinstance(group, str) else group.group.unit
         self.first = 0  # number of its first case within the batch
@@ -204,6 +208,8 @@ class Runner:
             try:
                 outputs.append(list(case.program.run()))
                 run_ms = (time.perf_counter() - begin) * 1e3
+                if case.item.keep:
+                    save(case.item.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
                 for _ in range(case.sample.record["repeats"] - 1):
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
@@ -237,7 +243,8 @@ class Runner:
                 actual[i] = _unpaired(actual[i])
         arrays = [[np.asarray(x) for x in actual] for actual in outputs]
         precision = self.info.precision_for(op_class, group.label)
-        metrics = self._measure(sample, arrays[0], precision)
+        expected = sample.expected()
+        metrics = self._measure(sample, arrays[0], expected, precision)
         self._repeated(sample, arrays, metrics)
         oracle = record["oracle"]
 
@@ -245,7 +252,9 @@ class Runner:
             return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle, precision)
 
         status, kind = judged(metrics)
-        more: dict[str, Any] = {"limit": self._limit(sample)}
+        more: dict[str, Any] = {"limit": self._limit(sample), "output_digest": fingerprint.digest(arrays[0])}
+        if oracle != "stored" and not record["definition"]:
+            more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
         if precision:
             more["compute_precision"] = precision
         for number, other in enumerate(record["others"]):
@@ -273,8 +282,8 @@ class Runner:
             return None
         return self.policy.limit(group.label, sample.op_class.value, group.dtype).value
 
-    def _measure(self, sample: PreparedSample, actual: list[np.ndarray], precision: str) -> Metrics:
-        record, expected = sample.record, sample.expected()
+    def _measure(self, sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str) -> Metrics:
+        record = sample.record
         if not record["definition"]:
             return compare(actual, expected, sample.op_class, precision)
         metrics = Metrics()
