@@ -15,6 +15,8 @@ BUILT_IN = {
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
     "mnn": "tasks.backends.mnn:Mnn",
+    "executorch": "tasks.backends.executorch:ExecuTorch",
+    "zentorch": "tasks.backends.zentorch:ZenTorch",
 }
 
 
