@@ -17,6 +17,7 @@ BUILT_IN = {
     "mnn": "tasks.backends.mnn:Mnn",
     "executorch": "tasks.backends.executorch:ExecuTorch",
     "zentorch": "tasks.backends.zentorch:ZenTorch",
+    "jax": "tasks.backends.jax_xla:Jax",
 }
 
 
