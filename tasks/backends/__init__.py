@@ -14,6 +14,8 @@ BUILT_IN = {
     "inductor": "tasks.backends.inductor:Inductor",
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
+    "tvm": "tasks.backends.tvm:Tvm",
+    "iree": "tasks.backends.iree:Iree",
 }
 
 
