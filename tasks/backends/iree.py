@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import io
 import platform
 import re
 from collections.abc import Callable
@@ -37,13 +38,16 @@ class Target:
     resource: str = "CPU"
 
 
+#: Outputs lie where the host can read them: the runtime's Python API copies nothing back.
+MAPPABLE = "--iree-hal-external-resources-mappable"
+
 #: local-sync runs a program in the calling thread. By the device of a backend's name.
 TARGETS: dict[str, Target] = {
     "cpu": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host")),
     "vmvx": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")),
-    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",)),
-    "cuda": Target("cuda", ("--iree-hal-target-device=cuda",), "nvidia", "GPU"),
-    "hip": Target("hip", ("--iree-hal-target-device=hip",), "amd", "GPU"),
+    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan", MAPPABLE)),
+    "cuda": Target("cuda", ("--iree-hal-target-device=cuda", MAPPABLE), "nvidia", "GPU"),
+    "hip": Target("hip", ("--iree-hal-target-device=hip", MAPPABLE), "amd", "GPU"),
 }  # fmt: skip
 
 #: Of the compiler on every device. Constants are not computed ahead (that is a compilation of its own), and neither
@@ -277,9 +281,11 @@ _ERROR = 2
 def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
     """VM bytecode of a serialized ModelProto.
 
-    One session a model: a session's context keeps the constants of every module that it ever held.
+    A session a model: a session's context keeps the constants of every module that it ever held, and a new one costs
+    a millisecond. The module is handed over as bytecode: borrowed from Python (`Invocation.import_module`) it ends the
+    process with a segmentation fault (3.13.0).
     """
-    from iree.compiler.api import Output, Session, ctypes_dl
+    from iree.compiler.api import Output, Session, Source, ctypes_dl
 
     said: list[str] = []
 
@@ -288,43 +294,42 @@ def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
         if severity == _ERROR:
             said.append(ctypes.string_at(text, length).decode(errors="replace"))
 
-    session = Session()
-    session.set_flags(*FLAGS, *flags)
-    session.context.enable_multithreading(False)
-    module = _imported(model, session.context)
-    invocation = session.invocation()
     # The Python API hands diagnostics to stderr only; the C API also to a callback.
     listen = ctypes_dl._dylib.ireeCompilerInvocationEnableCallbackDiagnostics
     listen.argtypes, listen.restype = [ctypes.c_void_p, ctypes.c_int, _DIAGNOSTIC, ctypes.c_void_p], None
-    listen(invocation._inv_p, 0, heard, None)
-    try:
-        invocation.import_module(module)
-        if not invocation.execute():
+    imported = _imported(model)
+    with Session() as session:
+        session.set_flags(*FLAGS, *flags)
+        session.context.enable_multithreading(False)
+        invocation = session.invocation()
+        listen(invocation._inv_p, 0, heard, None)
+        source = Source.wrap_buffer(session, imported, buffer_name="model")
+        if not invocation.parse_source(source) or not invocation.execute():
             text = "; ".join(said) or "the compiler failed without a diagnostic"
             raise (Unsupported if _UNSUPPORTED.search(text) else RuntimeError)(text)
         output = Output.open_membuffer()
         invocation.output_vm_bytecode(output)
         code = bytes(output.map_memory())
         output.close()
-        return code
-    finally:
-        invocation.close()
-        session.close()
+    return code
 
 
-def _imported(model: bytes, context: Any) -> Any:
-    """The model as an MLIR module of ``context``. Raises Unsupported with the importer's words."""
+def _imported(model: bytes) -> bytes:
+    """MLIR bytecode of the model in torch's ONNX dialect. Raises Unsupported with the importer's words."""
     import onnx
+    from iree.compiler import ir
     from iree.compiler.extras import onnx_importer
 
-    proto = onnx.load_model_from_string(model)
-    try:
-        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    proto = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(model), data_prop=True)
+    with ir.Context() as context:
+        context.enable_multithreading(False)
         info = onnx_importer.ModelInfo(proto)
-        module = info.create_module(context=context).operation
-        importer = onnx_importer.NodeImporter.define_function(info.main_graph, module)
-        importer.import_all()
-    except onnx_importer.OnnxImportError as error:
-        raise Unsupported(f"the importer: {error}") from error
-    module.verify()
-    return module
+        try:
+            module = info.create_module(context=context).operation
+            onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+        except onnx_importer.OnnxImportError as error:
+            raise Unsupported(f"the importer: {error}") from error
+        module.verify()
+        code = io.BytesIO()
+        module.write_bytecode(code)
+        return code.getvalue()
