@@ -38,16 +38,13 @@ class Target:
     resource: str = "CPU"
 
 
-#: Outputs lie where the host can read them: the runtime's Python API copies nothing back.
-MAPPABLE = "--iree-hal-external-resources-mappable"
-
 #: local-sync runs a program in the calling thread. By the device of a backend's name.
 TARGETS: dict[str, Target] = {
     "cpu": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host")),
     "vmvx": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")),
-    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan", MAPPABLE)),
-    "cuda": Target("cuda", ("--iree-hal-target-device=cuda", MAPPABLE), "nvidia", "GPU"),
-    "hip": Target("hip", ("--iree-hal-target-device=hip", MAPPABLE), "amd", "GPU"),
+    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",)),
+    "cuda": Target("cuda", ("--iree-hal-target-device=cuda",), "nvidia", "GPU"),
+    "hip": Target("hip", ("--iree-hal-target-device=hip",), "amd", "GPU"),
 }  # fmt: skip
 
 #: Of the compiler on every device. Constants are not computed ahead (that is a compilation of its own), and neither
@@ -230,7 +227,8 @@ def _loaded(driver: str, code: bytes, values: list[np.ndarray], dtypes: list[str
         for view in views:
             given.push_ref(view)
         context.invoke(function, given, made)
-        return [_array(made.get_as_ref(i).deref(rt.HalBufferView), dtype) for i, dtype in enumerate(dtypes)]
+        found = [made.get_as_ref(i).deref(rt.HalBufferView) for i in range(len(dtypes))]
+        return [_array(device, view, dtype) for view, dtype in zip(found, dtypes)]
 
     return run
 
@@ -240,24 +238,20 @@ def _buffer_view(device: Any, value: np.ndarray) -> Any:
     import iree.runtime as rt
 
     name = value.dtype.name
-    element = getattr(rt.HalElementType, _ELEMENT[name])
-    if name in PACKED_BITS:
-        raise Unsupported(f"IREE's Python runtime gives an array of {name} no packed bytes")
-    raw = value if name in NATIVE else value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8)
     return device.allocator.allocate_buffer_copy(
         memory_type=rt.MemoryType.DEVICE_LOCAL,
-        allowed_usage=rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING,
+        allowed_usage=rt.BufferUsage.DEFAULT,
         device=device,
-        buffer=raw,
-        element_type=element,
+        buffer=value if name in NATIVE else value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8),
+        element_type=getattr(rt.HalElementType, _ELEMENT[name]),
     )
 
 
-def _array(view: Any, declared: str) -> np.ndarray:
-    """A numpy copy of a buffer view in its own dtype; signless integers in the declared one of that width."""
+def _array(device: Any, view: Any, declared: str) -> np.ndarray:
+    """A numpy copy of a buffer view in its own dtype; signless integers in the ``declared`` one of that width."""
     import iree.runtime as rt
 
-    element = rt.HalElementType(view.element_type).name if not hasattr(view.element_type, "name") else view.element_type.name
+    element = rt.HalElementType(view.element_type).name
     width = _SIGNLESS.get(element)
     dtype = _DTYPE.get(element, "")
     if width:
@@ -268,7 +262,23 @@ def _array(view: Any, declared: str) -> np.ndarray:
     shape, size = tuple(view.shape), view.byte_length
     if not size:
         return from_bytes(np.empty(0, np.uint8), dtype, shape)
-    return from_bytes(np.array(view.map().asarray([size], np.dtype(np.uint8))), dtype, shape)
+    buffer = view.get_buffer()
+    if not int(buffer.allowed_usage()) & int(rt.BufferUsage.MAPPING_SCOPED):
+        buffer = _on_host(device, buffer)
+    return from_bytes(np.array(buffer.map().asarray([size], np.dtype(np.uint8))), dtype, shape)
+
+
+def _on_host(device: Any, buffer: Any) -> Any:
+    """A copy of a device's buffer where the host can read it."""
+    import iree.runtime as rt
+
+    memory = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE
+    usage = rt.BufferUsage.TRANSFER_TARGET | rt.BufferUsage.MAPPING_SCOPED
+    copy = device.allocator.allocate_buffer(memory, usage, buffer.byte_length())
+    done = device.create_semaphore(0)
+    device.queue_copy(buffer, copy, wait_semaphores=[], signal_semaphores=[(done, 1)])
+    done.wait(1)
+    return copy
 
 
 # --- the compiler -----------------------------------------------------------------------------------------------
