@@ -18,6 +18,8 @@ BUILT_IN = {
     "executorch": "tasks.backends.executorch:ExecuTorch",
     "zentorch": "tasks.backends.zentorch:ZenTorch",
     "jax": "tasks.backends.jax_xla:Jax",
+    "tvm": "tasks.backends.tvm:Tvm",
+    "iree": "tasks.backends.iree:Iree",
 }
 
 
