@@ -15,6 +15,7 @@ BUILT_IN = {
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
     "mnn": "tasks.backends.mnn:Mnn",
+    "tinygrad": "tasks.backends.tinygrad:Tinygrad",
 }
 
 
