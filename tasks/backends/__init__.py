@@ -20,6 +20,7 @@ BUILT_IN = {
     "jax": "tasks.backends.jax_xla:Jax",
     "tvm": "tasks.backends.tvm:Tvm",
     "iree": "tasks.backends.iree:Iree",
+    "tinygrad": "tasks.backends.tinygrad:Tinygrad",
 }
 
 
