@@ -212,7 +212,7 @@ class _Batch:
     def settle(self, number: int, status: str, kind: str, stage: str, error_type: str, error: str) -> dict[str, Any]:
         """The row of a case that its child could not write."""
         item, place = self.cases[number]
-        sample = PreparedGroup(Path(item["pack"])).samples[place]
+        sample = PreparedGroup(Path(item["pack"]), item["group"]["check"]).samples[place]
         return {
             "number": number, **sample_columns(sample), "status": status, "kind": kind, "stage": stage,
             "error_type": error_type, "error": error, "policy": verdict.from_json(self.job.policy).id, "started_at": time.time(),
@@ -239,7 +239,7 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 return
             command = {
                 "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
-                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).unit} for item in job.items],
+                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).unit, "check": item["group"]["check"]} for item in job.items],
             }  # fmt: skip
             for message in child.call(command):
                 if isinstance(message, Death):

@@ -5,6 +5,7 @@ from farm.report.coverage import (
     SEVERITY,
     STATUSES,
     broken,
+    built,
     cell_matrix,
     coverage,
     findings,
@@ -19,6 +20,6 @@ from farm.report.files import write
 from farm.report.terminal import print_coverage
 
 __all__ = [
-    "SEVERITY", "STATUSES", "broken", "cell_matrix", "coverage", "findings", "latest", "print_coverage", "reproduce_command",
+    "SEVERITY", "STATUSES", "broken", "built", "cell_matrix", "coverage", "findings", "latest", "print_coverage", "reproduce_command",
     "status_table", "unavailable", "vendor_by_dtype", "worst_matrix", "write",
 ]

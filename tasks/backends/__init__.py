@@ -14,6 +14,8 @@ BUILT_IN = {
     "inductor": "tasks.backends.inductor:Inductor",
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
+    "tensorrt": "tasks.backends.tensorrt:TensorRt",
+    "tensorrtrtx": "tasks.backends.tensorrt_rtx:TensorRtRtx",
 }
 
 
