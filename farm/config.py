@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from farm import user
 from tasks import catalogs, verdict
 from tasks.backends import BackendSpec, known
-from tasks.model import CHECKS, DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model import BUILD, CHECKS, DISTRIBUTIONS, DTYPES, np_dtype
 from tasks.plugins import PluginError
 
 
@@ -351,6 +351,8 @@ def _check_names(config: Config, place: Any) -> None:
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
         check_backend(backend, str(place("backends", i)))
+        if backend.spec().create().checks == (BUILD,) and BUILD not in config.checks:
+            refuse(("backends", i), f"{backend.name} only builds programs: add {BUILD} to the config's checks")
         if backend.name in seen:
             raise ConfigError(f"{place('backends', i)}: backends: {backend.name!r} is named twice")
         seen.add(backend.name)

@@ -49,7 +49,11 @@ def _sources() -> str:
 
 
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
-    """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`)."""
+    """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`).
+
+    What is only built has the samples of the forward check, and shares their pack.
+    """
+    group = replace(group, check=group.computed)
     own = catalogs.get(group.catalog).group_version(group)
     parts = [_sources(), _catalog_version(group.catalog), own, asdict(group), draws, np.__version__]
     if bad:
@@ -88,7 +92,7 @@ def prepare(
         pass
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
-    save(path, *_collect(group, draws, bad or {}, started))
+    save(path, *_collect(replace(group, check=group.computed), draws, bad or {}, started))
     return name, PreparedGroup(path)
 
 
@@ -255,11 +259,15 @@ def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class PreparedGroup:
-    """A prepared group read from its pack; ``samples`` in the order in which they are chosen."""
+    """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    ``check``: what is to hold for them, if not what the pack was prepared for ("build" for those of "forward").
+    """
+
+    def __init__(self, path: str | os.PathLike[str], check: str = "") -> None:
         self.pack = Pack(path)
         self.group = Group(**self.pack.header["group"])
+        self.check = check or self.group.check
         self.samples = [PreparedSample(self, record) for record in self.pack.header["samples"]]
 
 

@@ -22,6 +22,7 @@ from farm.report.coverage import (
     NOT_VALID_STATUSES,
     SEVERITY,
     beside,
+    built,
     disagreements,
     distinct,
     findings,
@@ -29,6 +30,7 @@ from farm.report.coverage import (
     vendor_by_dtype,
 )
 from farm.report.words import DASH, backend_lines, headline, how_much, number, percent
+from tasks.model import BUILD
 
 #: Passing rows embedded per square; the page says how many were left out.
 PASS_ROWS_PER_SQUARE = 8
@@ -78,7 +80,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         dtypes=sorted(set(rows["dtype"])), vendors=sorted(set(rows["vendor"])),
         by_dtype={key: line for key, line in zip(vendors.index, records(vendors), strict=True)},
         findings=[{**line, "how_much": how_much(line)[:300]} for line in records(found.head(FINDINGS))],
-        finding_count=len(found), disagreements=records(disagreements(rows)),
+        built=records(built(rows).reset_index()), finding_count=len(found), disagreements=records(disagreements(rows)),
     )
 
 
@@ -114,6 +116,7 @@ def script_json(value: Any) -> str:
 def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
     """What the page's script works on: backends, ops, exact counts per cell and the embedded rows, as columns."""
     rows = distinct(rows)
+    rows = rows[rows["check"] != BUILD]  # a square is about numbers
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = (

@@ -21,6 +21,8 @@ BUILT_IN = {
     "tvm": "tasks.backends.tvm:Tvm",
     "iree": "tasks.backends.iree:Iree",
     "tinygrad": "tasks.backends.tinygrad:Tinygrad",
+    "tensorrt": "tasks.backends.tensorrt:TensorRt",
+    "tensorrtrtx": "tasks.backends.tensorrt_rtx:TensorRtRtx",
 }
 
 
