@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
 _LIMIT = 32.0
 _WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NAMES = [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
+#: What comparing two rows of a case needs.
+_COMPARED = ("run_id", "case_id", "backend", "output_digest", "signature", "error_units", "limit", "compute_precision")
 
 
 class UnknownCase(ValueError):
@@ -51,26 +54,27 @@ def groups(rows: pd.DataFrame) -> pd.Series:
     counted = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) | (rows["output_digest"] != "")
     made = pd.Series(NO_RESULT, index=rows.index, dtype=object).mask(counted, UNKNOWN).mask(near, REFERENCE)
     made = made.mask(rows["check"] == BUILD, NO_RESULT)
-    outside = rows[(made == UNKNOWN) & (rows["output_digest"] != "")]
-    for _, case in outside.groupby(["run_id", "case_id"], sort=False):
-        for name, members in zip(_names(), _clusters(case), strict=False):
-            made.loc[members] = name
-    return made
+    said = made.to_numpy(dtype=object, copy=True)
+    places = np.flatnonzero(((made == UNKNOWN) & (rows["output_digest"] != "")).to_numpy())
+    columns = [rows[name].iloc[places].tolist() for name in _COMPARED]
+    cases: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = {}
+    for place, *values in zip(places.tolist(), *columns, strict=True):
+        row = dict(zip(_COMPARED, values, strict=True))
+        cases.setdefault((row["run_id"], row["case_id"]), []).append((place, row))
+    for members in cases.values():
+        for name, cluster in zip(_NAMES, _clusters(members), strict=False):
+            said[cluster] = name
+    return pd.Series(said, index=rows.index, dtype=object)
 
 
-def _names() -> Sequence[str]:
-    return [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
-
-
-def _clusters(case: pd.DataFrame) -> list[list[Any]]:
-    """Index labels of rows of one case, put together where two agree (single linkage), the largest group first."""
-    rows = list(zip(case.index, records(case), strict=True))
-    clusters: list[list[tuple[Any, dict[str, Any]]]] = []
-    for one in rows:
+def _clusters(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
+    """Places of rows of one case, put together where two agree (single linkage), the largest group first."""
+    clusters: list[list[tuple[int, dict[str, Any]]]] = []
+    for one in members:
         joined = [c for c in clusters if any(agree(one[1], other[1]) for other in c)]
-        clusters = [c for c in clusters if c not in joined] + [[one, *(row for c in joined for row in c)]]
+        clusters = [c for c in clusters if not any(c is j for j in joined)] + [[one, *(row for c in joined for row in c)]]
     clusters.sort(key=lambda c: (-len(c), min(str(row["backend"]) for _, row in c)))
-    return [[label for label, _ in c] for c in clusters]
+    return [[place for place, _ in c] for c in clusters]
 
 
 def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
