@@ -126,6 +126,7 @@ class OnnxRuntime(Backend):
     """
 
     forms = ("onnx",)
+    devices = tuple(PROVIDERS)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
