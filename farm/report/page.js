@@ -358,7 +358,9 @@
         + (outside.length > 1 && letters.length === 1 && letters[0] !== "?" ? ", which agree with one another" : "")
       : outside.every((one) => one.status === "imprecise") ? "nobody is within the limit of the reference, everybody within the classic tolerance"
       : together ? "nobody agrees with the reference, several vendors with one another: suspect the reference" : "nobody agrees with the reference";
-    const lines = list.map((one) => {
+    // Who stands outside comes first, who has no result last.
+    const turn = (one) => one.group === "." ? 2 : one.group === "r" ? 1 : 0;
+    const lines = [...list].sort((x, y) => turn(x) - turn(y)).map((one) => {
       const same = list.filter((other) => other !== one && other.bytes === one.bytes && one.bytes !== ".");
       const out = anyone && !"r.".includes(one.group);
       const name = make("a", { role: "button", tabindex: "0", onclick: () => { active = [order.indexOf(sides.label[n]), columns.indexOf(one.b)];
