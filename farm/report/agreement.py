@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
 _LIMIT = 32.0
 _WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NAMES = [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
+#: What comparing two rows of a case needs.
+_COMPARED = ("run_id", "case_id", "backend", "output_digest", "signature", "error_units", "limit", "compute_precision")
 
 
 class UnknownCase(ValueError):
@@ -51,26 +54,27 @@ def groups(rows: pd.DataFrame) -> pd.Series:
     counted = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) | (rows["output_digest"] != "")
     made = pd.Series(NO_RESULT, index=rows.index, dtype=object).mask(counted, UNKNOWN).mask(near, REFERENCE)
     made = made.mask(rows["check"] == BUILD, NO_RESULT)
-    outside = rows[(made == UNKNOWN) & (rows["output_digest"] != "")]
-    for _, case in outside.groupby(["run_id", "case_id"], sort=False):
-        for name, members in zip(_names(), _clusters(case), strict=False):
-            made.loc[members] = name
-    return made
+    said = made.to_numpy(dtype=object, copy=True)
+    places = np.flatnonzero(((made == UNKNOWN) & (rows["output_digest"] != "")).to_numpy())
+    columns = [rows[name].iloc[places].tolist() for name in _COMPARED]
+    cases: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = {}
+    for place, *values in zip(places.tolist(), *columns, strict=True):
+        row = dict(zip(_COMPARED, values, strict=True))
+        cases.setdefault((row["run_id"], row["case_id"]), []).append((place, row))
+    for members in cases.values():
+        for name, cluster in zip(_NAMES, _clusters(members), strict=False):
+            said[cluster] = name
+    return pd.Series(said, index=rows.index, dtype=object)
 
 
-def _names() -> Sequence[str]:
-    return [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
-
-
-def _clusters(case: pd.DataFrame) -> list[list[Any]]:
-    """Index labels of rows of one case, put together where two agree (single linkage), the largest group first."""
-    rows = list(zip(case.index, records(case), strict=True))
-    clusters: list[list[tuple[Any, dict[str, Any]]]] = []
-    for one in rows:
+def _clusters(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
+    """Places of rows of one case, put together where two agree (single linkage), the largest group first."""
+    clusters: list[list[tuple[int, dict[str, Any]]]] = []
+    for one in members:
         joined = [c for c in clusters if any(agree(one[1], other[1]) for other in c)]
-        clusters = [c for c in clusters if c not in joined] + [[one, *(row for c in joined for row in c)]]
+        clusters = [c for c in clusters if not any(c is j for j in joined)] + [[one, *(row for c in joined for row in c)]]
     clusters.sort(key=lambda c: (-len(c), min(str(row["backend"]) for _, row in c)))
-    return [[label for label, _ in c] for c in clusters]
+    return [[place for place, _ in c] for c in clusters]
 
 
 def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -88,8 +92,8 @@ def apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """
     if one["output_digest"] and one["output_digest"] == other["output_digest"]:
         return 0.0
-    if not (_is_list(one["signature"]) and _is_list(other["signature"])):
-        return math.nan
+    if not (_is_list(one["signature"]) and _is_list(other["signature"])) or one["compute_precision"] != other["compute_precision"]:
+        return math.nan  # nothing to compare, or in units of another precision
     least = distance(one["signature"], other["signature"])
     a, b = one["error_units"], other["error_units"]
     if math.isinf(a) or math.isinf(b):
@@ -110,8 +114,8 @@ def _rows_of(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
         raise UnknownCase(f"no case {case_id!r}" + (f"; nearest: {', '.join(near)}" if near else f"; there are {known.nunique()}, e.g. "
                           f"{known.iloc[0]}" if len(known) else "; there are no rows"))  # fmt: skip
     found = found.sort_values("run_id", kind="stable").drop_duplicates("backend", keep="last")
-    order = sorted(found.index, key=lambda i: backend_order(found.at[i, "vendor"], found.at[i, "backend"]))
-    return found.loc[order]
+    keys = [backend_order(str(vendor), str(name)) for vendor, name in zip(found["vendor"], found["backend"], strict=True)]
+    return found.iloc[sorted(range(len(keys)), key=keys.__getitem__)]
 
 
 def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
@@ -132,16 +136,13 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     found = _rows_of(distinct(rows), case_id)
     found = found.assign(units=units(found), agrees=groups(found.assign(run_id="")))
     found["emulated"] = found["placement"].str.startswith("emulated")
-    anyone = (found["agrees"] == REFERENCE).any()
-    found["outlier"] = anyone & ~found["agrees"].isin([REFERENCE, NO_RESULT])
-    found["same_bytes"] = [
-        ", ".join(found["backend"][(found["output_digest"] == row.output_digest) & (found["backend"] != row.backend)]) if row.output_digest else ""
-        for row in found.itertuples()
-    ]
-    found["reproduce"] = [
-        reproduce_command(row.run_id, row.case_id, row.backend, results, row.status) for row in found.itertuples()
-    ]
+    outside = ~found["agrees"].isin([REFERENCE, NO_RESULT])
+    found["outlier"] = outside if (found["agrees"] == REFERENCE).any() else False
     lines = records(found)
+    found["same_bytes"] = [
+        ", ".join(b["backend"] for b in lines if a is not b and a["output_digest"] and a["output_digest"] == b["output_digest"]) for a in lines
+    ]
+    found["reproduce"] = [reproduce_command(a["run_id"], a["case_id"], a["backend"], results, a["status"]) for a in lines]
     far = pd.DataFrame([[apart(a, b) for b in lines] for a in lines], index=found["backend"].tolist(), columns=found["backend"].tolist())
     columns = [
         "vendor", "backend", "runtime_version", "device", "emulated", "status", "kind", "stage", "units", "limit", "agrees", "outlier",
@@ -175,9 +176,14 @@ def verdict(table: pd.DataFrame) -> list[str]:
         else:
             said.append(f"Alone: {_list(part, True)}.")
     if len(outside) and not len(near):
-        said.append("Nobody agrees with the reference" + (
-            ": suspect the reference, or what all were given." if any(p["vendor"].nunique() > 1 for p in parts) else
-            ", and no two vendors with each other." if outside["vendor"].nunique() > 1 else "; one vendor alone was judged."))  # fmt: skip
+        if set(outside["status"]) == {Status.IMPRECISE.value}:
+            said.append("Nobody is within the limit of the reference, everybody within the classic tolerance.")
+        elif any(p["vendor"].nunique() > 1 for p in parts):
+            said.append("Nobody agrees with the reference: suspect the reference, or what all were given.")
+        elif outside["vendor"].nunique() > 1:
+            said.append("Nobody agrees with the reference, and no two vendors with each other.")
+        else:
+            said.append("Nobody agrees with the reference; one vendor alone was judged.")
     elif any(p["vendor"].nunique() > near["vendor"].nunique() for p in parts):
         said.append("More vendors agree with one another than with the reference: look at the reference.")
     if len(dead):
@@ -195,4 +201,6 @@ def _many(part: pd.DataFrame) -> str:
 def _list(part: pd.DataFrame, how_far: bool = False) -> str:
     if not how_far:
         return ", ".join(part["backend"])
-    return ", ".join(f"{row.backend} ({' '.join(filter(None, [row.status, row.kind]))}, {number(row.units)} against {number(row.limit)})" for row in part.itertuples())
+    return ", ".join(
+        f"{row['backend']} ({' '.join(x for x in (row['status'], row['kind']) if x)}, {number(row['units'])} against {number(row['limit'])})" for row in records(part)
+    )

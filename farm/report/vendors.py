@@ -4,7 +4,15 @@ from __future__ import annotations
 import pandas as pd
 
 from farm.report.agreement import BUILD, REFERENCE, groups, units
-from farm.report.coverage import FAILED_STATUSES, JUDGED_STATUSES, SEVERITY, coverage, distinct, reproduce_command
+from farm.report.coverage import (
+    FAILED_STATUSES,
+    JUDGED_STATUSES,
+    SEVERITY,
+    coverage,
+    distinct,
+    records,
+    reproduce_command,
+)
 
 _CELL = ["check", "op", "variant", "dtype"]
 
@@ -69,7 +77,7 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     bad["samples"] = bad.groupby(keys, sort=False)["case_id"].transform("nunique")
     made = bad.sort_values(["rank", "size", *keys], kind="stable").drop_duplicates(keys)
     made["agree"] = made["case_id"].map(_of_one_mind(rows[rows["case_id"].isin(made.loc[made["everybody"], "case_id"])])).eq(True)
-    made["reproduce"] = [reproduce_command(r.run_id, r.case_id, r.backend, results, r.status) for r in made.itertuples()]
+    made["reproduce"] = [reproduce_command(r["run_id"], r["case_id"], r["backend"], results, r["status"]) for r in records(made)]
     return made[columns].reset_index(drop=True)
 
 

@@ -93,8 +93,8 @@ def print_vendors(rows: pd.DataFrame, console: Console, limit: int = 15) -> None
     for by, (head, lines) in vendor_matrices(rows).items():
         table = _table(f"Vendors by {by.replace('_', ' ')}: pass rate (passed/judged), of coverage (judged/valid); alone: cells only they fail",
                        ("vendor", *head), tuple(head))  # fmt: skip
-        for line in lines:
-            table.add_row(*(_text_lines(cell) for cell in line))
+        for cells in lines:
+            table.add_row(*(_text_lines(cell) for cell in cells))
         console.print(table)
     found = unique(rows)
     for alone in (True, False):
@@ -143,22 +143,24 @@ def print_diff(table: pd.DataFrame, console: Console, limit: int = 30) -> None:
     sums = _summed(table, "dtype")
     if len(sums):
         made = _table("Changed cells by dtype", ("dtype", *map(str, sums.columns)), tuple(map(str, sums.columns)))
-        for dtype, line in zip(sums.index, sums.to_numpy().tolist(), strict=True):
-            made.add_row(_text(dtype), *(str(n) if n else "" for n in line))
+        for dtype, counts in zip(sums.index, sums.to_numpy().tolist(), strict=True):
+            made.add_row(_text(dtype), *(str(n) if n else "" for n in counts))
         console.print(made)
     changed = table[table["change"] != "same"]
     if changed.empty:
         console.print("No cell changed.")
         return
-    # Some of each change before many of one.
-    shown = changed.assign(turn=changed.groupby("change", sort=False).cumcount()).sort_values("turn", kind="stable").head(limit)
-    shown = changed.loc[sorted(shown.index)]
-    title = "Cells that changed" + (f": {len(shown)} of {len(changed)}" if len(changed) > len(shown) else f": {len(changed)}")
+    # One line for all variants of an op; some of each change before many of one.
+    keys = ["change", "check", "op", "dtype"]
+    lines = changed.drop_duplicates(keys).join(changed.groupby(keys).size().rename("cells"), on=keys)
+    shown = lines.assign(turn=lines.groupby("change", sort=False).cumcount()).sort_values("turn", kind="stable").head(limit)
+    shown = lines.loc[sorted(shown.index)]
+    title = f"Cells that changed: {len(changed)}" + (f"; {len(shown)} of {len(lines)} ops and dtypes shown" if len(lines) > len(shown) else "")
     names = ("change", "what", "samples", "before", "after", "units before", "after ", "ratio", "same bytes")
     made = _table(title, names, ("samples", "units before", "after ", "ratio", "same bytes"))
     for line in records(shown):
         made.add_row(
-            _text(line["change"], _CHANGE_STYLE[line["change"]]), _text(f"{_label(line)} {line['dtype']}"), f"{line['changed']}/{line['samples']}",
+            _text(line["change"], _CHANGE_STYLE[line["change"]]), _text(_what(line)), f"{line['changed']}/{line['samples']}",
             _text(line["status_a"], _STYLE.get(line["status_a"], "")), _text(line["status_b"], _STYLE.get(line["status_b"], "")),
             number(line["units_a"]), number(line["units_b"]), number(line["ratio"]),
             f"{line['same_bytes']}/{line['with_bytes']}" if line["with_bytes"] else DASH,
@@ -166,6 +168,12 @@ def print_diff(table: pd.DataFrame, console: Console, limit: int = 30) -> None:
     console.print(made)
     for line in records(shown[shown["change"].isin(WORSE)].head(5)):
         console.print(_text(line["reproduce_b"]), soft_wrap=True)
+
+
+def _what(line: Mapping[str, Any]) -> str:
+    more = line["cells"] - 1
+    check = "" if line["check"] == "forward" else f" {line['check']}"
+    return f"{_label(line)} {line['dtype']}{check}" + (f" and {more} more variant{'s' * (more > 1)}" if more else "")
 
 
 def diff_markdown(table: pd.DataFrame, limit: int = 200) -> str:

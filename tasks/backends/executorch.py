@@ -162,7 +162,6 @@ class ExecuTorch(Backend):
 def _library() -> Any:
     """The runtime's binding itself: the package around it would import the whole compiler (8 s)."""
     import torch  # noqa: F401  its libraries are loaded by it
-
     from executorch.extension.pybindings import _C
 
     return _C
