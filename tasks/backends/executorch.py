@@ -43,6 +43,7 @@ class ExecuTorch(Backend):
 
     vendor = "Meta"
     forms = ("torch",)
+    devices = tuple(DEVICES)
     packages = ("executorch==1.5.1", "torch==2.13.0", "expecttest", "scipy")
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
@@ -173,8 +174,8 @@ def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...]) -> Any
 
     leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
     arguments = decode(form.args, leaf), decode(form.kwargs, leaf)
-    call = form.call
-    assert call is not None
+    assert form.call is not None
+    call: Callable[..., Any] = form.call
 
     class Op(torch.nn.Module):
         def __init__(self) -> None:

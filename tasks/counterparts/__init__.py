@@ -102,7 +102,7 @@ def _signature(parameters: str) -> tuple[inspect.Signature, tuple[str, ...]]:
     return signature, tuple(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in signature.parameters.values())
 
 
-def _words(framework: str) -> Mapping[str, Any]:
+def _words(framework: str) -> dict[str, Any]:
     """What a framework's expressions may name; imports the framework."""
     words: dict[str, Any] = vars(import_module(f"tasks.counterparts.in_{framework}"))
     return words
