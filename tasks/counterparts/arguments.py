@@ -29,6 +29,21 @@ def rank(x: Any, n: int) -> Any:
     return x if len(x.shape) == n else absent(f"a tensor of rank {len(x.shape)}")
 
 
+def ranked(x: Any) -> Any:
+    """A tensor that has an axis."""
+    return x if len(x.shape) else absent("a tensor of rank 0")
+
+
+def alike(x: Any, other: Any) -> Any:
+    """A tensor of the other's shape: torch broadcasts."""
+    return x if tuple(x.shape) == tuple(other.shape) else absent("tensors of different shapes")
+
+
+def several(given_tensors: Sequence[Any]) -> Sequence[Any]:
+    """Tensors given one by one or as one sequence."""
+    return given_tensors[0] if len(given_tensors) == 1 and isinstance(given_tensors[0], (tuple, list)) else given_tensors
+
+
 def vector(x: Any) -> Any:
     return rank(x, 1)
 

@@ -57,7 +57,7 @@ REDUCTIONS: tuple[Row, ...] = (
       "tf.norm(x, positive_order(ord), axes(dim), keepdim)", "paddle.linalg.vector_norm(x, float(ord), axes(dim), keepdim)"),
     R("linalg.norm linalg.norm.subgradients_at_zero", "x, ord=None, dim=None, keepdim=False, *, dtype=None", "jnp.linalg.norm(x, ord, axes(dim), keepdim)"),
     R("linalg.matrix_norm", "x, ord='fro', dim=(-2, -1), keepdim=False, *, dtype=None", "jnp.linalg.matrix_norm(x, ord=ord, keepdims=keepdim)", "",
-      "paddle.linalg.matrix_norm(x, ord, list(dim), keepdim)"),
+      "paddle.linalg.matrix_norm(real(x), ord, list(dim), keepdim)"),
     R("dist", "x, other, p=2", "", "", "paddle.dist(x, other, p)"),
     R("quantile", "x, q, dim=None, keepdim=False, *, interpolation='linear'", "jnp.quantile(x, q, axis=dim, method=interpolation, keepdims=keepdim)"),
     R("nanquantile", "x, q, dim=None, keepdim=False, *, interpolation='linear'", "jnp.nanquantile(x, q, axis=dim, method=interpolation, keepdims=keepdim)"),
@@ -71,7 +71,7 @@ REDUCTIONS: tuple[Row, ...] = (
 
 SCANS: tuple[Row, ...] = (
     R("cumsum", "x, dim, *, dtype=None", "jnp.cumsum(x, axis=dim, dtype=dtype)", "tf.cumsum(x, axis=dim)", "paddle.cumsum(x, dim, dtype)"),
-    R("cumprod", "x, dim, *, dtype=None", "jnp.cumprod(x, axis=dim, dtype=dtype)", "tf.math.cumprod(x, axis=dim)", "paddle.cumprod(x, dim, dtype)"),
+    R("cumprod", "x, dim, *, dtype=None", "jnp.cumprod(x, axis=dim, dtype=dtype)", "tf.math.cumprod(x, axis=dim)", "paddle.cumprod(x, dim=dim, dtype=dtype)"),
     R("cummax", "x, dim", "", "", "paddle.cummax(x, dim)"),
     R("cummin", "x, dim", "", "", "paddle.cummin(x, dim)"),
     R("logcumsumexp", "x, dim", "lax.cumlogsumexp(x, dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(x, dim)", "paddle.logcumsumexp(x, dim)"),
