@@ -32,8 +32,10 @@ class Status(str, enum.Enum):
         return self.value
 
 
-#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that.
-CHECKS = ("forward", "backward", "double_backward")
+#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that; that a program is built.
+CHECKS = ("forward", "backward", "double_backward", "build")
+#: The check of compilers without a device: a pass says that a program was made, nothing of its numbers.
+BUILD = "build"
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.inputs`).
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
@@ -129,6 +131,11 @@ class Group:
     def label(self) -> str:
         """Short name without the dtype: ``torch:std_mean.unbiased``."""
         return f"{self.op}.{self.variant}" if self.variant else self.op
+
+    @property
+    def computed(self) -> str:
+        """The check whose samples these are: what is only built are the samples of the forward check."""
+        return "forward" if self.check == BUILD else self.check
 
     @property
     def unit(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import tasks.catalogs as catalogs
+from tasks import counterparts
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.compare import common_constant, compare_oracles, constant_would_pass, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
@@ -48,7 +49,11 @@ def _sources() -> str:
 
 
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
-    """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`)."""
+    """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`).
+
+    What is only built has the samples of the forward check, and shares their pack.
+    """
+    group = replace(group, check=group.computed)
     own = catalogs.get(group.catalog).group_version(group)
     parts = [_sources(), _catalog_version(group.catalog), own, asdict(group), draws, np.__version__]
     if bad:
@@ -87,7 +92,7 @@ def prepare(
         pass
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
-    save(path, *_collect(group, draws, bad or {}, started))
+    save(path, *_collect(replace(group, check=group.computed), draws, bad or {}, started))
     return name, PreparedGroup(path)
 
 
@@ -254,11 +259,15 @@ def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class PreparedGroup:
-    """A prepared group read from its pack; ``samples`` in the order in which they are chosen."""
+    """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    ``check``: what is to hold for them, if not what the pack was prepared for ("build" for those of "forward").
+    """
+
+    def __init__(self, path: str | os.PathLike[str], check: str = "") -> None:
         self.pack = Pack(path)
         self.group = Group(**self.pack.header["group"])
+        self.check = check or self.group.check
         self.samples = [PreparedSample(self, record) for record in self.pack.header["samples"]]
 
 
@@ -325,6 +334,8 @@ class PreparedSample:
             form.call = catalog.call(group)
         elif group.check != "forward":
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
+        elif kind in counterparts.FRAMEWORKS:
+            form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
         elif kind in catalog.exports and exported is not None:
             made = exported.header["samples"].get(str(self.index))
             if made is None or "error" in made:

@@ -24,6 +24,8 @@ ELEMENT_TYPE: dict[str, int] = {
     "float4_e2m1fn": 23, "float8_e8m0fnu": 24, "uint2": 25, "int2": 26,
 }  # fmt: skip
 
+_DTYPE_OF_ELEMENT = {number: name for name, number in ELEMENT_TYPE.items()}
+
 #: Dtypes that numpy has by itself (an ml_dtypes dtype may claim a kind of numpy's, so names decide).
 NATIVE = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -87,6 +89,22 @@ def graph_inputs(model: bytes) -> list[str]:
             else:
                 names.append(name)
     return [name for name in names if name not in defaults]
+
+
+def graph_outputs(model: bytes) -> list[tuple[str, str]]:
+    """(name, dtype) of the outputs of a serialized ModelProto in the graph's order; dtype "" for no tensor or none given.
+
+    Field numbers of onnx.proto beside those of `graph_inputs`: GraphProto.output 12; ValueInfoProto.type 2;
+    TypeProto.tensor_type 1; TypeProto.Tensor.elem_type 1. Raises ValueError for damaged bytes.
+    """
+    graph = next((x for number, x in _fields(memoryview(model)) if number == 7), memoryview(b""))
+    found = []
+    for message in (x for number, x in _fields(graph) if number == 12):
+        parts = dict(_fields(message))
+        tensor = dict(_fields(parts.get(2, memoryview(b"")))).get(1, memoryview(b""))
+        number = _varint(tensor, 1)[0] if tensor[:1] == b"\x08" else 0
+        found.append((bytes(parts.get(1, b"")).decode(), _DTYPE_OF_ELEMENT.get(number, "")))
+    return found
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:

@@ -55,6 +55,7 @@ class Tinygrad(Backend):
 
     vendor = "tiny corp"
     forms = ("onnx",)
+    devices = tuple(_DEVICE_VENDORS)
     packages = ("tinygrad==0.14.0",)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
