@@ -179,7 +179,8 @@ def _array(value: Any) -> np.ndarray:
     import MNN.expr as expr
 
     if 0 in (value.shape or ()):  # there is nothing to read, which `read` takes for an error
-        return np.empty(value.shape, {"int": np.int32, "uint8": np.uint8, "int8": np.int8}.get(value.dtype.name, np.float32))
+        dtype = next((x for x in _RESULTS if getattr(expr, _EXPR[x]) == value.dtype), "float32")
+        return np.empty(value.shape, dtype)
     if value.data_format == expr.NC4HW4:  # channels padded to four: only the runtime knows how to undo it
         value = expr.convert(value, expr.NCHW)
     return np.array(value.read())

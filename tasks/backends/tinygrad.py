@@ -134,7 +134,7 @@ class Tinygrad(Backend):
                 linear = compile_linear(Tensor.linear_with_vars(*pending)[0]) if pending else None
         except subprocess.CalledProcessError as error:
             raise RuntimeError(f"the kernel does not compile: {_last_words(said)}") from error
-        kernels = sum(call.src[0].op.name == "PROGRAM" for call in linear.src) if linear else 0
+        kernels = sum(call.src[0].op.name == "PROGRAM" for call in linear.src) if linear is not None else 0
         flags = " ".join(f"{k}={v}" for k, v in self._variables.items() if v != "0")
         return Program(_run(linear, outputs), f"{self._target}: {kernels} kernels", flags=flags)
 
