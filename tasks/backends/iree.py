@@ -19,7 +19,6 @@ from tasks.backends.base import Backend
 from tasks.backends.onnx_form import (
     ELEMENT_TYPE,
     NATIVE,
-    PACKED_BITS,
     PROBE_MODEL,
     from_bytes,
     graph_inputs,
