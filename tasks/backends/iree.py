@@ -18,13 +18,14 @@ from tasks import artefacts
 from tasks.backends.base import Backend
 from tasks.backends.onnx_form import (
     ELEMENT_TYPE,
-    NATIVE,
+    PACKED_BITS,
     PROBE_MODEL,
     from_bytes,
     graph_inputs,
     input_values,
+    pack,
 )
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ TARGETS: dict[str, Target] = {
 #: not computed ahead (that is a compilation of its own), and neither source locations nor debug symbols are kept: a
 #: fifth of the time of a small model.
 FLAGS = (
-    "--iree-input-type=onnx", "--iree-input-demote-f64-to-f32=false", "--iree-opt-const-eval=false", "--iree-vm-bytecode-module-strip-source-map=true",
-    "--iree-llvmcpu-debug-symbols=false", "--iree-torch-emit-async-entry-points=false",
+    "--iree-input-type=onnx", "--iree-input-demote-f64-to-f32=false", "--iree-opt-const-eval=false",
+    "--iree-vm-bytecode-module-strip-source-map=true", "--iree-llvmcpu-debug-symbols=false", "--iree-torch-emit-async-entry-points=false",
 )  # fmt: skip
 
 _OPTIONS = ("flags", "device_vendor", "resource")
@@ -238,25 +239,26 @@ def _buffer_view(device: Any, value: np.ndarray) -> Any:
     import iree.runtime as rt
 
     name = value.dtype.name
-    return device.allocator.allocate_buffer_copy(
-        memory_type=rt.MemoryType.DEVICE_LOCAL,
-        allowed_usage=rt.BufferUsage.DEFAULT,
-        device=device,
-        buffer=value if name in NATIVE else value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8),
-        element_type=getattr(rt.HalElementType, _ELEMENT[name]),
-    )
+    raw = pack(value) if name in PACKED_BITS else value.reshape(-1).view(np.uint8)
+    memory = rt.MemoryType.DEVICE_LOCAL
+    buffer = device.allocator.allocate_buffer_copy(memory_type=memory, allowed_usage=rt.BufferUsage.DEFAULT, device=device, buffer=raw)
+    return rt.HalBufferView(buffer, value.shape, getattr(rt.HalElementType, _ELEMENT[name]))
+
+
+def _dtype(element: str, declared: str) -> str:
+    """Dtype of an element type's name; for an integer without a sign the ``declared`` one if it has that width."""
+    width = _SIGNLESS.get(element)
+    if width is None:
+        return _DTYPE.get(element, "")
+    return declared if declared in (f"int{width}", f"uint{width}") else f"int{width}"
 
 
 def _array(device: Any, view: Any, declared: str) -> np.ndarray:
-    """A numpy copy of a buffer view in its own dtype; signless integers in the ``declared`` one of that width."""
+    """A numpy copy of a buffer view, in the dtype of its elements."""
     import iree.runtime as rt
 
     element = rt.HalElementType(view.element_type).name
-    width = _SIGNLESS.get(element)
-    dtype = _DTYPE.get(element, "")
-    if width:
-        fits = declared in ELEMENT_TYPE and np_dtype(declared).kind in "iu" and np_dtype(declared).itemsize * 8 == width
-        dtype = declared if fits else f"int{width}"
+    dtype = _dtype(element, declared)
     if not dtype:
         raise TypeError(f"IREE returned elements of type {element}, which have no numpy dtype")
     shape, size = tuple(view.shape), view.byte_length
