@@ -89,7 +89,7 @@ class Iree(Backend):
     vendor = "IREE"
     forms = ("onnx",)
     packages = ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "onnx==1.23.2")
-    sticky, unsupported, out_of_memory = _STICKY, None, _OUT_OF_MEMORY
+    sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -318,7 +318,7 @@ def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
         source = Source.wrap_buffer(session, imported, buffer_name="model")
         if not invocation.parse_source(source) or not invocation.execute():
             text = "; ".join(said) or "the compiler failed without a diagnostic"
-            raise (Unsupported if _UNSUPPORTED.search(text) else RuntimeError)(text)
+            raise RuntimeError(text)
         output = Output.open_membuffer()
         invocation.output_vm_bytecode(output)
         code = bytes(output.map_memory())

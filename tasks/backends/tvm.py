@@ -81,8 +81,6 @@ class Tvm(Backend):
         Raises Unsupported (an input that TVM has no tensor for) and TVM's own errors; `unsupported` knows those that
         say that there is no converter, or none for this attribute, type or input that is no constant.
         """
-        import tvm
-
         values = input_values(form)
         for value in values:
             if not isinstance(value, np.ndarray):
@@ -93,6 +91,8 @@ class Tvm(Backend):
         names = graph_inputs(form.model or b"")
         if len(names) != len(values):
             raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+        import tvm
+
         target = _target(**self._target)
         machine = tvm.relax.VirtualMachine(_executable(form.model or b"", target), tvm.cpu())
         return Program(_runner(machine["main"], values), f"llvm ({target.attrs.get('mcpu', 'generic')})", None, str(target))
