@@ -32,10 +32,11 @@ class Status(str, enum.Enum):
         return self.value
 
 
-#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that; that a program is built.
-CHECKS = ("forward", "backward", "double_backward", "build")
+#: What can be computed of a case and judged: its outputs; the gradient of its inputs; the gradient of that.
+COMPUTED = ("forward", "backward", "double_backward")
 #: The check of compilers without a device: a pass says that a program was made, nothing of its numbers.
 BUILD = "build"
+CHECKS = (*COMPUTED, BUILD)
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.inputs`).
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
