@@ -168,7 +168,7 @@ class RayCluster:
         total = sum(n["resources"].get(resource, 0.0) for n in eligible)
         return max(int(total / fraction), 1)
 
-    def probe(self, specs: Sequence[BackendSpec], cache: str) -> dict[str, dict[str, dict[str, Any]]]:
+    def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, dict[str, dict[str, Any]]]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe)
@@ -177,7 +177,7 @@ class RayCluster:
         asked = {}
         for n in self.nodes:
             there = remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(n["id"], soft=False))
-            asked[n["id"]] = there.remote(list(specs), str(token), cache)
+            asked[n["id"]] = there.remote(list(specs), str(token), cache, fresh)
         answers: dict[str, dict[str, dict[str, Any]]] = {}
         for node, ref in asked.items():
             try:
@@ -300,8 +300,8 @@ def _unpack(job: Job) -> None:
                 aside.replace(target)
 
 
-def _probe(specs: list[BackendSpec], token: str, cache: str) -> tuple[dict[str, dict[str, Any]], bool]:
+def _probe(specs: list[BackendSpec], token: str, cache: str, fresh: bool) -> tuple[dict[str, dict[str, Any]], bool]:
     """(answers of this node's backends, whether it sees the driver's cache)."""
-    return inventory.probe(specs, Path(cache)), Path(token).exists()
+    return inventory.probe(specs, Path(cache), fresh=fresh), Path(token).exists()
 
 

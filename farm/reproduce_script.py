@@ -10,6 +10,7 @@ import json
 import keyword
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.envs import OWN_PACKAGES, Environment
 from tasks import catalogs, torch_tree
 from tasks.backends.base import Backend
 from tasks.backends.onnx_form import ELEMENT_TYPE, NATIVE, PACKED_BITS, graph_inputs, input_values, pack
@@ -64,6 +66,7 @@ class Source:
     version: str
     device: str
     actual: list[np.ndarray] | None = None
+    environment: Environment | None = None
 
 
 @dataclass
@@ -106,13 +109,25 @@ def generate(source: Source) -> str:
     floats = {leaf.dtype: _float(leaf.dtype, source.precision) for leaf in source.expected if is_inexact(leaf.dtype)}
     module, name = {"ort": ("onnxruntime", " as ort"), "openvino": ("openvino", " as ov")}.get(source.runtime, ("torch", ""))
     text = _fill(
-        _TEMPLATE, runtime=runtime.strip("\n"), title=repr(source.title), found=repr(source.found),
+        _TEMPLATE, install=_install(source), runtime=runtime.strip("\n"), title=repr(source.title), found=repr(source.found),
         version=repr(source.version), device=repr(source.device), module=module, alias=name,
         module_name=name.removeprefix(" as ") or module, expected=_lines(expected),
         floats="".join(f"    {k!r}: {v!r},\n" for k, v in floats.items()), rule=_rule(source), judge=repr(_judge(source)), oracle=repr(source.oracle),
         arrays=_lines(data.index), data=data.text(),
     )  # fmt: skip
     return text if "ctypes." in runtime else text.replace("import ctypes\n", "", 1)
+
+
+def _install(source: Source) -> str:
+    """Comments that say what to install where the backend has an environment of its own, as PEP 723 has them: `uv run` obeys."""
+    if source.environment is None:
+        return ""
+    packages = [*source.environment.packages, *OWN_PACKAGES]
+    lines = [
+        f"It was run with Python {source.environment.version} and: pip install {' '.join(map(shlex.quote, packages))}", "",
+        "/// script", f'requires-python = "=={source.environment.version}.*"', f"dependencies = {json.dumps(packages)}", "///",
+    ]  # fmt: skip
+    return "".join(f"# {' '.join(line.split())}".rstrip() + "\n" for line in lines)
 
 
 def _judge(source: Source) -> str:
@@ -140,8 +155,11 @@ def _fill(template: str, **values: str) -> str:
 
 
 def _float(dtype: str, precision: str) -> tuple[float, ...]:
-    eps = max(EPS[dtype], EPS[precision]) if precision else EPS[dtype]
-    return eps, SMALLEST_NORMAL[dtype] * EPS[dtype], EPS[dtype], SMALLEST_NORMAL[dtype], LARGEST[dtype]
+    eps, normal, reach = EPS[dtype], SMALLEST_NORMAL[dtype], LARGEST[dtype]
+    if precision and EPS[precision] > eps:  # as `tasks.compare` has it
+        eps, normal = EPS[precision], max(normal, SMALLEST_NORMAL.get(precision, 0.0))
+        reach = min(reach, LARGEST.get(precision, reach))
+    return eps, normal * eps, EPS[dtype], normal, LARGEST[dtype], reach
 
 
 def _expected(leaf: Leaf, source: Source, data: _Data) -> tuple[Any, ...]:
@@ -479,8 +497,8 @@ def _openvino(source: Source, data: _Data) -> str:
 # --- trying it ----------------------------------------------------------------------------------------------------
 
 
-def check(path: Path, row: dict[str, Any], timeout_s: float) -> tuple[bool, str]:
-    """Run the script by itself, isolated from this installation's paths.
+def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.executable) -> tuple[bool, str]:
+    """Run the script by itself with the interpreter ``python``, isolated from this installation's paths.
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
@@ -489,7 +507,7 @@ def check(path: Path, row: dict[str, Any], timeout_s: float) -> tuple[bool, str]
     with tempfile.TemporaryDirectory() as elsewhere:
         try:
             done = subprocess.run(
-                [sys.executable, "-I", str(path.resolve())], cwd=elsewhere, env=env, capture_output=True, text=True,
+                [python, "-I", str(path.resolve())], cwd=elsewhere, env=env, capture_output=True, text=True,
                 timeout=timeout_s, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -529,7 +547,7 @@ _TEMPLATE = '''\
 
 Needs numpy and @module@ alone. Exit code: 1 the failure is there, 0 it is not, 2 it could not be tried.
 """
-from __future__ import annotations
+@install@from __future__ import annotations
 
 import base64
 import ctypes
@@ -592,8 +610,12 @@ def measure(a, y, noise, rounded, dtype, rtol, atol):
         made["units"] = np.where(differ, np.inf if noise is None else diff / noise, 0.0)
         outside = differ & (diff > atol + rtol * size)
         return made | {"diff": diff, "ulp": diff, "rel": np.where(size > 0, diff / size, 0.0), "outside": outside}
-    eps, tiny, spacing, normal, largest = FLOATS[dtype]
+    eps, tiny, spacing, normal, largest, reach = FLOATS[dtype]
     a, rounded, delta = a.astype(y.dtype), y if rounded is None else rounded, none if noise is None else noise
+    if reach < largest and not np.iscomplexobj(y):  # beyond what the declared precision reaches, results saturate
+        sided, size = np.isfinite(y) & (np.signbit(a) == np.signbit(y)), abs(y) + delta
+        over = sided & (size >= reach) & (abs(a) >= reach * (1 - eps))
+        a = np.where(over, y, np.where(sided & np.isinf(a) & (size >= reach / 2), np.copysign(reach * (1 + eps), y), a))
     finite, exact_finite = np.isfinite(a), np.isfinite(rounded)
     neither, misplaced = ~finite & ~exact_finite, no
     if not np.iscomplexobj(y):

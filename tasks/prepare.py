@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import tasks.catalogs as catalogs
+from tasks import counterparts
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.compare import common_constant, compare_oracles, constant_would_pass, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
@@ -333,6 +334,8 @@ class PreparedSample:
             form.call = catalog.call(group)
         elif group.check != "forward":
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
+        elif kind in counterparts.FRAMEWORKS:
+            form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
         elif kind in catalog.exports and exported is not None:
             made = exported.header["samples"].get(str(self.index))
             if made is None or "error" in made:

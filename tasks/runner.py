@@ -2,21 +2,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tasks import checks, fingerprint
 from tasks.backends.base import Backend
 from tasks.compare import Metrics, check_metadata, compare
 from tasks.model import BUILD as BUILD_CHECK
 from tasks.model import (
+    CHECKS,
     EPS,
     WITHOUT_NOISE,
     Fallback,
     Form,
     Invalid,
+    Leaf,
     Misbehaviour,
     OpClass,
     Program,
@@ -25,7 +28,7 @@ from tasks.model import (
     Unsupported,
     Vacuous,
 )
-from tasks.pack import Pack
+from tasks.pack import Pack, save
 from tasks.prepare import PreparedGroup, PreparedSample
 from tasks.verdict import Policy, judge
 
@@ -42,13 +45,15 @@ class Item:
 
     Given as paths, the packs are read when their turn comes and dropped after it: a batch has thousands.
     ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together. ``check``:
-    what is asked of the samples, if not what they were prepared for.
+    what is asked of the samples, if not what they were prepared for; ``keep``: a file that the outputs of its last case
+    are kept in, as a pack ("" = not kept).
     """
 
     def __init__(
-        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = "", check: str = ""
-    ) -> None:
-        self._check = check
+        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = "", check: str = "",
+        keep: str = "",
+    ) -> None:  # fmt: skip
+        self._check, self.keep = check, keep
         self._source, self.places, self._exported_source = group, places, exported
         self.label = label if isinstance(group, str) else group.group.unit
         self.first = 0  # number of its first case within the batch
@@ -185,7 +190,8 @@ class Runner:
 
     def _form(self, case: Case) -> Form:
         own, check = case.sample.owner.group.catalog, case.sample.owner.check
-        if check not in self.backend.checks and not case.sample.failure:
+        wanted = check if check in CHECKS else "forward"
+        if wanted not in self.backend.checks and not case.sample.failure:
             raise Unsupported(f"{self.backend.name} does not run the {check} check")
         reason: Exception | None = None
         for kind in self.backend.forms:
@@ -206,8 +212,10 @@ class Runner:
             self.progress(case.number, RUN, span)
             begin = time.perf_counter()
             try:
-                outputs.append(list(case.program.run()))
+                outputs.append(list(self._asked(case, case.program)))
                 run_ms = (time.perf_counter() - begin) * 1e3
+                if case.item.keep:
+                    save(case.item.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
                 for _ in range(case.sample.record["repeats"] - 1):
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
@@ -234,6 +242,14 @@ class Runner:
                 case.error = error
         return self._row(case, metrics, status, kind, run_ms) | more
 
+    @staticmethod
+    def _asked(case: Case, program: Program) -> Sequence[Any]:
+        """Outputs of a program, run as the case's check wants it."""
+        check = case.sample.owner.check
+        if check in CHECKS or case.form is None:
+            return program.run()
+        return checks.get(check).run(program, case.form)
+
     def _judge(self, case: Case, outputs: list[list[Any]]) -> tuple[Metrics, Status, str, dict[str, Any]]:
         """(metrics, status, kind, further columns) of what the runs of a case returned."""
         sample, group = case.sample, case.sample.owner.group
@@ -243,7 +259,8 @@ class Runner:
                 actual[i] = _unpaired(actual[i])
         arrays = [[np.asarray(x) for x in actual] for actual in outputs]
         precision = self.info.precision_for(op_class, group.label)
-        metrics = self._measure(sample, arrays[0], precision)
+        expected = sample.expected()
+        metrics = self._measure(sample, arrays[0], expected, precision)
         self._repeated(sample, arrays, metrics)
         oracle = record["oracle"]
 
@@ -251,7 +268,9 @@ class Runner:
             return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle, precision)
 
         status, kind = judged(metrics)
-        more: dict[str, Any] = {"limit": self._limit(sample)}
+        more: dict[str, Any] = {"limit": self._limit(sample), "output_digest": fingerprint.digest(arrays[0])}
+        if oracle != "stored" and not record["definition"]:
+            more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
         if precision:
             more["compute_precision"] = precision
         for number, other in enumerate(record["others"]):
@@ -279,8 +298,8 @@ class Runner:
             return None
         return self.policy.limit(group.label, sample.op_class.value, group.dtype).value
 
-    def _measure(self, sample: PreparedSample, actual: list[np.ndarray], precision: str) -> Metrics:
-        record, expected = sample.record, sample.expected()
+    def _measure(self, sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str) -> Metrics:
+        record = sample.record
         if not record["definition"]:
             return compare(actual, expected, sample.op_class, precision)
         metrics = Metrics()

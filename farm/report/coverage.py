@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ _KEY = ["run_id", "case_id", "backend"]
 _TEXT = [
     "run_id", "case_id", "check", "catalog", "op", "variant", "dtype", "digest", "shapes", "backend", "vendor",
     "device", "node", "status", "kind", "stage", "error_type", "error", "policy", "oracle", "compute_precision",
-    "placement", "runtime_version", "driver_version", "flags", "op_class", "distribution", "second_oracle",
+    "placement", "runtime_version", "driver_version", "flags", "op_class", "distribution", "second_oracle", "output_digest",
 ]
 _NUMBERS = [
     "max_diff", "max_rel", "max_ulp", "rmse", "error_units", "noise_floor", "mismatched", "numel",
@@ -57,7 +58,7 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
     ``weak`` is False where it is missing, and ``label`` is the op with its variant. Raises ValueError when a status
     is not one of the closed set.
     """
-    missing = [name for name in (*_TEXT, *_NUMBERS, *_INTEGERS, "weak", "classic") if name not in rows.columns]
+    missing = [name for name in (*_TEXT, *_NUMBERS, *_INTEGERS, "weak", "classic", "signature") if name not in rows.columns]
     rows = rows.assign(**{name: None for name in missing}) if missing else rows.copy(deep=False)
     for name in _TEXT:
         column = rows[name]
@@ -212,6 +213,12 @@ def _with_inventory(
         available=[name not in said or bool(said[name].get("available")) for name in names],
         reason=[str(said.get(name, {}).get("reason") or "") for name in names],
     )
+
+
+def backend_order(vendor: str, name: str) -> tuple[Any, ...]:
+    """Sort key of backends: by vendor and name, the versions of one ("ort-cpu@1.20.1") after it, the newest first."""
+    base, at, version = name.partition("@")
+    return vendor, base, bool(at), tuple(-int(part) for part in re.findall(r"\d+", version)), version
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

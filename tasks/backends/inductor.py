@@ -13,6 +13,7 @@ from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
 class Inductor(TorchEager):
     joint = True
+    devices = ("cpu", "cuda", "rocm", "xpu")
     checks = ("forward", "backward")  # AOT autograd has no double backward
 
     def probe(self) -> RuntimeInfo:

@@ -70,6 +70,7 @@ class TensorRt(Backend):
     device_vendor = "nvidia"
     resource = "GPU"
     forms = ("onnx",)
+    devices: tuple[str, ...] = ("cuda",)
     # On PyPI these are placeholders for wheels at https://pypi.nvidia.com, which has to be an extra index.
     packages: tuple[str, ...] = ("tensorrt-cu13==11.4.0.106",)
     sticky, out_of_memory = cuda_driver.STICKY, _OUT_OF_MEMORY
@@ -83,8 +84,8 @@ class TensorRt(Backend):
         if self.precision not in PRECISIONS:
             raise ValueError(f"backend {name}: precision is one of {', '.join(PRECISIONS)}, not {self.precision!r}")
         kind, _, ordinal = device.partition(".")
-        if kind not in self._devices() or (ordinal and not ordinal.isdigit()):
-            raise ValueError(f"backend {name}: its device is one of {', '.join(self._devices())}, not {device!r}")
+        if kind not in self.devices or (ordinal and not ordinal.isdigit()):
+            raise ValueError(f"backend {name}: its device is one of {', '.join(self.devices)}, not {device!r}")
         level = options.get("optimization_level")
         if level is not None and level not in range(6):
             raise ValueError(f"backend {name}: optimization_level is 0 to 5, not {level!r}")
@@ -96,10 +97,6 @@ class TensorRt(Backend):
         self._more_flags = [str(x) for x in flags]
         self._ordinal = int(ordinal or 0)
         self._gpu: cuda_driver.Device | None = None
-
-    @staticmethod
-    def _devices() -> tuple[str, ...]:
-        return ("cuda",)
 
     # -- the device --------------------------------------------------------------------------------------------
 

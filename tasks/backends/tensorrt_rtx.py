@@ -19,16 +19,13 @@ class TensorRtRtx(TensorRt):
 
     packages = ("tensorrt-rtx==1.7.1.116",)
     module, title = "tensorrt_rtx", "TensorRT-RTX"
+    devices = ("cuda", "aot")
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         self._ahead = device == "aot"
         if self._ahead:
             self.device_vendor, self.resource, self.checks = "", "CPU", (BUILD,)
-
-    @staticmethod
-    def _devices() -> tuple[str, ...]:
-        return ("cuda", "aot")
 
     def probe(self) -> RuntimeInfo:
         """As TensorRT's; ahead of time, build a model of one Add. Raises Unavailable."""
