@@ -377,6 +377,9 @@ class Library:
         self.copied: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
         def call(*arguments: Any) -> int:
             if name in self.fails:
                 return self.fails[name]
