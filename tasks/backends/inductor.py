@@ -15,9 +15,9 @@ class Inductor(TorchEager):
     """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own."""
 
     joint = True
-    devices = ("cpu", "cuda", "rocm", "xpu")
+    devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
-    checks = ("forward", "backward")  # AOT autograd has no double backward
+    checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
 
     def probe(self) -> RuntimeInfo:
         # One compiler process per child: the farm's slots are the parallelism.

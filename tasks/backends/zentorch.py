@@ -21,6 +21,7 @@ class ZenTorch(Inductor):
     """
 
     compiler = "zentorch"
+    devices = ("cpu",)
     checks = ("forward",)
     packages = ("zentorch==2.13.0.2", "torch==2.13.0", "deprecated", "safetensors", "expecttest", "scipy")
 
@@ -61,14 +62,14 @@ class ZenTorch(Inductor):
         from torch._inductor.custom_graph_pass import CustomGraphPass
 
         class Counting(CustomGraphPass):
-            def __call__(this, graph: Any) -> None:  # noqa: N805  self is the backend
+            def __call__(this, graph: Any) -> None:
                 replace(graph)
                 names = [str(node.target) for node in graph.nodes if str(node.target).startswith("zentorch.")]
                 self.taken.update(names)
                 if self.looking or not names:
                     raise _Seen
 
-            def uuid(this) -> Any:  # noqa: N805
+            def uuid(this) -> Any:
                 return replace.uuid()
 
         return Counting()

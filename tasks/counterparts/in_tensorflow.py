@@ -6,7 +6,17 @@ from typing import Any
 import tensorflow as tf
 
 from tasks.counterparts.arguments import *  # noqa: F403
-from tasks.counterparts.arguments import absent, align_off, named, output_sizes, paddings, rank, reduction_of, windows, within
+from tasks.counterparts.arguments import (
+    absent,
+    align_off,
+    named,
+    output_sizes,
+    paddings,
+    rank,
+    reduction_of,
+    windows,
+    within,
+)
 
 __all__ = ["tf"]
 

@@ -330,7 +330,7 @@ TRT = types.SimpleNamespace(
 def test_casts_reach_inputs_constants_and_outputs() -> None:
     net = Net()
     tensorrt_network.cast(TRT, net, "HALF")
-    constant, cast, add, last = net.layers[:4]
+    _, cast, add, last = net.layers[:4]
     assert [t.dtype for t in add.inputs] == ["HALF", "HALF"] and [t.dtype for t in last.inputs] == ["HALF", "HALF"]
     assert cast.to_type == "HALF" and cast.inputs == [net.n]  # integers stay
     assert net.marked == ["y: FLOAT"] and last.output.name == "y_narrow"
