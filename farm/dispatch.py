@@ -390,7 +390,7 @@ class Dispatcher:
             for b, gone in enumerate(self.gone):
                 if gone:
                     self._gone_rows(g, b)
-            exporting = self._export_for.get(group.catalog, []) if group.check == "forward" else []
+            exporting = self._export_for.get(group.catalog, []) if group.computed == "forward" else []
             needs = [b for b in exporting if self.available[b] and self._places(g, b)]
             for b in range(len(self.specs)):
                 if self.available[b] and b not in exporting:
@@ -478,7 +478,7 @@ class Dispatcher:
         places = self._places(g, b)
         if not places:
             return
-        prepared = PreparedGroup(pack_path(self.cache, self.keys[g]))
+        prepared = PreparedGroup(pack_path(self.cache, self.keys[g]), self.matrix.groups[g].check)
         for place in places:
             self._own_row(b, sample_columns(prepared.samples[place]) | {
                 "status": Status.UNAVAILABLE.value, "kind": "", "stage": "", "error_type": "", "policy": self.policy.id,
@@ -519,7 +519,7 @@ class Dispatcher:
                 self.isolated[b].append((g, place))
             else:
                 story = f"in flight, alone, when its supervisor died for the {self.losses[key]}th time: {why}"
-                columns = sample_columns(PreparedGroup(pack_path(self.cache, self.keys[g])).samples[place])
+                columns = sample_columns(PreparedGroup(pack_path(self.cache, self.keys[g]), self.matrix.groups[g].check).samples[place])
                 self._own_row(b, columns | {
                     "status": Status.CRASH.value, "kind": "supervisor lost", "stage": "run", "error_type": "", "error": story,
                     "attempts": self.losses[key], "policy": self.policy.id, "started_at": time.time(),

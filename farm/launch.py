@@ -24,9 +24,9 @@ import pydantic
 from rich.console import Console
 
 from farm import config as configs
+from farm import envs, policies, user
 from farm import lake as lakes
 from farm import matrix as matrices
-from farm import envs, policies, user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher

@@ -298,7 +298,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
             path = pack_path(cache, content_key(group))
         except (KeyError, metadata.PackageNotFoundError) as error:
             raise ReproduceError(f"the catalog {row['catalog']} is not available here: {error}") from None
-        made = PreparedGroup(path if path.exists() else _make(group, cache))
+        made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
         if any(s.index == row["sample"] for s in made.samples):
             found.append((group, made))
     if not found:
@@ -463,7 +463,7 @@ def print_outcome(case: Case, outcome: Outcome) -> None:
     if outcome.actual is not None and not case.sample.failure:
         _print_outputs(case, outcome.actual, str(row.get("compute_precision") or ""))
     if row.get("error"):
-        _line("error", "\n".join([f"{row['error_type']}: " * bool(row.get("error_type")) + row["error"]]))
+        _line("error", "\n".join([f"{row.get('error_type')}: " * bool(row.get("error_type")) + row["error"]]))
     print()
     _line("", f"{'stored':25} now")
     then = case.stored or {}

@@ -155,8 +155,11 @@ def _fill(template: str, **values: str) -> str:
 
 
 def _float(dtype: str, precision: str) -> tuple[float, ...]:
-    eps = max(EPS[dtype], EPS[precision]) if precision else EPS[dtype]
-    return eps, SMALLEST_NORMAL[dtype] * EPS[dtype], EPS[dtype], SMALLEST_NORMAL[dtype], LARGEST[dtype]
+    eps, normal, reach = EPS[dtype], SMALLEST_NORMAL[dtype], LARGEST[dtype]
+    if precision and EPS[precision] > eps:  # as `tasks.compare` has it
+        eps, normal = EPS[precision], max(normal, SMALLEST_NORMAL.get(precision, 0.0))
+        reach = min(reach, LARGEST.get(precision, reach))
+    return eps, normal * eps, EPS[dtype], normal, LARGEST[dtype], reach
 
 
 def _expected(leaf: Leaf, source: Source, data: _Data) -> tuple[Any, ...]:
@@ -607,8 +610,12 @@ def measure(a, y, noise, rounded, dtype, rtol, atol):
         made["units"] = np.where(differ, np.inf if noise is None else diff / noise, 0.0)
         outside = differ & (diff > atol + rtol * size)
         return made | {"diff": diff, "ulp": diff, "rel": np.where(size > 0, diff / size, 0.0), "outside": outside}
-    eps, tiny, spacing, normal, largest = FLOATS[dtype]
+    eps, tiny, spacing, normal, largest, reach = FLOATS[dtype]
     a, rounded, delta = a.astype(y.dtype), y if rounded is None else rounded, none if noise is None else noise
+    if reach < largest and not np.iscomplexobj(y):  # beyond what the declared precision reaches, results saturate
+        sided, size = np.isfinite(y) & (np.signbit(a) == np.signbit(y)), abs(y) + delta
+        over = sided & (size >= reach) & (abs(a) >= reach * (1 - eps))
+        a = np.where(over, y, np.where(sided & np.isinf(a) & (size >= reach / 2), np.copysign(reach * (1 + eps), y), a))
     finite, exact_finite = np.isfinite(a), np.isfinite(rounded)
     neither, misplaced = ~finite & ~exact_finite, no
     if not np.iscomplexobj(y):

@@ -222,7 +222,7 @@ class _Batch:
     ) -> dict[str, Any]:
         """The row of a case that its child could not write; ``more``: further columns."""
         item, place = self.cases[number]
-        sample = PreparedGroup(Path(item["pack"])).samples[place]
+        sample = PreparedGroup(Path(item["pack"]), item["group"]["check"]).samples[place]
         return {
             "number": number, **sample_columns(sample), "status": status, "kind": kind, "stage": stage,
             "error_type": error_type, "error": error, "policy": verdict.from_json(self.job.policy).id, "started_at": time.time(), **more,
@@ -252,7 +252,11 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 return
             command = {
                 "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
-                "items": [{k: item.get(k) for k in ("pack", "places", "form", "keep")} | {"label": Group(**item["group"]).unit} for item in job.items],
+                "items": [
+                    {k: item.get(k) for k in ("pack", "places", "form", "keep")}
+                    | {"label": Group(**item["group"]).unit, "check": item["group"]["check"]}
+                    for item in job.items
+                ],
             }  # fmt: skip
             for message in child.call(command):
                 if isinstance(message, Death):

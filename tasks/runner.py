@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tasks import fingerprint
+from tasks import checks, fingerprint
 from tasks.backends.base import Backend
 from tasks.compare import Metrics, check_metadata, compare
+from tasks.model import BUILD as BUILD_CHECK
 from tasks.model import (
+    CHECKS,
     EPS,
     WITHOUT_NOISE,
     Fallback,
@@ -42,14 +44,16 @@ class Item:
     """Samples of one prepared group to run: places in the group's order, and the pack of an exported form.
 
     Given as paths, the packs are read when their turn comes and dropped after it: a batch has thousands.
-    ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together.
-    ``keep``: a file that the outputs of its last case are kept in, as a pack ("" = not kept).
+    ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together. ``check``:
+    what is asked of the samples, if not what they were prepared for; ``keep``: a file that the outputs of its last case
+    are kept in, as a pack ("" = not kept).
     """
 
     def __init__(
-        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = "", keep: str = ""
-    ) -> None:
-        self.keep = keep
+        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = "", check: str = "",
+        keep: str = "",
+    ) -> None:  # fmt: skip
+        self._check, self.keep = check, keep
         self._source, self.places, self._exported_source = group, places, exported
         self.label = label if isinstance(group, str) else group.group.unit
         self.first = 0  # number of its first case within the batch
@@ -59,7 +63,7 @@ class Item:
     @property
     def group(self) -> PreparedGroup:
         if self._group is None:
-            self._group = PreparedGroup(self._source) if isinstance(self._source, str) else self._source
+            self._group = PreparedGroup(self._source, self._check) if isinstance(self._source, str) else self._source
         return self._group
 
     @property
@@ -185,8 +189,9 @@ class Runner:
                 return
 
     def _form(self, case: Case) -> Form:
-        own, check = case.sample.owner.group.catalog, case.sample.owner.group.check
-        if check not in self.backend.checks and not case.sample.failure:
+        own, check = case.sample.owner.group.catalog, case.sample.owner.check
+        wanted = check if check in CHECKS else "forward"
+        if wanted not in self.backend.checks and not case.sample.failure:
             raise Unsupported(f"{self.backend.name} does not run the {check} check")
         reason: Exception | None = None
         for kind in self.backend.forms:
@@ -201,12 +206,13 @@ class Runner:
         run_ms: float | None = None
         outputs: list[list[Any]] = []
         broken: Misbehaviour | None = None
-        if case.program is not None:
+        only_built = case.sample.owner.check == BUILD_CHECK
+        if case.program is not None and not only_built:
             case.stage = RUN
             self.progress(case.number, RUN, span)
             begin = time.perf_counter()
             try:
-                outputs.append(list(case.program.run()))
+                outputs.append(list(self._asked(case, case.program)))
                 run_ms = (time.perf_counter() - begin) * 1e3
                 if case.item.keep:
                     save(case.item.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
@@ -221,7 +227,9 @@ class Runner:
                     case.error = error
         status, kind = Status.ERROR, ""
         more: dict[str, Any] = {}
-        if case.error is None:
+        if case.error is None and only_built:
+            status = Status.FALLBACK if case.program is not None and case.program.fallback else Status.PASS
+        elif case.error is None:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
@@ -233,6 +241,14 @@ class Runner:
             except Exception as error:
                 case.error = error
         return self._row(case, metrics, status, kind, run_ms) | more
+
+    @staticmethod
+    def _asked(case: Case, program: Program) -> Sequence[Any]:
+        """Outputs of a program, run as the case's check wants it."""
+        check = case.sample.owner.check
+        if check in CHECKS or case.form is None:
+            return program.run()
+        return checks.get(check).run(program, case.form)
 
     def _judge(self, case: Case, outputs: list[list[Any]]) -> tuple[Metrics, Status, str, dict[str, Any]]:
         """(metrics, status, kind, further columns) of what the runs of a case returned."""
@@ -375,12 +391,12 @@ class Runner:
 
 def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that the prepared sample alone decides."""
-    group, record = sample.owner.group, sample.record
+    group, record, built = sample.owner.group, sample.record, sample.owner.check == BUILD_CHECK
     return {
-        "check": group.check, "distribution": group.distribution,
+        "check": sample.owner.check, "distribution": group.distribution,
         "catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype, "op_class": record["op_class"],
         "sample": record["sample"], "seed": group.seed, "digest": record["digest"], "shapes": record["shapes"],
-        "weak": record["weak"], "oracle": record["oracle"], "prepare_ms": record["prepare_ms"],
+        "weak": record["weak"] or built, "oracle": "" if built else record["oracle"], "prepare_ms": record["prepare_ms"],
     }  # fmt: skip
 
 

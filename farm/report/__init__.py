@@ -7,6 +7,7 @@ from farm.report.coverage import (
     SEVERITY,
     STATUSES,
     broken,
+    built,
     cell_matrix,
     coverage,
     findings,
@@ -22,6 +23,6 @@ from farm.report.terminal import print_coverage
 from farm.report.vendors import by_vendor, unique
 
 __all__ = [
-    "SEVERITY", "STATUSES", "broken", "by_vendor", "case", "cell_matrix", "coverage", "diff", "findings", "latest", "print_coverage", "reproduce_command",
-    "status_table", "unavailable", "unique", "vendor_by_dtype", "worst_matrix", "write",
+    "SEVERITY", "STATUSES", "broken", "built", "by_vendor", "case", "cell_matrix", "coverage", "diff", "findings", "latest", "print_coverage",
+    "reproduce_command", "status_table", "unavailable", "unique", "vendor_by_dtype", "worst_matrix", "write",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from tasks.model import FAILED, JUDGED, NOT_VALID, WITHOUT_NOISE, Status
+from tasks.model import BUILD, FAILED, JUDGED, NOT_VALID, WITHOUT_NOISE, Status
 
 #: All statuses, in the order of the columns of the tables.
 STATUSES: tuple[str, ...] = tuple(status.value for status in Status)
@@ -98,7 +98,8 @@ def coverage(
     (passes of samples that a constant output would have passed: no evidence, neither judged nor passed; where such a
     sample fails it is judged as any other); ``weak_cells`` (cells of which nothing but such passes was seen);
     ``coverage`` = judged/valid and ``pass_rate`` = passed/judged, NaN where the denominator is 0; then one count per
-    status, the weak passes among ``pass``.
+    status, the weak passes among ``pass``. Rows of the build check are not counted, because nothing was computed: see
+    `built`.
 
     With the ``inventory`` of a run and ``by`` made of "vendor" and "backend" only, backends without a row get a line
     of zeros, and ``available`` and ``reason`` are added. Raises ValueError for a column that the lake does not have.
@@ -126,7 +127,25 @@ def beside(rows: pd.DataFrame) -> pd.Series:
     return weak & evidence.astype(bool)
 
 
+def built(rows: pd.DataFrame) -> pd.DataFrame:
+    """What was only built, by (vendor, backend): ``planned``, ``valid``, ``built``, ``refused`` (unsupported, fallback), ``failed``.
+
+    ``build_rate`` = built/(built + failed), NaN where that is 0. A program that was built is no evidence of its numbers.
+    """
+    rows = distinct(rows)
+    rows = rows[rows["check"] == BUILD]
+    status = rows["status"]
+    ones = pd.DataFrame({
+        "planned": status.notna(), "valid": ~status.isin(NOT_VALID_STATUSES), "built": status == Status.PASS.value,
+        "refused": status.isin([Status.UNSUPPORTED.value, Status.FALLBACK.value]), "failed": status.isin(FAILED_STATUSES),
+    }).astype("int64")  # fmt: skip
+    table = ones.groupby([rows["vendor"], rows["backend"]], sort=True).sum()
+    tried = table["built"] + table["failed"]
+    return table.assign(build_rate=table["built"] / tried.where(tried > 0))
+
+
 def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    rows = rows[rows["check"] != BUILD]
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
         groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]

@@ -9,6 +9,7 @@ import pandas as pd
 
 from farm.report.coverage import (
     FINDING_STATUSES,
+    built,
     cell_matrix,
     coverage,
     disagreements,
@@ -45,7 +46,9 @@ def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: s
         "vendor_by_op_class": (by_vendor(rows, "op_class"), True),
         "only_one_or_everybody": (unique(rows), False),
     }
-    if (rows.check != "forward").any():
+    if len(made := built(rows)):
+        csv["built"] = (made, True)
+    if rows.check.isin(["backward", "double_backward"]).any():
         csv["gradients"] = (two_oracles(rows), False)
     if by != "backend":
         csv[f"coverage_by_{by}"] = (coverage(rows, by=by), True)
@@ -94,6 +97,17 @@ def markdown(rows: pd.DataFrame, run: Mapping[str, Any], limit: int = 50) -> str
             lines.append([*head, *_rates(line), status_counts(line), str(int(line["weak_cells"]))])
     columns = ["coverage (judged/valid)", "pass rate (passed/judged)", "counts by status", "weakly tested cells"]
     text += _table(["vendor", "backend", "device, version", *columns], lines)
+    made = built(rows)
+    if len(made):
+        text += ["## Built, not run: no evidence of numbers", ""]
+        text += _table(
+            ["vendor", "backend", "built (built/built and failed)", "refused", "failed"],
+            [
+                [_code(line["vendor"]), _code(line["backend"]), percent(line["built"], line["built"] + line["failed"]),
+                 str(line["refused"]), str(line["failed"])]
+                for line in records(made.reset_index())
+            ],
+        )  # fmt: skip
     text += ["## Coverage by vendor and dtype", ""]
     by_dtype = vendor_by_dtype(rows)
     text += _table(

@@ -23,7 +23,7 @@ _LIMIT = 32.0
 def agreement(rows: pd.DataFrame) -> pd.Series:
     """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
     oracle = (rows.status == "invalid") & (rows.kind == "oracle")
-    compared = (rows.check != "forward") & (rows.oracle != "metadata") & (rows.status.isin(["pass", "imprecise", "wrong"]) | oracle)
+    compared = rows.check.isin(["backward", "double_backward"]) & (rows.oracle != "metadata") & (rows.status.isin(["pass", "imprecise", "wrong"]) | oracle)
     limit = rows.limit.astype(float).fillna(_LIMIT)
     first = rows.status.isin(["pass", "imprecise"]) | (oracle & (rows.error_units <= limit))
     # Oracles that agree are one oracle: the verdict on the first, "imprecise" included, holds for the second.

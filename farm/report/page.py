@@ -24,6 +24,7 @@ from farm.report.coverage import (
     NOT_VALID_STATUSES,
     SEVERITY,
     beside,
+    built,
     disagreements,
     distinct,
     findings,
@@ -31,6 +32,7 @@ from farm.report.coverage import (
 )
 from farm.report.vendors import by_vendor, unique
 from farm.report.words import DASH, backend_lines, headline, how_much, number, percent
+from tasks.model import BUILD
 
 #: Passing rows embedded per square; the page says how many were left out.
 PASS_ROWS_PER_SQUARE = 8
@@ -85,7 +87,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         alone=records(alone.assign(turn=alone.groupby("alone", sort=False).cumcount()).sort_values("turn", kind="stable").head(FINDINGS)),
         alone_count=len(alone), everybody=records(everybody.head(FINDINGS)), everybody_count=len(everybody),
         findings=[{**line, "how_much": how_much(line)[:300]} for line in records(found.head(FINDINGS))],
-        finding_count=len(found), disagreements=records(disagreements(rows)),
+        built=records(built(rows).reset_index()), finding_count=len(found), disagreements=records(disagreements(rows)),
     )
 
 
@@ -128,6 +130,7 @@ def script_json(value: Any) -> str:
 def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
     """What the page's script works on: backends, ops, exact counts per cell and the embedded rows, as columns."""
     rows = distinct(rows)
+    rows = rows[rows["check"] != BUILD]  # a square is about numbers
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = (

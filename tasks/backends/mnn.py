@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -25,8 +25,13 @@ _PRECISIONS = ("high", "normal", "low")
 _EXPR = {"float32": "float", "int32": "int", "int64": "int", "bool": "int", "uint8": "uint8", "int8": "int8"}
 _RESULTS = ("float32", "int32", "uint8", "int8")
 
-_NOT_SUPPORTED = re.compile(r"These Op Not Support: (.*)|[Nn]ot [Ss]upport|[Uu]nsupport|don't support")
-_BANNER = re.compile(r"^(Start to .*|.*ONNX Model (ir|opset) version.*|Converted Failed!|The device supports.*)\n", re.MULTILINE)
+#: How the converter and the engine say so; 2 is ErrorCode's NOT_SUPPORT.
+_NOT_SUPPORTED = re.compile(r"[Nn]ot [Ss]upport|[Uu]nsupport|[Dd]on't support|only support|does not support|code=2 in onForward")
+#: What they print beside the reason: greetings, and the time and line of a message.
+_NOISE = re.compile(
+    r"Start to .*|\[[\d:]*\] :\d+: (ONNX Model (ir|opset) version.*)?|Converted (Failed|Success)!|The device supports.*"
+    r"|(input|output)Tensors ?: \[.*\]|MNN use .* precision"
+)
 
 
 class Mnn(Backend):
@@ -39,6 +44,7 @@ class Mnn(Backend):
     vendor = "Alibaba"
     forms = ("onnx",)
     packages = ("MNN==3.6.1",)
+    unsupported = _NOT_SUPPORTED
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -82,7 +88,7 @@ class Mnn(Backend):
     def build(self, form: Form) -> Program:
         """Convert and load the model, and make its inputs.
 
-        Raises Unsupported (an op that MNN's converter names as not supported; a dtype that MNN has no tensors of).
+        Raises Unsupported (what MNN's converter or loader names as not supported; a dtype that MNN has no tensors of).
         """
         values = input_values(form)
         graph = onnx_graph.read(form.model or b"")
@@ -99,7 +105,7 @@ class Mnn(Backend):
         return Program(_runner(module, feeds), "CPU", flags=" ".join(flags + [f"{x}_inputs_as=int32" for x in narrowed]))
 
     def _load(self, model: bytes, inputs: list[str], outputs: list[str]) -> Any:
-        """The Module of a converted model. Raises Unsupported, RuntimeError in the converter's words."""
+        """The Module of a converted model. Raises Unsupported, RuntimeError in the words of the converter or loader."""
         # Not through MNN.tools: its import installs a package with pip and sends statistics home.
         import _tools
         import MNN.nn
@@ -114,19 +120,22 @@ class Mnn(Backend):
                      "--keepInputFormat=1", f"--optimizeLevel={self._level}"]
                 )  # fmt: skip
             if not target.exists():  # its result is True whatever happened
-                words = " ".join(_BANNER.sub("", "".join(said)).split())
-                if _NOT_SUPPORTED.search(words):
-                    raise Unsupported(f"MNN's converter: {words}")
-                raise RuntimeError(f"MNN's converter: {words}")
-            with captured(said):
-                if self._runtime is None:
-                    self._runtime = MNN.nn.create_runtime_manager(
-                        ({"backend": "CPU", "precision": self._precision, "numThread": 1},)
-                    )
-                module = MNN.nn.load_module_from_file(str(target), inputs, outputs, runtime_manager=self._runtime)
-        if module is None:
-            raise RuntimeError(f"MNN loads no module of its own model: {' '.join(said[-1].split())}")
-        return module
+                _fail("MNN's converter", said)
+            try:
+                with captured(said):
+                    if self._runtime is None:
+                        config = {"backend": "CPU", "precision": self._precision, "numThread": 1}
+                        self._runtime = MNN.nn.create_runtime_manager((config,))
+                    return MNN.nn.load_module_from_file(str(target), inputs, outputs, runtime_manager=self._runtime)
+            except Exception as error:
+                _fail("MNN's loader", said, error)
+
+
+def _fail(who: str, said: list[str], error: Exception | None = None) -> NoReturn:
+    """Raise Unsupported or RuntimeError with what MNN printed and, of a SystemError, what Python was told beneath it."""
+    beneath = [str(error.__cause__ or error)] if error else []
+    words = f"{who}: {' '.join(_NOISE.sub('', ' '.join([*said, *beneath])).split()) or 'it does not say why'}"
+    raise (Unsupported if _NOT_SUPPORTED.search(words) else RuntimeError)(words) from error
 
 
 def _feed(name: str, value: Any) -> tuple[np.ndarray, str]:
@@ -151,23 +160,27 @@ def _runner(module: Any, feeds: list[tuple[np.ndarray, str]]) -> Callable[[], li
     import MNN.expr as expr
 
     def run() -> list[Any]:
-        given = [expr.const(x, list(x.shape), expr.NCHW, getattr(expr, dtype)) for x, dtype in feeds]
         said: list[str] = []
-        with captured(said):
-            found = module.forward(given)
-            arrays = [_array(x) for x in found]
-        if not found or any(x is None for x in arrays):
-            raise RuntimeError(f"MNN computed nothing: {' '.join(''.join(said).split()) or 'it does not say why'}")
+        try:
+            with captured(said):
+                given = [expr.const(x, list(x.shape), expr.NCHW, getattr(expr, dtype)) for x, dtype in feeds]
+                arrays = [_array(x) for x in module.forward(given)]
+        except Exception as error:
+            _fail("MNN", said, error)
+        if not arrays:
+            _fail("MNN computed nothing", said)
         return arrays
 
     return run
 
 
-def _array(value: Any) -> np.ndarray | None:
-    """A numpy copy of an output; None where MNN could not compute it."""
+def _array(value: Any) -> np.ndarray:
+    """A numpy copy of an output. Raises what MNN raises where it could not compute it."""
     import MNN.expr as expr
 
+    if 0 in (value.shape or ()):  # there is nothing to read, which `read` takes for an error
+        dtype = next((x for x in _RESULTS if getattr(expr, _EXPR[x]) == value.dtype), "float32")
+        return np.empty(value.shape, dtype)
     if value.data_format == expr.NC4HW4:  # channels padded to four: only the runtime knows how to undo it
         value = expr.convert(value, expr.NCHW)
-    found = value.read()
-    return None if found is None else np.array(found)
+    return np.array(value.read())

@@ -68,10 +68,10 @@ _KINDS = {1: "tensor", 4: "sequence", 5: "map", 8: "sparse tensor", 9: "optional
 def _value(message: memoryview) -> Value:
     kind, inner = "", _last(message, 2)
     while True:
-        number, inner = next(((n, x) for n, x in _fields(inner) if n in _KINDS), (0, memoryview(b"")))
-        found = _KINDS.get(number, "")
+        found = next((name for number, name in _KINDS.items() if _all(inner, number)), "")
         kind = kind or found
-        if found in ("tensor", "sparse tensor", "map", ""):
+        inner = next((_last(inner, number) for number, name in _KINDS.items() if name == found), memoryview(b""))
+        if found not in ("sequence", "optional"):
             break
         inner = _last(inner, 1)  # the type of the elements
     element = next((x for n, x in _fields(inner) if n == 1 and isinstance(x, int)), 0)
