@@ -43,6 +43,7 @@ class Jax(Backend):
 
     vendor = "Google"
     forms = ("jax",)
+    devices = tuple(_DEVICES)
     unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:

@@ -58,6 +58,7 @@ class OpenVino(Backend):
 
     vendor = "Intel"
     forms = ("onnx",)
+    devices = ("cpu", "gpu", "npu")
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:

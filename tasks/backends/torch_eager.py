@@ -13,6 +13,7 @@ from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
 
 class TorchEager(Backend):
     forms = ("torch",)
+    devices = tuple(TORCH_DEVICES)
     checks: tuple[str, ...] = CHECKS
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
