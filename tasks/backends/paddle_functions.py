@@ -33,6 +33,7 @@ class Paddle(Backend):
 
     vendor = "Baidu"
     forms = ("paddle",)
+    devices = tuple(_DEVICES)
     unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
