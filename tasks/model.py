@@ -34,6 +34,8 @@ class Status(str, enum.Enum):
 
 #: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that; that a program is built.
 CHECKS = ("forward", "backward", "double_backward", "build")
+#: Those of them whose samples a catalog prepares; every other check, of other packages too, takes those of "forward".
+PREPARED = ("forward", "backward", "double_backward")
 #: The check of compilers without a device: a pass says that a program was made, nothing of its numbers.
 BUILD = "build"
 
@@ -134,8 +136,8 @@ class Group:
 
     @property
     def computed(self) -> str:
-        """The check whose samples these are: what is only built are the samples of the forward check."""
-        return "forward" if self.check == BUILD else self.check
+        """The check whose samples these are: those of the forward check, unless they were prepared for another."""
+        return self.check if self.check in PREPARED else "forward"
 
     @property
     def unit(self) -> str:

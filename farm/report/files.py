@@ -24,6 +24,7 @@ from farm.report.gradients import two_oracles
 from farm.report.page import render
 from farm.report.vendors import by_vendor, unique
 from farm.report.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_counts
+from tasks.model import PREPARED
 
 
 def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: str = "backend") -> dict[str, Path]:
@@ -48,7 +49,7 @@ def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: s
     }
     if len(made := built(rows)):
         csv["built"] = (made, True)
-    if rows.check.isin(["backward", "double_backward"]).any():
+    if rows.check.isin(PREPARED[1:]).any():
         csv["gradients"] = (two_oracles(rows), False)
     if by != "backend":
         csv[f"coverage_by_{by}"] = (coverage(rows, by=by), True)

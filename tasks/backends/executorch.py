@@ -29,6 +29,12 @@ WEIGHTS = {
     "conv_transpose2d": (1, 2), "batch_norm": (1, 2, 3, 4), "prelu": (1,), "_prelu_kernel": (1,),
 }  # fmt: skip
 
+#: Kernels that move bytes and compute nothing: beside delegated nodes they are no fallback.
+MOVES = (
+    "squeeze_copy", "unsqueeze_copy", "view_copy", "permute_copy", "transpose_copy", "t_copy", "expand_copy", "slice_copy", "select_copy",
+    "split_copy", "split_with_sizes_copy", "clone", "_clone_dim_order", "alias_copy", "detach_copy",
+)  # fmt: skip
+
 #: How lowering says that ExecuTorch has no such operator or kernel.
 _NOT_LOWERED = re.compile(r"not in Core ATen opset|Missing out variant|not supported|not implemented|unsupported", re.IGNORECASE)
 #: How the runtime says so on stderr (its exceptions have a number alone).
@@ -96,17 +102,18 @@ class ExecuTorch(Backend):
                 out = _words(lambda: method([given[i] for i in left]))
             return [torch_tree.output(torch_tree.dense(x)) for x in out if x is not None]
 
-        placement = ", ".join(f"{n} {op}" for op, n in sorted((header["delegated"] or header["kernels"]).items()))
+        where = {DEVICES[self.device]: header["delegated"], "CPU kernels": header["kernels"]}
+        placement = "; ".join(f"{name}: {_counted(nodes)}" for name, nodes in where.items() if nodes)
         flags = f"constant inputs={','.join(map(str, constants))}" if constants else ""
-        return Program(run, placement=f"{DEVICES[self.device] or 'CPU kernels'}: {placement}", flags=flags)
+        return Program(run, placement=placement, flags=flags)
 
     def _placed(self, header: dict[str, Any]) -> None:
         kernels, delegated = header["kernels"], header["delegated"]
         if not kernels and not delegated:
             raise Vacuous("the program runs no kernel")
-        if self.device != "cpu" and kernels:
-            left = ", ".join(f"{n} {op}" for op, n in sorted(kernels.items()))
-            raise Fallback(f"XNNPACK takes {sum(delegated.values())} of {sum((delegated | kernels).values())} nodes; the CPU kernels have {left}")
+        if self.device != "cpu" and (not delegated or any(name.split(".")[1] not in MOVES for name in kernels)):
+            taken = sum(delegated.values())
+            raise Fallback(f"XNNPACK takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_counted(kernels)}")
 
     # -- from a sample to a program ------------------------------------------------------------------------------
 
@@ -198,15 +205,15 @@ def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...]) -> Any
 
 
 def _weights(exported: Any) -> tuple[int, ...]:
-    """Places of the inputs that are nothing but weights of ops in WEIGHTS; never all of them."""
+    """Places of the inputs that are weights of ops in WEIGHTS and nothing else; never all of the inputs."""
     inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
-    found = []
-    for place, node in enumerate(inputs):
-        users = [user for user in node.users if user.op == "call_function"]
-        named = [WEIGHTS.get(getattr(user.target, "_opname", ""), ()) for user in users]
-        if users and all(any(i < len(u.args) and u.args[i] is node for i in places) and node not in u.args[: min(places)] for u, places in zip(users, named) if places) and all(named):
-            found.append(place)
-    return tuple(found) if len(found) < len(inputs) else ()
+
+    def is_weight(node: Any) -> bool:
+        uses = [({i for i, x in enumerate(user.args) if x is node}, getattr(user.target, "_opname", "")) for user in node.users]
+        return bool(uses) and all(places and places <= set(WEIGHTS.get(op, ())) for places, op in uses)
+
+    found = tuple(place for place, node in enumerate(inputs) if is_weight(node))
+    return found if len(found) < len(inputs) else ()
 
 
 def _nodes(program: Any) -> tuple[dict[str, int], dict[str, int]]:
@@ -219,10 +226,15 @@ def _nodes(program: Any) -> tuple[dict[str, int], dict[str, int]]:
         name = str(node.target)
         if "executorch_call_delegate" in name:
             inside = getattr(program.graph_module, node.args[0].target).original_module.graph_module
-            delegated.update(str(x.target) for x in inside.graph.nodes if x.op == "call_function" and "getitem" not in str(x.target))
+            named = [str(getattr(x.target, "_op", x.target)) for x in inside.graph.nodes if x.op == "call_function"]
+            delegated.update(x for x in named if "getitem" not in x)
         elif "." in name and not name.startswith("<"):
             kernels[name] += 1
     return dict(kernels), dict(delegated)
+
+
+def _counted(nodes: dict[str, int]) -> str:
+    return ", ".join(f"{n} {op}" for op, n in sorted(nodes.items()))
 
 
 def _joined(header: dict[str, Any], program: bytes) -> bytes:

@@ -18,7 +18,7 @@ _OPTIONS = ("jit", "precision")
 #: TF32 on recent NVIDIA GPUs, is "as fast as the device can".
 _PRECISION = {"float32": "", "tensorfloat32": "tfloat32", "bfloat16": "bfloat16"}
 
-#: device → (vendor of the device, its node label, what pip is asked for).
+#: device → (its node label, what pip is asked for).
 _DEVICES = {
     "cpu": ("", ("jax==0.10.2",)),
     "cuda": ("nvidia", ("jax[cuda12]==0.10.2",)),
@@ -28,7 +28,7 @@ _DEVICES = {
 
 #: Shapes that depend on values have no compiled program; some kernels (LAPACK's, FFTs) lack the 16-bit types.
 _UNSUPPORTED = re.compile(
-    r"Unsupported dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED|[Nn]ot implemented|boolean indices must be concrete"
+    r"Unsupported dtype|does not accept dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED|[Nn]ot implemented|is not supported|boolean indices must be concrete"
 )
 _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
 _STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)|hipError(Illegal|Launch)")

@@ -107,6 +107,33 @@ def graph_outputs(model: bytes) -> list[tuple[str, str]]:
     return found
 
 
+def with_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
+    """The model with ``values`` for inputs of these names, as initializers (GraphProto.initializer 5).
+
+    A second part of a message is merged with the first when it is read, so nothing of the model is rewritten.
+    TensorProto: dims 1, data_type 2, name 8, raw_data 9.
+    """
+    tensors = b""
+    for name, value in values.items():
+        dims = b"".join(b"\x08" + _as_varint(n) for n in value.shape)
+        raw = (pack(value) if value.dtype.name in PACKED_BITS else contiguous(value)).tobytes()
+        kind = b"\x10" + _as_varint(ELEMENT_TYPE[value.dtype.name])
+        tensors += _message(5, dims + kind + _message(8, name.encode()) + _message(9, raw))
+    return model + _message(7, tensors)
+
+
+def _message(number: int, data: bytes) -> bytes:
+    return _as_varint(number << 3 | 2) + _as_varint(len(data)) + data
+
+
+def _as_varint(value: int) -> bytes:
+    data = bytearray()
+    while value > 127:
+        data.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*data, value])
+
+
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Number and bytes of every length-delimited field of a protobuf message."""
     at, end = 0, len(data)

@@ -100,6 +100,10 @@ PROVIDERS: dict[str, Provider] = {
     "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
 }  # fmt: skip
 
+#: The chip that QNN's emulation compiles for unless told otherwise: SM8650 (QNN's number 57). Left to itself the library
+#: takes an unnamed one, for which it fails to finalise most float graphs (QNN_COMMON_ERROR_MEM_ALLOC).
+_EMULATED_SOC = "57"
+
 #: Where a GPU shows on Linux: DRM render nodes, NVIDIA's own devices, the GPU of WSL's host.
 _GPU_FILES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/nvhost-gpu")
 #: SwiftShader, Vulkan on the CPU, as browsers bring it along.
@@ -130,9 +134,16 @@ _UNSUPPORTED = re.compile(
     r"|[Uu]nsupported model IR version|under development and support for this is limited|is not a registered function/op"
     r"|No [Oo]p registered for|No opset import for domain|No schema registered for|[Uu]nsupported ONNX (opset|version)"
     r"|Unsupported data type|(is|are) not( yet)? supported|not supported yet"
+    r"|does not support the following ONNX operations|Unsupported value of attribute|CPU plug-in doesn't support"
+    r"|is_onesided and inverse attributes cannot be enabled at the same time"
+    r"|missing type information needed to construct the ORT tensor|Provider type for .* node with name .* is not set"
+    r"|requires f16 but the device does not support it"
 )
 _NOT_LOADED = re.compile(r"Failed to load library \S*?([^/\\\s]+) with error: (.*)")
+_ASSERTION = re.compile(r"/onnxruntime\S*:\d+ .* was false\. ", re.DOTALL)
 _ADAPTER_REFUSED = re.compile(r"Warning: (.*? required\.)\n - While initializing adapter")
+#: Providers whose kernels ORT assigns without recording it (1.27).
+_KEEPS_NO_RECORD = ("WebGpuExecutionProvider",)
 _CPU_FORBIDDEN = "fallback to CPU EP has been explicitly disabled"
 _STICKY = re.compile(
     r"illegal memory access|cudaErrorIllegalAddress|hipErrorIllegalAddress|CUDA failure 7\d\d|unspecified launch failure"
@@ -196,6 +207,8 @@ class OnnxRuntime(Backend):
         self.packages, self.emulated = known.packages, _emulated(device)
         if self.emulated:
             self.device_vendor, self.resource = "", "CPU"
+        if self.emulated and device == "qnn":
+            self._options.setdefault("soc_model", _EMULATED_SOC)
         self.vendor = str(options.get("vendor", self.vendor))
         self.device_vendor = str(options.get("device_vendor", self.device_vendor))
         self.resource = str(options.get("resource", self.resource))
@@ -227,7 +240,7 @@ class OnnxRuntime(Backend):
         except Exception as error:
             # Of a library that cannot be loaded and of a refused adapter, libraries tell stderr only.
             text = "".join(said)
-            reason = str(error)
+            reason = _ASSERTION.sub("", str(error))
             if cause := _NOT_LOADED.search(text):
                 reason = f"{cause[1]} cannot be loaded: {cause[2].strip()}"
             elif refused := _ADAPTER_REFUSED.findall(text):
@@ -364,6 +377,10 @@ class OnnxRuntime(Backend):
         nodes = _assigned_nodes(session)
         if nodes is None:
             return self._provider, None
+        if not nodes and self._provider in _KEEPS_NO_RECORD:
+            # The CPU is forbidden, so all nodes are the provider's; what has inputs cannot be folded away entirely.
+            folded = not session.get_inputs()
+            return self._provider, f"constant folding on the CPU left no node for {self._provider}" if folded else None
         words = [f"{name}: " + ", ".join(f"{n} {op}" for op, n in sorted(ops.items())) for name, ops in nodes.items()]
         placement = "; ".join(words) or f"{self._provider}: no node left after constant folding"
         elsewhere = [word for word, name in zip(words, nodes) if name != self._provider]

@@ -7,6 +7,7 @@ import importlib
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tasks import artefacts
 from tasks.backends import cuda_driver, tensorrt_network
 from tasks.backends.base import TF32_OPS, Backend
-from tasks.backends.onnx_form import PROBE_MODEL, graph_inputs, graph_outputs, input_values
+from tasks.backends.onnx_form import PROBE_MODEL, graph_inputs, graph_outputs, input_values, with_constants
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 
 #: Members of tensorrt.DataType by dtype name of the farm; what is not here (float64, int16, …) TensorRT does not have.
@@ -35,9 +36,18 @@ _OPTIONS = ("precision", "optimization_level", "workspace_mib", "builder_flags")
 
 #: Of the parser's and the builder's words: they do not implement this.
 _UNSUPPORTED = re.compile(
-    r"[Uu]nsupported|UNSUPPORTED|[Nn]ot supported|not yet supported|(does|do)(es)? not support|doesn't support|don't support|only supports?"
-    r"|No importer registered|[Nn]ot implemented|Plugin not found|is not registered|could not find any implementation"
+    r"[Uu]nsupported|UNSUPPORTED|[Nn]ot supported|(does|do) not support|doesn't support|don't support|[Oo]nly supports?"
+    r"|No importer registered|[Nn]ot implemented|Plugin not found|failed to load \w+ plugin|has no runners that implement it"
+    r"|[Cc]ould not find any implementation|requires inputs with type|but must have type|cannot be used together with"
+    r"|but is not (produced|consumed) by|Key and Value must have the same shape"
 )
+#: They want a constant where the model has an input.
+_WANTS_CONSTANT = re.compile(
+    r"build-time constant|(is )?not an initializer|as an initializer|must be an initializer|is_weights|is not a constant"
+    r"|is a shape tensor and must have type|be a constant|isInFlight"
+)
+#: Noise of a machine without a GPU, where engines are built all the same.
+_NO_DRIVER = re.compile(r"^.*catchCudaError.*\n?", re.MULTILINE)
 _OUT_OF_MEMORY = cuda_driver.OUT_OF_MEMORY
 
 
@@ -185,7 +195,20 @@ class TensorRt(Backend):
     # -- building ----------------------------------------------------------------------------------------------
 
     def _engine(self, trt: Any, form: Form, inputs: dict[str, np.ndarray], where: tuple[str, ...]) -> bytes:
-        """The serialized engine of a form. Raises Unsupported, TensorRtError."""
+        """The serialized engine of a form. Raises Unsupported, TensorRtError.
+
+        Where TensorRT wants a constant (axes, scales, a number of classes), the small inputs after the first become some.
+        """
+        try:
+            return self._built(trt, form, inputs, where)
+        except (Unsupported, TensorRtError) as error:
+            small = {k: v for k, v in list(inputs.items())[1:] if v.ndim < 2 and v.size <= _LARGEST_SHAPE}
+            if not small or not _WANTS_CONSTANT.search(str(error)):
+                raise
+        fixed = replace(form, model=with_constants(form.model or b"", small))
+        return self._built(trt, fixed, inputs, where)
+
+    def _built(self, trt: Any, form: Form, inputs: dict[str, np.ndarray], where: tuple[str, ...]) -> bytes:
         log = _log(trt)
         log.clear()
         builder = trt.Builder(log)
@@ -280,9 +303,9 @@ def _wanted_outputs(form: Form, title: str) -> list[tuple[str, str]]:
 
 def _parse_error(errors: list[Any], logged: str) -> Exception:
     """What to raise for what the parser says, in its words."""
-    words = "; ".join(f"{e.node_operator() or 'model'} ({e.code().name if hasattr(e.code(), 'name') else e.code()}): {e.desc()}" for e in errors)
-    text = words or logged or "the parser gave no reason"
-    known = any(getattr(e.code(), "name", "").startswith("UNSUPPORTED") for e in errors)
+    words = "; ".join(f"{e.node_operator() or 'model'} ({e.code().name}): {e.desc().strip()}" for e in errors)
+    text = _NO_DRIVER.sub("", words).strip() or logged or "the parser gave no reason"
+    known = any(e.code().name.startswith("UNSUPPORTED") for e in errors)
     return Unsupported(text) if known or _UNSUPPORTED.search(text) else TensorRtError(text)
 
 
@@ -319,7 +342,7 @@ def _log(trt: Any) -> Any:
             self.said.clear()
 
         def words(self) -> str:
-            return "; ".join(dict.fromkeys(self.said))
+            return "; ".join(x for x in dict.fromkeys(_NO_DRIVER.sub("", said).strip() for said in self.said) if x)
 
     return Log()
 

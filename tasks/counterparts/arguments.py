@@ -19,6 +19,28 @@ def given(value: Any) -> Any:
     return absent("an argument that is left out") if value is None else value
 
 
+def bounds(least: Any, largest: Any) -> tuple[float, float]:
+    """Two numbers in order."""
+    if not isinstance(least, (int, float)) or not isinstance(largest, (int, float)) or least > largest:
+        absent("bounds that are no two numbers in order")
+    return least, largest
+
+
+def numpys(equation: str) -> str:
+    """An equation of einsum that means the same everywhere: torch sums over an ellipsis that the output leaves out."""
+    left, arrow, right = equation.partition("->")
+    return absent("an ellipsis that the output leaves out") if arrow and "..." in left and "..." not in right else equation
+
+
+def contracted(x: Any, other: Any, dims: Any) -> Any:
+    """The axes of a tensordot, of equal sizes: torch broadcasts them."""
+    if isinstance(dims, int):
+        pairs = [(len(x.shape) - dims + i, i) for i in range(dims)]
+    else:
+        pairs = list(zip(*dims))
+    return dims if all(x.shape[a] == other.shape[b] for a, b in pairs) else absent("contracted axes of different sizes")
+
+
 def named(value: str, *allowed: str) -> str:
     """One of the values that mean the same on both sides."""
     return value if value in allowed else absent(repr(value))
@@ -27,6 +49,21 @@ def named(value: str, *allowed: str) -> str:
 def rank(x: Any, n: int) -> Any:
     """A tensor of that rank: torch takes one without a batch as well."""
     return x if len(x.shape) == n else absent(f"a tensor of rank {len(x.shape)}")
+
+
+def ranked(x: Any) -> Any:
+    """A tensor that has an axis."""
+    return x if len(x.shape) else absent("a tensor of rank 0")
+
+
+def alike(x: Any, other: Any) -> Any:
+    """A tensor of the other's shape: torch broadcasts."""
+    return x if tuple(x.shape) == tuple(other.shape) else absent("tensors of different shapes")
+
+
+def several(given_tensors: Sequence[Any]) -> Sequence[Any]:
+    """Tensors given one by one or as one sequence."""
+    return given_tensors[0] if len(given_tensors) == 1 and isinstance(given_tensors[0], (tuple, list)) else given_tensors
 
 
 def vector(x: Any) -> Any:
@@ -75,6 +112,8 @@ def plain(value: Any) -> Any:
 def windows(value: Any, n: int) -> list[int]:
     """One number for each of ``n`` axes."""
     if isinstance(value, (tuple, list)):
+        if None in value:
+            absent("a size of None")
         return [int(x) for x in value] * (n if len(value) == 1 else 1)
     return [int(value)] * n
 
@@ -101,7 +140,8 @@ def ones_of(x: Any, dim: Any) -> tuple[int, ...]:
     """The axes of length 1 among ``dim``: torch leaves the others alone."""
     rank_ = len(x.shape)
     asked = range(rank_) if dim is None else [dim] if isinstance(dim, int) else dim
-    return tuple(i % rank_ for i in asked if rank_ and x.shape[i] == 1)
+    found = tuple(i % rank_ for i in asked if rank_ and x.shape[i] == 1)
+    return found or absent("no axis to squeeze")
 
 
 def expanded(x: Any, shape: Sequence[int]) -> tuple[int, ...]:

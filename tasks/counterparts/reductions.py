@@ -30,7 +30,8 @@ REDUCTIONS: tuple[Row, ...] = (
     _reduction("amin", "jnp.min", "tf.reduce_min", "paddle.amin"),
     _reduction("nansum", "jnp.nansum", "", "paddle.nansum", dtype=True),
     _reduction("nanmean", "jnp.nanmean", "", "paddle.nanmean", dtype=True),
-    _reduction("logsumexp", "jsp.special.logsumexp", "tf.reduce_logsumexp", "paddle.logsumexp"),
+    R("logsumexp", _DIM, "jsp.special.logsumexp(x, axis=axes(dim), keepdims=keepdim)", "tf.reduce_logsumexp(ranked(x), axes(dim), keepdim)",
+      "paddle.logsumexp(x, axis=axes(dim), keepdim=keepdim)"),
     R("all", _DIM, "jnp.all(x, axis=axes(dim), keepdims=keepdim)", "tf.reduce_all(tf.cast(x, tf.bool), axes(dim), keepdim)",
       "paddle.all(x, axis=axes(dim), keepdim=keepdim)"),
     R("any", _DIM, "jnp.any(x, axis=axes(dim), keepdims=keepdim)", "tf.reduce_any(tf.cast(x, tf.bool), axes(dim), keepdim)",
@@ -57,7 +58,7 @@ REDUCTIONS: tuple[Row, ...] = (
       "tf.norm(x, positive_order(ord), axes(dim), keepdim)", "paddle.linalg.vector_norm(x, float(ord), axes(dim), keepdim)"),
     R("linalg.norm linalg.norm.subgradients_at_zero", "x, ord=None, dim=None, keepdim=False, *, dtype=None", "jnp.linalg.norm(x, ord, axes(dim), keepdim)"),
     R("linalg.matrix_norm", "x, ord='fro', dim=(-2, -1), keepdim=False, *, dtype=None", "jnp.linalg.matrix_norm(x, ord=ord, keepdims=keepdim)", "",
-      "paddle.linalg.matrix_norm(x, ord, list(dim), keepdim)"),
+      "paddle.linalg.matrix_norm(real(x), ord, list(dim), keepdim)"),
     R("dist", "x, other, p=2", "", "", "paddle.dist(x, other, p)"),
     R("quantile", "x, q, dim=None, keepdim=False, *, interpolation='linear'", "jnp.quantile(x, q, axis=dim, method=interpolation, keepdims=keepdim)"),
     R("nanquantile", "x, q, dim=None, keepdim=False, *, interpolation='linear'", "jnp.nanquantile(x, q, axis=dim, method=interpolation, keepdims=keepdim)"),
@@ -71,10 +72,10 @@ REDUCTIONS: tuple[Row, ...] = (
 
 SCANS: tuple[Row, ...] = (
     R("cumsum", "x, dim, *, dtype=None", "jnp.cumsum(x, axis=dim, dtype=dtype)", "tf.cumsum(x, axis=dim)", "paddle.cumsum(x, dim, dtype)"),
-    R("cumprod", "x, dim, *, dtype=None", "jnp.cumprod(x, axis=dim, dtype=dtype)", "tf.math.cumprod(x, axis=dim)", "paddle.cumprod(x, dim, dtype)"),
+    R("cumprod", "x, dim, *, dtype=None", "jnp.cumprod(x, axis=dim, dtype=dtype)", "tf.math.cumprod(x, axis=dim)", "paddle.cumprod(x, dim=dim, dtype=dtype)"),
     R("cummax", "x, dim", "", "", "paddle.cummax(x, dim)"),
     R("cummin", "x, dim", "", "", "paddle.cummin(x, dim)"),
-    R("logcumsumexp", "x, dim", "lax.cumlogsumexp(x, dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(x, dim)", "paddle.logcumsumexp(x, dim)"),
+    R("logcumsumexp", "x, dim", "lax.cumlogsumexp(x, dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(ranked(x), dim)", "paddle.logcumsumexp(x, dim)"),
     R("diff", "x, n=1, dim=-1, prepend=None, append=None", "jnp.diff(x, n, dim, prepend, append)", "", "paddle.diff(x, n, dim, prepend, append)"),
 )  # fmt: skip
 
