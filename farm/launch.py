@@ -24,9 +24,9 @@ import pydantic
 from rich.console import Console
 
 from farm import config as configs
+from farm import envs, policies, user
 from farm import lake as lakes
 from farm import matrix as matrices
-from farm import envs, policies, user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher
@@ -143,7 +143,7 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         else:
             assert isinstance(executor, RayCluster)
             answers = executor.probe(specs, str(cache), args.fresh)
-        known = offers(specs, executor.nodes, answers)
+        known = offers(specs, executor.nodes, answers, {b.name: b.labels for b in config.backends})
         print_preflight(console, known)
         if args.dry_run:
             print_cells(console, matrix, known)
@@ -401,7 +401,7 @@ def _run(
     lakes.write_json(lake, run_id, "_run.json", record)
     console.print(f"run {run_id}: {matrix.cells} cells, results in {lake.uri}/run={run_id}", highlight=False, soft_wrap=True)
     progress = Progress(console)
-    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress)
+    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress, args.fresh)
     again = f"python -m farm.launch --resume {run_id}" + (f" --results {args.results}" if args.results != "results" else "")
     try:
         dispatcher.run()
@@ -411,9 +411,11 @@ def _run(
         return INCOMPLETE
     except OSError as error:
         progress.close(dispatcher)
-        print(f"error: stopped, cannot write: {error}; make room and go on with: {again}", file=sys.stderr)
+        print(f"error: stopped: {error}; mend that and go on with: {again}", file=sys.stderr)
         return INCOMPLETE
     progress.close(dispatcher)
+    record["quarantined"], record["notices"] = dispatcher.health.records, dispatcher.notices
+    record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in dispatcher.spent.items()}
     missing = list(dispatcher.missing())
     planned = sum(c.planned for c in dispatcher.counts.values())
     record["planned"] = planned
