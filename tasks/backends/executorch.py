@@ -58,6 +58,7 @@ class ExecuTorch(Backend):
 
     vendor = "Meta"
     forms = ("torch",)
+    devices = tuple(DEVICES)
     packages = ("executorch==1.5.1", "torch==2.13.0", "expecttest", "scipy")
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:

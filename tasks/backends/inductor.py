@@ -18,6 +18,7 @@ class Inductor(TorchEager):
     """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own."""
 
     joint = True
+    devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
     checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
 

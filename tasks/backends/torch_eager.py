@@ -26,6 +26,7 @@ class TorchEager(Backend):
     """Every run ends when the device has finished: an error of an asynchronous kernel is raised at its own case."""
 
     forms = ("torch",)
+    devices = tuple(TORCH_DEVICES)
     checks: tuple[str, ...] = CHECKS
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:

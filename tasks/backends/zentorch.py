@@ -21,6 +21,7 @@ class ZenTorch(Inductor):
     """
 
     compiler = "zentorch"
+    devices = ("cpu",)
     checks = ("forward",)
     packages = ("zentorch==2.13.0.2", "torch==2.13.0", "deprecated", "safetensors", "expecttest", "scipy")
 
