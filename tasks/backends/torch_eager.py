@@ -6,7 +6,7 @@ from typing import Any
 
 from tasks import gradients, torch_tree
 from tasks.backends.base import TF32_OPS, Backend
-from tasks.model import CHECKS, Form, Program, RuntimeInfo, Unavailable
+from tasks.model import PREPARED, Form, Program, RuntimeInfo, Unavailable
 from tasks.tree import TensorSpec, decode, encode_tensor
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
 
@@ -14,7 +14,7 @@ from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
 class TorchEager(Backend):
     forms = ("torch",)
     devices = tuple(TORCH_DEVICES)
-    checks: tuple[str, ...] = CHECKS
+    checks: tuple[str, ...] = PREPARED
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)

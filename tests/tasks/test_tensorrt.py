@@ -100,7 +100,7 @@ def test_without_flags_the_precision_is_written_into_the_network(
 
 def test_int8_is_calibrated_on_the_bytes_of_the_case(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))
-    backend, state, gpu = install(precision="int8")
+    backend, state, _ = install(precision="int8")
     backend.build(form(ADD, A, B))
     assert state.calibrated == {"a": A.tobytes(), "b": B.tobytes()}
     backend.build(form(ADD, B, A))  # other values, another engine
@@ -330,7 +330,7 @@ TRT = types.SimpleNamespace(
 def test_casts_reach_inputs_constants_and_outputs() -> None:
     net = Net()
     tensorrt_network.cast(TRT, net, "HALF")
-    constant, cast, add, last = net.layers[:4]
+    _, cast, add, last = net.layers[:4]
     assert [t.dtype for t in add.inputs] == ["HALF", "HALF"] and [t.dtype for t in last.inputs] == ["HALF", "HALF"]
     assert cast.to_type == "HALF" and cast.inputs == [net.n]  # integers stay
     assert net.marked == ["y: FLOAT"] and last.output.name == "y_narrow"
