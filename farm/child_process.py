@@ -35,11 +35,13 @@ ROOT = Path(__file__).resolve().parent.parent
 @dataclass(frozen=True)
 class Limits:
     """deadline_s: seconds one case may take; memory_bytes: resident size at which a child is stopped;
-    recycle_bytes: resident size after a batch at which it is quietly replaced."""
+    recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of all children of one
+    worker together after a batch, above which those that were not used lately are ended."""
 
     deadline_s: float = 60.0
     memory_bytes: int = 6 << 30
     recycle_bytes: int = 2 << 30
+    pool_bytes: int = 5 << 29
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class ChildProcess:
         for fd in fds:
             os.close(fd)
         self._buffer = b""
+        self._cpu_s = 0.0
 
     def close(self) -> None:
         """End the process and everything it started."""
@@ -136,6 +139,7 @@ class ChildProcess:
             if now - since > deadline * steps:
                 yield self._stop("timeout", f"outran its deadline of {deadline * steps:g} s")
                 return
+            self.cpu_s()  # a dead process can no longer be asked
             if self.resident() > self.limits.memory_bytes:
                 bound = self.limits.memory_bytes / (1 << 30)
                 yield self._stop("oom", f"the process grew past {bound:.3g} GiB")
@@ -160,6 +164,14 @@ class ChildProcess:
                 return int(file.read().split()[1]) * PAGE_SIZE
         except (OSError, IndexError):
             return 0
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the process and of those it started and waited for, when it was last alive to be asked."""
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            with open(f"/proc/{self.process.pid}/stat") as file:
+                times = file.read().rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime (proc(5))
+            self._cpu_s = max(self._cpu_s, sum(map(int, times)) / os.sysconf("SC_CLK_TCK"))
+        return self._cpu_s
 
     def _stop(self, status: str, story: str) -> Death:
         flight = self.page.read()

@@ -5,6 +5,7 @@ import concurrent.futures
 import fnmatch
 import itertools
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,8 +27,9 @@ class Offer:
     """What a run knows of one backend.
 
     available: some node can run it; reason: why none can; nodes: the hosts that can, node_ids: Ray's ids of them;
-    places: per such id, the Ray resource that counts its devices there; labels: what a node must be labelled, by glob;
-    info: the backend's answer to hello (vendor, device, versions, forms, …).
+    places, devices: per such id, the Ray resource that counts its devices there, and their number; labels: what a node
+    must be labelled, by glob;
+    info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took.
     """
 
     name: str
@@ -41,13 +43,14 @@ class Offer:
     nodes: list[str] = field(default_factory=list)
     node_ids: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """Plain data for the run's record."""
         kept = {k: self.info.get(k, "") for k in ("device", "runtime_version", "driver_version", "compute_precision")}
-        return {k: v for k, v in asdict(self).items() if k not in ("info", "places")} | kept
+        return {k: v for k, v in asdict(self).items() if k not in ("info", "places", "devices")} | kept
 
     def admit(self, node: dict[str, Any], answer: Mapping[str, Any]) -> str:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
@@ -56,6 +59,7 @@ class Offer:
             self.nodes.append(node["host"])
             self.node_ids.append(node["id"])
             self.places[node["id"]] = resource_on(self, node)
+            self.devices[node["id"]] = int(node["resources"][self.places[node["id"]]])
             self.info = self.info or dict(answer)
         return reason
 
@@ -63,7 +67,7 @@ class Offer:
         """Forget a node that has gone, by its id."""
         if node in self.places:
             place = self.node_ids.index(node)
-            del self.node_ids[place], self.nodes[place], self.places[node]
+            del self.node_ids[place], self.nodes[place], self.places[node], self.devices[node]
 
 
 def probe(
@@ -103,19 +107,21 @@ def _without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
 def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | None) -> dict[str, dict[str, Any]]:
     answers: dict[str, dict[str, Any]] = {}
     child: ChildProcess | None = None
+    began = start_s = 0.0
     try:
         python = envs.python_of(specs[0], cache)
     except envs.EnvError as error:
         return {spec.name: {"unavailable": str(error)} for spec in specs}
     for spec in specs:
         if child is None:
-            child = ChildProcess(python, Limits(), env)
+            began, child = time.monotonic(), ChildProcess(python, Limits(), env)
         answer = child.ask({"do": "hello", "backend": spec.to_json()}, deadline_s=PROBE_DEADLINE_S)
         if isinstance(answer, Death):
             child.close()
             child = None
             answer = {"unavailable": f"while it was imported, {answer.text}"}
-        answers[spec.name] = answer
+        start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
+        answers[spec.name] = answer = answer | {"start_s": round(start_s, 3)}
         probing.remember(spec, answer, cache)
     if child is not None:
         child.close()

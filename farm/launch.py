@@ -143,7 +143,7 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         else:
             assert isinstance(executor, RayCluster)
             answers = executor.probe(specs, str(cache), args.fresh)
-        known = offers(specs, executor.nodes, answers)
+        known = offers(specs, executor.nodes, answers, {b.name: b.labels for b in config.backends})
         print_preflight(console, known)
         if args.dry_run:
             print_cells(console, matrix, known)
@@ -411,9 +411,11 @@ def _run(
         return INCOMPLETE
     except OSError as error:
         progress.close(dispatcher)
-        print(f"error: stopped, cannot write: {error}; make room and go on with: {again}", file=sys.stderr)
+        print(f"error: stopped: {error}; mend that and go on with: {again}", file=sys.stderr)
         return INCOMPLETE
     progress.close(dispatcher)
+    record["quarantined"], record["notices"] = dispatcher.health.records, dispatcher.notices
+    record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in dispatcher.spent.items()}
     missing = list(dispatcher.missing())
     planned = sum(c.planned for c in dispatcher.counts.values())
     record["planned"] = planned

@@ -325,18 +325,18 @@ class PreparedSample:
         if failure := self.failure:
             raise Invalid(failure.error)
         group = self.owner.group
-        catalog = catalogs.get(group.catalog)
+        catalog = catalogs.installed(group.catalog)
         form = Form(kind, group.op, group.dtype, self.inputs(), args=self.record["args"], kwargs=self.record["kwargs"],
                     check=group.check, wrt=tuple(self.record["wrt"]), cotangents=tuple(self.record["cotangents"]))  # fmt: skip
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
-        elif kind in catalog.forms:
+        elif catalog is not None and kind in catalog.forms:
             form.call = catalog.call(group)
         elif group.check != "forward":
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         elif kind in counterparts.FRAMEWORKS:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
-        elif kind in catalog.exports and exported is not None:
+        elif exported is not None and (catalog is None or kind in catalog.exports):
             made = exported.header["samples"].get(str(self.index))
             if made is None or "error" in made:
                 raise Unsupported(made["error"] if made else f"the {kind} form was not exported")
@@ -349,7 +349,8 @@ class PreparedSample:
             form.paired = tuple(made["paired"])
             form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(specs))]}
         else:
-            raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op")
+            there = "" if catalog is not None else ": its package is not installed in the backend's environment"
+            raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{there}")
         return form
 
 

@@ -12,10 +12,8 @@ import pandas as pd
 from farm.report.coverage import backend_order, distinct, records, reproduce_command
 from farm.report.words import number
 from tasks.fingerprint import distance
-from tasks.model import FAILED, WITHOUT_NOISE, Status
+from tasks.model import BUILD, FAILED, WITHOUT_NOISE, Status
 
-#: The check of compilers without a device: nothing was computed.
-BUILD = "build"
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
 REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
 #: Two results count as the same within this many error units where a row has no limit (the default policy's).

@@ -200,7 +200,7 @@ def _sides(rows: pd.DataFrame, labels: list[str], names: list[str]) -> tuple[dic
     newest = newest.sort_values("run", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
     codes, cases = pd.factorize(newest["case_id"], sort=True)
     shape = (len(cases), len(names))
-    at = codes * len(names) + newest["column"].to_numpy()
+    at = (codes * len(names) + newest["column"].to_numpy()).astype("int64")
 
     def strings(values: list[str]) -> list[str]:
         grid = np.full(shape[0] * shape[1], ".", dtype="U1")
@@ -216,7 +216,7 @@ def _sides(rows: pd.DataFrame, labels: list[str], names: list[str]) -> tuple[dic
         "length": len(cases),
         "columns": {
             "label": column(about["label"].map(where).tolist()), "check": column(about["check"].tolist()), "dtype": column(about["dtype"].tolist()),
-            "limit": column(_numbers(about["limit"])), "status": column(strings([SIGNS[s] for s in newest["status"]])),
+            "status": column(strings([SIGNS[s] for s in newest["status"]])),
             "group": column(strings([{REFERENCE: "r", "": "."}.get(g, g[:1]) for g in newest["group"]])),
             "bytes": column(strings([_DIGITS[min(k, len(_DIGITS) - 1)] for k in rank])),
         },

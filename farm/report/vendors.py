@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from farm.report.agreement import BUILD, REFERENCE, groups, units
+from farm.report.agreement import REFERENCE, groups, units
 from farm.report.coverage import (
     FAILED_STATUSES,
     JUDGED_STATUSES,
@@ -13,6 +13,7 @@ from farm.report.coverage import (
     records,
     reproduce_command,
 )
+from tasks.model import BUILD
 
 _CELL = ["check", "op", "variant", "dtype"]
 

@@ -25,6 +25,7 @@ BUILT_IN = {
     "tensorrt": "tasks.backends.tensorrt:TensorRt",
     "tensorrtrtx": "tasks.backends.tensorrt_rtx:TensorRtRtx",
     "tensorflow": "tasks.backends.tensorflow_functions:TensorFlow",
+    "litert": "tasks.backends.litert:LiteRt",
     "paddle": "tasks.backends.paddle_functions:Paddle",
     "tfxla": "tasks.backends.tensorflow_functions:TensorFlowXla",
 }

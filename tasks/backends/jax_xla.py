@@ -28,7 +28,7 @@ _DEVICES = {
 
 #: Shapes that depend on values have no compiled program; some kernels (LAPACK's, FFTs) lack the 16-bit types.
 _UNSUPPORTED = re.compile(
-    r"Unsupported dtype|does not accept dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED|[Nn]ot implemented|boolean indices must be concrete"
+    r"Unsupported dtype|does not accept dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED|[Nn]ot implemented|is not supported|boolean indices must be concrete"
 )
 _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
 _STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)|hipError(Illegal|Launch)")

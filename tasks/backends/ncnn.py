@@ -36,6 +36,11 @@ _AXES = 4
 _NO_BATCH = 233
 #: Layers that hand on what they are given.
 _IDLE = ("Input", "MemoryData", "Split", "Noop")
+#: How the ONNX Runtime inside of pnnx says that it does not know an op, an attribute or a version.
+_NOT_SUPPORTED = re.compile(
+    r"Unsupported model IR version.*|Could not find an implementation for.*|Unrecognized attribute.*|is under development.*"
+    r"|(is not a registered function/op|No [Oo]p registered for|No opset import for domain|No schema registered for).*"
+)
 #: Seconds that a conversion may take.
 _CONVERT_S = 300.0
 _PR_SET_PDEATHSIG = 1
@@ -122,7 +127,10 @@ class Ncnn(Backend):
                 command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                 timeout=_CONVERT_S, preexec_fn=_die_with_parent if sys.platform == "linux" else None, check=False,
             )  # fmt: skip
-            words = _words(done.stdout + "\n" + done.stderr)
+            text = done.stdout + "\n" + done.stderr
+            words = _words(text)
+            if done.returncode and (reason := _NOT_SUPPORTED.search(text)):
+                raise Unsupported(f"pnnx: {reason[0]}")  # it goes on after that, and dies of what it has not
             if done.returncode < 0:
                 raise RuntimeError(f"pnnx died of {signal.Signals(-done.returncode).name}: {words}")
             param, script = path / "model.ncnn.param", path / "model_ncnn.py"
@@ -203,12 +211,13 @@ def _runner(net: Any, values: list[np.ndarray], inputs: list[Any], outputs: list
     """``run()`` of a net; outputs as numpy arrays of their own memory."""
     import ncnn
 
-    # A Mat over a numpy array is a view of it, which the extractor keeps: a clone owns its memory.
-    mats = [ncnn.Mat(np.array(x, order="C"), batch_index=axis).clone() for x, (_, axis) in zip(values, inputs)]
+    # A Mat over a numpy array is a view that does not keep it alive: the array must outlive it, and a clone owns its memory.
+    arrays = [np.array(x, order="C") for x in values]
+    mats = [ncnn.Mat(x, batch_index=axis).clone() for x, (_, axis) in zip(arrays, inputs)]
 
     def run() -> list[np.ndarray]:
         said: list[str] = []
-        arrays = []
+        results = []
         with captured(said):
             extractor = net.create_extractor()
             code = 0
@@ -218,9 +227,9 @@ def _runner(net: Any, values: list[np.ndarray], inputs: list[Any], outputs: list
                 if not code:
                     code, mat = extractor.extract(blob)
                 if not code:
-                    arrays.append(np.array(mat.numpy(batch_index=axis)))
+                    results.append(np.array(mat.numpy(batch_index=axis)))
         if code:
             raise RuntimeError(f"ncnn computes nothing ({code}): {' '.join(' '.join(said).split())}")
-        return arrays
+        return results
 
     return run

@@ -36,10 +36,12 @@ _TINY = {
     "float32": "float32", "float64": "float64", "float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2",
 }  # fmt: skip
 
-#: An op or attribute that the runner has not; a dtype that its OnnxDataType has not; what it says of a branch.
+#: An op or attribute that the runner has not; a dtype that its OnnxDataType has not; what it says of a branch; a clang whose
+#: __bf16 is for storage alone (before 17).
 _UNSUPPORTED = re.compile(
     r"not supported|[Uu]nsupported|not implemented|unexpected keyword argument|is not a valid (OnnxDataType|Domain|AttributeType)"
-    r"|only float32 is supported|supports at most|TODO"
+    r"|only float32 is supported|supports at most|TODO|must be homogeneous|must be installed"
+    r"|invalid (coordinate_transformation_mode|nearest_mode|mode|pixel_format)|cannot type-cast (to|from) __bf16"
 )
 _STICKY = re.compile(r"illegal memory access|CUDA_ERROR_(ILLEGAL|LAUNCH)|MMU fault|device (was )?lost|CL_OUT_OF_RESOURCES", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"out of memory|OUT_OF_MEMORY|CL_MEM_OBJECT_ALLOCATION_FAILURE|Cannot allocate memory", re.IGNORECASE)
@@ -238,7 +240,7 @@ def _machine() -> str:
 
 
 def _clang() -> str:
-    """The newest clang on the path: "clang" may be one that has no __bf16 (before 15)."""
+    """The newest clang on the path: "clang" may be one that has no __bf16 (before 17)."""
     found = [f"clang-{n}" for n in range(40, 10, -1) if shutil.which(f"clang-{n}")]
     return found[0] if found else ""
 

@@ -7,22 +7,30 @@ import functools
 import io
 import os
 import re
+import shutil
+import subprocess
+import tempfile
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tasks import artefacts
 from tasks.backends.base import Backend
-from tasks.backends.onnx_form import PROBE_MODEL, graph_inputs, input_values
+from tasks.backends.onnx_form import PACKED_BITS, PROBE_MODEL, graph_inputs, input_values
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.pack import dtype_name
 
 _OPTIONS = ("target",)
 
-#: What TVM's importer and compiler say of an op, an attribute or a type that they do not implement.
+#: What TVM's importer, compiler and virtual machine say of an op, an attribute, an input that is no constant or a
+#: type that they do not implement (the virtual machine allocates no tensor of 2 or 4 bits).
 _UNSUPPORTED = re.compile(
-    r"not supported|[Uu]nsupported|not implemented|[Nn]ot yet|Only constant|Only .* supported|cannot handle ShapeExpr|unknown dtype"
-    r"|does not support|doesn't support|has no LegalizeOps|is not registered"
+    r"not supported|[Uu]nsupported|not implemented|[Nn]ot yet|[Oo]nly constant|[Oo]nly .* supported|must be a constant"
+    r"|cannot handle ShapeExpr|no value in Constant|requires the input new shape to be Shape|unknown dtype|should be one of"
+    r"|Missing outputs during conversion|does not support|doesn't support|is not registered|dtype\.bits % 8 == 0"
 )
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|[Oo]ut of memory|Cannot allocate")
 
@@ -33,7 +41,7 @@ class Tvm(Backend):
     vendor = "Apache"
     forms = ("onnx",)
     packages = ("apache-tvm==0.27.0.post1", "onnx==1.23.2")
-    out_of_memory = _OUT_OF_MEMORY
+    unsupported, out_of_memory = _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -70,23 +78,23 @@ class Tvm(Backend):
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and make its inputs.
 
-        Raises Unsupported (the importer has no converter, or not for this attribute, type or input that is no
-        constant); TVM's other errors as they are.
+        Raises Unsupported (an input that TVM has no tensor for) and TVM's own errors; `unsupported` knows those that
+        say that there is no converter, or none for this attribute, type or input that is no constant.
         """
-        import tvm
-
         values = input_values(form)
         for value in values:
             if not isinstance(value, np.ndarray):
                 what = "sequence" if isinstance(value, list) else "empty optional"
                 raise Unsupported(f"TVM's virtual machine is given no {what} as an input")
-            if value.dtype.kind in "OSU":
-                raise Unsupported("TVM has no tensor of strings")
+            if value.dtype.kind in "OSU" or value.dtype.name in PACKED_BITS:
+                raise Unsupported(f"TVM's Python API makes no tensor of {dtype_name(value.dtype)}")
         names = graph_inputs(form.model or b"")
         if len(names) != len(values):
             raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+        import tvm
+
         target = _target(**self._target)
-        machine = tvm.relax.VirtualMachine(_compiled(form.model or b"", target), tvm.cpu())
+        machine = tvm.relax.VirtualMachine(_executable(form.model or b"", target), tvm.cpu())
         return Program(_runner(machine["main"], values), f"llvm ({target.attrs.get('mcpu', 'generic')})", None, str(target))
 
 
@@ -98,21 +106,44 @@ def _target(**options: Any) -> Any:
     return tvm.target.Target(own | options)
 
 
+def _executable(model: bytes, target: Any) -> Any:
+    """What the virtual machine runs: a shared library that is kept, or, where there is no linker, code in memory."""
+    import tvm
+
+    linker = shutil.which("ld")
+    if linker is None:
+        return _compiled(model, target)
+    code = artefacts.kept("tvm", (tvm.__version__, str(target), model), lambda: _library(model, target, linker))
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(code)
+        file.flush()
+        return tvm.runtime.load_module(file.name)
+
+
+def _library(model: bytes, target: Any, linker: str) -> bytes:
+    """The compiled model as a shared library; linking costs what compiling its code in memory would."""
+
+    def link(output: str, objects: list[str], **_: Any) -> None:
+        # Not TVM's own way, a C++ compiler: an environment need not have one, and it takes twice the time.
+        subprocess.run([linker, "-shared", "-o", output, *objects], check=True, capture_output=True, text=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.so"
+        _compiled(model, target).export_library(str(path), fcompile=link)
+        return path.read_bytes()
+
+
 def _compiled(model: bytes, target: Any) -> Any:
-    """The executable of a serialized ModelProto. Raises Unsupported in the importer's or compiler's own words."""
+    """The executable of a serialized ModelProto."""
     import onnx
     import tvm
     from tvm.relax.frontend.onnx import from_onnx
 
     proto = onnx.load_model_from_string(model)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return tvm.compile(from_onnx(proto), target)
-    except Exception as error:
-        if isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented)) or _UNSUPPORTED.search(str(error)):
-            raise Unsupported(str(error)) from error
-        raise
+    # The importer prints what it cannot convert, and warns of each name that it changes.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tvm.compile(from_onnx(proto), target)
 
 
 def _runner(main: Any, values: list[np.ndarray]) -> Callable[[], list[np.ndarray]]:

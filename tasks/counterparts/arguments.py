@@ -19,6 +19,28 @@ def given(value: Any) -> Any:
     return absent("an argument that is left out") if value is None else value
 
 
+def bounds(least: Any, largest: Any) -> tuple[float, float]:
+    """Two numbers in order."""
+    if not isinstance(least, (int, float)) or not isinstance(largest, (int, float)) or least > largest:
+        absent("bounds that are no two numbers in order")
+    return least, largest
+
+
+def numpys(equation: str) -> str:
+    """An equation of einsum that means the same everywhere: torch sums over an ellipsis that the output leaves out."""
+    left, arrow, right = equation.partition("->")
+    return absent("an ellipsis that the output leaves out") if arrow and "..." in left and "..." not in right else equation
+
+
+def contracted(x: Any, other: Any, dims: Any) -> Any:
+    """The axes of a tensordot, of equal sizes: torch broadcasts them."""
+    if isinstance(dims, int):
+        pairs = [(len(x.shape) - dims + i, i) for i in range(dims)]
+    else:
+        pairs = list(zip(*dims))
+    return dims if all(x.shape[a] == other.shape[b] for a, b in pairs) else absent("contracted axes of different sizes")
+
+
 def named(value: str, *allowed: str) -> str:
     """One of the values that mean the same on both sides."""
     return value if value in allowed else absent(repr(value))
@@ -90,6 +112,8 @@ def plain(value: Any) -> Any:
 def windows(value: Any, n: int) -> list[int]:
     """One number for each of ``n`` axes."""
     if isinstance(value, (tuple, list)):
+        if None in value:
+            absent("a size of None")
         return [int(x) for x in value] * (n if len(value) == 1 else 1)
     return [int(value)] * n
 
@@ -116,7 +140,8 @@ def ones_of(x: Any, dim: Any) -> tuple[int, ...]:
     """The axes of length 1 among ``dim``: torch leaves the others alone."""
     rank_ = len(x.shape)
     asked = range(rank_) if dim is None else [dim] if isinstance(dim, int) else dim
-    return tuple(i % rank_ for i in asked if rank_ and x.shape[i] == 1)
+    found = tuple(i % rank_ for i in asked if rank_ and x.shape[i] == 1)
+    return found or absent("no axis to squeeze")
 
 
 def expanded(x: Any, shape: Sequence[int]) -> tuple[int, ...]:

@@ -107,7 +107,6 @@ BINARY: tuple[Row, ...] = (
     R("__rmod__", _BINARY, "jnp.remainder(other, x)", "tf.math.floormod(other, x)", "paddle.remainder(other, x)"),
     R("pow", _BINARY, "jnp.power", "tf.pow", "paddle.pow"),
     R("__rpow__", _BINARY, "jnp.power(other, x)", "tf.pow(other, x)", "paddle.pow(other, x)"),
-    R("float_power", _BINARY, "jnp.float_power"),
     R("atan2", _BINARY, "jnp.arctan2", "tf.atan2", "paddle.atan2"),
     R("copysign", _BINARY, "jnp.copysign", "", "paddle.copysign"),
     R("fmax", _BINARY, "jnp.fmax", "", "paddle.fmax"),
@@ -116,7 +115,7 @@ BINARY: tuple[Row, ...] = (
     R("minimum min.binary", _BINARY, "jnp.minimum", "tf.minimum", "paddle.minimum"),
     R("clamp_min", "x, min", "jnp.maximum", "tf.maximum", "paddle.maximum"),
     R("clamp_max", "x, max", "jnp.minimum", "tf.minimum", "paddle.minimum"),
-    R("clamp", "x, min=None, max=None", "jnp.clip(x, min, max)", "tf.clip_by_value(x, given(min), given(max))", "paddle.clip(x, min, max)"),
+    R("clamp", "x, min=None, max=None", "jnp.clip(x, min, max)", "tf.clip_by_value(x, *bounds(min, max))", "paddle.clip(x, min, max)"),
     R("heaviside", _BINARY, "jnp.heaviside", "", "paddle.heaviside"),
     R("hypot", _BINARY, "jnp.hypot", "", "paddle.hypot"),
     R("ldexp", _BINARY, "jnp.ldexp(x, whole(other))"),
@@ -142,7 +141,9 @@ BINARY: tuple[Row, ...] = (
     R("isclose", "x, other, rtol=1e-05, atol=1e-08, equal_nan=False", "jnp.isclose(x, other, rtol=rtol, atol=atol, equal_nan=equal_nan)", "",
       "paddle.isclose(x, other, rtol=rtol, atol=atol, equal_nan=equal_nan)"),
     R("lerp", "x, end, weight", "", "", "paddle.lerp"),
-    R("where", "condition, x, other", "jnp.where", "tf.where", "paddle.where"),
+    # op_db calls where with the condition in the second place.
+    R("where", "x, condition, other", "jnp.where(condition, x, other)", "tf.where(condition, x, other)", "paddle.where(condition, x, other)"),
+    R("critical:where", "condition, x, other", "jnp.where", "tf.where", "paddle.where"),
     R("masked_fill", "x, mask, value", "jnp.where(mask, value, x)", "tf.where(mask, like(value, x), x)", "paddle.masked_fill"),
 )  # fmt: skip
 

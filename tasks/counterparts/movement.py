@@ -83,7 +83,7 @@ INDEXING: tuple[Row, ...] = (
       "paddle.take_along_axis(x, index, dim, broadcast=False)"),
     R("take_along_dim", "x, indices, dim=None", "jnp.take_along_axis(x, indices, dim)", "", "paddle.take_along_axis(x, indices, given(dim))"),
     R("take", "x, index", "jnp.take", "", "paddle.take"),
-    R("index_select", "x, dim, index", "jnp.take(x, index, dim)", "tf.gather(x, index, axis=dim)", "paddle.index_select(ranked(x), index, dim)"),
+    R("index_select", "x, dim, index", "jnp.take(ranked(x), index, dim)", "tf.gather(ranked(x), index, axis=dim)", "paddle.index_select(ranked(x), index, dim)"),
     R("index_add", "x, dim, index, source, *, alpha=1", "x.at[along(x, dim, index)].add(source)", "", "paddle.index_add(x, index, dim, source)"),
     R("index_copy", "x, dim, index, source", "x.at[along(x, dim, index)].set(source)"),
     R("index_fill", "x, dim, index, value", "x.at[along(x, dim, index)].set(value)", "", "paddle.index_fill(ranked(x), index, dim, value)"),
@@ -115,15 +115,15 @@ INDEXING: tuple[Row, ...] = (
 )  # fmt: skip
 
 CREATION: tuple[Row, ...] = (
-    R("full", "size, fill_value, *, dtype=None", "jnp.full(size, fill_value, dtype)", "tf.cast(tf.fill(size, fill_value), dtype)", "paddle.full(list(size), fill_value, dtype)"),
-    R("ones", "size, *, dtype=None", "jnp.ones(size, dtype)", "tf.ones(size, given(dtype))", "paddle.ones(list(size), dtype)"),
-    R("zeros", "size, *, dtype=None", "jnp.zeros(size, dtype)", "tf.zeros(size, given(dtype))", "paddle.zeros(list(size), dtype)"),
-    R("eye", "n, m=None, *, dtype=None", "jnp.eye(n, m, dtype=dtype)", "tf.eye(n, m, dtype=given(dtype))", "paddle.eye(n, m, dtype)"),
+    R("full", "size, fill_value, *, dtype=None", "jnp.full(size, fill_value, given(dtype))", "tf.cast(tf.fill(size, fill_value), given(dtype))", "paddle.full(list(size), fill_value, given(dtype))"),
+    R("ones", "size, *, dtype=None", "jnp.ones(size, given(dtype))", "tf.ones(size, given(dtype))", "paddle.ones(list(size), given(dtype))"),
+    R("zeros", "size, *, dtype=None", "jnp.zeros(size, given(dtype))", "tf.zeros(size, given(dtype))", "paddle.zeros(list(size), given(dtype))"),
+    R("eye", "n, m=None, *, dtype=None", "jnp.eye(n, m, dtype=given(dtype))", "tf.eye(n, m, dtype=given(dtype))", "paddle.eye(n, m, given(dtype))"),
     R("full_like", "x, fill_value, *, dtype=None", "jnp.full_like(x, fill_value, dtype=dtype)", "", "paddle.full_like(x, fill_value, dtype)"),
     R("ones_like", "x, *, dtype=None", "jnp.ones_like(x, dtype=dtype)", "tf.ones_like(x, dtype)", "paddle.ones_like(x, dtype)"),
     R("zeros_like", "x, *, dtype=None", "jnp.zeros_like(x, dtype=dtype)", "tf.zeros_like(x, dtype)", "paddle.zeros_like(x, dtype)"),
-    R("linspace", "start, end, steps, *, dtype=None", "jnp.linspace(start, end, steps, dtype=dtype)", "", "paddle.linspace(start, end, steps, dtype)"),
-    R("logspace", "start, end, steps, base=10.0, *, dtype=None", "jnp.logspace(start, end, steps, base=base, dtype=dtype)", "", "paddle.logspace(start, end, steps, base, dtype)"),
+    R("linspace", "start, end, steps, *, dtype=None", "jnp.linspace(start, end, steps, dtype=given(dtype))", "", "paddle.linspace(start, end, steps, given(dtype))"),
+    R("logspace", "start, end, steps, base=10.0, *, dtype=None", "jnp.logspace(start, end, steps, base=base, dtype=given(dtype))", "", "paddle.logspace(start, end, steps, base, given(dtype))"),
 )  # fmt: skip
 
 

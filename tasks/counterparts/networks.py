@@ -30,7 +30,7 @@ ACTIVATIONS: tuple[Row, ...] = (
     R("nn.functional.glu", "x, dim=-1", "nn.glu(x, dim)", "", "F.glu(x, dim)"),
     R("nn.functional.prelu", "x, weight", "", "", "F.prelu"),
     R("nn.functional.rrelu", "x, lower=0.125, upper=1 / 3, training=False" + _INPLACE, "", "", "F.rrelu(x, lower, upper, training)"),
-    R("softmax torch.ops.aten._safe_softmax.default", "x, dim, *, dtype=None", "nn.softmax(x, dim)", "tf.nn.softmax(x, dim)", "F.softmax(x, dim)"),
+    R("softmax", "x, dim, *, dtype=None", "nn.softmax(x, dim)", "tf.nn.softmax(x, dim)", "F.softmax(x, dim)"),
     R("softmax.with_dtype", "x, dim, *, dtype", "nn.softmax(x.astype(dtype), dim)", "tf.nn.softmax(tf.cast(x, dtype), dim)", "F.softmax(x, dim, dtype)"),
     R("log_softmax", "x, dim, *, dtype=None", "nn.log_softmax(x, dim)", "tf.nn.log_softmax(x, dim)", "F.log_softmax(x, dim)"),
     R("log_softmax.with_dtype", "x, dim, *, dtype", "nn.log_softmax(x.astype(dtype), dim)", "tf.nn.log_softmax(tf.cast(x, dtype), dim)", "F.log_softmax(x, dim, dtype)"),
@@ -123,7 +123,7 @@ _REDUCED = ", size_average=None, reduce=None, reduction='mean'"
 LOSSES: tuple[Row, ...] = (
     R("nn.functional.mse_loss", "x, target" + _REDUCED, "~reduced(jnp.square(x - target), reduction)", "~reduced(tf.math.squared_difference(x, target), reduction)",
       "F.mse_loss(x, target, reduction)"),
-    R("nn.functional.l1_loss", "x, target" + _REDUCED, "~reduced(jnp.abs(x - target), reduction)", "~reduced(tf.abs(x - target), reduction)", "F.l1_loss(x, target, reduction)"),
+    R("nn.functional.l1_loss", "x, target" + _REDUCED, "~reduced(jnp.abs(x - target), reduction)", "~reduced(tf.abs(real(x) - target), reduction)", "F.l1_loss(x, target, reduction)"),
     R("nn.functional.cross_entropy", "x, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction='mean', label_smoothing=0.0",
       "~cross_entropy(x, target, ignore_index, reduction)", "cross_entropy(x, target, ignore_index, reduction)",
       "cross_entropy(x, target, weight, ignore_index, reduction)"),

@@ -30,7 +30,8 @@ REDUCTIONS: tuple[Row, ...] = (
     _reduction("amin", "jnp.min", "tf.reduce_min", "paddle.amin"),
     _reduction("nansum", "jnp.nansum", "", "paddle.nansum", dtype=True),
     _reduction("nanmean", "jnp.nanmean", "", "paddle.nanmean", dtype=True),
-    _reduction("logsumexp", "jsp.special.logsumexp", "tf.reduce_logsumexp", "paddle.logsumexp"),
+    R("logsumexp", _DIM, "jsp.special.logsumexp(x, axis=axes(dim), keepdims=keepdim)", "tf.reduce_logsumexp(ranked(x), axes(dim), keepdim)",
+      "paddle.logsumexp(x, axis=axes(dim), keepdim=keepdim)"),
     R("all", _DIM, "jnp.all(x, axis=axes(dim), keepdims=keepdim)", "tf.reduce_all(tf.cast(x, tf.bool), axes(dim), keepdim)",
       "paddle.all(x, axis=axes(dim), keepdim=keepdim)"),
     R("any", _DIM, "jnp.any(x, axis=axes(dim), keepdims=keepdim)", "tf.reduce_any(tf.cast(x, tf.bool), axes(dim), keepdim)",
@@ -74,7 +75,7 @@ SCANS: tuple[Row, ...] = (
     R("cumprod", "x, dim, *, dtype=None", "jnp.cumprod(x, axis=dim, dtype=dtype)", "tf.math.cumprod(x, axis=dim)", "paddle.cumprod(x, dim=dim, dtype=dtype)"),
     R("cummax", "x, dim", "", "", "paddle.cummax(x, dim)"),
     R("cummin", "x, dim", "", "", "paddle.cummin(x, dim)"),
-    R("logcumsumexp", "x, dim", "lax.cumlogsumexp(x, dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(x, dim)", "paddle.logcumsumexp(x, dim)"),
+    R("logcumsumexp", "x, dim", "lax.cumlogsumexp(x, dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(ranked(x), dim)", "paddle.logcumsumexp(x, dim)"),
     R("diff", "x, n=1, dim=-1, prepend=None, append=None", "jnp.diff(x, n, dim, prepend, append)", "", "paddle.diff(x, n, dim, prepend, append)"),
 )  # fmt: skip
 

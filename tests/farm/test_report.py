@@ -509,6 +509,8 @@ def test_the_files_hold_the_tables(tmp_path: Path) -> None:
         "squares",
         "matrix",
         "vendor_by_dtype",
+        "vendor_by_op_class",
+        "only_one_or_everybody",
         "status",
         "findings",
         "oracles",

@@ -261,13 +261,52 @@ class Vanishing(Busy):
 
 
 class FakeGpu(Null):
-    """A backend of a GPU of the vendor its device names; its placement says which device it was given."""
+    """A backend of a GPU of the vendor its device names; its placement says which device it was given.
+
+    Option ms: milliseconds of the device's time a case takes. $FARM_SICK, a variable of a node: what is the matter with
+    its devices: "wrong" numbers, "crash", or a "lost" device, on which a new process does not find it either; after a colon,
+    the number of the device if it is one alone. $FARM_LOST: a file; while it exists, devices are lost everywhere.
+    """
 
     resource = "GPU"
 
-    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+    def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
         super().__init__(name, device, options)
         self.device_vendor = device
+        self.given = os.environ.get("CUDA_VISIBLE_DEVICES", "nothing")
+        what, _, number = os.environ.get("FARM_SICK", "").partition(":")
+        self.sick = what if number in ("", self.given) else ""
+        self.uses = 0
+
+    def lost(self) -> bool:
+        return os.path.exists(os.environ.get("FARM_LOST", "")) or (self.sick == "lost" and self.uses > 3)
+
+    def probe(self) -> RuntimeInfo:
+        if os.path.exists(os.environ.get("FARM_LOST", "")):
+            raise Unavailable("planted: the device has fallen off the bus")
+        return RuntimeInfo("fake 1", f"Fake {self.device}")
+
+    def is_sticky(self, error: BaseException) -> bool:
+        return "unspecified launch failure" in str(error)
 
     def build(self, form: Form) -> Program:
-        return Program(lambda: form.arrays, placement=f"visible {os.environ.get('CUDA_VISIBLE_DEVICES', 'nothing')}")
+        def run() -> list[Any]:
+            time.sleep(float(self.options.get("ms", 0)) / 1e3)
+            self.uses += 1
+            if self.lost():
+                raise RuntimeError("planted: unspecified launch failure")
+            if self.sick == "crash":
+                os.abort()
+            return [x + 1 for x in form.arrays] if self.sick == "wrong" else form.arrays
+
+        return Program(run, placement=f"visible {self.given}")
+
+
+class FakeNpu(FakeGpu):
+    """The same as an NPU: a resource and a variable of its own."""
+
+    resource = "NPU"
+
+    def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
+        super().__init__(name, device, options)
+        self.given = os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "nothing")
