@@ -46,7 +46,7 @@ _METRICS = ["error_units", "max_ulp", "max_diff", "max_rel", "rmse", "noise_floo
 _WHOLE = ["mismatched", "numel", "sample", "seed", "attempts"]
 _WORDS = [
     "run_id", "check", "op", "variant", "dtype", "status", "kind", "stage", "error_type", "error", "shapes",
-    "placement", "oracle", "policy", "compute_precision", "flags", "device", "node", "digest", "runtime_version",
+    "placement", "oracle", "policy", "compute_precision", "flags", "device", "device_ids", "node", "digest", "runtime_version",
     "driver_version",
 ]
 

@@ -119,7 +119,7 @@ class Simulated(Inline):
         if rows:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, SCHEMA) as writer:
-                writer.write_batch(to_batch(rows, run_columns(job.run_id, job.backend or {}, {"device": f"d [{place[1]}]"}) | {"node": place[0]}))
+                writer.write_batch(to_batch(rows, run_columns(job.run_id, job.backend or {}, {"device": "d"}) | {"node": place[0], "device_ids": place[1]}))
             counts: dict[str, int] = {}
             for row in rows:
                 counts[str(row["status"])] = counts.get(str(row["status"]), 0) + 1

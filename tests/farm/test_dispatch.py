@@ -131,7 +131,7 @@ def test_the_only_device_that_is_lost_leaves_rows_that_say_so(run: Run) -> None:
             seen.append(sample)
         return "gone" if len(seen) > 50 and on == "one" else "pass"
 
-    done, _, rows = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], status))
+    _, _, rows = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], status))
     of = rows[rows["backend"] == "gpu-nvidia"]
     assert set(of["status"]) == {"pass", "unavailable"}
     assert of[of["status"] == "unavailable"]["error"].str.contains("gone since: it has fallen off the bus").all()
@@ -148,7 +148,7 @@ def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:
         if step == 12:
             cluster.join(node("new", NVIDIA, GPU=2), ["gpu-nvidia", "null-cpu"])
 
-    done, cluster, rows = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("old", NVIDIA, GPU=1)], after=after), node_wait_s=60)
+    done, _, rows = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("old", NVIDIA, GPU=1)], after=after), node_wait_s=60)
     assert set(rows["status"]) == {"pass"}
     assert where(rows, "gpu-nvidia") <= {"old", "new"} and "new" in where(rows, "gpu-nvidia")
     assert where(rows, "null-cpu") == {"cpu"}  # the new one has no CPU

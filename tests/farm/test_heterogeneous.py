@@ -115,7 +115,7 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(nodes: Nod
         "npu-huawei": {"huawei-a", "nvidia-a"}, "quarter": {"nvidia-a", "nvidia-b"}, "model": {"nvidia-b"},
     }  # fmt: skip
     # Rows tell the devices of a node apart.
-    assert set(frame[(frame["backend"] == "quarter") & (frame["node"] == "nvidia-a")]["device"]) == {"Fake nvidia [0]", "Fake nvidia [1]"}
+    assert set(frame[(frame["backend"] == "quarter") & (frame["node"] == "nvidia-a")]["device_ids"]) == {"0", "1"}
     assert "labelled device-model=X1, not H200" in record(results)["inventory"]["backends"]["no-such-model"]["reason"]
     assert "node amd-b has left" in out
     assert "node amd-c has joined, with gpu-amd" in out
