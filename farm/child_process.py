@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -23,6 +24,8 @@ from tasks.runner import STAGES
 
 #: Seconds between two looks at the deadline and the memory of a child.
 TICK = 0.05
+#: Bytes that a child may say before it is forgotten: a runtime that floods its output must not fill a disk.
+WORDS_LIMIT = 32 << 20
 #: Characters of stderr kept in an error text.
 LAST_WORDS = 600
 #: Where `tasks` is importable from: the child needs nothing else of this installation.
@@ -68,6 +71,8 @@ class ChildProcess:
         child_in, self._commands = os.pipe()
         self._answers, child_out = os.pipe()
         self._stderr = tempfile.TemporaryFile(mode="w+b", buffering=0)
+        # Appending, so that a flood can be cut off at any time: what is written next starts at the new end.
+        fcntl.fcntl(self._stderr, fcntl.F_SETFL, fcntl.fcntl(self._stderr, fcntl.F_GETFL) | os.O_APPEND)
         fds = (child_in, child_out, page_fd)
         self.process = subprocess.Popen(
             [python, "-u", "-m", "tasks.child", *map(str, fds)],
@@ -118,10 +123,16 @@ class ChildProcess:
                     yield message
                     if "end" in message:
                         return
+            elif self.process.poll() is not None and not select.select([self._answers], [], [], 0)[0]:
+                # Gone, and yet its pipe is open: a process that it forked holds it.
+                yield self._death("", "")
+                return
             now = time.monotonic()
             if now - looked < TICK:
                 continue
             looked = now
+            if os.fstat(self._stderr.fileno()).st_size > WORDS_LIMIT:
+                self._forget_old_words()
             number, stage, span, since = self.page.read()
             since = max(since, begun)
             steps = max(span, 1) if number >= 0 and stage in (2, 3) else 1

@@ -1,6 +1,7 @@
 """YAML to validated models: an error names the file, the line and the key, and the nearest valid names."""
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Callable
@@ -13,9 +14,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field
 
 from farm import user
-from tasks import catalogs, verdict
+from tasks import catalogs, checks, verdict
 from tasks.backends import BackendSpec, known
-from tasks.model import CHECKS, DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model import BUILD, DISTRIBUTIONS, DTYPES, np_dtype
 from tasks.plugins import PluginError
 
 
@@ -329,8 +330,8 @@ def _check_names(config: Config, place: Any) -> None:
         raise ConfigError(f"{place(*key)}: {'.'.join(map(str, key))}: {text}")
 
     for i, name in enumerate(config.checks):
-        if name not in CHECKS:
-            raise ConfigError(f"{place('checks', i)}: checks: unknown check {name!r}{nearest(name, list(CHECKS))}")
+        if name not in (valid := checks.names()):
+            raise ConfigError(f"{place('checks', i)}: checks: unknown check {name!r}{nearest(name, valid)}")
     _check_dtypes(config.dtypes, lambda k: str(place("dtypes", k)))
     if not config.policy.endswith(".json") and config.policy not in verdict.names():
         raise ConfigError(f"{place('policy')}: policy: unknown {config.policy!r}{nearest(config.policy, verdict.names())}")
@@ -351,6 +352,9 @@ def _check_names(config: Config, place: Any) -> None:
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
         check_backend(backend, str(place("backends", i)))
+        with contextlib.suppress(PluginError):  # a line of the preflight
+            if backend.spec().create().checks == (BUILD,) and BUILD not in config.checks:
+                refuse(("backends", i), f"{backend.name} only builds programs: add {BUILD} to the config's checks")
         if backend.name in seen:
             raise ConfigError(f"{place('backends', i)}: backends: {backend.name!r} is named twice")
         seen.add(backend.name)

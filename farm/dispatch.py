@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import datetime
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.child_process import Limits
@@ -19,6 +21,7 @@ from farm.executors import Executor, Unplaced
 from farm.health import Case, Failure, Health, Place
 from farm.inventory import Offer
 from farm.matrix import Matrix
+from farm.probing import WORDS, Support
 from farm.supervisor import Job, run_columns
 from tasks import catalogs
 from tasks.model import Status
@@ -104,7 +107,7 @@ class Dispatcher:
         self, matrix: Matrix, config: Config, executor: Executor, offers: dict[str, Offer], lake: lakes.Lake,
         run_id: str, cache: Path, policy: Policy, done: dict[tuple[int, int], set[int]] | None = None,
         had: Collection[str] = (),
-        progress: Callable[[Dispatcher], None] = lambda d: None,
+        progress: Callable[[Dispatcher], None] = lambda d: None, fresh: bool = False,
     ) -> None:  # fmt: skip
         self.matrix, self.config, self.executor, self.offers = matrix, config, executor, offers
         self.lake, self.run_id, self.cache, self.progress = lake, run_id, cache, progress
@@ -157,6 +160,23 @@ class Dispatcher:
         self._stuck = 0.0
         self._pools: list[Pool] = []
         self._of_nodes: dict[int, list[str]] = {}  # per backend, what `_nodes` found
+        self.support = self._supports(fresh)
+
+    def _supports(self, fresh: bool) -> dict[int, Support]:
+        """What backends have said before; of one host each, since the nodes of several may have other versions."""
+        found = {}
+        for b, spec in enumerate(self.specs):
+            offer = self.offers[spec.name]
+            if offer.available and set(offer.nodes) == {socket.gethostname()}:
+                found[b] = Support.load(spec, offer.info, self.cache)
+                if fresh:
+                    found[b].cases.clear()
+        return found
+
+    def _content(self, g: int, b: int) -> str:
+        """Content key of what a backend is given of a group: of the exported form, where it takes one."""
+        form = self.forms.get(g) if b in self._export_for.get(self.matrix.groups[g].catalog, ()) else None
+        return f"{self.matrix.groups[g].check}/{Path(form).stem if form else self.keys[g]}"
 
     def _exporting_backends(self) -> dict[str, list[int]]:
         """Per catalog with exported forms, the backends that take none of its own."""
@@ -194,6 +214,8 @@ class Dispatcher:
         finally:
             self.flush()
             self.progress(self)
+            for support in self.support.values():
+                support.save()
 
     def _waits(self) -> bool:
         """Whether there is work for which a node may still come. Raises OSError when there is none for preparing."""
@@ -451,6 +473,10 @@ class Dispatcher:
             }  # fmt: skip
             if b in self._export_for.get(self.matrix.groups[g].catalog, ()):
                 item["form"] = self.forms.get(g)
+            if b in self.support:
+                content, indices = self._content(g, b), self.samples[g]
+                known = {str(p): words for p in places if (words := self.support[b].known(content, indices[p]))}
+                item |= {"known": known} if known else {}
             if attempts := {str(p): n for p in places if (n := self._attempts(g, b, p))}:
                 item["attempts"] = attempts
             items.append(item)
@@ -458,6 +484,7 @@ class Dispatcher:
         name = f"{self._label(chosen[0][0])} +{len(chosen) - 1}/{spec.name}"
         job = Job(
             "batch", name, items, str(self.cache), self._limits(b), spec.to_json(), asdict(self.policy), self.run_id,
+            info=self.offers[spec.name].info,
         )  # fmt: skip
         return Flight(job, b, cases)
 
@@ -477,7 +504,7 @@ class Dispatcher:
         path = pack_path(self.cache, self.keys[g])
         if not path.exists() and str(path) in self.parcels.get(g, {}):
             self.executor.fetch(self.parcels[g][str(path)], path)
-        return PreparedGroup(path)
+        return PreparedGroup(path, self.matrix.groups[g].check)
 
     # --- what comes back --------------------------------------------------------------------------------------
 
@@ -513,7 +540,7 @@ class Dispatcher:
             for b, gone in enumerate(self.gone):
                 if gone:
                     self._gone_rows(g, b)
-            exporting = self._export_for.get(group.catalog, []) if group.check == "forward" else []
+            exporting = self._export_for.get(group.catalog, []) if group.computed == "forward" else []
             needs = [b for b in exporting if self.available[b] and self._places(g, b)]
             for b in range(len(self.specs)):
                 if self.available[b] and b not in exporting:
@@ -572,6 +599,17 @@ class Dispatcher:
         if len(new) < len(message["done"]):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
         self._keep(batches, self.specs[flight.backend].name, message["status"], message["busy_ms"])
+        self._learn(flight, [message["done"][k] for k in new], batches)
+
+    def _learn(self, flight: Flight, numbers: list[int], batches: list[pa.RecordBatch]) -> None:
+        """Remember what the backend said that it does not implement."""
+        support = self.support.get(flight.backend)
+        if support is None:
+            return
+        rows = pa.Table.from_batches(batches).select(["status", *WORDS]).append_column("number", pa.array(numbers))
+        for row in rows.filter(pc.equal(rows["status"], Status.UNSUPPORTED.value)).to_pylist():
+            g, place = flight.cases[row["number"]]
+            support.learn(self._content(g, flight.backend), self.samples[g][place], row, self.run_id)
 
     def _keep(self, batches: list[pa.RecordBatch], backend: str, status: dict[str, int], busy_ms: float = 0.0) -> None:
         rows = sum(b.num_rows for b in batches)

@@ -401,7 +401,7 @@ def _run(
     lakes.write_json(lake, run_id, "_run.json", record)
     console.print(f"run {run_id}: {matrix.cells} cells, results in {lake.uri}/run={run_id}", highlight=False, soft_wrap=True)
     progress = Progress(console)
-    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress)
+    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress, args.fresh)
     again = f"python -m farm.launch --resume {run_id}" + (f" --results {args.results}" if args.results != "results" else "")
     try:
         dispatcher.run()

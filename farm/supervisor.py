@@ -17,7 +17,7 @@ from farm.child_process import ChildProcess, Death, Limits
 from farm.lake import SCHEMA, to_batch
 from tasks import verdict
 from tasks.artefacts import FOLDER
-from tasks.model import FAILED, Group
+from tasks.model import FAILED, Group, Status
 from tasks.prepare import PreparedGroup
 from tasks.runner import sample_columns
 from tasks.vendors import VISIBLE
@@ -43,7 +43,8 @@ class Job:
     """Work for one supervisor. kind: "prepare", "export" or "batch".
 
     items: dicts of the child's command of that kind (`tasks.child`), plain JSON. For a batch an item also has
-    "group" (fields of Group) and "attempts" (number of earlier losses, by place). backend: BackendSpec as JSON;
+    "group" (fields of Group) and "attempts" (number of earlier losses, by place), and "known": words of cases that the
+    backend is known not to implement, by place. backend: BackendSpec as JSON; info: what it answered when it was probed;
     policy: fields of Policy. env: further variables of the child. host, device: where it runs, as the supervisor knows
     it: the node's own name if it has one, the numbers of the devices it was given. avoid: (node id, device) of the places
     that must not do it.
@@ -59,6 +60,7 @@ class Job:
     policy: dict[str, Any] = field(default_factory=dict)
     run_id: str = ""
     ship: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
     host: str = ""
     device: str = ""
     avoid: tuple[tuple[str, str], ...] = ()
@@ -260,19 +262,30 @@ class _Batch:
             return []
         return [self.settle(death.number, death.status, death.kind, death.stage, death.kind, death.text)]
 
-    def settle(self, number: int, status: str, kind: str, stage: str, error_type: str, error: str) -> dict[str, Any]:
-        """The row of a case that its child could not write."""
+    def known(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """Cases that the backend has said before not to implement, with the columns of their rows."""
+        for number, (item, place) in enumerate(self.cases):
+            if words := item.get("known", {}).get(str(place)):
+                yield number, {k: v for k, v in words.items() if k != "run"} | {"flags": f"as answered in run {words['run']}"}
+
+    def settle(
+        self, number: int, status: str, kind: str, stage: str, error_type: str, error: str, **more: Any
+    ) -> dict[str, Any]:
+        """The row of a case that its child could not write; ``more``: further columns."""
         item, place = self.cases[number]
-        sample = PreparedGroup(Path(item["pack"])).samples[place]
+        sample = PreparedGroup(Path(item["pack"]), item["group"]["check"]).samples[place]
         return {
             "number": number, **sample_columns(sample), "status": status, "kind": kind, "stage": stage,
-            "error_type": error_type, "error": error, "policy": verdict.from_json(self.job.policy).id, "started_at": time.time(),
+            "error_type": error_type, "error": error, "policy": verdict.from_json(self.job.policy).id, "started_at": time.time(), **more,
         }  # fmt: skip
 
 
 def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
     batch = _Batch(job)
     out = _Rows(batch)
+    batch.info = job.info
+    for number, words in batch.known():
+        out.add(batch.settle(number, Status.UNSUPPORTED.value, **words))
     strikes, pauses, asked_again = 0, list(PAUSES), False
     while batch.left:
         try:
@@ -296,7 +309,11 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
             batch.info = info
             command = {
                 "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
-                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).unit} for item in job.items],
+                "items": [
+                    {k: item.get(k) for k in ("pack", "places", "form", "keep")}
+                    | {"label": Group(**item["group"]).unit, "check": item["group"]["check"]}
+                    for item in job.items
+                ],
             }  # fmt: skip
             streak = 0
             for message in child.call(command):

@@ -32,8 +32,12 @@ class Status(str, enum.Enum):
         return self.value
 
 
-#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that.
-CHECKS = ("forward", "backward", "double_backward")
+#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that; that a program is built.
+CHECKS = ("forward", "backward", "double_backward", "build")
+#: Those of them whose samples a catalog prepares; every other check, of other packages too, takes those of "forward".
+PREPARED = ("forward", "backward", "double_backward")
+#: The check of compilers without a device: a pass says that a program was made, nothing of its numbers.
+BUILD = "build"
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.inputs`).
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
@@ -129,6 +133,11 @@ class Group:
     def label(self) -> str:
         """Short name without the dtype: ``torch:std_mean.unbiased``."""
         return f"{self.op}.{self.variant}" if self.variant else self.op
+
+    @property
+    def computed(self) -> str:
+        """The check whose samples these are: those of the forward check, unless they were prepared for another."""
+        return self.check if self.check in PREPARED else "forward"
 
     @property
     def unit(self) -> str:

@@ -1,6 +1,7 @@
 """Parts by name: built in, or from somebody else's package through an entry point ("farm.backends", …)."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,10 +39,16 @@ class Part:
 
 def parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:
     """All parts of a kind ("backend", "catalog", "check"), by name. A built-in name cannot be taken by a package."""
+    return _installed(kind) | {name: Part(kind, name, value) for name, value in built_in.items()}
+
+
+@functools.cache
+def _installed(kind: str) -> dict[str, Part]:
+    """Parts that other packages bring, by name; looked up once, since it reads every package's metadata."""
     from importlib.metadata import entry_points
 
     found = {}
     for entry in entry_points(group=f"farm.{kind}s"):
         dist = entry.dist
         found[entry.name] = Part(kind, entry.name, entry.value, dist.name if dist else "?", dist.version if dist else "")
-    return found | {name: Part(kind, name, value) for name, value in built_in.items()}
+    return found

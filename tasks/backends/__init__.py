@@ -14,6 +14,20 @@ BUILT_IN = {
     "inductor": "tasks.backends.inductor:Inductor",
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
+    "ncnn": "tasks.backends.ncnn:Ncnn",
+    "mnn": "tasks.backends.mnn:Mnn",
+    "executorch": "tasks.backends.executorch:ExecuTorch",
+    "zentorch": "tasks.backends.zentorch:ZenTorch",
+    "jax": "tasks.backends.jax_xla:Jax",
+    "tvm": "tasks.backends.tvm:Tvm",
+    "iree": "tasks.backends.iree:Iree",
+    "tinygrad": "tasks.backends.tinygrad:Tinygrad",
+    "tensorrt": "tasks.backends.tensorrt:TensorRt",
+    "tensorrtrtx": "tasks.backends.tensorrt_rtx:TensorRtRtx",
+    "tensorflow": "tasks.backends.tensorflow_functions:TensorFlow",
+    "litert": "tasks.backends.litert:LiteRt",
+    "paddle": "tasks.backends.paddle_functions:Paddle",
+    "tfxla": "tasks.backends.tensorflow_functions:TensorFlowXla",
 }
 
 

@@ -12,9 +12,12 @@ from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
 
 class Inductor(TorchEager):
+    """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own."""
+
     joint = True
-    devices = ("cpu", "cuda", "rocm", "xpu")
-    checks = ("forward", "backward")  # AOT autograd has no double backward
+    devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
+    compiler = "inductor"
+    checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
 
     def probe(self) -> RuntimeInfo:
         # One compiler process per child: the farm's slots are the parallelism.
@@ -62,7 +65,7 @@ class Inductor(TorchEager):
         def joint(bundle: list[Any]) -> list[Any]:
             return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, bundle)]  # type: ignore[misc]
 
-        compiled = torch.compile(joint, fullgraph=True, dynamic=False)
+        compiled = torch.compile(joint, fullgraph=True, dynamic=False, backend=self.compiler)
 
         def compute() -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
@@ -80,11 +83,8 @@ class Inductor(TorchEager):
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")
-        fallback = None
-        if not graphs:
-            fallback = "no graph was compiled"
-        elif not kernels:
-            fallback = "no kernel was generated: the graph calls ATen"
+        fallback = self._fallback(kernels) if graphs else "no graph was compiled"
+        placement = self._where(kernels)
         results: list[Any] = []
 
         def run_all() -> list[Any]:
@@ -95,7 +95,7 @@ class Inductor(TorchEager):
         flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")
 
         def program(i: int) -> Program:
-            made = Program(run=lambda: [], placement=f"inductor {self.target}", fallback=fallback, flags=flags)
+            made = Program(run=lambda: [], placement=placement, fallback=fallback, flags=flags)
 
             def run() -> Sequence[Any]:
                 out = list(torch_tree.leaves(run_all()[i]))
@@ -107,6 +107,14 @@ class Inductor(TorchEager):
             return made
 
         return [program(i) for i in range(len(forms))]
+
+
+    def _fallback(self, kernels: int) -> str | None:
+        """Why what was just compiled, with ``kernels`` generated ones, is not this compiler's own work."""
+        return None if kernels else "no kernel was generated: the graph calls ATen"
+
+    def _where(self, kernels: int) -> str:
+        return f"inductor {self.target}"
 
 
 def _only(compiled: Any, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ import functools
 from tasks.catalogs.base import Catalog, CatalogError
 from tasks.plugins import Part, parts
 
-__all__ = ["BUILT_IN", "Catalog", "CatalogError", "get", "known"]
+__all__ = ["BUILT_IN", "Catalog", "CatalogError", "get", "installed", "known"]
 
 #: Catalog name → "module:class"; imported only when asked for.
 BUILT_IN = {
@@ -27,3 +27,8 @@ def get(name: str) -> Catalog:
     """The catalog called ``name``. Raises KeyError for an unknown name, PluginError if it cannot be imported."""
     catalog: Catalog = known()[name].load()()
     return catalog
+
+
+def installed(name: str) -> Catalog | None:
+    """The catalog called ``name``; None in an environment without the package that brings it."""
+    return get(name) if name in known() else None

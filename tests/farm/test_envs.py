@@ -17,7 +17,9 @@ from farm.child_process import ChildProcess, Limits, tasks_alone
 from farm.config import ConfigError, load
 from farm.envs import EnvError, Environment
 from farm.inventory import probe
-from tasks.backends import BackendSpec
+from tasks import backends
+from tasks.backends import BUILT_IN, BackendSpec
+from tasks.vendors import BY_LABEL
 
 
 @pytest.fixture
@@ -43,7 +45,10 @@ def test_an_environment_holds_its_packages_and_nothing_of_the_farm(wheels: Path,
     python = envs.build(Environment(("farm-fake-runtime==1.0",)), tmp_path)
     code = "import farm_fake_runtime, numpy, ml_dtypes; print(farm_fake_runtime.version)"
     assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "1.0\n"
-    code = "import importlib.util as u, tasks.runner; print([n for n in ('ray', 'torch', 'onnx', 'farm', 'pandas') if u.find_spec(n)])"
+    code = (
+        "import importlib.util as u, tasks.runner\nfrom tasks import backends\nfor p in backends.known().values(): p.load()\n"
+        "print([n for n in ('ray', 'torch', 'onnx', 'farm', 'pandas') if u.find_spec(n)])"
+    )
     child = ChildProcess(str(python), Limits())
     assert child.ask({"do": "hello"}) == {}
     child.close()
@@ -126,6 +131,22 @@ def test_an_environment_that_fails_is_a_line_and_the_others_go_on(wheels: Path, 
     answers = probe(specs, tmp_path)
     assert "unavailable" not in answers["ort-cpu"]
     assert "farm-no-such-package-at-all" in answers["ort-cpu@0"]["unavailable"]
+
+
+@pytest.mark.parametrize("runtime", BUILT_IN)
+def test_every_backend_says_who_ships_it_and_what_it_needs(runtime: str) -> None:
+    from packaging.requirements import Requirement
+
+    part = backends.known()[runtime]
+    for device in part.load().devices:
+        made = BackendSpec(f"{runtime}-{device}", runtime, device).create()
+        assert made.vendor and made.forms
+        assert made.device_vendor in ("", *BY_LABEL)
+        assert made.resource == "CPU" or made.resource in {v.resource for v in BY_LABEL.values()}
+        for text in made.packages:
+            Requirement(text)
+        with pytest.raises(ValueError, match="nosuchoption"):
+            BackendSpec(f"{runtime}-{device}", runtime, device, {"nosuchoption": 1}).create()
 
 
 def test_a_config_names_packages_and_the_version_names_the_column(tmp_path: Path) -> None:

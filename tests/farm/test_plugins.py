@@ -55,6 +55,22 @@ def test_all_that_is_known_is_listed_without_asking(python: Path) -> None:
     assert {"torch-cpu", "ort-cuda", "example-cpu", "example-gpu", "broken_example-?"} <= set(names)
 
 
+def test_a_check_of_a_plugin_finds_what_the_numbers_do_not(python: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "checks: [forward, repeatable]\ncatalogs: [{name: example, ops: [mean], dtypes: [float32], samples: 1}]\n"
+        "backends: [example-cpu, {name: drifting, like: example-cpu, options: {drift: 1.0e-7}}]\n"
+    )
+    done = farm(python, "farm.launch", config, "--no-ray", "--results", tmp_path / "results")
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = lake.read(tmp_path / "results", lake.run_ids(tmp_path / "results")[-1]).set_index(["backend", "check"])
+    assert rows["status"].to_dict() == {
+        ("example-cpu", "forward"): "pass", ("example-cpu", "repeatable"): "pass",
+        ("drifting", "forward"): "pass", ("drifting", "repeatable"): "wrong",
+    }  # fmt: skip
+    assert rows.loc[("drifting", "repeatable"), "kind"] == "nondeterministic"
+
+
 def test_a_run_takes_the_plugins_and_goes_on_without_the_broken_one(python: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("catalogs: [{name: example, samples: 2}]\nbackends: [example-cpu, broken_example-cpu]\n")

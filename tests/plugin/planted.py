@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -42,6 +44,28 @@ def allocate() -> None:
         kept.append(b"x" * (1 << 26))
 
 
+def fork_and_die() -> None:
+    if not os.fork():
+        time.sleep(600)  # holds every pipe of its parent
+    os.abort()
+
+
+def flood() -> None:
+    for _ in range(512):
+        os.write(1, b"flood " * (1 << 15))
+        time.sleep(0.001)
+
+
+def threads() -> None:
+    for _ in range(48):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
+def reseed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+
+
 def fail() -> None:
     raise RuntimeError("planted failure")
 
@@ -57,7 +81,8 @@ def elsewhere() -> None:
 #: Fault → what it does before the computation.
 BEFORE: dict[str, Callable[[], None]] = {
     "segfault": segfault, "abort": os.abort, "exit": lambda: os._exit(7), "hold_gil": hold_gil,
-    "sleep": lambda: time.sleep(600), "allocate": allocate, "raise": fail, "unsupported": refuse,
+    "sleep": lambda: time.sleep(600), "allocate": allocate, "raise": fail, "fork_and_die": fork_and_die, "flood": flood, "threads": threads, "reseed": reseed,
+    "deaf": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN) and None, "unsupported": refuse,
     "fallback": elsewhere, "sys_exit": lambda: sys.exit(3), "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "memory_error": lambda: bytearray(1 << 60) and None, "kill_supervisor": kill_supervisor,
     "noise_on_stdout": lambda: print("x" * 100_000, flush=True), "close_pipes": lambda: os.closerange(0, 3),

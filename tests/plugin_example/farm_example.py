@@ -1,4 +1,4 @@
-"""A backend (NumPy) and a catalog (two reductions) of a package that knows nothing but `tasks`."""
+"""A backend (NumPy), a catalog (two reductions) and a check (the same bytes every time) of a package that knows nothing but `tasks`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
@@ -8,7 +8,8 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Catalog, Entry, Sample
-from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo, Unavailable, np_dtype
+from tasks.checks import Check
+from tasks.model import Form, Group, Leaf, Misbehaviour, OpClass, Program, RuntimeInfo, Unavailable, np_dtype
 from tasks.tree import TensorSpec
 
 OPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -40,6 +41,16 @@ class Statistics(Catalog):
         return OPS[group.op_name]
 
 
+class Repeatable(Check):
+    """Ten runs give the same bytes."""
+
+    def run(self, program: Program, form: Form) -> list[np.ndarray]:
+        first, *others = ([np.array(x) for x in program.run()] for _ in range(10))
+        if any(a.tobytes() != b.tobytes() for other in others for a, b in zip(first, other)):
+            raise Misbehaviour("nondeterministic", "ten runs on the same inputs gave different bytes")
+        return first
+
+
 class NumpyBackend(Backend):
     vendor = "Example Inc."
     forms = ("example",)
@@ -53,4 +64,6 @@ class NumpyBackend(Backend):
     def build(self, form: Form) -> Program:
         call = form.call
         assert call is not None
-        return Program(lambda: [call(form.arrays[0])], placement="numpy")
+        drift = float(self.options.get("drift", 0))  # type: ignore[arg-type]  # a planted fault: grows with every run
+        runs = iter(range(1000))
+        return Program(lambda: [call(form.arrays[0]) + np.float32(drift * next(runs))], placement="numpy")

@@ -1,0 +1,348 @@
+"""IREE: the ONNX form compiled in this process for one of IREE's devices, and run by IREE's runtime."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import io
+import platform
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import artefacts
+from tasks.backends.base import Backend
+from tasks.backends.onnx_form import (
+    ELEMENT_TYPE,
+    PACKED_BITS,
+    PROBE_MODEL,
+    from_bytes,
+    graph_inputs,
+    input_values,
+    pack,
+)
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device of IREE's runtime: driver, flags that make the compiler generate code for it, whose it is."""
+
+    driver: str
+    flags: tuple[str, ...]
+    device_vendor: str = ""
+    resource: str = "CPU"
+
+
+#: local-sync runs a program in the calling thread. By the device of a backend's name.
+TARGETS: dict[str, Target] = {
+    "cpu": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host")),
+    "vmvx": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")),
+    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",)),
+    "cuda": Target("cuda", ("--iree-hal-target-device=cuda",), "nvidia", "GPU"),
+    "hip": Target("hip", ("--iree-hal-target-device=hip",), "amd", "GPU"),
+}  # fmt: skip
+
+#: Of the compiler on every device. float64 stays float64 (by default it becomes float32, results included). Constants are
+#: not computed ahead (that is a compilation of its own), and neither source locations nor debug symbols are kept: a
+#: fifth of the time of a small model.
+FLAGS = (
+    "--iree-input-type=onnx", "--iree-input-demote-f64-to-f32=false", "--iree-opt-const-eval=false",
+    "--iree-vm-bytecode-module-strip-source-map=true", "--iree-llvmcpu-debug-symbols=false", "--iree-torch-emit-async-entry-points=false",
+)  # fmt: skip
+
+_OPTIONS = ("flags", "device_vendor", "resource")
+
+#: iree_hal_element_type_t's name by dtype name of the farm.
+_ELEMENT = {
+    "bool": "BOOL_8", "int8": "SINT_8", "int16": "SINT_16", "int32": "SINT_32", "int64": "SINT_64", "uint8": "UINT_8",
+    "uint16": "UINT_16", "uint32": "UINT_32", "uint64": "UINT_64", "float16": "FLOAT_16", "float32": "FLOAT_32",
+    "float64": "FLOAT_64", "bfloat16": "BFLOAT_16", "complex64": "COMPLEX_64", "complex128": "COMPLEX_128",
+    "int4": "SINT_4", "uint4": "UINT_4", "float8_e4m3fn": "FLOAT_8_E4M3_FN", "float8_e4m3fnuz": "FLOAT_8_E4M3_FNUZ",
+    "float8_e5m2": "FLOAT_8_E5M2", "float8_e5m2fnuz": "FLOAT_8_E5M2_FNUZ", "float8_e8m0fnu": "FLOAT_8_E8M0_FNU",
+}  # fmt: skip
+_DTYPE = {v: k for k, v in _ELEMENT.items()}
+#: Integers without a sign, as the compiler's own type i32 is: the graph says which it is.
+_SIGNLESS = {"INT_4": 4, "INT_8": 8, "INT_16": 16, "INT_32": 32, "INT_64": 64}
+_DTYPE_OF_ELEMENT_TYPE = {v: k for k, v in ELEMENT_TYPE.items()}
+
+#: The importer's and the compiler's ways to say that they have no lowering of an op or a type.
+_UNSUPPORTED = re.compile(
+    r"failed to legalize( unresolved materialization| operation)|unimplemented|not implemented|[Uu]nsupported|not supported"
+    r"|unhandled torch type|does not have integral number of total bytes|is missing onnx opset version attribute|not yet"
+)
+_OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|OUT_OF_(HOST|DEVICE)_MEMORY|bad_alloc")
+_STICKY = re.compile(r"VK_ERROR_DEVICE_LOST|DEVICE_LOST|CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_FAILED)|hipErrorIllegalAddress")
+
+
+class Iree(Backend):
+    """IREE on "cpu" (llvm-cpu for the host's processor), "vmvx" (its portable interpreter), "vulkan", "cuda" or "hip".
+
+    options: ``flags`` (further flags of iree-compile, a list), ``device_vendor`` and ``resource`` (of the node, for
+    an adapter that is not a CPU).
+    """
+
+    vendor = "IREE"
+    forms = ("onnx",)
+    devices = tuple(TARGETS)
+    packages = ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "onnx==1.23.2")
+    sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if unknown := sorted(set(options) - set(_OPTIONS)):
+            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+        if device not in TARGETS:
+            raise ValueError(f"backend {name}: IREE has no device {device!r}; it has {', '.join(TARGETS)}")
+        flags = options.get("flags") or []
+        if not isinstance(flags, (list, tuple)):
+            raise ValueError(f"backend {name}: flags is a list, not {type(flags).__name__}")
+        self._target = TARGETS[device]
+        self._flags = (*self._target.flags, *map(str, flags))
+        self.device_vendor = str(options.get("device_vendor", self._target.device_vendor))
+        self.resource = str(options.get("resource", self._target.resource))
+
+    def probe(self) -> RuntimeInfo:
+        """Find the device and run a model of one Add on it.
+
+        Raises Unavailable: a package is missing, the runtime has no such driver or it finds no device, or the device
+        does not work (in IREE's words).
+        """
+        try:
+            import iree.compiler.version
+            import iree.runtime
+        except ImportError as error:
+            raise Unavailable(f"IREE cannot be imported: {error}") from error
+        drivers = iree.runtime.query_available_drivers()
+        if self._target.driver not in drivers:
+            raise Unavailable(f"this IREE has no driver {self._target.driver}; it has {', '.join(drivers)}")
+        try:
+            driver = iree.runtime.get_driver(self._target.driver)
+            found = driver.query_available_devices()
+            if not found:
+                raise Unavailable(f"IREE's driver {self._target.driver} finds no device")
+            said = driver.dump_device_info(found[0]["device_id"])
+            program = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL))
+            result = program.run()[0]
+        except Unavailable:
+            raise
+        except Exception as error:
+            raise Unavailable(f"IREE's {self.device} does not run a model of one Add: {error}") from error
+        if result.tolist() != [2.0, 2.0]:
+            raise Unavailable(f"IREE's {self.device} computes 1 + 1 = {result.tolist()}")
+        adapter = _properties(said)
+        # A Vulkan adapter of type cpu (lavapipe, SwiftShader) is a processor's imitation of a graphics device.
+        self.emulated = self._target.driver == "vulkan" and adapter.get("type") == "cpu"
+        name = adapter.get("name") or (_processor() if self._target.driver.startswith("local") else found[0]["name"])
+        return RuntimeInfo(
+            runtime_version=iree.compiler.version.VERSION,
+            device=name,
+            driver_version=adapter.get("driver_info", ""),
+            details={"driver": self._target.driver, "flags": " ".join(self._flags)}
+            | {k: v for k, v in adapter.items() if k in ("type", "api", "driver")},
+        )
+
+    def build(self, form: Form) -> Program:
+        """Import, compile and load the model, and copy its inputs to the device.
+
+        Raises Unsupported (the importer or the compiler has no lowering of an op or a type, the runtime no such
+        element type); the compiler's other errors as RuntimeError with its diagnostics.
+        """
+        values = input_values(form)
+        for value in values:
+            if not isinstance(value, np.ndarray):
+                what = "sequence" if isinstance(value, list) else "empty optional"
+                raise Unsupported(f"IREE's runtime takes no {what} as an input")
+            if value.dtype.kind in "OSU":
+                raise Unsupported("IREE has no element type for strings")
+            if value.dtype.name not in _ELEMENT:
+                raise Unsupported(f"IREE has no element type {value.dtype.name}")
+        model = form.model or b""
+        names = graph_inputs(model)
+        if len(names) != len(values):
+            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+        code = artefacts.kept("iree", (_version(), _processor(), *FLAGS, *self._flags, model), lambda: _compiled(model, self._flags))
+        dtypes = [_DTYPE_OF_ELEMENT_TYPE.get(x, "") for x in _output_types(model)]
+        run = _loaded(self._target.driver, code, values, dtypes)
+        return Program(run, f"{self._target.driver} ({self.device})", None, " ".join(self._flags))
+
+
+# --- the device's runtime ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _version() -> str:
+    from iree.compiler.version import VERSION
+
+    return str(VERSION)
+
+
+@functools.cache
+def _processor() -> str:
+    """Model name of the processor: code for "host" runs on no other."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def _properties(said: str) -> dict[str, str]:
+    """The "name: value" lines at the left margin of what a driver says of its device."""
+    return {k: v.strip() for k, _, v in (line.partition(":") for line in said.splitlines()) if k and k == k.strip() and v}
+
+
+@functools.cache
+def _device(driver: str) -> tuple[Any, Any, Any]:
+    """The process's one (VM instance, device, HAL module) of a driver."""
+    import iree.runtime as rt
+
+    instance, device = rt.VmInstance(), rt.get_device(driver)
+    return instance, device, rt.create_hal_module(instance, device)
+
+
+def _output_types(model: bytes) -> list[int]:
+    """TensorProto.DataType of each output of a serialized ModelProto; 0 for what is no tensor."""
+    import onnx
+
+    return [x.type.tensor_type.elem_type for x in onnx.load_model_from_string(model).graph.output]
+
+
+def _loaded(driver: str, code: bytes, values: list[np.ndarray], dtypes: list[str]) -> Callable[[], list[np.ndarray]]:
+    """``run()`` of a compiled module over ``values`` on the device; ``dtypes`` are those the graph declares."""
+    import iree.runtime as rt
+
+    instance, device, hal = _device(driver)
+    module = rt.VmModule.copy_buffer(instance, code)
+    context = rt.VmContext(instance, [hal, module])
+    (name,) = [x for x in module.function_names if not x.startswith("__")]
+    function = module.lookup_function(name)
+    views = [_buffer_view(device, x) for x in values]
+
+    def run() -> list[np.ndarray]:
+        given, made = rt.VmVariantList(len(views)), rt.VmVariantList(len(dtypes))
+        for view in views:
+            given.push_ref(view)
+        context.invoke(function, given, made)
+        found = [made.get_as_ref(i).deref(rt.HalBufferView) for i in range(len(dtypes))]
+        return [_array(device, view, dtype) for view, dtype in zip(found, dtypes)]
+
+    return run
+
+
+def _buffer_view(device: Any, value: np.ndarray) -> Any:
+    """``value`` on the device, in its true element type."""
+    import iree.runtime as rt
+
+    name = value.dtype.name
+    raw = pack(value) if name in PACKED_BITS else value.reshape(-1).view(np.uint8)
+    memory = rt.MemoryType.DEVICE_LOCAL
+    buffer = device.allocator.allocate_buffer_copy(memory_type=memory, allowed_usage=rt.BufferUsage.DEFAULT, device=device, buffer=raw)
+    return rt.HalBufferView(buffer, value.shape, getattr(rt.HalElementType, _ELEMENT[name]))
+
+
+def _dtype(element: str, declared: str) -> str:
+    """Dtype of an element type's name; for an integer without a sign the ``declared`` one if it has that width."""
+    width = _SIGNLESS.get(element)
+    if width is None:
+        return _DTYPE.get(element, "")
+    return declared if declared in (f"int{width}", f"uint{width}") else f"int{width}"
+
+
+def _array(device: Any, view: Any, declared: str) -> np.ndarray:
+    """A numpy copy of a buffer view, in the dtype of its elements."""
+    import iree.runtime as rt
+
+    element = rt.HalElementType(view.element_type).name
+    dtype = _dtype(element, declared)
+    if not dtype:
+        raise TypeError(f"IREE returned elements of type {element}, which have no numpy dtype")
+    shape, size = tuple(view.shape), view.byte_length
+    if not size:
+        return from_bytes(np.empty(0, np.uint8), dtype, shape)
+    buffer = view.get_buffer()
+    if not int(buffer.allowed_usage()) & int(rt.BufferUsage.MAPPING_SCOPED):
+        buffer = _on_host(device, buffer)
+    return from_bytes(np.array(buffer.map().asarray([size], np.dtype(np.uint8))), dtype, shape)
+
+
+def _on_host(device: Any, buffer: Any) -> Any:
+    """A copy of a device's buffer where the host can read it."""
+    import iree.runtime as rt
+
+    memory = rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE
+    usage = rt.BufferUsage.TRANSFER_TARGET | rt.BufferUsage.MAPPING_SCOPED
+    copy = device.allocator.allocate_buffer(memory, usage, buffer.byte_length())
+    done = device.create_semaphore(0)
+    device.queue_copy(buffer, copy, wait_semaphores=[], signal_semaphores=[(done, 1)])
+    done.wait(1)
+    return copy
+
+
+# --- the compiler -----------------------------------------------------------------------------------------------
+
+#: void (*)(severity, message, length, user data); severity: 0 note, 1 warning, 2 error, 3 remark (embedding_api.h).
+_DIAGNOSTIC = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char), ctypes.c_size_t, ctypes.c_void_p)
+_ERROR = 2
+
+
+def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
+    """VM bytecode of a serialized ModelProto.
+
+    A session a model: a session's context keeps the constants of every module that it ever held, and a new one costs
+    a millisecond. The module is handed over as bytecode: borrowed from Python (`Invocation.import_module`) it ends the
+    process with a segmentation fault (3.13.0).
+    """
+    from iree.compiler.api import Output, Session, Source, ctypes_dl
+
+    said: list[str] = []
+
+    @_DIAGNOSTIC
+    def heard(severity: int, text: Any, length: int, _: Any) -> None:
+        if severity == _ERROR:
+            said.append(ctypes.string_at(text, length).decode(errors="replace"))
+
+    # The Python API hands diagnostics to stderr only; the C API also to a callback.
+    listen = ctypes_dl._dylib.ireeCompilerInvocationEnableCallbackDiagnostics
+    listen.argtypes, listen.restype = [ctypes.c_void_p, ctypes.c_int, _DIAGNOSTIC, ctypes.c_void_p], None
+    imported = _imported(model)
+    with Session() as session:
+        session.set_flags(*FLAGS, *flags)
+        session.context.enable_multithreading(False)
+        invocation = session.invocation()
+        listen(invocation._inv_p, 0, heard, None)
+        source = Source.wrap_buffer(session, imported, buffer_name="model")
+        if not invocation.parse_source(source) or not invocation.execute():
+            text = "; ".join(said) or "the compiler failed without a diagnostic"
+            raise RuntimeError(text)
+        output = Output.open_membuffer()
+        invocation.output_vm_bytecode(output)
+        code = bytes(output.map_memory())
+        output.close()
+    return code
+
+
+def _imported(model: bytes) -> bytes:
+    """MLIR bytecode of the model in torch's ONNX dialect. Raises Unsupported with the importer's words."""
+    import onnx
+    from iree.compiler import ir
+    from iree.compiler.extras import onnx_importer
+
+    proto = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(model), data_prop=True)
+    with ir.Context() as context:
+        context.enable_multithreading(False)
+        info = onnx_importer.ModelInfo(proto)
+        try:
+            module = info.create_module(context=context).operation
+            onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+        except onnx_importer.OnnxImportError as error:
+            raise Unsupported(f"the importer: {error}") from error
+        module.verify()
+        code = io.BytesIO()
+        module.write_bytecode(code)
+        return code.getvalue()

@@ -1,0 +1,170 @@
+"""Apache TVM: the ONNX form through Relax's importer, compiled by LLVM for this processor."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import artefacts
+from tasks.backends.base import Backend
+from tasks.backends.onnx_form import PACKED_BITS, PROBE_MODEL, graph_inputs, input_values
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.pack import dtype_name
+
+_OPTIONS = ("target",)
+
+#: What TVM's importer, compiler and virtual machine say of an op, an attribute, an input that is no constant or a
+#: type that they do not implement (the virtual machine allocates no tensor of 2 or 4 bits).
+_UNSUPPORTED = re.compile(
+    r"not supported|[Uu]nsupported|not implemented|[Nn]ot yet|[Oo]nly constant|[Oo]nly .* supported|must be a constant"
+    r"|cannot handle ShapeExpr|no value in Constant|requires the input new shape to be Shape|unknown dtype|should be one of"
+    r"|Missing outputs during conversion|does not support|doesn't support|is not registered|dtype\.bits % 8 == 0"
+)
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|[Oo]ut of memory|Cannot allocate")
+
+
+class Tvm(Backend):
+    """TVM on "cpu". options: ``target`` (TVM's target as a mapping, over LLVM for the host's processor)."""
+
+    vendor = "Apache"
+    forms = ("onnx",)
+    packages = ("apache-tvm==0.27.0.post1", "onnx==1.23.2")
+    unsupported, out_of_memory = _UNSUPPORTED, _OUT_OF_MEMORY
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if unknown := sorted(set(options) - set(_OPTIONS)):
+            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+        if device != "cpu":
+            raise ValueError(f"backend {name}: TVM's package computes on the device cpu, not {device!r}")
+        target = options.get("target") or {}
+        if not isinstance(target, dict):
+            raise ValueError(f"backend {name}: target is a mapping, not {type(target).__name__}")
+        self._target = {str(k): v for k, v in target.items()}
+
+    def probe(self) -> RuntimeInfo:
+        """Run a model of one Add. Raises Unavailable: the package is missing, or it does not work (in TVM's words)."""
+        # Read when the library's thread pool starts.
+        os.environ["TVM_NUM_THREADS"] = "1"
+        try:
+            import tvm
+            from tvm.relax.frontend.onnx import from_onnx  # noqa: F401
+        except ImportError as error:
+            raise Unavailable(f"TVM cannot be imported: {error}") from error
+        try:
+            program = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL))
+            result = program.run()[0]
+        except Exception as error:
+            raise Unavailable(f"TVM does not run a model of one Add: {error}") from error
+        if result.tolist() != [2.0, 2.0]:
+            raise Unavailable(f"TVM computes 1 + 1 = {result.tolist()}")
+        target = _target(**self._target)
+        return RuntimeInfo(
+            runtime_version=tvm.__version__, device=str(target.attrs.get("mcpu", target.kind.name)), details={"target": str(target)}
+        )
+
+    def build(self, form: Form) -> Program:
+        """Import, compile and load the model, and make its inputs.
+
+        Raises Unsupported (an input that TVM has no tensor for) and TVM's own errors; `unsupported` knows those that
+        say that there is no converter, or none for this attribute, type or input that is no constant.
+        """
+        values = input_values(form)
+        for value in values:
+            if not isinstance(value, np.ndarray):
+                what = "sequence" if isinstance(value, list) else "empty optional"
+                raise Unsupported(f"TVM's virtual machine is given no {what} as an input")
+            if value.dtype.kind in "OSU" or value.dtype.name in PACKED_BITS:
+                raise Unsupported(f"TVM's Python API makes no tensor of {dtype_name(value.dtype)}")
+        names = graph_inputs(form.model or b"")
+        if len(names) != len(values):
+            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+        import tvm
+
+        target = _target(**self._target)
+        machine = tvm.relax.VirtualMachine(_executable(form.model or b"", target), tvm.cpu())
+        return Program(_runner(machine["main"], values), f"llvm ({target.attrs.get('mcpu', 'generic')})", None, str(target))
+
+
+@functools.cache
+def _target(**options: Any) -> Any:
+    import tvm
+
+    own = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
+    return tvm.target.Target(own | options)
+
+
+def _executable(model: bytes, target: Any) -> Any:
+    """What the virtual machine runs: a shared library that is kept, or, where there is no linker, code in memory."""
+    import tvm
+
+    linker = shutil.which("ld")
+    if linker is None:
+        return _compiled(model, target)
+    code = artefacts.kept("tvm", (tvm.__version__, str(target), model), lambda: _library(model, target, linker))
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(code)
+        file.flush()
+        return tvm.runtime.load_module(file.name)
+
+
+def _library(model: bytes, target: Any, linker: str) -> bytes:
+    """The compiled model as a shared library; linking costs what compiling its code in memory would."""
+
+    def link(output: str, objects: list[str], **_: Any) -> None:
+        # Not TVM's own way, a C++ compiler: an environment need not have one, and it takes twice the time.
+        subprocess.run([linker, "-shared", "-o", output, *objects], check=True, capture_output=True, text=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.so"
+        _compiled(model, target).export_library(str(path), fcompile=link)
+        return path.read_bytes()
+
+
+def _compiled(model: bytes, target: Any) -> Any:
+    """The executable of a serialized ModelProto."""
+    import onnx
+    import tvm
+    from tvm.relax.frontend.onnx import from_onnx
+
+    proto = onnx.load_model_from_string(model)
+    # The importer prints what it cannot convert, and warns of each name that it changes.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tvm.compile(from_onnx(proto), target)
+
+
+def _runner(main: Any, values: list[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+    """``run()`` of a function of the virtual machine over copies of ``values``."""
+    import tvm
+
+    tensors = [tvm.runtime.tensor(x) for x in values]
+    return lambda: [_array(x) for x in _leaves(main(*tensors))]
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Tensors of a result: one, or an array of them, nested for sequences."""
+    import tvm_ffi
+
+    return [y for x in value for y in _leaves(x)] if isinstance(value, tvm_ffi.Array) else [value]
+
+
+def _array(value: Any) -> np.ndarray:
+    """A numpy copy of a tensor; a shape (what an ONNX Shape becomes) as int64."""
+    import tvm_ffi
+
+    if isinstance(value, tvm_ffi.Shape):
+        return np.array(list(value), np.int64)
+    return np.array(value.numpy())
