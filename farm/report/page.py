@@ -144,7 +144,7 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
     columns = {
         "label": column(kept["label"].map(order).tolist()),
         "backend": column(kept["backend"].map(places).tolist()),
-        **{name: column(kept[name].tolist()) for name in _WORDS},
+        **{name: column(kept[name].fillna("").tolist()) for name in _WORDS},
         **{name: column(_numbers(kept[name])) for name in _METRICS},
         **{name: column(_whole(kept[name])) for name in _WHOLE},
         "weak": column(kept["weak"].astype(int).tolist()),

@@ -174,11 +174,11 @@ def test_the_last_node_of_a_backend_leaves_rows_that_say_so(nodes: Nodes, tmp_pa
 
 def test_a_single_device_that_is_lost_costs_no_crash_for_every_case(tmp_path: Path, results: Path) -> None:
     """Without another device to compare with: a new child does not find it either."""
-    file = config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"ms": 20}}, "null-cpu"])
+    file = config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"ms": 30}}, "null-cpu"])
     lost = tmp_path / "lost"
     command = [sys.executable, "-m", "farm.launch", str(file), "--no-ray", "--results", str(results)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=os.environ | {"FARM_LOST": str(lost)})
-    wait_for(lambda: lake.run_ids(results) and len(rows(results)) > 20, "the first rows")
+    wait_for(lambda: lake.run_ids(results) and (rows(results)["backend"] == "gpu-nvidia").any(), "rows of the device")
     lost.touch()
     out, _ = process.communicate(timeout=120)
     frame = rows(results)
