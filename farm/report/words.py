@@ -83,6 +83,12 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
         lines.append(f"INCOMPLETE: {planned - len(rows)} of {planned} planned cases have no row yet; resume the run.")
     if skipped := run.get("skipped_files"):
         lines.append(f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here.")
+    for sick in run.get("quarantined") or ():
+        device = f"device {sick.get('device')} of " if sick.get("device") else ""
+        lines.append(
+            f"Quarantined: {device}{sick.get('node')} for {', '.join(sick.get('backends') or ())}: {sick.get('why')}; "
+            f"{sick.get('failures')} of its failures were run again elsewhere."
+        )
     (total,) = records(coverage(rows, by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
