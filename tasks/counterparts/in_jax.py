@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import jax.scipy as jsp
 from jax import lax, nn
 
-from tasks.counterparts.arguments import *  # noqa: F403
 from tasks.counterparts.arguments import absent, align_off, named, output_sizes, paddings, rank, reduction_of, windows
 
 __all__ = ["jax", "jnp", "jsp", "lax", "nn"]

@@ -123,7 +123,7 @@ _REDUCED = ", size_average=None, reduce=None, reduction='mean'"
 LOSSES: tuple[Row, ...] = (
     R("nn.functional.mse_loss", "x, target" + _REDUCED, "~reduced(jnp.square(x - target), reduction)", "~reduced(tf.math.squared_difference(x, target), reduction)",
       "F.mse_loss(x, target, reduction)"),
-    R("nn.functional.l1_loss", "x, target" + _REDUCED, "~reduced(jnp.abs(x - target), reduction)", "~reduced(tf.abs(real(x) - target), reduction)", "F.l1_loss(x, target, reduction)"),
+    R("nn.functional.l1_loss", "x, target" + _REDUCED, "~reduced(jnp.abs(x - target), reduction)", "~reduced(tf.abs(real(x) - real(target)), reduction)", "F.l1_loss(x, target, reduction)"),
     R("nn.functional.cross_entropy", "x, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction='mean', label_smoothing=0.0",
       "~cross_entropy(x, target, ignore_index, reduction)", "cross_entropy(x, target, ignore_index, reduction)",
       "cross_entropy(x, target, weight, ignore_index, reduction)"),
