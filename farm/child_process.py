@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -23,6 +24,8 @@ from tasks.runner import STAGES
 
 #: Seconds between two looks at the deadline and the memory of a child.
 TICK = 0.05
+#: Bytes that a child may say before it is forgotten: a runtime that floods its output must not fill a disk.
+WORDS_LIMIT = 32 << 20
 #: Characters of stderr kept in an error text.
 LAST_WORDS = 600
 #: Where `tasks` is importable from: the child needs nothing else of this installation.
@@ -32,11 +35,13 @@ ROOT = Path(__file__).resolve().parent.parent
 @dataclass(frozen=True)
 class Limits:
     """deadline_s: seconds one case may take; memory_bytes: resident size at which a child is stopped;
-    recycle_bytes: resident size after a batch at which it is quietly replaced."""
+    recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of all children of one
+    worker together after a batch, above which those that were not used lately are ended."""
 
     deadline_s: float = 60.0
     memory_bytes: int = 6 << 30
     recycle_bytes: int = 2 << 30
+    pool_bytes: int = 5 << 29
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ class ChildProcess:
         child_in, self._commands = os.pipe()
         self._answers, child_out = os.pipe()
         self._stderr = tempfile.TemporaryFile(mode="w+b", buffering=0)
+        # Appending, so that a flood can be cut off at any time: what is written next starts at the new end.
+        fcntl.fcntl(self._stderr, fcntl.F_SETFL, fcntl.fcntl(self._stderr, fcntl.F_GETFL) | os.O_APPEND)
         fds = (child_in, child_out, page_fd)
         self.process = subprocess.Popen(
             [python, "-u", "-m", "tasks.child", *map(str, fds)],
@@ -75,6 +82,7 @@ class ChildProcess:
         for fd in fds:
             os.close(fd)
         self._buffer = b""
+        self._cpu_s = 0.0
 
     def close(self) -> None:
         """End the process and everything it started."""
@@ -115,16 +123,23 @@ class ChildProcess:
                     yield message
                     if "end" in message:
                         return
+            elif self.process.poll() is not None and not select.select([self._answers], [], [], 0)[0]:
+                # Gone, and yet its pipe is open: a process that it forked holds it.
+                yield self._death("", "")
+                return
             now = time.monotonic()
             if now - looked < TICK:
                 continue
             looked = now
+            if os.fstat(self._stderr.fileno()).st_size > WORDS_LIMIT:
+                self._forget_old_words()
             number, stage, span, since = self.page.read()
             since = max(since, begun)
             steps = max(span, 1) if number >= 0 and stage in (2, 3) else 1
             if now - since > deadline * steps:
                 yield self._stop("timeout", f"outran its deadline of {deadline * steps:g} s")
                 return
+            self.cpu_s()  # a dead process can no longer be asked
             if self.resident() > self.limits.memory_bytes:
                 bound = self.limits.memory_bytes / (1 << 30)
                 yield self._stop("oom", f"the process grew past {bound:.3g} GiB")
@@ -149,6 +164,14 @@ class ChildProcess:
                 return int(file.read().split()[1]) * PAGE_SIZE
         except (OSError, IndexError):
             return 0
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the process and of those it started and waited for, when it was last alive to be asked."""
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            with open(f"/proc/{self.process.pid}/stat") as file:
+                times = file.read().rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime (proc(5))
+            self._cpu_s = max(self._cpu_s, sum(map(int, times)) / os.sysconf("SC_CLK_TCK"))
+        return self._cpu_s
 
     def _stop(self, status: str, story: str) -> Death:
         flight = self.page.read()

@@ -1,6 +1,7 @@
 """YAML to validated models: an error names the file, the line and the key, and the nearest valid names."""
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field
 
 from farm import user
-from tasks import catalogs, verdict
+from tasks import catalogs, checks, verdict
 from tasks.backends import BackendSpec, known
-from tasks.model import CHECKS, DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model import BUILD, DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.plugins import PluginError
 
 
 class ConfigError(Exception):
@@ -81,7 +83,8 @@ class BackendConfig(_Model):
 
     packages, python: its environment, pip requirements and a Python version, instead of what the runtime's own file asks
     for; a backend without a name is called after what it is like and the version of the first package
-    ("ort-cpu@1.20.1"). fraction: the share of a device that one slot takes; memory_gib: bound of its child's resident memory.
+    ("ort-cpu@1.20.1"). fraction: the share of a device that one slot takes; memory_gib: bound of its child's resident memory;
+    labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*").
     """
 
     name: str
@@ -91,6 +94,7 @@ class BackendConfig(_Model):
     options: dict[str, Any] = {}
     fraction: float = Field(default=1.0, gt=0, le=1)
     memory_gib: float = Field(default=6.0, gt=0, allow_inf_nan=False)
+    labels: dict[str, str] = {}
 
     def spec(self) -> BackendSpec:
         return BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python)
@@ -141,13 +145,17 @@ class KnownFailure(_Model):
 
 
 class Config(_Model):
-    """A run as its YAML file says it; see the README for every key."""
+    """A run as its YAML file says it; see the README for every key.
+
+    node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone.
+    """
 
     name: str = ""
     seed: int = Field(default=0, ge=0, lt=2**63)
     checks: list[str] = Field(default=["forward"], min_length=1)
     policy: str = "error_units"
     deadline_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    node_wait_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     dtypes: list[str] = ["float32", "float16", "bfloat16"]
     catalogs: list[CatalogConfig] = Field(min_length=1)
     backends: list[BackendConfig] = Field(min_length=1)
@@ -322,8 +330,8 @@ def _check_names(config: Config, place: Any) -> None:
         raise ConfigError(f"{place(*key)}: {'.'.join(map(str, key))}: {text}")
 
     for i, name in enumerate(config.checks):
-        if name not in CHECKS:
-            raise ConfigError(f"{place('checks', i)}: checks: unknown check {name!r}{nearest(name, list(CHECKS))}")
+        if name not in (valid := checks.names()):
+            raise ConfigError(f"{place('checks', i)}: checks: unknown check {name!r}{nearest(name, valid)}")
     _check_dtypes(config.dtypes, lambda k: str(place("dtypes", k)))
     if not config.policy.endswith(".json") and config.policy not in verdict.names():
         raise ConfigError(f"{place('policy')}: policy: unknown {config.policy!r}{nearest(config.policy, verdict.names())}")
@@ -344,6 +352,9 @@ def _check_names(config: Config, place: Any) -> None:
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
         check_backend(backend, str(place("backends", i)))
+        with contextlib.suppress(PluginError):  # a line of the preflight
+            if backend.spec().create().checks == (BUILD,) and BUILD not in config.checks:
+                refuse(("backends", i), f"{backend.name} only builds programs: add {BUILD} to the config's checks")
         if backend.name in seen:
             raise ConfigError(f"{place('backends', i)}: backends: {backend.name!r} is named twice")
         seen.add(backend.name)
@@ -383,3 +394,5 @@ def check_backend(backend: BackendConfig, where: str) -> None:
         ) from None
     except ValueError as error:
         raise ConfigError(f"{where}: backends: {error}") from None
+    except PluginError:
+        pass  # a line of the preflight: the other backends can run

@@ -1,22 +1,27 @@
 """Keeps the slots full: prepares, exports, batches; counts every case, requeues lost ones, writes the lake."""
 from __future__ import annotations
 
+import datetime
+import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.child_process import Limits
 from farm.config import Config
-from farm.executors import Executor
+from farm.executors import Executor, Unplaced
+from farm.health import Case, Failure, Health, Place
 from farm.inventory import Offer
 from farm.matrix import Matrix
+from farm.probing import WORDS, Support
 from farm.supervisor import Job, run_columns
 from tasks import catalogs
 from tasks.model import Status
@@ -28,6 +33,9 @@ from tasks.verdict import Policy
 FLUSH_S, FLUSH_ROWS = 2.0, 50_000
 #: Work of one batch: aimed at, at least, and at most (seconds; cases).
 BATCH_S, BATCH_MIN_S, BATCH_MIN, BATCH_MAX = 8.0, 1.0, 200, 10_000
+#: A batch is worth this many times the start of its child, where other backends have work for the slot as well; seconds
+#: of a start that nobody has measured.
+START_SHARE, START_S = 8.0, 0.5
 #: Groups of one preparing job: as many as take about this many seconds, within these bounds; of an exporting job.
 PREPARE_S, PREPARE_MIN, PREPARE_MAX, EXPORT_GROUPS = 2.0, 64, 1024, 16
 #: Losses of a supervisor after which the case in flight is recorded as their cause.
@@ -35,13 +43,20 @@ LOSSES = 3
 #: Seconds without a word, beyond the deadline, after which a supervisor is given up.
 SILENCE_S = 120.0
 
-#: A case by its places in the plan: (group, backend, place in the prepared group).
-Key = tuple[int, int, int]
+#: Most cases of one second opinion.
+OPINION_CASES = 4
+#: Where a job runs that names no node: in this process or a child of it.
+HERE = Place("local", "")
 
 
 @dataclass
 class Flight:
-    """A job under way. cases: of a batch, by number in it; groups: of a preparing or exporting job."""
+    """A job under way. cases: of a batch, by number in it; groups: of a preparing or exporting job.
+
+    pool, load: which slots it takes, and how much of a device; among: ids of the nodes it may go to; place: where it
+    runs; moved: it was called back, and its cases count no loss; gone: why its backend's device is not there any more;
+    opinion: of a second opinion, the device in question and, by number, what became of its cases there.
+    """
 
     job: Job
     backend: int = -1
@@ -52,6 +67,23 @@ class Flight:
     first: float = 0.0  # when its first result came
     begun: bool = False  # a queued job may be silent for as long as others hold the slots
     patience_s: float = 0.0
+    pool: str = ""
+    load: float = 1.0
+    among: tuple[str, ...] = ()
+    place: Place = HERE
+    moved: bool = False
+    gone: str = ""
+    opinion: tuple[Place, list[tuple[str, str]]] | None = None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Devices that some backends share, because the same nodes offer them. devices: how many; main: all nodes' CPUs."""
+
+    name: str
+    backends: tuple[int, ...]
+    devices: int
+    main: bool = False
 
 
 @dataclass
@@ -75,7 +107,7 @@ class Dispatcher:
         self, matrix: Matrix, config: Config, executor: Executor, offers: dict[str, Offer], lake: lakes.Lake,
         run_id: str, cache: Path, policy: Policy, done: dict[tuple[int, int], set[int]] | None = None,
         had: Collection[str] = (),
-        progress: Callable[[Dispatcher], None] = lambda d: None,
+        progress: Callable[[Dispatcher], None] = lambda d: None, fresh: bool = False,
     ) -> None:  # fmt: skip
         self.matrix, self.config, self.executor, self.offers = matrix, config, executor, offers
         self.lake, self.run_id, self.cache, self.progress = lake, run_id, cache, progress
@@ -89,7 +121,7 @@ class Dispatcher:
         self.samples: dict[int, list[int]] = {}  # group → indices of its prepared samples, in order
         self.forms: dict[int, str] = {}
         self.parcels: dict[int, dict[str, Any]] = {}  # group → files a node may lack, as Ray references
-        self.losses: dict[Key, int] = {}
+        self.losses: dict[tuple[int, int, int], int] = {}  # by group, backend (−1: none), place
         self.flights: dict[int, Flight] = {}
         # A backend that was there when the run began and is gone now: its cases become rows that say so.
         self.gone = [not there and s.name in (had or ()) for s, there in zip(self.specs, self.available)]
@@ -117,6 +149,34 @@ class Dispatcher:
         self._rows = 0
         self._flushed = time.monotonic()
         self.policy = policy
+        self.health = Health()
+        self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
+        self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, … of its children
+        self.again: dict[Case, Failure] = {}  # failed on a device that is sick: to be run elsewhere
+        self._doubts: list[deque[tuple[Case, Place, str, str]]] = [deque() for _ in self.specs]
+        self._held: dict[int, int | None] = {}  # job that holds a device nobody is to be given → until which one begins
+        self._told: set[tuple[int, int]] = set()  # (group, backend) that have rows because the backend is gone
+        self._vanished: dict[int, float] = {}  # backend without a node → since when
+        self._stuck = 0.0
+        self._pools: list[Pool] = []
+        self._of_nodes: dict[int, list[str]] = {}  # per backend, what `_nodes` found
+        self.support = self._supports(fresh)
+
+    def _supports(self, fresh: bool) -> dict[int, Support]:
+        """What backends have said before; of one host each, since the nodes of several may have other versions."""
+        found = {}
+        for b, spec in enumerate(self.specs):
+            offer = self.offers[spec.name]
+            if offer.available and set(offer.nodes) == {socket.gethostname()}:
+                found[b] = Support.load(spec, offer.info, self.cache)
+                if fresh:
+                    found[b].cases.clear()
+        return found
+
+    def _content(self, g: int, b: int) -> str:
+        """Content key of what a backend is given of a group: of the exported form, where it takes one."""
+        form = self.forms.get(g) if b in self._export_for.get(self.matrix.groups[g].catalog, ()) else None
+        return f"{self.matrix.groups[g].check}/{Path(form).stem if form else self.keys[g]}"
 
     def _exporting_backends(self) -> dict[str, list[int]]:
         """Per catalog with exported forms, the backends that take none of its own."""
@@ -139,36 +199,78 @@ class Dispatcher:
         try:
             while True:
                 self._fill()
-                if not self.flights:
+                if not self.flights and not self._waits():
                     break
                 for handle, message in self.executor.poll(0.2):
                     self._handle(handle, message)
+                if self.flights:
+                    self._stuck = 0.0
+                else:
+                    time.sleep(0.1)  # for a node to come
                 self._give_up_silent()
+                self._look_at_nodes()
                 self._flush_if_due()
                 self.progress(self)
         finally:
             self.flush()
             self.progress(self)
+            for support in self.support.values():
+                support.save()
+
+    def _waits(self) -> bool:
+        """Whether there is work for which a node may still come. Raises OSError when there is none for preparing."""
+        if any(self.queued[b] or self.isolated[b] for b in self._vanished):
+            return True
+        if not self.left_to_prepare and not self.left_to_export:
+            return False
+        now = time.monotonic()
+        self._stuck = self._stuck or now
+        if now - self._stuck > self.config.node_wait_s:
+            raise OSError("no node with a CPU is left to prepare cases on")
+        return self.executor.slots(None, 1.0) == 0
 
     def _handle(self, handle: int, message: Any) -> None:
-        flight = self.flights[handle]
+        flight = self.flights.get(handle)
+        if flight is None:  # it held a device, and was called back
+            if not isinstance(message, dict):
+                self._held.pop(handle, None)
+            return
         flight.heard = time.monotonic()
         if isinstance(message, dict):
-            if "begun" in message:
-                flight.begun = True
-                return
-            if "stop" in message:
-                raise OSError(f"the cache of prepared cases: {message['stop']}")
-            if flight.job.kind == "batch":
-                self._rows_arrived(flight, message)
-            else:
-                self._group_arrived(flight, message)
+            self._heard(handle, flight, message)
             return
         del self.flights[handle]
+        self._release(handle)
         # A stream can end early without an error: what was not heard of is done again.
         left = [n for n in range(len(flight.cases) or len(flight.groups)) if n not in flight.done]
-        if left:
+        if flight.gone:
+            self._place_gone(flight, left)
+        elif left and (flight.moved or isinstance(message, Unplaced)):
+            self._requeue(flight, left)
+        elif left and flight.opinion is None:
             self._lost(flight, left, str(message) if message is not None else "its stream ended early")
+
+    def _heard(self, handle: int, flight: Flight, message: dict[str, Any]) -> None:
+        if "begun" in message:
+            flight.begun, flight.place = True, Place(message["node"], message["device"])
+            self._release(handle)
+        elif "avoided" in message:
+            self._avoided(handle, flight, Place(message["node"], message["device"]))
+        elif "spent" in message:
+            who = self.specs[flight.backend].name if flight.backend >= 0 else f"({flight.job.kind})"
+            total = self.spent.setdefault(who, {})
+            for name, value in message["spent"].items():
+                total[name] = total.get(name, 0.0) + value
+        elif "gone" in message:
+            flight.gone = message["gone"]
+        elif "stop" in message:
+            raise OSError(f"the cache of prepared cases: {message['stop']}")
+        elif flight.opinion is not None:
+            self._opinions_arrived(flight, message)
+        elif flight.job.kind == "batch":
+            self._rows_arrived(flight, message)
+        else:
+            self._group_arrived(flight, message)
 
     def _give_up_silent(self) -> None:
         now = time.monotonic()
@@ -180,55 +282,93 @@ class Dispatcher:
     # --- filling the slots ------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Submit until every pool has about two jobs per slot under way."""
-        cpu = self.executor.slots(None, 1.0)
-        pools: dict[str, int] = {}
+        """Submit until every pool has about two jobs per device under way."""
+        loads: dict[str, float] = {}
         for flying in self.flights.values():
-            pool = self._pool(flying.backend)
-            pools[pool] = pools.get(pool, 0) + 1
-        preparing = sum(1 for f in self.flights.values() if f.job.kind == "prepare")
-        while pools.get("CPU", 0) < 2 * cpu:
-            # Preparing has half of the places, so that judged numbers come early; the rest if nothing else is ready.
-            flight: Flight | None = None
-            if preparing < cpu:
-                flight = self._preparing()
-                preparing += flight is not None
-            # The quick backends before the exporter, the compilers last: most of the matrix is there early.
-            flight = flight or self._batch_for("CPU", cpu, joint=False) or self._exporting()
-            flight = flight or self._batch_for("CPU", cpu) or self._preparing() or self._batch_for("CPU", cpu, small=True)
-            if flight is None:
-                break
-            self._submit(flight)
-            pools["CPU"] = pools.get("CPU", 0) + 1
-        for b, spec in enumerate(self.specs):
-            pool = self._pool(b)
-            if pool == "CPU" or not self.available[b]:
-                continue
-            slots = self.executor.slots(self.offers[spec.name], self.settings[spec.name].fraction)
-            while pools.get(pool, 0) < 2 * slots:
-                batch = self._batch_for(pool, slots, small=True)
-                if batch is None:
+            loads[flying.pool] = loads.get(flying.pool, 0.0) + flying.load
+        self._pools = self._pools or self._make_pools()
+        for pool in self._pools:
+            load = loads.get(pool.name, 0.0)
+            while load < 2 * pool.devices - 1e-9:
+                # A device that has nothing to do takes whatever there is.
+                flight = self._from_main(pool) if pool.main else self._batch_for(pool, small=load < pool.devices)
+                if flight is None:
                     break
-                self._submit(batch)
-                pools[pool] = pools.get(pool, 0) + 1
+                flight.pool = pool.name
+                if self._submit(flight):
+                    load += flight.load
 
-    def _pool(self, b: int) -> str:
-        """Which slots a backend's jobs take: "CPU", or a device's resource and vendor."""
-        if b < 0:
-            return "CPU"
+    def _from_main(self, pool: Pool) -> Flight | None:
+        """The next job of the CPUs, which also prepare and export."""
+        # Preparing has half of the places, so that judged numbers come early; the rest if nothing else is ready.
+        preparing = sum(1 for f in self.flights.values() if f.job.kind == "prepare")
+        flight = self._preparing() if preparing < pool.devices else None
+        # The quick backends before the exporter, the compilers last: most of the matrix is there early.
+        flight = flight or self._batch_for(pool, joint=False) or self._exporting()
+        return flight or self._batch_for(pool) or self._preparing() or self._batch_for(pool, small=True)
+
+    def _make_pools(self) -> list[Pool]:
+        """Backends by the devices they share: those of one kind on the same nodes."""
+        shared: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+        cpus = tuple(sorted(n["id"] for n in self.executor.nodes if n["resources"].get("CPU")))
+        for b, spec in enumerate(self.specs):
+            offer = self.offers[spec.name]
+            if self.available[b] and (nodes := tuple(sorted(self._nodes(b)))):
+                kind = "CPU" if offer.resource == "CPU" else f"{offer.resource}/{offer.device_vendor}"
+                shared.setdefault((kind, nodes), []).append(b)
+        main = Pool("CPU", tuple(shared.pop(("CPU", cpus), ())), self.executor.slots(None, 1.0), main=True)
+        return [main, *(Pool(f"{kind} on {' '.join(nodes)}", tuple(bs), self._devices(bs[0])) for (kind, nodes), bs in shared.items())]
+
+    def _scopes(self, b: int) -> tuple[str, ...]:
+        """What a device may be sick for, as far as a backend is concerned (`farm.health`)."""
         offer = self.offers[self.specs[b].name]
-        return "CPU" if offer.resource == "CPU" else f"{offer.resource}/{offer.device_vendor}"
+        return (offer.name, offer.device_vendor) if offer.device_vendor else (offer.name,)
 
-    def _submit(self, flight: Flight) -> None:
-        offer = self.offers[self.specs[flight.backend].name] if flight.backend >= 0 else None
-        fraction = self.settings[self.specs[flight.backend].name].fraction if flight.backend >= 0 else 1.0
-        handle = self.executor.submit(flight.job, offer, fraction)
+    def _healthy(self, b: int, node: str) -> int:
+        """How many devices of a node a backend may be given."""
+        offer = self.offers[self.specs[b].name]
+        if node not in offer.places:
+            return 0
+        sick = self.health.sick_on(self._scopes(b), node)
+        return 0 if "" in sick else max(offer.devices[node] - len(sick), 0)
+
+    def _nodes(self, b: int) -> list[str]:
+        """Ids of the nodes that a backend may go to."""
+        if b not in self._of_nodes:
+            self._of_nodes[b] = [n for n in self.offers[self.specs[b].name].node_ids if self._healthy(b, n)]
+        return self._of_nodes[b]
+
+    def _changed(self) -> None:
+        """Nodes or devices came, went or fell sick: what is known of who can go where holds no more."""
+        self._pools, self._of_nodes = [], {}
+
+    def _devices(self, b: int) -> int:
+        return sum(self._healthy(b, n) for n in self._nodes(b))
+
+    def _submit(self, flight: Flight) -> bool:
+        """Hand a job to the executor; False if no node is left that may do it."""
+        offer: Offer | None = None
+        fraction, avoid = 1.0, set[Place]()
+        among = [n["id"] for n in self.executor.nodes if n["resources"].get("CPU")]
+        if flight.backend >= 0:
+            b = flight.backend
+            offer, fraction = self.offers[self.specs[b].name], self.settings[self.specs[b].name].fraction
+            among = self._nodes(b)
+            if flight.opinion is not None:
+                elsewhere = self._elsewhere(b, flight.opinion[0])
+                if elsewhere is None:
+                    return False
+                among, avoid = elsewhere
+            avoid |= {p for scope in self._scopes(b) for p in self.health.sick.get(scope, ()) if p.node in among}
+        flight.job = replace(flight.job, avoid=tuple((p.node, p.device) for p in avoid))
+        flight.load, flight.among = fraction, tuple(among)
         flight.heard = time.monotonic()
         steps = len(flight.cases) if offer is not None and offer.joint else 1
         for g in flight.groups:  # a group is one message, whatever number of samples
             steps = max(steps, self.matrix.groups[g].samples)
         flight.patience_s = SILENCE_S + self.config.deadline_s * (steps + 2)
-        self.flights[handle] = flight
+        self.flights[self.executor.submit(flight.job, offer, fraction, among)] = flight
+        return True
 
     def _limits(self, b: int) -> Limits:
         memory = self.settings[self.specs[b].name].memory_gib if b >= 0 else 6.0
@@ -263,26 +403,36 @@ class Dispatcher:
         job = Job("export", f"export {self._label(groups[0])} +{len(groups) - 1}", items, str(self.cache), self._limits(-1))
         return Flight(job, groups=groups)
 
-    def _batch_for(self, pool: str, slots: int, small: bool = False, joint: bool = True) -> Flight | None:
+    def _batch_for(self, pool: Pool, small: bool = False, joint: bool = True) -> Flight | None:
         """A batch of the first backend of the pool that has one worth a task (any, if ``small``).
 
         ``joint`` False leaves out the backends that compile.
         """
-        for b, spec in enumerate(self.specs):
-            if not self.available[b] or self._pool(b) != pool or (self.offers[spec.name].joint and not joint):
+        left_s = {b: self.queued[b] * self.case_ms(b) / 1e3 for b in pool.backends if self.available[b]}
+        order = list(left_s)
+        if not self.left_to_prepare and not self.left_to_export:
+            order.sort(key=lambda b: -left_s[b])  # all is known: the long ones first, so that the slots end together
+        for b in order:
+            spec = self.specs[b]
+            if self.offers[spec.name].joint and not joint:
                 continue
+            if self._doubts[b]:
+                return self._second_opinion(b)
             if self.isolated[b]:
                 g, place = self.isolated[b].popleft()
                 return self._batch(b, [(g, [place])])
-            case_ms = self.case_ms(b)
-            complete = not self.left_to_prepare and not (self.left_to_export and b in self._exporting_all)
-            # The first numbers come early; after that a task is worth a second of work, whatever a case takes.
-            first = self.queued[b] >= BATCH_MIN and not self.started_batches[b]
-            enough = first or self.queued[b] >= BATCH_MAX or self.queued[b] * case_ms >= BATCH_MIN_S * 1e3
-            if not self.queued[b] or not (small or enough or complete):
+            if not self.queued[b]:
                 continue
-            left_s = self.queued[b] * case_ms / 1e3
-            target_s = max(min(BATCH_S, left_s / (2 * slots)), BATCH_MIN_S)
+            case_ms, slots = self.case_ms(b), pool.devices * int(1 / self.settings[spec.name].fraction)
+            # A child that is slow to start should then have work for a while, as long as no slot is left without.
+            worth_s = max(min(START_SHARE * self.start_s(b), sum(left_s.values()) / slots), BATCH_MIN_S)
+            complete = not self.left_to_prepare and not (self.left_to_export and b in self._exporting_all)
+            # The first numbers come early; after that a task is worth its start, whatever a case takes.
+            first = self.queued[b] >= BATCH_MIN and not self.started_batches[b]
+            enough = first or self.queued[b] >= BATCH_MAX or left_s[b] >= max(START_SHARE * self.start_s(b), BATCH_MIN_S)
+            if not (small or enough or complete):
+                continue
+            target_s = max(min(BATCH_S, left_s[b] / (2 * slots)), worth_s)
             size = int(min(max(target_s * 1e3 / case_ms, 1), BATCH_MAX))
             chosen: list[tuple[int, list[int]]] = []
             count = 0
@@ -295,6 +445,13 @@ class Dispatcher:
             self.queued[b] -= sum(len(p) for _, p in chosen)
             return self._batch(b, chosen)
         return None
+
+    def start_s(self, b: int) -> float:
+        """Seconds that the start of a backend's child takes, as measured in this run or by the probe."""
+        spent = self.spent.get(self.specs[b].name, {})
+        if spent.get("starts"):
+            return spent["start_s"] / spent["starts"]
+        return float(self.offers[self.specs[b].name].info.get("start_s") or START_S)
 
     def _label(self, g: int) -> str:
         return self.matrix.groups[g].unit
@@ -316,18 +473,38 @@ class Dispatcher:
             }  # fmt: skip
             if b in self._export_for.get(self.matrix.groups[g].catalog, ()):
                 item["form"] = self.forms.get(g)
-            if losses := {str(p): self.losses[g, b, p] for p in places if (g, b, p) in self.losses}:
-                item["attempts"] = losses
+            if b in self.support:
+                content, indices = self._content(g, b), self.samples[g]
+                known = {str(p): words for p in places if (words := self.support[b].known(content, indices[p]))}
+                item |= {"known": known} if known else {}
+            if attempts := {str(p): n for p in places if (n := self._attempts(g, b, p))}:
+                item["attempts"] = attempts
             items.append(item)
             cases += [(g, p) for p in places]
         name = f"{self._label(chosen[0][0])} +{len(chosen) - 1}/{spec.name}"
         job = Job(
             "batch", name, items, str(self.cache), self._limits(b), spec.to_json(), asdict(self.policy), self.run_id,
+            info=self.offers[spec.name].info,
         )  # fmt: skip
         return Flight(job, b, cases)
 
+    def _attempts(self, g: int, b: int, place: int) -> int:
+        """How often a case was started before, that is known of."""
+        failure = self.again.get(Case(g, b, place))
+        return self.losses.get((g, b, place), 0) + (failure.attempts if failure else 0)
+
     def _parcels(self, g: int) -> dict[str, Any]:
+        if self.executor.ship:  # a node may have joined that lacks what the others share
+            for path in (pack_path(self.cache, self.keys[g]), Path(self.forms.get(g, ""))):
+                if str(path) not in self.parcels.get(g, {}) and path.is_file():
+                    self.parcels.setdefault(g, {})[str(path)] = self.executor.parcel(path)
         return {"parcels": self.parcels[g]} if g in self.parcels else {}
+
+    def _prepared(self, g: int) -> PreparedGroup:
+        path = pack_path(self.cache, self.keys[g])
+        if not path.exists() and str(path) in self.parcels.get(g, {}):
+            self.executor.fetch(self.parcels[g][str(path)], path)
+        return PreparedGroup(path, self.matrix.groups[g].check)
 
     # --- what comes back --------------------------------------------------------------------------------------
 
@@ -363,7 +540,7 @@ class Dispatcher:
             for b, gone in enumerate(self.gone):
                 if gone:
                     self._gone_rows(g, b)
-            exporting = self._export_for.get(group.catalog, []) if group.check == "forward" else []
+            exporting = self._export_for.get(group.catalog, []) if group.computed == "forward" else []
             needs = [b for b in exporting if self.available[b] and self._places(g, b)]
             for b in range(len(self.specs)):
                 if self.available[b] and b not in exporting:
@@ -386,6 +563,8 @@ class Dispatcher:
 
     def _enqueue(self, g: int, b: int) -> None:
         if not self.available[b]:
+            if self.gone[b]:
+                self._gone_rows(g, b)
             return
         places = self._places(g, b)
         if not places:
@@ -404,9 +583,33 @@ class Dispatcher:
         flight.done.update(message["done"])
         with pa.ipc.open_stream(message["rows"]) as reader:
             batches = list(reader)
+        b, place = flight.backend, flight.place
+        count = self.counts[self.specs[b].name]
+        for k in new if self.again else ():
+            g, p = flight.cases[message["done"][k]]
+            if earlier := self.again.pop(Case(g, b, p), None):  # this row takes the place of that one
+                count.done -= 1
+                count.status[earlier.status] -= 1
+        self.health.done(b, place, len(new))
+        if message["failed"] and self._elsewhere(b, place) is not None:
+            for number, status, attempts, error in message["failed"]:
+                g, p = flight.cases[number]
+                if self.health.failed(Case(g, b, p), place, Failure(status, attempts)):
+                    self._doubts[b].append((Case(g, b, p), place, status, error))
         if len(new) < len(message["done"]):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
         self._keep(batches, self.specs[flight.backend].name, message["status"], message["busy_ms"])
+        self._learn(flight, [message["done"][k] for k in new], batches)
+
+    def _learn(self, flight: Flight, numbers: list[int], batches: list[pa.RecordBatch]) -> None:
+        """Remember what the backend said that it does not implement."""
+        support = self.support.get(flight.backend)
+        if support is None:
+            return
+        rows = pa.Table.from_batches(batches).select(["status", *WORDS]).append_column("number", pa.array(numbers))
+        for row in rows.filter(pc.equal(rows["status"], Status.UNSUPPORTED.value)).to_pylist():
+            g, place = flight.cases[row["number"]]
+            support.learn(self._content(g, flight.backend), self.samples[g][place], row, self.run_id)
 
     def _keep(self, batches: list[pa.RecordBatch], backend: str, status: dict[str, int], busy_ms: float = 0.0) -> None:
         rows = sum(b.num_rows for b in batches)
@@ -436,16 +639,23 @@ class Dispatcher:
                     self.counts[self.specs[b].name].done += 1
 
     def _gone_rows(self, g: int, b: int) -> None:
-        """Rows of a group's cases on a backend that went away after the run had begun."""
-        places = self._places(g, b)
-        if not places:
-            return
-        prepared = PreparedGroup(pack_path(self.cache, self.keys[g]))
+        """Rows of a group's cases on a backend that went away after the run had begun; once."""
+        if (g, b) not in self._told:
+            self._told.add((g, b))
+            self._unavailable(b, g, self._places(g, b))
+
+    def _unavailable(self, b: int, g: int, places: Iterable[int]) -> None:
+        prepared: PreparedGroup | None = None
         for place in places:
+            prepared = prepared or self._prepared(g)
+            attempts = self._attempts(g, b, place)
+            if earlier := self.again.pop(Case(g, b, place), None):
+                self.counts[self.specs[b].name].done -= 1
+                self.counts[self.specs[b].name].status[earlier.status] -= 1
             self._own_row(b, sample_columns(prepared.samples[place]) | {
                 "status": Status.UNAVAILABLE.value, "kind": "", "stage": "", "error_type": "", "policy": self.policy.id,
                 "error": f"available when the run began, gone since: {self.offers[self.specs[b].name].reason}",
-                "attempts": 1, "started_at": time.time(),
+                "attempts": attempts + 1, "started_at": time.time(),
             })  # fmt: skip
 
     def _own_row(self, b: int, row: dict[str, Any]) -> None:
@@ -481,11 +691,168 @@ class Dispatcher:
                 self.isolated[b].append((g, place))
             else:
                 story = f"in flight, alone, when its supervisor died for the {self.losses[key]}th time: {why}"
-                columns = sample_columns(PreparedGroup(pack_path(self.cache, self.keys[g])).samples[place])
+                columns = sample_columns(self._prepared(g).samples[place])
                 self._own_row(b, columns | {
                     "status": Status.CRASH.value, "kind": "supervisor lost", "stage": "run", "error_type": "", "error": story,
-                    "attempts": self.losses[key], "policy": self.policy.id, "started_at": time.time(),
+                    "attempts": self._attempts(*key), "policy": self.policy.id, "started_at": time.time(),
                 })  # fmt: skip
+
+    # --- nodes and devices that come, go and fall sick ---------------------------------------------------------
+
+    def _look_at_nodes(self) -> None:
+        changes = self.executor.changes()
+        for node in changes.gone:
+            hosts = {h for o in self.offers.values() for i, h in zip(o.node_ids, o.nodes) if i == node}
+            self.notices.append(f"node {', '.join(hosts) or node} has left")
+            for offer in self.offers.values():
+                offer.dismiss(node)
+        for node, answers in changes.come.items():
+            found = next((n for n in self.executor.nodes if n["id"] == node), None)
+            if found is not None:
+                new = [o.name for o in self.offers.values() if not o.admit(found, answers.get(o.name, {"unavailable": "it was not asked"}))]
+                self.notices.append(f"node {found['host']} has joined, with {', '.join(new) or 'none of the backends'}")
+        if changes.gone or changes.come:
+            self._changed()
+            here = {n["id"] for n in self.executor.nodes}
+            for handle, flight in self.flights.items():
+                if not flight.begun and not flight.moved and flight.among and not here & set(flight.among):
+                    self._call_back(handle, flight)  # no node is left that it could begin on
+        now = time.monotonic()
+        for b, available in enumerate(self.available):
+            if not available or self._nodes(b):
+                self._vanished.pop(b, None)
+            elif now - self._vanished.setdefault(b, now) >= self.config.node_wait_s:
+                del self._vanished[b]
+                self._bury(b, f"the last node that offered it has left, and none came within {self.config.node_wait_s:g} s")
+
+    def _call_back(self, handle: int, flight: Flight) -> None:
+        flight.moved = True
+        self.executor.cancel(handle)
+
+    def _requeue(self, flight: Flight, left: list[int]) -> None:
+        """Queue a job's work again, which nobody is to blame for."""
+        if flight.opinion is not None:
+            return
+        if flight.job.kind != "batch":
+            self._queue(flight.job.kind).extendleft(flight.groups[n] for n in left)
+            return
+        b = flight.backend
+        by_group: dict[int, list[int]] = {}
+        for number in left:
+            g, place = flight.cases[number]
+            by_group.setdefault(g, []).append(place)
+        for g, places in by_group.items():
+            if self.available[b]:
+                self._make_ready(b, (g, places))
+            else:
+                self._unavailable(b, g, places)
+
+    def _elsewhere(self, b: int, place: Place) -> tuple[list[str], set[Place]] | None:
+        """(ids of nodes, devices to avoid there) where a backend can run that is not ``place``; None if nowhere."""
+        others = [n for n in self._nodes(b) if n != place.node]
+        if others:
+            return others, set()
+        return ([place.node], {place}) if place.device and self._healthy(b, place.node) > 1 else None
+
+    def _second_opinion(self, b: int) -> Flight | None:
+        """A batch of cases that failed on one device, for another one."""
+        place = self._doubts[b][0][1]
+        asked: list[tuple[Case, Place, str, str]] = []
+        while self._doubts[b] and self._doubts[b][0][1] == place and len(asked) < OPINION_CASES:
+            asked.append(self._doubts[b].popleft())
+        flight = self._batch(b, [(case.group, [case.place]) for case, *_ in asked])
+        flight.opinion = (place, [(status, error) for _, _, status, error in asked])
+        return flight
+
+    def _opinions_arrived(self, flight: Flight, message: dict[str, Any]) -> None:
+        assert flight.opinion is not None
+        (place, earlier), b = flight.opinion, flight.backend
+        flight.done.update(message["done"])
+        with pa.ipc.open_stream(message["rows"]) as reader:
+            rows = reader.read_all().select(["case_id", "status", "node", "device_ids"]).to_pylist()
+        for number, row in zip(message["done"], rows):
+            status, error = earlier[number]
+            evidence = {"case_id": row["case_id"], "backend": self.specs[b].name, "status": status, "error": error,
+                        "elsewhere": row["status"], "on": " ".join(filter(None, [row["node"], row["device_ids"]]))}  # fmt: skip
+            case = Case(flight.cases[number][0], b, flight.cases[number][1])
+            if self.health.is_sick(self._scopes(b), place) or row["status"] in ("unavailable", "unsupported"):
+                continue
+            if self.health.opinion(case, place, row["status"] in ("pass", "imprecise"), evidence):
+                offer = self.offers[self.specs[b].name]
+                self._quarantine(offer.device_vendor or offer.name, place, "it fails what other devices pass")
+
+    def _place_gone(self, flight: Flight, left: list[int]) -> None:
+        """A new child of a backend did not find its device: elsewhere it may be there."""
+        b, place = flight.backend, flight.place
+        if self.available[b] and self.health.gone(b, place) and not self.health.is_sick(self._scopes(b), place):
+            if self._elsewhere(b, place) is None:
+                self._bury(b, flight.gone)
+            else:
+                self._quarantine(self.specs[b].name, place, f"a new process does not find it: {flight.gone}")
+        self._requeue(flight, left)
+
+    def _quarantine(self, scope: str, place: Place, why: str) -> None:
+        """Give a device no more jobs; what it failed is run again elsewhere, and that row counts."""
+        covered = {b: s.name for b, s in enumerate(self.specs) if scope in self._scopes(b)}
+        host = next((n["host"] for n in self.executor.nodes if n["id"] == place.node), place.node)
+        record = {"scope": scope, "node": host, "node_id": place.node, "device": place.device, "why": why,
+                  "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}  # fmt: skip
+        failures = self.health.quarantine(scope, place, covered, record)
+        for case, failure in failures.items():
+            self.again[case] = failure
+            self._make_ready(case.backend, (case.group, [case.place]))
+        self._changed()
+        for handle, flight in self.flights.items():
+            there = place in (flight.place, Place(flight.place.node, "")) if flight.begun else place.node in flight.among
+            if flight.backend in covered and there and not flight.moved:
+                self._call_back(handle, flight)
+        what = f"device {place.device} of {host}" if place.device else host
+        self.notices.append(
+            f"quarantined: {what} for {', '.join(covered.values())}: {why}; {len(failures)} of its failures are run again elsewhere"
+        )
+        for b in covered:
+            if self.available[b] and not self._nodes(b):
+                self._bury(b, f"every device of it is quarantined, the last one, {what}, because {why}")
+
+    def _avoided(self, handle: int, flight: Flight, place: Place) -> None:
+        """A job came to a device it was to avoid, and holds it: as long as it does, nobody is sent there."""
+        del self.flights[handle]
+        self._release(handle)
+        if flight.opinion is None:
+            self._held[handle] = None
+            self._requeue(flight, list(range(len(flight.cases))))
+        elif self._submit(flight):
+            self._held[handle] = next(reversed(self.flights))
+        else:
+            self._held[handle] = handle
+            self._release(handle)
+
+    def _release(self, handle: int) -> None:
+        """End the jobs that held a device until this one had begun."""
+        for holding, until in list(self._held.items()):
+            if until == handle:
+                self._held[holding] = None
+                self.executor.cancel(holding)
+
+    def _bury(self, b: int, why: str) -> None:
+        """A backend is gone for good: what is left of its cells becomes rows that say so."""
+        name = self.specs[b].name
+        self.available[b], self.gone[b], self.offers[name].reason = False, True, why
+        self.notices.append(f"{name} is not available any more: {why}")
+        self._changed()
+        for handle, flight in self.flights.items():
+            if flight.backend == b and not flight.moved:
+                self._call_back(handle, flight)
+        self._doubts[b].clear()
+        for key in [k for k in self._waiting if k[1] == b]:
+            for entry in self._waiting.pop(key):
+                self._make_ready(b, entry)
+        while self.ready[b]:
+            self._unavailable(b, *self.ready[b].popleft())
+        while self.isolated[b]:
+            g, place = self.isolated[b].popleft()
+            self._unavailable(b, g, [place])
+        self.queued[b] = 0
 
     # --- the lake ---------------------------------------------------------------------------------------------
 

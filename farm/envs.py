@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.backends import BackendSpec
+from tasks.plugins import PluginError
 from tasks.prepare import default_cache
 
 #: What a child needs beside its runtime: `tasks` imports no more than these.
@@ -72,8 +73,11 @@ class Environment:
 
 
 def of(spec: BackendSpec) -> Environment | None:
-    """The environment a backend asks for; None for the farm's own."""
-    made = spec.create()
+    """The environment a backend asks for; None for the farm's own (and for one whose file cannot be imported)."""
+    try:
+        made = spec.create()
+    except PluginError:  # said by its probe
+        return None
     packages, python = spec.packages or made.packages, spec.python or made.python
     return Environment(tuple(packages), python) if packages or python else None
 
@@ -220,8 +224,8 @@ def _pip_settings() -> dict[str, str]:
         if section in ("global", "install", ":env:") and option in _PIP_TO_UV:
             found[_PIP_TO_UV[option]] = " ".join(" ".join(shlex.split(value)).split())
     for option, name in _PIP_TO_UV.items():
-        if value := os.environ.get("PIP_" + option.upper().replace("-", "_")):
-            found[name] = " ".join(value.split())
+        if given := os.environ.get("PIP_" + option.upper().replace("-", "_")):
+            found[name] = " ".join(given.split())
     return found
 
 
@@ -272,7 +276,7 @@ def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
         try:
             build(environment, cache)
             record = environment.record(cache) or {}
-            print(f"{spec.name}: {environment.key} {'was there' if there else 'built in %.1f s' % record.get('built_s', 0)}")
+            print(f"{spec.name}: {environment.key}", "was there" if there else f"built in {record.get('built_s', 0):.1f} s")
         except EnvError as error:
             failed = 1
             print(f"{spec.name}: {environment.key} failed: {error}", file=sys.stderr)

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,38 +19,66 @@ from farm.inventory import Offer
 from farm.supervisor import CHUNK_S, Job, close_children, run_job
 from tasks.artefacts import FOLDER
 from tasks.backends import BackendSpec
+from tasks.vendors import BY_LABEL
+
+#: Seconds between two looks at the cluster's nodes.
+LOOK_S = 2.0
+#: A job names the nodes it may go to where they are no more than this; else only where some of all are left out.
+NAMED = 64
 
 
 class ClusterError(Exception):
     """No cluster to run on; the text says what to do."""
 
 
+class Unplaced(Exception):
+    """A job never began: the nodes that it may go to have left."""
+
+
+@dataclass
+class Changes:
+    """What has become of a cluster's nodes: ids of those that are gone; per id of a new one, its backends' answers."""
+
+    gone: set[str] = field(default_factory=set)
+    come: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+
+
 class Executor(Protocol):
     """Runs jobs. Events of `poll`: (handle, message) while a job goes on, (handle, None) at its end, and
-    (handle, an exception) when its supervisor was lost."""
+    (handle, an exception) when its supervisor was lost, Unplaced if it had none.
+
+    nodes: those that are there, {"id", "host", "resources", "labels"} each; ship: they share no cache, so that prepared
+    cases are sent to them. `submit` may name the ids of the nodes that a job may go to (default: all of its offer).
+    """
 
     nodes: list[dict[str, Any]]
+    ship: bool
 
     def slots(self, offer: Offer | None, fraction: float) -> int: ...
-    def submit(self, job: Job, offer: Offer | None, fraction: float) -> int: ...
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int: ...
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]: ...
     def cancel(self, handle: int) -> None: ...
+    def changes(self) -> Changes: ...
+    def parcel(self, path: Path) -> Any: ...
+    def fetch(self, parcel: Any, path: Path) -> None: ...
     def close(self) -> None: ...
 
 
 class Inline:
     """One process, one job at a time, no Ray, no isolation: a crash of a case is a crash of the run."""
 
+    ship = False
+
     def __init__(self) -> None:
         self.nodes = [inventory.this_node(1)]
-        self._queue: deque[tuple[int, Job]] = deque()
+        self._queue: deque[tuple[int, Job | None]] = deque()  # None: a job that was called back
         self._next = 0
         self._children: dict[str, Any] = {}
 
     def slots(self, offer: Offer | None, fraction: float) -> int:
         return 1
 
-    def submit(self, job: Job, offer: Offer | None, fraction: float) -> int:
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
         self._next += 1
         self._queue.append((self._next, job))
         return self._next
@@ -58,7 +86,7 @@ class Inline:
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         if self._queue:
             handle, job = self._queue.popleft()
-            for message in run_job(job, self._child):
+            for message in run_job(job, self._child) if job else ():
                 yield handle, message
             yield handle, None
 
@@ -75,7 +103,16 @@ class Inline:
         return self._children[key], self._children[key].info
 
     def cancel(self, handle: int) -> None:
-        self._queue = deque((h, j) for h, j in self._queue if h != handle)
+        self._queue = deque((h, None if h == handle else job) for h, job in self._queue)
+
+    def changes(self) -> Changes:
+        return Changes()
+
+    def parcel(self, path: Path) -> Any:
+        return None
+
+    def fetch(self, parcel: Any, path: Path) -> None:
+        pass
 
     def close(self) -> None:
         self._queue.clear()
@@ -87,7 +124,7 @@ class ChildProcesses(Inline):
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         if self._queue:
             handle, job = self._queue.popleft()
-            for message in run_job(job):
+            for message in run_job(job) if job else ():
                 yield handle, message
             yield handle, None
 
@@ -121,6 +158,9 @@ class DirectChild:
     def resident(self) -> int:
         return 0
 
+    def cpu_s(self) -> float:
+        return 0.0
+
     def close(self) -> None:
         pass
 
@@ -151,63 +191,132 @@ class RayCluster:
                 "set RAY_AUTH_MODE=token if it asks for its token, or leave --address out for a local one"
             ) from None
         self.dashboard_url = getattr(context, "dashboard_url", "") or ""
-        self.nodes = [
-            {"id": n["NodeID"], "host": n.get("NodeManagerHostname", ""), "resources": n["Resources"], "labels": n.get("Labels") or {}}
-            for n in ray.nodes() if n["Alive"]
-        ]  # fmt: skip
+        self.nodes = self._alive()
         self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
         self._running: dict[Any, int] = {}
+        self._load: dict[int, tuple[str, ...]] = {}  # handle → (resource, ids of the nodes it may go to)
         self._parcels: dict[Any, dict[str, Any]] = {}  # stream → the message whose payload comes next
         self._next = 0
         #: Nodes without a common cache directory are sent prepared cases through the object store.
         self.ship = False
+        self._asked: tuple[list[BackendSpec], str, Path] | None = None  # what new nodes are to be asked as well
+        self._probes: dict[str, Any] = {}  # node id → the answers to come
+        self._looked = time.monotonic()
+
+    def _alive(self) -> list[dict[str, Any]]:
+        found = []
+        for n in self._ray.nodes():
+            if n["Alive"]:
+                # A node that was given a name of its own is called by it; Ray's default is the address.
+                name, host = n.get("NodeName") or "", n.get("NodeManagerHostname", "")
+                own = name if name and name != n.get("NodeManagerAddress") else host
+                found.append({"id": n["NodeID"], "host": own, "resources": n["Resources"], "labels": n.get("Labels") or {}})
+        return found
 
     def slots(self, offer: Offer | None, fraction: float) -> int:
-        resource = offer.resource if offer else "CPU"
-        eligible = [n for n in self.nodes if offer is None or n["id"] in offer.node_ids]
-        total = sum(n["resources"].get(resource, 0.0) for n in eligible)
-        return max(int(total / fraction), 1)
+        """How many jobs of a share ``fraction`` of a device the nodes take at once (0: no node is left)."""
+        total = 0
+        for node in self.nodes:
+            if offer is None or node["id"] in offer.places:
+                resource = offer.places[node["id"]] if offer else "CPU"
+                total += int(node["resources"].get(resource, 0.0)) * int(1 / fraction)
+        return total
 
-    def probe(self, specs: Sequence[BackendSpec], cache: str) -> dict[str, dict[str, dict[str, Any]]]:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe)
+    def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, dict[str, dict[str, Any]]]:
+        """What the backends answer on every node, by node id; nodes that come later are asked by `changes`."""
         token = Path(cache) / f".token-{uuid.uuid4().hex}"
         token.touch()
-        asked = {}
-        for n in self.nodes:
-            there = remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(n["id"], soft=False))
-            asked[n["id"]] = there.remote(list(specs), str(token), cache)
-        answers: dict[str, dict[str, dict[str, Any]]] = {}
-        for node, ref in asked.items():
-            try:
-                answers[node], shared = self._ray.get(ref)
-                self.ship |= not shared
-            except self._ray.exceptions.RayError as error:
-                text = str(error).strip().splitlines()[-1]
-                answers[node] = {s.name: {"unavailable": f"the probe of the node failed: {text}"} for s in specs}
-        token.unlink()
-        return answers
+        self._asked = (list(specs), cache, token)
+        asked = {node["id"]: self._ask(node, fresh) for node in self.nodes}
+        return {node: self._answer(ref) for node, ref in asked.items()}
 
-    def submit(self, job: Job, offer: Offer | None, fraction: float) -> int:
+    def _ask(self, node: dict[str, Any], fresh: bool) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        assert self._asked is not None
+        specs, cache, token = self._asked
+        remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe)
+        there = remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(node["id"], soft=False))
+        return there.remote(specs, str(token), cache, fresh, node["labels"])
+
+    def _answer(self, ref: Any) -> dict[str, dict[str, Any]]:
+        assert self._asked is not None
+        try:
+            answers, shared = self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            text = str(error).strip().splitlines()[-1]
+            return {s.name: {"unavailable": f"the probe of the node failed: {text}"} for s in self._asked[0]}
+        self.ship |= not shared
+        return dict(answers)
+
+    def changes(self) -> Changes:
+        """Nodes that left or joined since the last call; a new one is told of once its backends have answered."""
+        found = Changes()
+        if self._asked is None or time.monotonic() - self._looked < LOOK_S:
+            return found
+        self._looked = time.monotonic()
+        now = {node["id"]: node for node in self._alive()}
+        known = {node["id"] for node in self.nodes}
+        found.gone = known - set(now)
+        for gone in set(self._probes) - set(now):
+            del self._probes[gone]
+        for new in set(now) - known - set(self._probes):
+            self._probes[new] = self._ask(now[new], True)
+        ready = self._ray.wait(list(self._probes.values()), num_returns=len(self._probes), timeout=0)[0] if self._probes else []
+        for node, ref in list(self._probes.items()):
+            if ref in ready:
+                del self._probes[node]
+                found.come[node] = self._answer(ref)
+        self.nodes = [now[node] for node in now if node not in self._probes]
+        return found
+
+    def parcel(self, path: Path) -> Any:
+        """A file of this driver's cache for the nodes that have none of it."""
+        return self._ray.put(np.fromfile(path, dtype=np.uint8))
+
+    def fetch(self, parcel: Any, path: Path) -> None:
+        """Put a parcel where this driver's cache has no such file."""
+        _write(self._ray.get(parcel), path)
+
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
         options: dict[str, Any] = {"name": job.name}
-        if offer is None or offer.resource == "CPU":
+        resource, nodes = self._place(offer, among)
+        if resource == "CPU":
             options["num_cpus"] = 1
         else:
             options["num_cpus"] = 0
-            if offer.resource == "GPU":
+            if resource == "GPU":
                 options["num_gpus"] = fraction
             else:
-                options["resources"] = {offer.resource: fraction}
-        if offer is not None:
-            labels = {n["labels"].get("vendor") for n in self.nodes if n["id"] in offer.node_ids}
-            if offer.device_vendor and labels == {offer.device_vendor}:
-                options["label_selector"] = {"vendor": offer.device_vendor}
-            elif len(offer.node_ids) < len(self.nodes):
-                options["label_selector"] = {"ray.io/node-id": f"in({','.join(offer.node_ids)})"}
+                options["resources"] = {resource: fraction}
+        # A node that joined a moment ago must not be given work before it has been asked what it is.
+        if self._asked and nodes and (len(nodes) <= NAMED or len(nodes) < len(self.nodes) or self._probes):
+            options["label_selector"] = {"ray.io/node-id": f"in({','.join(nodes)})"}
         self._next += 1
-        self._running[self._task.options(**options).remote(replace(job, ship=self.ship))] = self._next
+        names = {n["id"]: n["host"] for n in self.nodes}
+        vendor = offer.device_vendor if offer else ""
+        self._running[self._task.options(**options).remote(replace(job, ship=self.ship), names, vendor)] = self._next
+        self._load[self._next] = (resource, *nodes)
         return self._next
+
+    def _place(self, offer: Offer | None, among: Sequence[str]) -> tuple[str, list[str]]:
+        """(resource, ids of nodes, none for any) of a job. A task asks for one resource: where the nodes count the
+        devices by different ones, that with the least jobs for its size."""
+        if offer is None:
+            return "CPU", list(among)
+        groups: dict[str, list[str]] = {}
+        for node in among or offer.node_ids:
+            groups.setdefault(offer.places[node], []).append(node)
+        if len(groups) == 1:
+            return next(iter(groups.items()))
+        sizes = {n["id"]: n["resources"] for n in self.nodes}
+        loads = list(self._load.values())
+
+        def load(resource: str) -> float:
+            size = sum(sizes.get(n, {}).get(resource, 0.0) for n in groups[resource])
+            return sum(1 for other, *nodes in loads if other == resource and set(nodes) & set(groups[resource])) / max(size, 1e-9)
+
+        return min(groups.items(), key=lambda g: load(g[0]))
 
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         if not self._running:
@@ -230,11 +339,19 @@ class RayCluster:
                     for one in message.get("several", [message]):
                         yield handle, one
             except StopIteration:
-                del self._running[stream]
+                self._ended(stream)
                 yield handle, None
+            except self._ray.exceptions.TaskUnschedulableError as error:
+                self._ended(stream)
+                self._looked = 0.0  # the list of nodes is out of date
+                yield handle, Unplaced(str(error))
             except self._ray.exceptions.RayError as error:
-                del self._running[stream]
+                self._ended(stream)
                 yield handle, error
+
+    def _ended(self, stream: Any) -> None:
+        self._load.pop(self._running.pop(stream), None)
+        self._parcels.pop(stream, None)
 
     def cancel(self, handle: int) -> None:
         for stream, known in self._running.items():
@@ -245,6 +362,8 @@ class RayCluster:
         for stream in self._running:
             self._ray.cancel(stream, force=True)
         self._running.clear()
+        if self._asked is not None:
+            self._asked[2].unlink(missing_ok=True)
         self._ray.shutdown()
 
 
@@ -255,17 +374,30 @@ def _reachable(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=5).close()
 
 
-def _supervise(job: Job) -> Iterator[Any]:
-    """Body of the Ray task: the job's messages; one with "parcel" is followed by the bytes of its file."""
+def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
+    """Body of the Ray task: the job's messages; one with "parcel" is followed by the bytes of its file.
+
+    names: the nodes' own names by id; vendor: whose device the job was given, "" for none.
+    """
     from farm import monitoring
 
-    yield {"begun": True}  # from here on its silence counts
+    node, devices = _here()
+    job = replace(job, host=names.get(node, ""), device=",".join(devices) if vendor else "")
+    if (node, job.device) in job.avoid:
+        # As long as this task holds the device, nobody is given it.
+        yield {"avoided": True, "node": node, "device": job.device}
+        while True:
+            time.sleep(3600)
+    # From here on its silence counts.
+    yield {"begun": True, "node": node, "device": job.device}
     try:
         if job.ship:
             _unpack(job)
     except OSError as error:
         yield {"stop": str(error)}
         return
+    if vendor:
+        job = replace(job, env=job.env | _given(vendor, devices))
     # Ray takes about a millisecond for an item of a stream: small ones travel together.
     together: list[dict[str, Any]] = []
     since = time.monotonic()
@@ -285,23 +417,43 @@ def _supervise(job: Job) -> Iterator[Any]:
         yield {"several": together}
 
 
+def _here() -> tuple[str, list[str]]:
+    """(id of this node, numbers of the devices that Ray gave this task)."""
+    import ray
+
+    context = ray.get_runtime_context()
+    return context.get_node_id(), [str(i) for ids in context.get_accelerator_ids().values() for i in ids]
+
+
+def _given(vendor: str, devices: list[str]) -> dict[str, str]:
+    """The vendor's own variable for the devices Ray gave, unless Ray has set it: on a node of several vendors it sets
+    one's."""
+    visible = BY_LABEL[vendor].visible if vendor in BY_LABEL else ()
+    if not devices or not visible or any(os.environ.get(name) for name in visible):
+        return {}
+    numbers = ",".join(devices)
+    return {visible[0]: f"level_zero:{numbers}" if visible[0] == "ONEAPI_DEVICE_SELECTOR" else numbers}
+
+
 def _unpack(job: Job) -> None:
     """Put the files that a job's items need and this node lacks into this node's cache, once per node."""
     import ray
 
     for item in job.items:
         for path, reference in item.get("parcels", {}).items():
-            target = Path(path)
-            if not target.exists():
-                data = ray.get(reference)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                aside = target.with_name(f".{target.name}.{os.getpid()}")
-                data.tofile(aside)
-                aside.replace(target)
+            if not Path(path).exists():
+                _write(ray.get(reference), Path(path))
 
 
-def _probe(specs: list[BackendSpec], token: str, cache: str) -> tuple[dict[str, dict[str, Any]], bool]:
+def _write(data: np.ndarray, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    data.tofile(aside)
+    aside.replace(target)
+
+
+def _probe(
+    specs: list[BackendSpec], token: str, cache: str, fresh: bool, labels: dict[str, str]
+) -> tuple[dict[str, dict[str, Any]], bool]:
     """(answers of this node's backends, whether it sees the driver's cache)."""
-    return inventory.probe(specs, Path(cache)), Path(token).exists()
-
-
+    return inventory.probe(specs, Path(cache), fresh=fresh, labels=labels), Path(token).exists()

@@ -4,22 +4,25 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from farm import lake
+from farm import envs, lake
+from farm.child_process import Limits
 from farm.config import nearest
 from farm.matrix import names
 from farm.report.__main__ import load
 from farm.report.gradients import MEANING, WORST_FIRST, agreement, two_oracles
 from farm.report.words import plain
+from farm.supervisor import Gone, Job, close_children, rows_of
 from tasks import catalogs, differences, verdict
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.model import EPS, Group, Unavailable
+from tasks.model import EPS, Group, Status, Unavailable
 from tasks.prepare import PreparedGroup, PreparedSample, default_cache, prepare
 from tasks.runner import Item, Runner
 
@@ -109,7 +112,11 @@ def _prepared(args: argparse.Namespace) -> PreparedGroup:
 
 def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dict[str, Any]]:
     try:
-        backend = BackendSpec.parse(name).create()
+        spec = BackendSpec.parse(name)
+        backend = spec.create()
+        if envs.of(spec):
+            yield from _in_its_environment(prepared, places, spec)
+            return
         info = backend.probe()
     except KeyError:
         raise GradcheckError(f"--backend: unknown {name!r}; torch-cpu or inductor-cpu can differentiate") from None
@@ -117,6 +124,22 @@ def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dic
         raise GradcheckError(f"--backend: {name} is unavailable: {error}") from None
     runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
     yield from runner.run([Item(prepared, places)], set(), set())
+
+
+def _in_its_environment(prepared: PreparedGroup, places: list[int], spec: BackendSpec) -> Iterator[dict[str, Any]]:
+    """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises GradcheckError."""
+    item = {"pack": str(prepared.pack.path), "places": places, "group": asdict(prepared.group)}
+    policy = asdict(verdict.load("error_units"))
+    job = Job("batch", f"gradcheck {spec.name}", [item], str(default_cache()), Limits(), spec.to_json(), policy)
+    try:
+        for row in rows_of(job):
+            if row["status"] == Status.UNAVAILABLE.value:
+                raise Gone(row["error"])
+            yield row
+    except Gone as error:
+        raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
+    finally:
+        close_children()
 
 
 def _line(row: dict[str, Any]) -> str:

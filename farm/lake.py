@@ -45,7 +45,8 @@ SCHEMA = pa.schema(
         _field("backend", _S, "runtime-device[@version]"),
         _field("vendor", _S, "who ships the runtime"),
         _field("device", _S, "the device as the runtime names it"),
-        _field("node", _S, "host that ran the case"),
+        _field("device_ids", _S, "numbers of the devices that Ray gave the case, of those of its node; empty for the CPU"),
+        _field("node", _S, "host that ran the case, or the name its Ray node was given"),
         _field("status", _S, "one of the closed set of statuses"),
         _field("kind", _S, "for wrong: numbers, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; for crash: the signal"),
         _field("stage", _S, "where it failed: sample, reference, export, build, run, judge"),
@@ -62,6 +63,8 @@ SCHEMA = pa.schema(
         _field("second_oracle", _S, "a further oracle that computed the expected output"),
         _field("second_units", _F, "the result against that oracle, as error_units or max_ulp", "1"),
         _field("oracles_units", _F, "that oracle against the first", "1"),
+        _field("output_digest", _S, "SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result"),
+        _field("signature", pa.list_(pa.float32()), "at most 16 signed errors: of each element, or the smallest and largest of runs of elements", "1"),
         _field("mismatched", pa.int64(), "elements outside the classic tolerance, misplaced NaN and Inf included"),
         _field("numel", pa.int64(), "elements compared"),
         _field("classic", pa.bool_(), "verdict of the classic tolerance (torch.testing's atol/rtol by dtype)"),
@@ -78,7 +81,7 @@ SCHEMA = pa.schema(
         _field("driver_version", _S, "version of the device's driver"),
         _field("flags", _S, "modes in force, e.g. tf32=off, kernels=3"),
     ],
-    metadata={"schema_version": "2"},
+    metadata={"schema_version": "3"},
 )
 
 #: A row is one outcome: readers keep the last row of each key.

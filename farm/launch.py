@@ -24,9 +24,9 @@ import pydantic
 from rich.console import Console
 
 from farm import config as configs
+from farm import envs, policies, user
 from farm import lake as lakes
 from farm import matrix as matrices
-from farm import policies, user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher
@@ -34,8 +34,10 @@ from farm.executors import ChildProcesses, ClusterError, DirectChild, Executor, 
 from farm.inventory import Offer, offers, probe
 from farm.progress import Progress
 from tasks import catalogs, verdict
+from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.model import FAILED
+from tasks.plugins import PluginError
 from tasks.prepare import default_cache
 
 #: Columns that tell one group of the matrix from another.
@@ -76,6 +78,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one")
     parser.add_argument("--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging")
     parser.add_argument("--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one")
+    parser.add_argument("--fresh", action="store_true", help="ask every backend anew what it is and supports; earlier answers do not count")
     parser.add_argument("--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s sooner)")
     parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
     return parser
@@ -113,7 +116,8 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
         names = list(dict.fromkeys(c.name for c in config.catalogs))
         listing = {name: background.submit(list_catalog, name, cache, args.inline, args.config) for name in names}
-        here = background.submit(probe, specs, cache) if args.inline or args.no_ray or not args.address else None
+        local = args.inline or args.no_ray or not args.address
+        here = background.submit(_probe_here, specs, cache, args.inline, args.fresh) if local else None
         background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
 
         def plan() -> matrices.Matrix:
@@ -138,8 +142,8 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
             answers = {executor.nodes[0]["id"]: here.result()}
         else:
             assert isinstance(executor, RayCluster)
-            answers = executor.probe(specs, str(cache))
-        known = offers(specs, executor.nodes, answers)
+            answers = executor.probe(specs, str(cache), args.fresh)
+        known = offers(specs, executor.nodes, answers, {b.name: b.labels for b in config.backends})
         print_preflight(console, known)
         if args.dry_run:
             print_cells(console, matrix, known)
@@ -149,6 +153,13 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         return _run(args, console, lake, config, matrix, executor, known, cache, record)
     finally:
         executor.close()
+
+
+def _probe_here(specs: Sequence[BackendSpec], cache: Path, inline: bool, fresh: bool) -> dict[str, dict[str, Any]]:
+    """What this machine's backends answer; one process alone cannot be several environments."""
+    apart = {s.name for s in specs if inline and envs.of(s)}
+    why = {"unavailable": "it runs in an environment of its own, which --inline cannot give: use --no-ray"}
+    return {name: why for name in apart} | probe([s for s in specs if s.name not in apart], cache, fresh=fresh)
 
 
 def _plan(config: Config, entries: dict[str, list[Entry]], ops: Sequence[str], path: str | None) -> matrices.Matrix:
@@ -265,11 +276,13 @@ def is_listed(name: str, cache: Path) -> bool:
 
 def _list_path(name: str, cache: Path) -> Path:
     """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
-    catalog = catalogs.get(name)
     try:
+        catalog = catalogs.get(name)
         version = catalog.list_version()
     except metadata.PackageNotFoundError as error:
         raise ConfigError(f"catalog {name}: the package {error.name} is not installed") from None
+    except PluginError as error:
+        raise ConfigError(str(error)) from None
     source = Path(sys.modules[type(catalog).__module__].__file__ or "").read_bytes()
     tag = hashlib.sha256(version.encode() + source).hexdigest()[:16]
     return cache / "lists" / f"{name}-{tag}.json"
@@ -388,7 +401,7 @@ def _run(
     lakes.write_json(lake, run_id, "_run.json", record)
     console.print(f"run {run_id}: {matrix.cells} cells, results in {lake.uri}/run={run_id}", highlight=False, soft_wrap=True)
     progress = Progress(console)
-    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress)
+    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress, args.fresh)
     again = f"python -m farm.launch --resume {run_id}" + (f" --results {args.results}" if args.results != "results" else "")
     try:
         dispatcher.run()
@@ -398,9 +411,11 @@ def _run(
         return INCOMPLETE
     except OSError as error:
         progress.close(dispatcher)
-        print(f"error: stopped, cannot write: {error}; make room and go on with: {again}", file=sys.stderr)
+        print(f"error: stopped: {error}; mend that and go on with: {again}", file=sys.stderr)
         return INCOMPLETE
     progress.close(dispatcher)
+    record["quarantined"], record["notices"] = dispatcher.health.records, dispatcher.notices
+    record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in dispatcher.spent.items()}
     missing = list(dispatcher.missing())
     planned = sum(c.planned for c in dispatcher.counts.values())
     record["planned"] = planned

@@ -11,7 +11,8 @@ import numpy as np
 from farm.config import CatalogConfig, Config, ConfigError, nearest
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.model import Group, is_inexact
+from tasks.model import BUILD, PREPARED, Group, is_inexact
+from tasks.plugins import PluginError
 
 
 @dataclass
@@ -42,12 +43,15 @@ class UnknownOp(ConfigError):
 
 
 def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> Matrix:
-    """The matrix of a config. ``entries``: per catalog, its list; ``ops``: globs that narrow it further.
+    """The matrix of a config: the build check for backends that take it, every other one for those that run anything.
+
+    ``entries``: per catalog, its list; ``ops``: globs that narrow it further.
 
     A glob matches an op's name with or without its catalog, with or without its variant. Raises ConfigError
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
+    takes = {check: np.array([_takes(spec, check) for spec in specs]) for check in config.checks}
     rows: dict[tuple[str, str, str, str, str], list[int]] = {}  # a catalog may be listed twice: the larger number counts
     for catalog in config.catalogs:
         dtypes = catalog.dtypes or config.dtypes
@@ -63,7 +67,9 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                 continue
             for dtype in entry.dtypes if "*" in dtypes else [d for d in dtypes if d in entry.dtypes]:
                 for check in config.checks:
-                    if check not in entry.checks or (check != "forward" and not is_inexact(dtype)):
+                    if not takes[check].any() or (check if check in PREPARED else "forward") not in entry.checks:
+                        continue
+                    if check in ("backward", "double_backward") and not is_inexact(dtype):
                         continue
                     for distribution in catalog.distributions:
                         if distribution in entry.distributions:
@@ -74,6 +80,8 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
         for (op, variant, dtype, check, distribution), samples in rows.items()
     ]
     wanted = np.array(list(rows.values()), dtype=np.int32).reshape(len(groups), len(specs))
+    for g, group in enumerate(groups):
+        wanted[g, ~takes[group.check]] = 0
     matrix = Matrix(groups, specs, wanted)
     for skip in config.skip:
         match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)
@@ -85,6 +93,15 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                         wanted[g, b] = 0
                         matrix.skipped.append((g, b, skip.reason))
     return matrix
+
+
+def _takes(spec: BackendSpec, check: str) -> bool:
+    """Whether cells of a check are planned for a backend: only compilers build, and what only builds runs nothing."""
+    try:
+        checks = spec.create().checks
+    except PluginError:  # a line of the preflight
+        return check != BUILD
+    return BUILD in checks if check == BUILD else checks != (BUILD,)
 
 
 def samples_of(catalog: CatalogConfig, backend: str) -> int:

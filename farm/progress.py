@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -23,8 +24,12 @@ class Progress:
         self._live: Live | None = None
         self._drawn = 0.0
         self._last = ""
+        self._noticed = 0
 
     def __call__(self, run: Dispatcher) -> None:
+        for text in run.notices[self._noticed :]:
+            self.console.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
+        self._noticed = len(run.notices)
         now = time.monotonic()
         if self.console.is_terminal:
             if self._live is None:

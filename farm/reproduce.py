@@ -1,4 +1,4 @@
-"""The command that runs one case of a lake again, in one process: python -m farm.reproduce '<run>:<case>:<backend>'"""
+"""The command that runs one case of a lake again, by itself: python -m farm.reproduce '<run>:<case>:<backend>'"""
 from __future__ import annotations
 
 import argparse
@@ -6,6 +6,7 @@ import difflib
 import os
 import signal
 import sys
+import tempfile
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -15,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from farm import envs, user
 from farm import lake as lakes
 from farm import matrix as matrices
 from farm import reproduce_script as scripts
-from farm import user
 from farm.child_process import Limits, child_env
 from farm.config import CatalogConfig, Config
-from farm.supervisor import Job, close_children, run_job
+from farm.supervisor import Gone, Job, close_children, rows_of, run_job
 from tasks import catalogs, forms, verdict
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
@@ -98,6 +98,15 @@ class Case:
     sample: PreparedSample
     item: Item
     exported: Path | None = None
+    environment: envs.Environment | None = None
+
+    @property
+    def python(self) -> str:
+        """The interpreter it runs in; its environment is built first if need be. Raises ReproduceError."""
+        try:
+            return str(envs.build(self.environment, self.cache)) if self.environment else sys.executable
+        except envs.EnvError as error:
+            raise ReproduceError(f"{self.spec.name} cannot be run here: {error}") from None
 
 
 @dataclass
@@ -128,7 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m farm.reproduce", description="Run one case of a run again, in this process, and show its numbers.",
+        prog="python -m farm.reproduce", description="Run one case of a run again, by itself, and show its numbers: in this process, or, for a backend with an "
+        "environment of its own, in a process of that (built first if it is not there).",
         epilog="exit code: 0 the stored status again; 1 another status, or a script that does not show it; 2 no such case",
     )  # fmt: skip
     parser.add_argument("key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run)")
@@ -154,16 +164,21 @@ def _reproduce(args: argparse.Namespace) -> int:
     key = parse(args.key, args.results)
     case = load(key, args.results, args.backend, Path(args.cache) if args.cache else default_cache())
     print_case(case)
-    if case.stored and case.stored["status"] in DEADLY and not args.child:
+    child = args.child or case.environment is not None
+    if case.environment:
+        if case.environment.record(case.cache) is None:
+            print(f"building the environment of {case.spec.name}: {' '.join(case.environment.packages)}", file=sys.stderr, flush=True)
+        _line("environment", f"{case.python}\nPython {case.environment.version}: {' '.join(case.environment.packages)}")
+    if case.stored and case.stored["status"] in DEADLY and not child:
         print(f"warning: the stored outcome is {case.stored['status']}: this process may not survive it; --child runs "
               "the case in a process of its own", file=sys.stderr, flush=True)  # fmt: skip
     sys.stdout.flush()
-    outcome = run_child(case) if args.child else run_here(case)
+    outcome = run_child(case) if child else run_here(case)
     print_outcome(case, outcome)
     shown, refused = True, None
     if args.script:
         try:
-            if outcome.backend is None and not args.child:
+            if outcome.row["status"] == Status.UNAVAILABLE:
                 raise scripts.NoScript(f"no script: {case.spec.name} is unavailable here: {outcome.row['error']}")
             write = _write_in_fork if args.child else write_script
             shown = write(case, outcome, Path(args.script))
@@ -234,7 +249,7 @@ def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
     place, sample = next((i, s) for i, s in enumerate(made.samples) if s.index == row["sample"])
     exported = None
     try:
-        taken = spec.create().forms
+        taken, environment = spec.create().forms, envs.of(spec)
     except ValueError as error:
         raise ReproduceError(str(error)) from None
     catalog = catalogs.get(group.catalog)
@@ -242,7 +257,7 @@ def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
         exported = _exported(made, cache, max(_export_count(config, record, group), place + 1))
     item = Item(made, [place], Pack(exported) if exported else None)
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
-    return Case(key, row, stored, record, config, policy, spec, group, cache, sample, item, exported)
+    return Case(key, row, stored, record, config, policy, spec, group, cache, sample, item, exported, environment)
 
 
 def _spec(name: str, config: Config) -> BackendSpec:
@@ -282,7 +297,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
             path = pack_path(cache, content_key(group))
         except (KeyError, metadata.PackageNotFoundError) as error:
             raise ReproduceError(f"the catalog {row['catalog']} is not available here: {error}") from None
-        made = PreparedGroup(path if path.exists() else _make(group, cache))
+        made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
         if any(s.index == row["sample"] for s in made.samples):
             found.append((group, made))
     if not found:
@@ -364,23 +379,31 @@ def run_here(case: Case) -> Outcome:
 
 
 def run_child(case: Case) -> Outcome:
-    """Run the case in a child process with a deadline, as a run does; its outputs stay there."""
+    """Run the case in a child process with a deadline, as a run does, with the Python of the backend's environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _run_child(case, Path(folder) / "outputs.pack")
+
+
+def _run_child(case: Case, keep: Path) -> Outcome:
     settings = next((b for b in case.config.backends if b.name == case.spec.name), None)
     limits = Limits(case.config.deadline_s, int((settings.memory_gib if settings else 6.0) * (1 << 30)))
     item: dict[str, Any] = {
         "pack": str(case.item.group.pack.path), "places": case.item.places, "group": asdict(case.group),
-        "form": str(case.exported) if case.exported else None,
+        "form": str(case.exported) if case.exported else None, "keep": str(keep),
     }  # fmt: skip
     job = Job(
         "batch", str(case.key), [item], str(case.cache), limits, case.spec.to_json(), asdict(case.policy), case.key.run_id,
     )  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    for message in run_job(job):
-        with pa.ipc.open_stream(message["rows"]) as reader:
-            rows += reader.read_all().to_pylist()
-    row = rows[-1]
+    try:
+        row = list(rows_of(job))[-1]
+    except Gone as error:
+        return Outcome({"status": Status.UNAVAILABLE.value, "error": str(error)})
     info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
-    return Outcome(row, info if row["runtime_version"] else None)
+    actual = None
+    if keep.exists():
+        pack = Pack(keep)
+        actual = [pack.array(i).copy() for i in range(pack.header["outputs"])]  # the file goes
+    return Outcome(row, info if row["runtime_version"] else None, actual=actual)
 
 
 # --- showing it ---------------------------------------------------------------------------------------------------
@@ -438,7 +461,7 @@ def print_outcome(case: Case, outcome: Outcome) -> None:
     if outcome.actual is not None and not case.sample.failure:
         _print_outputs(case, outcome.actual, str(row.get("compute_precision") or ""))
     if row.get("error"):
-        _line("error", "\n".join([f"{row['error_type']}: " * bool(row.get("error_type")) + row["error"]]))
+        _line("error", "\n".join([f"{row.get('error_type')}: " * bool(row.get("error_type")) + row["error"]]))
     print()
     _line("", f"{'stored':25} now")
     then = case.stored or {}
@@ -574,13 +597,13 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
         form=form, expected=case.sample.expected(), group=case.group, policy=case.policy, op_class=case.sample.op_class,
         oracle=case.sample.record["oracle"], precision=precision if is_inexact(precision) else "",
         version=outcome.info.runtime_version if outcome.info else story["runtime_version"],
-        device=outcome.info.device if outcome.info else story["device"], actual=outcome.actual,
+        device=outcome.info.device if outcome.info else story["device"], actual=outcome.actual, environment=case.environment,
     )  # fmt: skip
     try:
         path.write_text(scripts.generate(source), encoding="utf-8")
     except OSError as error:
         raise ReproduceError(f"the script cannot be written: {error}") from None
-    shown, text = scripts.check(path, row, case.config.deadline_s * 4)
+    shown, text = scripts.check(path, row, case.config.deadline_s * 4, case.python)
     print(f"{'script':13} {path}: {text}")
     return shown
 

@@ -6,28 +6,33 @@ from __future__ import annotations
 
 import base64
 import inspect
+import io
 import json
 import keyword
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 import textwrap
+import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from farm.envs import OWN_PACKAGES, Environment
 from tasks import catalogs, torch_tree
+from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.onnx_form import ELEMENT_TYPE, NATIVE, PACKED_BITS, graph_inputs, input_values, pack
 from tasks.compare import CLASSIC
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Form, Group, Leaf, OpClass, is_inexact, np_dtype
-from tasks.pack import dtype_name
+from tasks.pack import dtype_name, save
 from tasks.tree import decode, spec_of
 from tasks.user import load
 from tasks.verdict import Policy
@@ -64,6 +69,7 @@ class Source:
     version: str
     device: str
     actual: list[np.ndarray] | None = None
+    environment: Environment | None = None
 
 
 @dataclass
@@ -96,23 +102,36 @@ def generate(source: Source) -> str:
     makers: dict[str, Callable[[Source, _Data], str]] = {
         "torch": _torch, "inductor": _torch, "ort": _ort, "openvino": _openvino,
     }  # fmt: skip
-    if source.runtime not in makers:
-        raise NoScript(f"no script: none can be written for the runtime {source.runtime}")
     if source.form.check != "forward":
         raise NoScript(f"no script: none can be written for the {source.form.check} check")
     data = _Data()
-    runtime = makers[source.runtime](source, data)
+    bundled = source.runtime not in makers
+    runtime = _bundled(source, data) if bundled else makers[source.runtime](source, data)
     expected = [_expected(leaf, source, data) for leaf in source.expected]
     floats = {leaf.dtype: _float(leaf.dtype, source.precision) for leaf in source.expected if is_inexact(leaf.dtype)}
-    module, name = {"ort": ("onnxruntime", " as ort"), "openvino": ("openvino", " as ov")}.get(source.runtime, ("torch", ""))
+    modules = {"ort": ("onnxruntime", " as ort"), "openvino": ("openvino", " as ov")}
+    module, name = ("ml_dtypes", "") if bundled else modules.get(source.runtime, ("torch", ""))
+    needs = "numpy, ml_dtypes and the runtime; how it is called is embedded, see run()" if bundled else f"numpy and {module} alone"
     text = _fill(
-        _TEMPLATE, runtime=runtime.strip("\n"), title=repr(source.title), found=repr(source.found),
+        _TEMPLATE, install=_install(source), needs=needs, runtime=runtime.strip("\n"), title=repr(source.title), found=repr(source.found),
         version=repr(source.version), device=repr(source.device), module=module, alias=name,
         module_name=name.removeprefix(" as ") or module, expected=_lines(expected),
         floats="".join(f"    {k!r}: {v!r},\n" for k, v in floats.items()), rule=_rule(source), judge=repr(_judge(source)), oracle=repr(source.oracle),
         arrays=_lines(data.index), data=data.text(),
     )  # fmt: skip
     return text if "ctypes." in runtime else text.replace("import ctypes\n", "", 1)
+
+
+def _install(source: Source) -> str:
+    """Comments that say what to install where the backend has an environment of its own, as PEP 723 has them: `uv run` obeys."""
+    if source.environment is None:
+        return ""
+    packages = [*source.environment.packages, *OWN_PACKAGES]
+    lines = [
+        f"It was run with Python {source.environment.version} and: pip install {' '.join(map(shlex.quote, packages))}", "",
+        "/// script", f'requires-python = "=={source.environment.version}.*"', f"dependencies = {json.dumps(packages)}", "///",
+    ]  # fmt: skip
+    return "".join(f"# {' '.join(line.split())}".rstrip() + "\n" for line in lines)
 
 
 def _judge(source: Source) -> str:
@@ -140,8 +159,11 @@ def _fill(template: str, **values: str) -> str:
 
 
 def _float(dtype: str, precision: str) -> tuple[float, ...]:
-    eps = max(EPS[dtype], EPS[precision]) if precision else EPS[dtype]
-    return eps, SMALLEST_NORMAL[dtype] * EPS[dtype], EPS[dtype], SMALLEST_NORMAL[dtype], LARGEST[dtype]
+    eps, normal, reach = EPS[dtype], SMALLEST_NORMAL[dtype], LARGEST[dtype]
+    if precision and EPS[precision] > eps:  # as `tasks.compare` has it
+        eps, normal = EPS[precision], max(normal, SMALLEST_NORMAL.get(precision, 0.0))
+        reach = min(reach, LARGEST.get(precision, reach))
+    return eps, normal * eps, EPS[dtype], normal, LARGEST[dtype], reach
 
 
 def _expected(leaf: Leaf, source: Source, data: _Data) -> tuple[Any, ...]:
@@ -476,11 +498,45 @@ def _openvino(source: Source, data: _Data) -> str:
     )  # fmt: skip
 
 
+# --- every other runtime ------------------------------------------------------------------------------------------
+
+
+def _bundled(source: Source, data: _Data) -> str:
+    """The runtime is called by its backend's own file: a copy of `tasks` travels with the script. Raises NoScript."""
+    form, group = source.form, source.group
+    if group.catalog == "user":
+        raise NoScript(f"no script: none can be written for a kernel of one's own on {source.runtime}")
+    if type(source.backend).__module__.partition(".")[0] != "tasks":
+        raise NoScript(f"no script: none can be written for the runtime {source.runtime} of another package")
+    header = {
+        "form": {name: getattr(form, name) for name in ("kind", "op", "dtype", "args", "kwargs", "paired", "check", "wrt", "cotangents")},
+        "group": asdict(group), "arrays": len(form.arrays),
+    }  # fmt: skip
+    model = [] if form.model is None else [np.frombuffer(form.model, np.uint8)]
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder) / "form", header, [*form.arrays, *model])
+        pack = data.add(np.fromfile(Path(folder) / "form", np.uint8))
+    spec = BackendSpec(source.backend.name, source.runtime, source.backend.device, dict(source.backend.options))
+    return _fill(_BUNDLED, spec=repr(spec.to_json()), tasks=str(data.add(_tasks())), form=str(pack))
+
+
+def _tasks() -> np.ndarray:
+    """The sources of `tasks` as a zip archive, what only judges left out."""
+    import tasks
+
+    root, out = Path(tasks.__file__).parent, io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:  # compressed with the rest
+        for path in sorted(root.rglob("*.py")):
+            if path.relative_to(root).parts[0] != "zoo":
+                archive.writestr(zipfile.ZipInfo(str(path.relative_to(root.parent))), path.read_text(encoding="utf-8"))
+    return np.frombuffer(out.getvalue(), np.uint8)
+
+
 # --- trying it ----------------------------------------------------------------------------------------------------
 
 
-def check(path: Path, row: dict[str, Any], timeout_s: float) -> tuple[bool, str]:
-    """Run the script by itself, isolated from this installation's paths.
+def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.executable) -> tuple[bool, str]:
+    """Run the script by itself with the interpreter ``python``, isolated from this installation's paths.
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
@@ -489,7 +545,7 @@ def check(path: Path, row: dict[str, Any], timeout_s: float) -> tuple[bool, str]
     with tempfile.TemporaryDirectory() as elsewhere:
         try:
             done = subprocess.run(
-                [sys.executable, "-I", str(path.resolve())], cwd=elsewhere, env=env, capture_output=True, text=True,
+                [python, "-I", str(path.resolve())], cwd=elsewhere, env=env, capture_output=True, text=True,
                 timeout=timeout_s, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -527,9 +583,9 @@ _TEMPLATE = '''\
 #!/usr/bin/env python3
 """One operation on one input, run again and compared with the exact result.
 
-Needs numpy and @module@ alone. Exit code: 1 the failure is there, 0 it is not, 2 it could not be tried.
+Needs @needs@. Exit code: 1 the failure is there, 0 it is not, 2 it could not be tried.
 """
-from __future__ import annotations
+@install@from __future__ import annotations
 
 import base64
 import ctypes
@@ -592,8 +648,12 @@ def measure(a, y, noise, rounded, dtype, rtol, atol):
         made["units"] = np.where(differ, np.inf if noise is None else diff / noise, 0.0)
         outside = differ & (diff > atol + rtol * size)
         return made | {"diff": diff, "ulp": diff, "rel": np.where(size > 0, diff / size, 0.0), "outside": outside}
-    eps, tiny, spacing, normal, largest = FLOATS[dtype]
+    eps, tiny, spacing, normal, largest, reach = FLOATS[dtype]
     a, rounded, delta = a.astype(y.dtype), y if rounded is None else rounded, none if noise is None else noise
+    if reach < largest and not np.iscomplexobj(y):  # beyond what the declared precision reaches, results saturate
+        sided, size = np.isfinite(y) & (np.signbit(a) == np.signbit(y)), abs(y) + delta
+        over = sided & (size >= reach) & (abs(a) >= reach * (1 - eps))
+        a = np.where(over, y, np.where(sided & np.isinf(a) & (size >= reach / 2), np.copysign(reach * (1 + eps), y), a))
     finite, exact_finite = np.isfinite(a), np.isfinite(rounded)
     neither, misplaced = ~finite & ~exact_finite, no
     if not np.iscomplexobj(y):
@@ -807,6 +867,61 @@ def named(x):
     dtype = "str" if x.dtype.kind in "OUS" else x.dtype.name
     wide = {"f": np.float64, "c": np.complex128}.get(x.dtype.kind)
     return dtype, x.astype(wide) if wide else x
+'''.replace("@leaves@", _LEAVES)
+
+_BUNDLED = '''
+BACKEND = @spec@
+
+
+def run():
+    """The outputs, by the file of the backend in a copy of the farm's package `tasks`."""
+    import io
+    import os
+    import tempfile
+    import zipfile
+
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    folder = tempfile.TemporaryDirectory()
+    run.folder = folder  # kept until the end
+    zipfile.ZipFile(io.BytesIO(array(@tasks@).tobytes())).extractall(folder.name)
+    with open(os.path.join(folder.name, "form"), "wb") as file:
+        file.write(array(@form@).tobytes())
+    sys.path.insert(0, folder.name)
+    from tasks import catalogs, counterparts
+    from tasks.backends import BackendSpec
+    from tasks.model import Form, Group
+    from tasks.pack import Pack
+
+    pack = Pack(file.name)
+    given, group, count = pack.header["form"], Group(**pack.header["group"]), pack.header["arrays"]
+    form = Form(arrays=[pack.array(i) for i in range(count)], **given)
+    if form.kind == "onnx":
+        form.model = pack.array(count).tobytes()
+    elif form.kind in counterparts.FRAMEWORKS:
+        form.call = counterparts.counterpart(form.kind, group.op, group.variant, group.dtype)
+    else:
+        form.call = catalogs.get(group.catalog).call(group)
+    backend = BackendSpec(**BACKEND).create()  # its file: tasks/backends
+    print("runtime       ", backend.probe().runtime_version)
+    outputs = [np.array(x) for x in backend.build(form).run()]
+    for i in form.paired:  # complex numbers leave an exported model as pairs of real ones
+        if outputs[i].shape[-1:] == (2,) and outputs[i].dtype in (np.float32, np.float64):
+            outputs[i] = outputs[i].view(np.complex64 if outputs[i].dtype == np.float32 else np.complex128)[..., 0]
+    return outputs
+
+
+@leaves@
+
+
+def named(x):
+    """(dtype, values) of an output; floating values are widened, which is exact."""
+    dtype = "str" if x.dtype.kind in "OUS" else x.dtype.name
+    if dtype in FLOATS or "float" in dtype:
+        return dtype, x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+    if x.dtype.isbuiltin != 1 and dtype != "str":
+        return dtype, x.astype(np.uint8 if dtype.startswith("u") else np.int8)
+    return dtype, x.astype(np.complex128) if x.dtype.kind == "c" else x
 '''.replace("@leaves@", _LEAVES)
 
 _ORT_RUN = "    return session.run(None, feeds)"

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,25 @@ from farm.child_process import ChildProcess, Death, Limits
 from farm.lake import SCHEMA, to_batch
 from tasks import verdict
 from tasks.artefacts import FOLDER
-from tasks.model import Group, Status
+from tasks.model import FAILED, Group, Status
 from tasks.prepare import PreparedGroup
 from tasks.runner import sample_columns
 from tasks.vendors import VISIBLE
 
 #: Seconds and rows after which collected rows are handed on.
 CHUNK_S, CHUNK_ROWS = 0.1, 1000
-#: Children kept alive between the tasks of one worker, the least recently used ended first.
-POOL_SIZE = 3
+#: Children kept alive between the tasks of one worker, as far as memory allows; the least recently used is ended first.
+POOL_SIZE = 8
 #: Deaths of a child in a row, without a case in flight, after which its backend is given up.
 STRIKES = 3
+#: Seconds between two tries of a new child whose device cannot be had: a driver may be resetting it.
+PAUSES = (0.5, 2.0)
+#: Failures in a row on a device after which a new child asks, once a batch, whether it is still there.
+STREAK = 25
+#: Statuses of a case that ran and failed, in which a device may show that it is sick.
+FAILING = tuple(s.value for s in FAILED)
+#: Characters of an error's text that travel beside its row.
+EVIDENCE = 300
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,11 @@ class Job:
     """Work for one supervisor. kind: "prepare", "export" or "batch".
 
     items: dicts of the child's command of that kind (`tasks.child`), plain JSON. For a batch an item also has
-    "group" (fields of Group) and "attempts" (number of earlier losses, by place). backend: BackendSpec as JSON;
-    policy: fields of Policy. env: further variables of the child.
+    "group" (fields of Group) and "attempts" (number of earlier losses, by place), and "known": words of cases that the
+    backend is known not to implement, by place. backend: BackendSpec as JSON; info: what it answered when it was probed;
+    policy: fields of Policy. env: further variables of the child. host, device: where it runs, as the supervisor knows
+    it: the node's own name if it has one, the numbers of the devices it was given. avoid: (node id, device) of the places
+    that must not do it.
     ship: the nodes share no cache, so files travel: an item's "parcels" are those it needs (path → Ray reference).
     """
 
@@ -49,6 +60,10 @@ class Job:
     policy: dict[str, Any] = field(default_factory=dict)
     run_id: str = ""
     ship: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
+    host: str = ""
+    device: str = ""
+    avoid: tuple[tuple[str, str], ...] = ()
     env: dict[str, str] = field(default_factory=user.carried)
 
 
@@ -56,6 +71,35 @@ class Job:
 _pool: collections.OrderedDict[tuple[Any, ...], tuple[ChildProcess, dict[str, Any]]] = collections.OrderedDict()
 
 GetChild = Callable[[Job], "tuple[ChildProcess, dict[str, Any]] | Death"]
+
+
+@dataclass
+class Spent:
+    """What children have cost since it was last told: CPU seconds; children started and the seconds until they answered."""
+
+    cpu_s: float = 0.0
+    starts: int = 0
+    start_s: float = 0.0
+
+
+_spent = Spent()
+#: CPU seconds already told, by child (its process id; a worker has few).
+_told: dict[int, float] = {}
+
+
+def _account(child: ChildProcess) -> None:
+    pid, now = child.process.pid, child.cpu_s()
+    _spent.cpu_s += now - _told.get(pid, 0.0)
+    _told[pid] = now
+
+
+def _spending() -> dict[str, Any]:
+    """Message of what was spent since the last one."""
+    for child, _ in _pool.values():
+        _account(child)
+    told = {"spent": asdict(_spent)}
+    _spent.cpu_s, _spent.starts, _spent.start_s = 0.0, 0, 0.0
+    return told
 
 
 def _key(job: Job) -> tuple[Any, ...]:
@@ -72,12 +116,15 @@ def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
             return _pool[key]
         _drop(key)
     env = {"TORCHINDUCTOR_CACHE_DIR": str(Path(job.cache) / "inductor"), FOLDER: str(Path(job.cache) / "artefacts"), **job.env}
+    began = time.monotonic()
     child = ChildProcess(envs.python_of(job.backend, Path(job.cache)), job.limits, env)
     # An import is not a case: it has a bound of its own.
     answer = child.ask({"do": "hello", "backend": job.backend, "policy": job.policy}, deadline_s=max(120.0, job.limits.deadline_s))
     if isinstance(answer, Death):
-        child.close()
+        _end(child)
         return answer
+    _spent.starts += 1
+    _spent.start_s += time.monotonic() - began
     _pool[key] = (child, answer)
     while len(_pool) > POOL_SIZE:
         _drop(next(iter(_pool)))
@@ -85,7 +132,13 @@ def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
 
 
 def _drop(key: tuple[Any, ...]) -> None:
-    _pool.pop(key)[0].close()
+    _end(_pool.pop(key)[0])
+
+
+def _end(child: ChildProcess) -> None:
+    _account(child)
+    _told.pop(child.process.pid, None)
+    child.close()
 
 
 def close_children() -> None:
@@ -100,10 +153,26 @@ def run_job(job: Job, get_child: GetChild | None = None) -> Iterator[dict[str, A
     Yields messages for the dispatcher: {"stop": why no job can be done here} when the cache's disk is full or not writable;
     {"rows": Arrow IPC stream, "done": [case numbers], "busy_ms": …} of a batch; {"number", "key", "samples"} of a
     prepared group; {"number", "path"} of an exported one; {"number", "failed": Failure fields} of a group that
-    cannot be had.
+    cannot be had; {"gone": why} when the backend's device cannot be had here any more: what is not done is to be done
+    elsewhere; at the end {"spent": fields of Spent}.
     """
     get = get_child or _child
     yield from _run_batch(job, get) if job.kind == "batch" else _run_groups(job, get)
+    yield _spending()
+
+
+class Gone(Exception):
+    """A batch that cannot be run here; the text is the backend's or the disk's reason."""
+
+
+def rows_of(job: Job) -> Iterator[dict[str, Any]]:
+    """The rows of a batch that is run here and now, as dicts by column. Raises Gone."""
+    for message in run_job(job):
+        if why := message.get("gone") or message.get("stop"):
+            raise Gone(why)
+        if "rows" in message:
+            with pa.ipc.open_stream(message["rows"]) as reader:
+                yield from reader.read_all().to_pylist()
 
 
 def _run_groups(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
@@ -163,10 +232,13 @@ def _forget(job: Job) -> None:
 
 
 def _recycle(job: Job) -> None:
-    """Replace a child that has grown: nobody is to blame, the next batch starts afresh."""
+    """Replace a child that has grown: nobody is to blame, the next batch starts afresh. Those that wait for further
+    batches of other backends go before all of them together take too much."""
     key = _key(job)
     if key in _pool and _pool[key][0].resident() > job.limits.recycle_bytes:
         _drop(key)
+    while len(_pool) > 1 and sum(child.resident() for child, _ in _pool.values()) > job.limits.pool_bytes:
+        _drop(next(iter(_pool)))
 
 
 @dataclass
@@ -204,43 +276,60 @@ class _Batch:
             return []
         return [self.settle(death.number, death.status, death.kind, death.stage, death.kind, death.text)]
 
-    def unavailable(self, why: str, out: _Rows) -> None:
-        """Settle what is left: there is no process to run it in."""
-        for number in self.left:
-            out.add(self.settle(number, Status.UNAVAILABLE.value, "", "", "", why))
+    def known(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """Cases that the backend has said before not to implement, with the columns of their rows."""
+        for number, (item, place) in enumerate(self.cases):
+            if words := item.get("known", {}).get(str(place)):
+                yield number, {k: v for k, v in words.items() if k != "run"} | {"flags": f"as answered in run {words['run']}"}
 
-    def settle(self, number: int, status: str, kind: str, stage: str, error_type: str, error: str) -> dict[str, Any]:
-        """The row of a case that its child could not write."""
+    def settle(
+        self, number: int, status: str, kind: str, stage: str, error_type: str, error: str, **more: Any
+    ) -> dict[str, Any]:
+        """The row of a case that its child could not write; ``more``: further columns."""
         item, place = self.cases[number]
-        sample = PreparedGroup(Path(item["pack"])).samples[place]
+        sample = PreparedGroup(Path(item["pack"]), item["group"]["check"]).samples[place]
         return {
             "number": number, **sample_columns(sample), "status": status, "kind": kind, "stage": stage,
-            "error_type": error_type, "error": error, "policy": verdict.from_json(self.job.policy).id, "started_at": time.time(),
+            "error_type": error_type, "error": error, "policy": verdict.from_json(self.job.policy).id, "started_at": time.time(), **more,
         }  # fmt: skip
 
 
 def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
     batch = _Batch(job)
     out = _Rows(batch)
-    strikes = 0
+    batch.info = job.info
+    for number, words in batch.known():
+        out.add(batch.settle(number, Status.UNSUPPORTED.value, **words))
+    strikes, pauses, asked_again = 0, list(PAUSES), False
     while batch.left:
         try:
             got = get_child(job)
         except envs.EnvError as error:
-            batch.unavailable(str(error), out)
-            yield out.flush()
+            yield from out.rest()
+            yield {"gone": str(error)}
             return
         death = got if isinstance(got, Death) else None
+        doubtful = False
         if not isinstance(got, Death):
-            child, batch.info = got
-            if "unavailable" in batch.info:
-                batch.unavailable(batch.info["unavailable"], out)
-                yield out.flush()
+            child, info = got
+            if "unavailable" in info:
+                _forget(job)  # the next child may find what this one did not
+                if pauses:
+                    time.sleep(pauses.pop(0))
+                    continue
+                yield from out.rest()
+                yield {"gone": info["unavailable"]}
                 return
+            batch.info = info
             command = {
                 "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
-                "items": [{k: item.get(k) for k in ("pack", "places", "form")} | {"label": Group(**item["group"]).unit} for item in job.items],
+                "items": [
+                    {k: item.get(k) for k in ("pack", "places", "form", "keep")}
+                    | {"label": Group(**item["group"]).unit, "check": item["group"]["check"]}
+                    for item in job.items
+                ],
             }  # fmt: skip
+            streak = 0
             for message in child.call(command):
                 if isinstance(message, Death):
                     death = message
@@ -249,9 +338,16 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                     return
                 elif "end" not in message:
                     strikes = 0
+                    streak = streak + 1 if message["status"] in FAILING else 0
                     out.add(message)
                     if out.due():
                         yield out.flush()
+                    if streak >= STREAK and batch.info.get("device_vendor") and not asked_again:
+                        asked_again = doubtful = True
+                        break
+        if doubtful:
+            _forget(job)
+            continue
         if death is None:
             if batch.left or not child.alive():
                 _forget(job)  # the runner asked to be replaced: its device is unusable
@@ -261,15 +357,14 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
         if death.number < 0 or death.number in batch.done or death.stage == "idle":
             strikes += 1
             if strikes >= STRIKES:
-                story = f"{STRIKES} processes died before their first case: {death.text}"
-                for number in batch.left:
-                    out.add(batch.settle(number, Status.UNAVAILABLE.value, "", death.stage, death.kind, story))
+                yield from out.rest()
+                yield {"gone": f"{STRIKES} processes died before their first case: {death.text}"}
+                return
             continue
         for row in batch.dead(death):
             out.add(row)
         yield out.flush()
-    if out.rows:
-        yield out.flush()
+    yield from out.rest()
 
 
 class _Rows:
@@ -278,7 +373,7 @@ class _Rows:
     def __init__(self, batch: _Batch) -> None:
         self.batch, self.since = batch, time.monotonic()
         self.rows: list[dict[str, Any]] = []
-        self.node = socket.gethostname()
+        self.node = batch.job.host or socket.gethostname()
 
     def add(self, row: dict[str, Any]) -> None:
         self.batch.done.add(row["number"])
@@ -287,13 +382,19 @@ class _Rows:
     def due(self) -> bool:
         return len(self.rows) >= CHUNK_ROWS or time.monotonic() - self.since > CHUNK_S
 
+    def rest(self) -> Iterator[dict[str, Any]]:
+        """What has not been handed on yet."""
+        if self.rows:
+            yield self.flush()
+
     def flush(self) -> dict[str, Any]:
-        """Message of the collected rows: Arrow IPC bytes, the case numbers they settle, counts by status."""
+        """Message of the collected rows: Arrow IPC bytes, the case numbers they settle, counts by status, and of those
+        that failed (number, status, attempts, error): evidence, should the device turn out to be sick."""
         rows, self.rows, self.since = self.rows, [], time.monotonic()
         batch, job, info = self.batch, self.batch.job, self.batch.info
         for row in rows:
             row["attempts"] = batch.attempts[row["number"]] + 1
-        constant = run_columns(job.run_id, job.backend or {}, info) | {"node": self.node}
+        constant = run_columns(job.run_id, job.backend or {}, info) | {"node": self.node, "device_ids": job.device}
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, SCHEMA) as writer:
             writer.write_batch(to_batch(rows, constant))
@@ -302,6 +403,9 @@ class _Rows:
             "rows": sink.getvalue().to_pybytes(), "done": [r["number"] for r in rows], "busy_ms": busy,
             "status": dict(collections.Counter(r["status"] for r in rows)),
             "times": [(r.get("build_ms") or 0.0, r.get("run_ms") or 0.0) for r in rows],
+            "failed": [
+                (r["number"], r["status"], r["attempts"], (r.get("error") or "")[:EVIDENCE]) for r in rows if r["status"] in FAILING
+            ],
         }  # fmt: skip
 
 

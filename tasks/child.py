@@ -173,7 +173,9 @@ class Child:
         from tasks.runner import Item
 
         self.page.write(-1, 1, 1)
-        made = [Item(i["pack"], i["places"], i.get("form"), i.get("label", "")) for i in items]
+        made = [
+            Item(i["pack"], i["places"], i.get("form"), i.get("label", ""), i.get("check") or "", i.get("keep") or "") for i in items
+        ]
         yield from self.runner.run(made, set(skip), set(solo))
         return {}
 

@@ -78,7 +78,7 @@ def compare(
     part by part. RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY
     do not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
     the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
-    precision ("" for none); ε and the spacing are the coarser of the two, and the noise floor grows in
+    precision ("" for none); ε and the spacing are the coarser of the two, its range counts, and the noise floor grows in
     proportion. The inputs are then not given exactly, and ulps of an exact or elementary op count from four
     times the noise floor on.
     """
@@ -179,7 +179,7 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
     dtype = leaf.dtype
     rtol, atol = classic_tolerance(dtype)
     rtol, atol = rtol if leaf.rtol is None else leaf.rtol, atol if leaf.atol is None else leaf.atol
-    eps, tiny = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0) * EPS.get(dtype, 0.0)
+    eps, smallest, largest = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0), LARGEST.get(dtype, np.inf)
     sums.numel += a.size
     a, y = a.reshape(-1), reference.reshape(-1)
     coarser = bool(precision and eps and EPS[precision] > eps)
@@ -193,20 +193,30 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
         # To first order the result moves in proportion to what its inputs are rounded by.
         noise = None if noise is None else noise * (EPS[precision] / eps)
         eps = EPS[precision]
+        # Its range is declared as well: below it numbers have fewer digits, beyond it they saturate or are infinite.
+        smallest = max(smallest, SMALLEST_NORMAL.get(precision, 0.0))
+        if noise is None and not rounded:
+            # No float64 evaluation, so no noise floor: what rounding does to sums is known by the largest result alone.
+            sizes = np.abs(y)
+            scale = float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
+            rtol, atol = max(rtol, eps), max(atol, eps * min(scale, LARGEST.get(precision, np.inf)))
+        if LARGEST.get(precision, np.inf) < largest and not is_complex(dtype):
+            a = _within_range(a, y, noise, LARGEST[precision], eps)
     stepwise = op_class is OpClass.DISCONTINUOUS
     for at in range(0, a.size, BLOCK):
         part = slice(at, at + BLOCK)
         near = None if noise is None else noise[part]
         if is_inexact(dtype):
-            _block(a[part], y[part], near, dtype, eps, tiny, rtol, atol, stepwise, rounded, sums)
+            _block(a[part], y[part], near, dtype, eps, smallest, rtol, atol, stepwise, rounded, sums)
         else:
             _integers(a[part], y[part], near, rtol, atol, sums)
 
 
 def _block(
     a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str,
-    eps: float, tiny: float, rtol: float, atol: float, stepwise: bool, rounded: bool, sums: _Sums,
+    eps: float, smallest: float, rtol: float, atol: float, stepwise: bool, rounded: bool, sums: _Sums,
 ) -> None:  # fmt: skip
+    tiny = smallest * eps
     wide_a = a.astype(wide(dtype))
     diff, size = np.abs(wide_a - y), np.abs(y)
     top = diff.max()
@@ -220,7 +230,7 @@ def _block(
         sums.noise = max(sums.noise, float(noise.max()))
     if top == 0:
         return
-    spacing = np.ldexp(eps, np.frexp(np.maximum(size, SMALLEST_NORMAL[dtype]))[1] - 1)
+    spacing = np.ldexp(eps, np.frexp(np.maximum(size, smallest))[1] - 1)
     # Of rounded inputs, what is beyond four times the noise floor (a few draws of a sum that cancels may miss as much; it is
     # what the strictest limit in error units allows), in spacings of a result that moves as much.
     ulps = diff / spacing if noise is None or not rounded else np.maximum(diff - 4 * noise, 0.0) / (spacing + noise)
@@ -311,6 +321,21 @@ def _at_border(
     reach = np.abs(y) + (0.0 if noise is None else noise)
     border = ~np.isnan(a) & np.isfinite(y) & (reach >= LARGEST[dtype] / 2) & np.isfinite(beyond)
     return np.where(border & np.isinf(a), np.copysign(beyond, a), a), border
+
+
+def _within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, largest: float, eps: float) -> np.ndarray:
+    """``a`` with what a coarser precision makes of results near and beyond its ``largest`` number put right.
+
+    Beyond it there is nothing but that number (saturation) and Inf: both, and all between, stand for the reference. An Inf
+    at the border stands for the next number, and is judged by its distance as in `_at_border`.
+    """
+    reach = np.abs(y) + (0.0 if noise is None else noise)
+    sided = np.isfinite(y) & (np.signbit(a) == np.signbit(y))
+    over = sided & (reach >= largest) & (np.abs(a) >= largest * (1 - eps))
+    border = sided & np.isinf(a) & (reach >= largest / 2) & ~over
+    if not (over.any() or border.any()):
+        return a
+    return np.where(over, y, np.where(border, np.copysign(largest * (1 + eps), y), a)).astype(a.dtype)
 
 
 def worst(actual: Sequence[Any], expected: Sequence[Leaf]) -> tuple[int, tuple[int, ...]] | None:

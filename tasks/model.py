@@ -32,8 +32,12 @@ class Status(str, enum.Enum):
         return self.value
 
 
-#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that.
-CHECKS = ("forward", "backward", "double_backward")
+#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that; that a program is built.
+CHECKS = ("forward", "backward", "double_backward", "build")
+#: Those of them whose samples a catalog prepares; every other check, of other packages too, takes those of "forward".
+PREPARED = ("forward", "backward", "double_backward")
+#: The check of compilers without a device: a pass says that a program was made, nothing of its numbers.
+BUILD = "build"
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.inputs`).
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
@@ -131,6 +135,11 @@ class Group:
         return f"{self.op}.{self.variant}" if self.variant else self.op
 
     @property
+    def computed(self) -> str:
+        """The check whose samples these are: those of the forward check, unless they were prepared for another."""
+        return self.check if self.check in PREPARED else "forward"
+
+    @property
     def unit(self) -> str:
         """What a joint backend may build together: samples of one op and check."""
         return self.label if self.check == "forward" else f"{self.check}/{self.label}"
@@ -166,6 +175,7 @@ class Form:
 
     kind "torch": ``call(*args, **kwargs)`` where tensors of the trees are ``TensorSpec`` nodes over ``arrays``.
     kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
+    kind "jax", "tensorflow", "paddle": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors.
     Complex tensors enter and leave an exported model as real ones with a last axis of two (`paired`).
     """
 

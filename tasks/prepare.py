@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import tasks.catalogs as catalogs
+from tasks import counterparts
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.compare import common_constant, compare_oracles, constant_would_pass, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
@@ -48,7 +49,11 @@ def _sources() -> str:
 
 
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
-    """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`)."""
+    """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`).
+
+    What is only built has the samples of the forward check, and shares their pack.
+    """
+    group = replace(group, check=group.computed)
     own = catalogs.get(group.catalog).group_version(group)
     parts = [_sources(), _catalog_version(group.catalog), own, asdict(group), draws, np.__version__]
     if bad:
@@ -87,7 +92,7 @@ def prepare(
         pass
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
-    save(path, *_collect(group, draws, bad or {}, started))
+    save(path, *_collect(replace(group, check=group.computed), draws, bad or {}, started))
     return name, PreparedGroup(path)
 
 
@@ -254,11 +259,15 @@ def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class PreparedGroup:
-    """A prepared group read from its pack; ``samples`` in the order in which they are chosen."""
+    """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    ``check``: what is to hold for them, if not what the pack was prepared for ("build" for those of "forward").
+    """
+
+    def __init__(self, path: str | os.PathLike[str], check: str = "") -> None:
         self.pack = Pack(path)
         self.group = Group(**self.pack.header["group"])
+        self.check = check or self.group.check
         self.samples = [PreparedSample(self, record) for record in self.pack.header["samples"]]
 
 
@@ -316,16 +325,18 @@ class PreparedSample:
         if failure := self.failure:
             raise Invalid(failure.error)
         group = self.owner.group
-        catalog = catalogs.get(group.catalog)
+        catalog = catalogs.installed(group.catalog)
         form = Form(kind, group.op, group.dtype, self.inputs(), args=self.record["args"], kwargs=self.record["kwargs"],
                     check=group.check, wrt=tuple(self.record["wrt"]), cotangents=tuple(self.record["cotangents"]))  # fmt: skip
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
-        elif kind in catalog.forms:
+        elif catalog is not None and kind in catalog.forms:
             form.call = catalog.call(group)
         elif group.check != "forward":
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        elif kind in catalog.exports and exported is not None:
+        elif kind in counterparts.FRAMEWORKS:
+            form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
+        elif exported is not None and (catalog is None or kind in catalog.exports):
             made = exported.header["samples"].get(str(self.index))
             if made is None or "error" in made:
                 raise Unsupported(made["error"] if made else f"the {kind} form was not exported")
@@ -338,7 +349,8 @@ class PreparedSample:
             form.paired = tuple(made["paired"])
             form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(specs))]}
         else:
-            raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op")
+            there = "" if catalog is not None else ": its package is not installed in the backend's environment"
+            raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{there}")
         return form
 
 

@@ -2,20 +2,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tasks import checks, fingerprint
 from tasks.backends.base import Backend
 from tasks.compare import Metrics, check_metadata, compare
+from tasks.model import BUILD as BUILD_CHECK
 from tasks.model import (
+    CHECKS,
     EPS,
     WITHOUT_NOISE,
     Fallback,
     Form,
     Invalid,
+    Leaf,
     Misbehaviour,
     OpClass,
     Program,
@@ -24,7 +28,7 @@ from tasks.model import (
     Unsupported,
     Vacuous,
 )
-from tasks.pack import Pack
+from tasks.pack import Pack, save
 from tasks.prepare import PreparedGroup, PreparedSample
 from tasks.verdict import Policy, judge
 
@@ -40,12 +44,16 @@ class Item:
     """Samples of one prepared group to run: places in the group's order, and the pack of an exported form.
 
     Given as paths, the packs are read when their turn comes and dropped after it: a batch has thousands.
-    ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together.
+    ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together. ``check``:
+    what is asked of the samples, if not what they were prepared for; ``keep``: a file that the outputs of its last case
+    are kept in, as a pack ("" = not kept).
     """
 
     def __init__(
-        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = ""
-    ) -> None:
+        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = "", check: str = "",
+        keep: str = "",
+    ) -> None:  # fmt: skip
+        self._check, self.keep = check, keep
         self._source, self.places, self._exported_source = group, places, exported
         self.label = label if isinstance(group, str) else group.group.unit
         self.first = 0  # number of its first case within the batch
@@ -55,7 +63,7 @@ class Item:
     @property
     def group(self) -> PreparedGroup:
         if self._group is None:
-            self._group = PreparedGroup(self._source) if isinstance(self._source, str) else self._source
+            self._group = PreparedGroup(self._source, self._check) if isinstance(self._source, str) else self._source
         return self._group
 
     @property
@@ -181,8 +189,9 @@ class Runner:
                 return
 
     def _form(self, case: Case) -> Form:
-        own, check = case.sample.owner.group.catalog, case.sample.owner.group.check
-        if check not in self.backend.checks and not case.sample.failure:
+        own, check = case.sample.owner.group.catalog, case.sample.owner.check
+        wanted = check if check in CHECKS else "forward"
+        if wanted not in self.backend.checks and not case.sample.failure:
             raise Unsupported(f"{self.backend.name} does not run the {check} check")
         reason: Exception | None = None
         for kind in self.backend.forms:
@@ -197,13 +206,16 @@ class Runner:
         run_ms: float | None = None
         outputs: list[list[Any]] = []
         broken: Misbehaviour | None = None
-        if case.program is not None:
+        only_built = case.sample.owner.check == BUILD_CHECK
+        if case.program is not None and not only_built:
             case.stage = RUN
             self.progress(case.number, RUN, span)
             begin = time.perf_counter()
             try:
-                outputs.append(list(case.program.run()))
+                outputs.append(list(self._asked(case, case.program)))
                 run_ms = (time.perf_counter() - begin) * 1e3
+                if case.item.keep:
+                    save(case.item.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
                 for _ in range(case.sample.record["repeats"] - 1):
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
@@ -215,7 +227,9 @@ class Runner:
                     case.error = error
         status, kind = Status.ERROR, ""
         more: dict[str, Any] = {}
-        if case.error is None:
+        if case.error is None and only_built:
+            status = Status.FALLBACK if case.program is not None and case.program.fallback else Status.PASS
+        elif case.error is None:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
@@ -228,6 +242,14 @@ class Runner:
                 case.error = error
         return self._row(case, metrics, status, kind, run_ms) | more
 
+    @staticmethod
+    def _asked(case: Case, program: Program) -> Sequence[Any]:
+        """Outputs of a program, run as the case's check wants it."""
+        check = case.sample.owner.check
+        if check in CHECKS or case.form is None:
+            return program.run()
+        return checks.get(check).run(program, case.form)
+
     def _judge(self, case: Case, outputs: list[list[Any]]) -> tuple[Metrics, Status, str, dict[str, Any]]:
         """(metrics, status, kind, further columns) of what the runs of a case returned."""
         sample, group = case.sample, case.sample.owner.group
@@ -237,7 +259,8 @@ class Runner:
                 actual[i] = _unpaired(actual[i])
         arrays = [[np.asarray(x) for x in actual] for actual in outputs]
         precision = self.info.precision_for(op_class, group.label)
-        metrics = self._measure(sample, arrays[0], precision)
+        expected = sample.expected()
+        metrics = self._measure(sample, arrays[0], expected, precision)
         self._repeated(sample, arrays, metrics)
         oracle = record["oracle"]
 
@@ -245,7 +268,9 @@ class Runner:
             return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle, precision)
 
         status, kind = judged(metrics)
-        more: dict[str, Any] = {"limit": self._limit(sample)}
+        more: dict[str, Any] = {"limit": self._limit(sample), "output_digest": fingerprint.digest(arrays[0])}
+        if oracle != "stored" and not record["definition"]:
+            more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
         if precision:
             more["compute_precision"] = precision
         for number, other in enumerate(record["others"]):
@@ -273,8 +298,8 @@ class Runner:
             return None
         return self.policy.limit(group.label, sample.op_class.value, group.dtype).value
 
-    def _measure(self, sample: PreparedSample, actual: list[np.ndarray], precision: str) -> Metrics:
-        record, expected = sample.record, sample.expected()
+    def _measure(self, sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str) -> Metrics:
+        record = sample.record
         if not record["definition"]:
             return compare(actual, expected, sample.op_class, precision)
         metrics = Metrics()
@@ -366,12 +391,12 @@ class Runner:
 
 def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that the prepared sample alone decides."""
-    group, record = sample.owner.group, sample.record
+    group, record, built = sample.owner.group, sample.record, sample.owner.check == BUILD_CHECK
     return {
-        "check": group.check, "distribution": group.distribution,
+        "check": sample.owner.check, "distribution": group.distribution,
         "catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype, "op_class": record["op_class"],
         "sample": record["sample"], "seed": group.seed, "digest": record["digest"], "shapes": record["shapes"],
-        "weak": record["weak"], "oracle": record["oracle"], "prepare_ms": record["prepare_ms"],
+        "weak": record["weak"] or built, "oracle": "" if built else record["oracle"], "prepare_ms": record["prepare_ms"],
     }  # fmt: skip
 
 

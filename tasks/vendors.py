@@ -9,14 +9,25 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Command:
+    """A vendor's command that lists devices. pattern: matches once a device (multi-line), its group "model" the name,
+    its group "count" how many Ray counts in it (cores of a chip) where that is not one."""
+
+    argv: tuple[str, ...]
+    pattern: str
+
+
+@dataclass(frozen=True)
 class Vendor:
     """A maker of devices.
 
     label: value of the node label "vendor"; resource: the Ray resource that counts its devices; visible: the
-    variables by which a process is given some of them (the first is Ray's own); files: globs of which one exists
-    where there is a device (device nodes, sysfs); pci: (vendor id, class prefix) of sysfs's PCI devices, hexadecimal;
-    commands: a command that lists devices, one a line, model names where it can. torch: names of torch's device
-    types that compute on it.
+    variables by which a process is given some of them (the first is Ray's own).
+
+    How a node detects them: files: globs of device nodes, each a device unless ``about`` counts them; pci: (vendor id,
+    class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm, accel,
+    vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its name;
+    commands: what the vendor's tools say; platforms: those of ``sys.platform`` where it is looked for.
     """
 
     label: str
@@ -25,26 +36,39 @@ class Vendor:
     visible: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     pci: tuple[tuple[str, str], ...] = ()
-    commands: tuple[tuple[str, ...], ...] = ()
+    about: tuple[tuple[str, str], ...] = ()
+    commands: tuple[Command, ...] = ()
     platforms: tuple[str, ...] = ("linux", "win32", "darwin")
 
 
+#: A line that is a name and nothing else.
+_LINES = r"^(?P<model>\S.*)$"
+
 #: Display controllers are class 03, processing accelerators class 12 (PCI Code and ID Assignment Specification).
 VENDORS: tuple[Vendor, ...] = (
-    Vendor("nvidia", "NVIDIA", "GPU", ("CUDA_VISIBLE_DEVICES",), ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/nvhost-gpu"), (("10de", "03"),),
-           (("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"),)),
-    Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (),
-           (("rocm-smi", "--showproductname", "--csv"),)),
-    Vendor("intel", "Intel", "GPU", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"), (), (("8086", "03"),), (("xpu-smi", "discovery", "-l"),)),
-    Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel[0-9]*",), (("8086", "12"),)),
-    Vendor("gaudi", "Intel Gaudi", "HPU", ("HABANA_VISIBLE_MODULES",), ("/dev/hl[0-9]*",), (("1da3", "12"),), (("hl-smi", "-Q", "name", "-f", "csv,noheader"),)),
-    Vendor("huawei", "Huawei", "NPU", ("ASCEND_RT_VISIBLE_DEVICES",), ("/dev/davinci[0-9]*",), (("19e5", "12"),), (("npu-smi", "info", "-l"),)),
-    Vendor("google", "Google", "TPU", ("TPU_VISIBLE_CHIPS",), ("/dev/vfio/[0-9]*", "/dev/accel[0-9]*"), (("1ae0", "12"),)),
-    Vendor("aws", "AWS Neuron", "neuron_cores", ("NEURON_RT_VISIBLE_CORES",), ("/dev/neuron[0-9]*",), (), (("neuron-ls",),)),
-    Vendor("qualcomm", "Qualcomm", "NPU", (), ("/dev/fastrpc-cdsp*", "/dev/accel/qaic*"), (("17cb", "12"),)),
-    Vendor("rockchip", "Rockchip", "NPU", (), ("/sys/kernel/debug/rknpu", "/dev/rknpu*"), ()),
-    Vendor("apple", "Apple", "GPU", (), (), (), (), ("darwin",)),
-    Vendor("microsoft", "Microsoft", "GPU", (), ("/dev/dxg",), (), (), ("win32", "linux")),
+    Vendor("nvidia", "NVIDIA", "GPU", ("CUDA_VISIBLE_DEVICES",), ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"), (("10de", "03"),),
+           (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
+           (Command(("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"), _LINES),)),
+    # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs.
+    Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
+           (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9]"),),
+           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),)),
+    Vendor("intel", "Intel", "GPU", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"), ("/dev/dri/renderD*",), (("8086", "03"),), (),
+           (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),)),
+    Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel*",), (("8086", "12"),)),
+    Vendor("gaudi", "Intel Gaudi", "HPU", ("HABANA_VISIBLE_MODULES",), ("/dev/accel/accel*", "/dev/hl[0-9]*"), (("1da3", "12"),), (),
+           (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), _LINES),)),
+    Vendor("huawei", "Huawei", "NPU", ("ASCEND_RT_VISIBLE_DEVICES",), ("/dev/davinci[0-9]*",), (("19e5", "12"),), (),
+           (Command(("npu-smi", "info", "-m"), r"^\s*\d+\s+\d+\s+\d+\s+(?P<model>Ascend\S*.*?)\s*$"),)),
+    Vendor("google", "Google", "TPU", ("TPU_VISIBLE_CHIPS",), ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"), (("1ae0", "12"),)),
+    # Ray counts cores of a chip; without the tool a chip counts as one.
+    Vendor("aws", "AWS Neuron", "neuron_cores", ("NEURON_RT_VISIBLE_CORES",), ("/dev/neuron[0-9]*",), (("1d0f", "12"),), (),
+           (Command(("neuron-ls", "--json-output"), r'"nc_count":\s*(?P<count>\d+)'),)),
+    Vendor("qualcomm", "Qualcomm", "NPU", (), ("/dev/fastrpc-cdsp", "/dev/accel/accel*"), (("17cb", "12"),)),
+    Vendor("rockchip", "Rockchip", "NPU", (), ("/sys/kernel/debug/rknpu", "/dev/rknpu"), ()),
+    Vendor("apple", "Apple", "GPU", (), (), (), (), (Command(("sysctl", "-n", "machdep.cpu.brand_string"), r"^(?P<model>Apple .*)$"),), ("darwin",)),
+    # DirectML runs on whatever GPU Windows has; under WSL it is one device node.
+    Vendor("microsoft", "Microsoft", "GPU", (), ("/dev/dxg",), (), (), (), ("win32", "linux")),
 )  # fmt: skip
 
 BY_LABEL: dict[str, Vendor] = {vendor.label: vendor for vendor in VENDORS}

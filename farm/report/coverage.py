@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from tasks.model import FAILED, JUDGED, NOT_VALID, WITHOUT_NOISE, Status
+from tasks.model import BUILD, FAILED, JUDGED, NOT_VALID, WITHOUT_NOISE, Status
 
 #: All statuses, in the order of the columns of the tables.
 STATUSES: tuple[str, ...] = tuple(status.value for status in Status)
@@ -38,7 +39,7 @@ _KEY = ["run_id", "case_id", "backend"]
 _TEXT = [
     "run_id", "case_id", "check", "catalog", "op", "variant", "dtype", "digest", "shapes", "backend", "vendor",
     "device", "node", "status", "kind", "stage", "error_type", "error", "policy", "oracle", "compute_precision",
-    "placement", "runtime_version", "driver_version", "flags", "op_class", "distribution", "second_oracle",
+    "placement", "runtime_version", "driver_version", "flags", "op_class", "distribution", "second_oracle", "output_digest",
 ]
 _NUMBERS = [
     "max_diff", "max_rel", "max_ulp", "rmse", "error_units", "noise_floor", "mismatched", "numel",
@@ -57,7 +58,7 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
     ``weak`` is False where it is missing, and ``label`` is the op with its variant. Raises ValueError when a status
     is not one of the closed set.
     """
-    missing = [name for name in (*_TEXT, *_NUMBERS, *_INTEGERS, "weak", "classic") if name not in rows.columns]
+    missing = [name for name in (*_TEXT, *_NUMBERS, *_INTEGERS, "weak", "classic", "signature") if name not in rows.columns]
     rows = rows.assign(**{name: None for name in missing}) if missing else rows.copy(deep=False)
     for name in _TEXT:
         column = rows[name]
@@ -97,7 +98,8 @@ def coverage(
     (passes of samples that a constant output would have passed: no evidence, neither judged nor passed; where such a
     sample fails it is judged as any other); ``weak_cells`` (cells of which nothing but such passes was seen);
     ``coverage`` = judged/valid and ``pass_rate`` = passed/judged, NaN where the denominator is 0; then one count per
-    status, the weak passes among ``pass``.
+    status, the weak passes among ``pass``. Rows of the build check are not counted, because nothing was computed: see
+    `built`.
 
     With the ``inventory`` of a run and ``by`` made of "vendor" and "backend" only, backends without a row get a line
     of zeros, and ``available`` and ``reason`` are added. Raises ValueError for a column that the lake does not have.
@@ -125,7 +127,25 @@ def beside(rows: pd.DataFrame) -> pd.Series:
     return weak & evidence.astype(bool)
 
 
+def built(rows: pd.DataFrame) -> pd.DataFrame:
+    """What was only built, by (vendor, backend): ``planned``, ``valid``, ``built``, ``refused`` (unsupported, fallback), ``failed``.
+
+    ``build_rate`` = built/(built + failed), NaN where that is 0. A program that was built is no evidence of its numbers.
+    """
+    rows = distinct(rows)
+    rows = rows[rows["check"] == BUILD]
+    status = rows["status"]
+    ones = pd.DataFrame({
+        "planned": status.notna(), "valid": ~status.isin(NOT_VALID_STATUSES), "built": status == Status.PASS.value,
+        "refused": status.isin([Status.UNSUPPORTED.value, Status.FALLBACK.value]), "failed": status.isin(FAILED_STATUSES),
+    }).astype("int64")  # fmt: skip
+    table = ones.groupby([rows["vendor"], rows["backend"]], sort=True).sum()
+    tried = table["built"] + table["failed"]
+    return table.assign(build_rate=table["built"] / tried.where(tried > 0))
+
+
 def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    rows = rows[rows["check"] != BUILD]
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
         groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]
@@ -193,6 +213,12 @@ def _with_inventory(
         available=[name not in said or bool(said[name].get("available")) for name in names],
         reason=[str(said.get(name, {}).get("reason") or "") for name in names],
     )
+
+
+def backend_order(vendor: str, name: str) -> tuple[Any, ...]:
+    """Sort key of backends: by vendor and name, the versions of one ("ort-cpu@1.20.1") after it, the newest first."""
+    base, at, version = name.partition("@")
+    return vendor, base, bool(at), tuple(-int(part) for part in re.findall(r"\d+", version)), version
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from farm.report.coverage import (
     FINDING_STATUSES,
+    built,
     cell_matrix,
     coverage,
     disagreements,
@@ -21,7 +22,9 @@ from farm.report.coverage import (
 )
 from farm.report.gradients import two_oracles
 from farm.report.page import render
+from farm.report.vendors import by_vendor, unique
 from farm.report.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_counts
+from tasks.model import PREPARED
 
 
 def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: str = "backend") -> dict[str, Path]:
@@ -37,12 +40,16 @@ def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: s
         "coverage": (coverage(rows, by=("vendor", "backend"), inventory=inventory), True),
         "squares": (cell_matrix(rows), True),
         "matrix": (worst_matrix(rows, inventory), True),
-        "vendor_by_dtype": (vendor_by_dtype(rows), True),
+        "vendor_by_dtype": (by_vendor(rows), True),
         "status": (status_table(rows), True),
-        "findings": (_harmless(findings(rows, limit=None)), False),
-        "oracles": (_harmless(disagreements(rows)), False),
+        "findings": (harmless(findings(rows, limit=None)), False),
+        "oracles": (harmless(disagreements(rows)), False),
+        "vendor_by_op_class": (by_vendor(rows, "op_class"), True),
+        "only_one_or_everybody": (unique(rows), False),
     }
-    if (rows.check != "forward").any():
+    if len(made := built(rows)):
+        csv["built"] = (made, True)
+    if rows.check.isin(PREPARED[1:]).any():
         csv["gradients"] = (two_oracles(rows), False)
     if by != "backend":
         csv[f"coverage_by_{by}"] = (coverage(rows, by=by), True)
@@ -60,10 +67,10 @@ def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: s
     return paths
 
 
-def _harmless(table: pd.DataFrame) -> pd.DataFrame:
-    """Error texts as a spreadsheet may open them: none begins like a formula."""
-    text = table["error"].astype(str)
-    return table.assign(error=text.mask(text.str.match(r"[=+\-@\t\r]"), "'" + text))
+def harmless(table: pd.DataFrame, name: str = "error") -> pd.DataFrame:
+    """Error texts (the column ``name``) as a spreadsheet may open them: none begins like a formula."""
+    text = table[name].astype(str)
+    return table.assign(**{name: text.mask(text.str.match(r"[=+\-@\t\r]"), "'" + text)})
 
 
 def _code(value: Any, length: int = 0) -> str:
@@ -91,6 +98,17 @@ def markdown(rows: pd.DataFrame, run: Mapping[str, Any], limit: int = 50) -> str
             lines.append([*head, *_rates(line), status_counts(line), str(int(line["weak_cells"]))])
     columns = ["coverage (judged/valid)", "pass rate (passed/judged)", "counts by status", "weakly tested cells"]
     text += _table(["vendor", "backend", "device, version", *columns], lines)
+    made = built(rows)
+    if len(made):
+        text += ["## Built, not run: no evidence of numbers", ""]
+        text += _table(
+            ["vendor", "backend", "built (built/built and failed)", "refused", "failed"],
+            [
+                [_code(line["vendor"]), _code(line["backend"]), percent(line["built"], line["built"] + line["failed"]),
+                 str(line["refused"]), str(line["failed"])]
+                for line in records(made.reset_index())
+            ],
+        )  # fmt: skip
     text += ["## Coverage by vendor and dtype", ""]
     by_dtype = vendor_by_dtype(rows)
     text += _table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 import pandas as pd
 
 from farm.report.coverage import distinct
+from tasks.model import PREPARED
 
 #: Column of the table → what it says; the first four are the four ways two oracles can answer.
 MEANING = {
@@ -23,7 +24,7 @@ _LIMIT = 32.0
 def agreement(rows: pd.DataFrame) -> pd.Series:
     """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
     oracle = (rows.status == "invalid") & (rows.kind == "oracle")
-    compared = (rows.check != "forward") & (rows.oracle != "metadata") & (rows.status.isin(["pass", "imprecise", "wrong"]) | oracle)
+    compared = rows.check.isin(PREPARED[1:]) & (rows.oracle != "metadata") & (rows.status.isin(["pass", "imprecise", "wrong"]) | oracle)
     limit = rows.limit.astype(float).fillna(_LIMIT)
     first = rows.status.isin(["pass", "imprecise"]) | (oracle & (rows.error_units <= limit))
     # Oracles that agree are one oracle: the verdict on the first, "imprecise" included, holds for the second.

@@ -39,6 +39,22 @@
     }
   }
 
+  // ---- every outcome, all backends side by side ------------------------------------------------------------------
+  const sides = table(data.sides), unitsFrom = new Int32Array(data.sides.length + 1);
+  const letters = Object.fromEntries(statuses.map((name) => [sign[name], name]));
+  for (let n = 0; n < data.sides.length; n++) {
+    let many = 0;
+    for (const letter of sides.status[n]) if (letter !== ".") many++;
+    unitsFrom[n + 1] = unitsFrom[n] + many;
+  }
+  function side(n, b) { // the outcome of case n on backend b, null where it has no row
+    const letter = sides.status[n][b];
+    if (letter === ".") return null;
+    let at = unitsFrom[n];
+    for (let k = 0; k < b; k++) if (sides.status[n][k] !== ".") at++;
+    return { status: letters[letter], group: sides.group[n][b], bytes: sides.bytes[n][b], units: data.sides.units[at] };
+  }
+
   // ---- small helpers: text enters the document as text only -----------------------------------------------------
   function make(tag, attributes, ...children) {
     const element = document.createElement(tag);
@@ -64,12 +80,14 @@
   const rate = (part, whole) => whole ? `${share(part, whole)} (${part}/${whole})` : DASH;
 
   // ---- state, kept in the address ------------------------------------------------------------------------------
-  const NAMES = ["q", "dtype", "catalog", "check", "vendor"];
+  const NAMES = ["q", "dtype", "catalog", "check", "vendor"], PAIR = ["a", "b"];
   let state;
   function readHash() {
     const given = new URLSearchParams(location.hash.slice(1));
     state = { status: new Set(), sort: given.get("sort") || "op", sel: null };
     for (const name of NAMES) state[name] = given.get(name) || "";
+    for (const name of PAIR) state[name] = data.backends.findIndex((one) => one.name === given.get(name));
+    state.compact = given.has("narrow") ? given.get("narrow") === "1" : B > 14;
     for (const name of (given.get("status") || "").split(",")) if (name in rank) state.status.add(name);
     const chosen = given.get("sel");
     if (chosen) {
@@ -84,6 +102,8 @@
     for (const name of NAMES) if (state[name]) out.set(name, state[name]);
     if (state.status.size) out.set("status", [...state.status].join(","));
     if (state.sort !== "op") out.set("sort", state.sort);
+    for (const name of PAIR) if (state[name] >= 0) out.set(name, data.backends[state[name]].name);
+    if (state.compact !== B > 14) out.set("narrow", state.compact ? "1" : "0");
     if (state.sel) out.set("sel", `${data.ops[state.sel[0]]}|${data.backends[state.sel[1]].name}`);
     const hash = "#" + out.toString();
     if (hash !== (location.hash || "#")) history.replaceState(null, "", hash);
@@ -158,7 +178,8 @@
       totals[n].valid += one.valid; totals[n].judged += one.judged; totals[n].passed += one.passed;
     });
     // Denominators must not run into each other: a column is as wide as its longest one.
-    wide = Math.max(64, ...totals.map((sum) => 10 + 6 * Math.max(`${sum.judged}/${sum.valid}`.length, `${sum.passed}/${sum.judged}`.length)));
+    wide = state.compact ? 28 : Math.max(64, ...totals.map((sum) => 10 + 6 * Math.max(`${sum.judged}/${sum.valid}`.length, `${sum.passed}/${sum.judged}`.length)));
+    grid.classList.toggle("narrow", state.compact);
     left = Math.round(Math.min(300, 0.45 * document.documentElement.clientWidth));
     grid.style.setProperty("--wide", `${wide}px`);
     grid.style.setProperty("--left", `${left}px`);
@@ -169,13 +190,17 @@
       const one = data.backends[b], sum = totals[n], on = state.sort === "on " + one.name;
       const first = n === 0 || data.backends[columns[n - 1]].vendor !== one.vendor;
       const title = one.unavailable ? `${one.name}: unavailable, ${one.unavailable}`
-        : `${one.vendor} ${one.name}: pass rate ${rate(sum.passed, sum.judged)}, coverage ${rate(sum.judged, sum.valid)}; sort by it`;
-      const figure = (part, whole) => make("div", { class: "rate" }, one.unavailable ? DASH : share(part, whole),
+        : `${one.vendor} ${one.name}${one.version ? ` (${one.version})` : ""}${one.emulated ? ", emulated: no device was used" : ""}: pass rate ${rate(sum.passed, sum.judged)}, coverage ${rate(sum.judged, sum.valid)}; sort by it`;
+      let span = 1; // columns of the vendor from here on
+      while (n + span < columns.length && data.backends[columns[n + span]].vendor === one.vendor) span++;
+      const band = first ? make("div", { class: "band", title: one.vendor }, one.vendor || DASH) : null;
+      if (band) band.style.width = `${span * wide}px`;
+      const figure = (part, whole) => make("div", { class: "rate" }, one.unavailable ? DASH : state.compact && whole ? number(Math.floor(100 * part / whole)) : share(part, whole),
         make("small", {}, one.unavailable || !whole ? "" : `${part}/${whole}`));
-      head.append(make("div", { class: `col${first ? " first" : ""}${one.unavailable ? " gone" : ""}${on ? " sorted" : ""}`,
+      head.append(make("div", { class: `col${first ? " first" : ""}${one.emulated ? " emulated" : ""}${one.unavailable ? " gone" : ""}${on ? " sorted" : ""}`,
         role: "columnheader", title, "aria-colindex": String(n + 2), ...(on ? { "aria-sort": "descending" } : {}) },
-      make("button", { type: "button", onclick: () => { state.sort = on ? "op" : "on " + one.name; update(); } },
-        make("small", {}, one.vendor || DASH), one.name), figure(sum.passed, sum.judged), figure(sum.judged, sum.valid)));
+      band, make("button", { type: "button", onclick: () => { state.sort = on ? "op" : "on " + one.name; update(); } },
+        one.name, one.emulated ? make("small", {}, "emulated") : null), figure(sum.passed, sum.judged), figure(sum.judged, sum.valid)));
     });
   }
   function drawSquare(row, n, label) {
@@ -316,9 +341,40 @@
     }
     const error = value("error", row), line = command(row);
     const button = make("button", { type: "button", onclick: () => copy(line, button) }, "copy");
-    box.append(list);
+    box.append(...besides(value("case", row), place.backend[row]), list);
     if (error) box.append(make("pre", {}, error));
     box.append("reproduce ", button, make("code", { class: "cmd" }, line));
+  }
+  function besides(n, here) {
+    const list = [];
+    for (let b = 0; b < B; b++) { const one = side(n, b); if (one) list.push({ b, ...one }); }
+    const anyone = list.some((one) => one.group === "r"), outside = list.filter((one) => !"r.".includes(one.group));
+    const near = list.filter((one) => one.group === "r").length, names = (some) => some.map((one) => data.backends[one.b].name).join(", ");
+    const letters = [...new Set(outside.map((one) => one.group))];
+    const vendors = (some) => new Set(some.map((one) => data.backends[one.b].vendor)).size;
+    const together = letters.some((g) => g !== "?" && vendors(outside.filter((one) => one.group === g)) > 1);
+    const words = !outside.length ? `${near} agree with the reference`
+      : anyone ? `${near} agree with the reference; ${outside.length > 1 ? "outliers" : "outlier"}: ${names(outside)}`
+        + (outside.length > 1 && letters.length === 1 && letters[0] !== "?" ? ", which agree with one another" : "")
+      : outside.every((one) => one.status === "imprecise") ? "nobody is within the limit of the reference, everybody within the classic tolerance"
+      : together ? "nobody agrees with the reference, several vendors with one another: suspect the reference" : "nobody agrees with the reference";
+    // Who stands outside comes first, who has no result last.
+    const turn = (one) => one.group === "." ? 2 : one.group === "r" ? 1 : 0;
+    const lines = [...list].sort((x, y) => turn(x) - turn(y)).map((one) => {
+      const same = list.filter((other) => other !== one && other.bytes === one.bytes && one.bytes !== ".");
+      const out = anyone && !"r.".includes(one.group);
+      const name = make("a", { role: "button", tabindex: "0", onclick: () => { active = [order.indexOf(sides.label[n]), columns.indexOf(one.b)];
+        state.sel = [sides.label[n], one.b]; writeHash(); drawPanel(sides.dtype[n], n); active = active.map((x) => Math.max(0, x)); drawRows(); } }, data.backends[one.b].name);
+      return make("tr", { class: `${out ? "outlier" : ""}${one.b === here ? " here" : ""}` },
+        make("td", {}, data.backends[one.b].vendor || DASH), make("td", {}, name, out ? " ← outlier" : "", data.backends[one.b].emulated ? " (emulated)" : ""),
+        make("td", {}, make("span", { class: `sign s-${one.status}` }, sign[one.status]), " " + one.status),
+        make("td", { class: "n" }, number(one.units)),
+        make("td", {}, { r: "reference", ".": DASH, "?": "not kept" }[one.group] || `group ${one.group}`),
+        make("td", {}, same.length ? (same.length > 3 ? `${same.length} others` : names(same)) : DASH));
+    });
+    const head = ["vendor", "backend", "status", "units", "agrees with", "same bytes as"];
+    return [make("p", {}, words), make("table", { class: "sides" }, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col" }, text)))),
+      make("tbody", {}, ...lines))];
   }
   function sample(row, open) {
     const status = value("status", row), units = value("error_units", row);
@@ -331,7 +387,7 @@
     if (open) { box.open = true; fill(box, row); }
     return box;
   }
-  function drawPanel() {
+  function drawPanel(dtype, wanted) {
     const panel = $("panel");
     const closed = !state.sel;
     panel.hidden = closed;
@@ -350,6 +406,7 @@
     const rows = [];
     for (let row = from; row < to; row++)
       if ((!state.dtype || value("dtype", row) === state.dtype) && (!state.check || value("check", row) === state.check)) rows.push(row);
+    if (wanted !== undefined) rows.sort((x, y) => (value("case", y) === wanted) - (value("case", x) === wanted));
     const left = sum.planned - rows.length;
     if (left > 0) panel.append(make("p", { class: "note" },
       `${left} more passing sample(s) are not in this page (it holds up to ${data.pass_rows_per_square} per square, those with the largest error); the lake has them.`));
@@ -357,7 +414,7 @@
     const more = make("button", { type: "button", onclick: () => some() }, "show more");
     const some = () => {
       more.remove();
-      for (const stop = Math.min(rows.length, at + 100); at < stop; at++) panel.append(sample(rows[at], at === 0));
+      for (const stop = Math.min(rows.length, at + 100); at < stop; at++) panel.append(sample(rows[at], wanted === undefined ? at === 0 : value("case", rows[at]) === wanted));
       if (at < rows.length) panel.append(more);
     };
     some();
@@ -371,6 +428,67 @@
     grid.focus({ preventScroll: true });
   }
   document.addEventListener("keydown", (event) => { if (event.key === "Escape" && state.sel) shut(); });
+
+  // ---- what changed from one backend to another: as farm.report.diff has it ---------------------------------------
+  const judged = (one) => isJudged[rank[one.status]], failed = (one) => isFailed[rank[one.status]];
+  const size = (units) => units === null ? NaN : Number(String(units).replace("inf", "Infinity"));
+  const grown = (before, after) => size(after) > 1 && size(after) > data.factor * Math.max(1, size(before));
+  function change(x, y) {
+    if (judged(x) && !failed(x) && failed(y)) return "regression";
+    if (failed(x) && judged(y) && !failed(y)) return "fix";
+    if (failed(x) && failed(y)) return x.status === y.status ? "same" : "other failure";
+    if (judged(x) && !judged(y)) return "lost coverage";
+    if (!judged(x) && failed(y)) return "new failure";
+    if (!judged(x) && judged(y)) return "new coverage";
+    if (!judged(x)) return "same";
+    if (x.status === "pass" && y.status === "imprecise" || grown(x.units, y.units)) return "less precise";
+    if (x.status === "imprecise" && y.status === "pass" || grown(y.units, x.units)) return "more precise";
+    return "same";
+  }
+  function drawChanges() {
+    const { a, b } = state, text = state.q.toLowerCase(), box = $("changes");
+    box.replaceChildren();
+    if (a < 0 || b < 0 || a === b) { $("changed").textContent = ""; return; }
+    const cellsOf = new Map(), samples = {}, severity = Object.fromEntries(data.changes.map((name, n) => [name, n]));
+    let compared = 0, same = 0, told = 0, onlyA = 0, onlyB = 0;
+    for (let n = 0; n < data.sides.length; n++) {
+      const label = sides.label[n];
+      if (state.dtype && sides.dtype[n] !== state.dtype || state.check && sides.check[n] !== state.check) continue;
+      if (text && !lower[label].includes(text) || state.catalog && catalogs[label] !== state.catalog) continue;
+      const x = side(n, a), y = side(n, b);
+      if (!x || !y) { if (x) onlyA++; if (y) onlyB++; continue; }
+      const what = change(x, y), key = `${label}|${sides.dtype[n]}|${sides.check[n]}`;
+      compared++;
+      samples[what] = (samples[what] || 0) + 1;
+      if (x.bytes !== "." && y.bytes !== ".") { told++; if (x.bytes === y.bytes) same++; }
+      const cell = cellsOf.get(key) || { n, what, x, y, samples: 0, changed: 0 };
+      cell.samples++;
+      if (severity[what] < severity[cell.what]) Object.assign(cell, { n, what, x, y, changed: 0 });
+      if (what === cell.what) {
+        cell.changed++;
+        if (size(y.units) > size(cell.y.units)) Object.assign(cell, { n, x, y });
+      }
+      cellsOf.set(key, cell);
+    }
+    const found = [...cellsOf.values()], kinds = {};
+    for (const cell of found) kinds[cell.what] = (kinds[cell.what] || 0) + 1;
+    $("changed").replaceChildren(`${compared} samples of ${found.length} cells compared, ${onlyA} only on the first, ${onlyB} only on the second; `
+      + `the very same bytes: ${rate(same, told)}. `, ...data.changes.filter((name) => kinds[name]).flatMap((name, n) => [n ? " · " : "",
+      make("span", { class: "k-" + name.replace(" ", "-") }, `${name} ${kinds[name]} cells (${samples[name] || 0} samples)`)]));
+    const shown = found.filter((cell) => cell.what !== "same").sort((p, q) => severity[p.what] - severity[q.what] || sides.label[p.n] - sides.label[q.n]);
+    if (!shown.length) return;
+    const lines = shown.slice(0, 500).map((cell) => {
+      const go = make("a", { role: "button", tabindex: "0", href: "#", onclick: (event) => { event.preventDefault(); state.sel = [sides.label[cell.n], b];
+        active = [Math.max(0, order.indexOf(sides.label[cell.n])), Math.max(0, columns.indexOf(b))]; writeHash(); drawPanel("", cell.n); drawRows(); } }, data.ops[sides.label[cell.n]]);
+      const shows = (one) => make("td", { class: "mark" }, make("span", { class: `sign s-${one.status}` }, sign[one.status]), ` ${one.status}`);
+      return make("tr", {}, make("td", { class: "name k-" + cell.what.replace(" ", "-") }, cell.what), make("td", {}, go), make("td", {}, sides.dtype[cell.n]),
+        make("td", { class: "n" }, `${cell.changed}/${cell.samples}`), shows(cell.x), shows(cell.y), make("td", { class: "n" }, number(cell.x.units)), make("td", { class: "n" }, number(cell.y.units)));
+    });
+    const head = ["change", "op", "dtype", "samples", "before", "after", "units before", "units after"];
+    box.append(make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...head.map((name, n) => make("th", { scope: "col", class: n === 3 || n > 5 ? "n" : "" }, name)))),
+      make("tbody", {}, ...lines)));
+    if (shown.length > 500) box.append(make("p", { class: "note" }, `${shown.length - 500} more cells: python -m farm.report --diff writes all of them.`));
+  }
 
   // ---- filters -----------------------------------------------------------------------------------------------------
   const options = (id, names) => {
@@ -389,11 +507,19 @@
     } }, make("span", { class: `sign s-${name}`, "aria-hidden": "true" }, sign[name]), name));
   }
   for (const name of NAMES) $(name).addEventListener("input", () => { state[name] = $(name).value; update(); });
+  data.backends.forEach((one, b) => { for (const name of PAIR) if (!one.unavailable) $(name).append(make("option", { value: String(b) }, one.name)); });
+  for (const name of PAIR) $(name).addEventListener("input", () => { state[name] = $(name).value === "" ? -1 : Number($(name).value); writeHash(); drawChanges(); });
+  $("swap").addEventListener("click", () => { [state.a, state.b] = [state.b, state.a]; showState(); writeHash(); drawChanges(); });
+  $("pair").addEventListener("submit", (event) => event.preventDefault());
+  if (B < 2) $("two").hidden = true;
+  $("compact").addEventListener("input", () => { state.compact = $("compact").checked; writeHash(); drawGrid(); });
   $("sort").addEventListener("input", () => { state.sort = $("sort").value; update(); });
   $("reset").addEventListener("click", () => { history.replaceState(null, "", "#"); start(); });
   $("filters").addEventListener("submit", (event) => event.preventDefault());
   function showState() {
     for (const name of NAMES) $(name).value = state[name];
+    for (const name of PAIR) $(name).value = state[name] < 0 ? "" : String(state[name]);
+    $("compact").checked = state.compact;
     const on = sortedBackend();
     $("sort").querySelector(".by-backend")?.remove();
     if (on >= 0) $("sort").append(make("option", { value: state.sort, class: "by-backend" }, "worst " + state.sort));
@@ -409,6 +535,7 @@
     active = [0, 0];
     drawGrid();
     drawPanel();
+    drawChanges();
   }
   function start() {
     readHash();
@@ -417,8 +544,11 @@
     if (state.sel) active = [Math.max(0, order.indexOf(state.sel[0])), Math.max(0, columns.indexOf(state.sel[1]))];
     drawGrid();
     drawPanel(); // before reveal: an open panel makes the grid narrower
+    drawChanges();
     if (state.sel) { reveal(); drawRows(); }
-    if (location.hash.length > 1) $("filters").scrollIntoView(); // a shared view opens where it is
+    // A shared view opens where it is.
+    if (state.a >= 0 && state.b >= 0 && !state.sel) $("two").scrollIntoView();
+    else if (location.hash.length > 1) $("filters").scrollIntoView();
   }
   window.addEventListener("hashchange", start);
   start();

@@ -15,6 +15,8 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from farm.report.agreement import REFERENCE, groups, units
+from farm.report.changes import CHANGES, FACTOR, WORSE
 from farm.report.coverage import (
     FAILED_STATUSES,
     FINDING_STATUSES,
@@ -22,13 +24,15 @@ from farm.report.coverage import (
     NOT_VALID_STATUSES,
     SEVERITY,
     beside,
+    built,
     disagreements,
     distinct,
     findings,
     records,
-    vendor_by_dtype,
 )
+from farm.report.vendors import by_vendor, unique
 from farm.report.words import DASH, backend_lines, headline, how_much, number, percent
+from tasks.model import BUILD
 
 #: Passing rows embedded per square; the page says how many were left out.
 PASS_ROWS_PER_SQUARE = 8
@@ -36,6 +40,9 @@ PASS_ROWS_PER_SQUARE = 8
 ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
 FINDINGS = 40
+
+#: Numbers of distinct outputs of a case, as one character each; 0 is none.
+_DIGITS = ".123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 #: A sign for each status, so that colour is not the only signal.
 SIGNS = {
@@ -46,7 +53,7 @@ _METRICS = ["error_units", "max_ulp", "max_diff", "max_rel", "rmse", "noise_floo
 _WHOLE = ["mismatched", "numel", "sample", "seed", "attempts"]
 _WORDS = [
     "run_id", "check", "op", "variant", "dtype", "status", "kind", "stage", "error_type", "error", "shapes",
-    "placement", "oracle", "policy", "compute_precision", "flags", "device", "node", "digest", "runtime_version",
+    "placement", "oracle", "policy", "compute_precision", "flags", "device", "device_ids", "node", "digest", "runtime_version",
     "driver_version",
 ]
 
@@ -67,7 +74,8 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
     )
     environment.globals.update(percent=percent, number=number, signs=SIGNS)
     found = findings(rows, limit=None, statuses=FINDING_STATUSES)
-    vendors = vendor_by_dtype(rows)
+    apart = unique(rows)
+    alone, everybody = apart[~apart["everybody"]], apart[apart["everybody"]]
     return environment.get_template("page.html.j2").render(
         script=Markup(script), style=Markup(style), script_hash=_hash(script), style_hash=_hash(style),
         data=Markup(script_json(payload(rows, run))),
@@ -75,11 +83,19 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         headline=headline(rows, run), started=moment(run.get("started_at")), finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")), config=_pretty(run.get("config")),
         backends=backend_lines(rows, run), occurring=[name for name in SEVERITY if (rows["status"] == name).any()],
-        dtypes=sorted(set(rows["dtype"])), vendors=sorted(set(rows["vendor"])),
-        by_dtype={key: line for key, line in zip(vendors.index, records(vendors), strict=True)},
+        vendors=sorted(set(rows["vendor"])), by_vendor=[_by_vendor(rows, by) for by in ("dtype", "op_class")],
+        alone=records(alone.assign(turn=alone.groupby("alone", sort=False).cumcount()).sort_values("turn", kind="stable").head(FINDINGS)),
+        alone_count=len(alone), everybody=records(everybody.head(FINDINGS)), everybody_count=len(everybody),
         findings=[{**line, "how_much": how_much(line)[:300]} for line in records(found.head(FINDINGS))],
-        finding_count=len(found), disagreements=records(disagreements(rows)),
+        built=records(built(rows).reset_index()), finding_count=len(found), disagreements=records(disagreements(rows)),
     )
+
+
+def _by_vendor(rows: pd.DataFrame, by: str) -> dict[str, Any]:
+    """vendor × ``by`` for the template: the columns' names and a dict of lines by (vendor, column)."""
+    table = by_vendor(rows, by)
+    lines = dict(zip(table.index, records(table), strict=True))
+    return {"by": by.replace("_", " "), "names": sorted({name for _, name in lines}), "lines": lines}
 
 
 def _hash(text: str) -> str:
@@ -114,23 +130,26 @@ def script_json(value: Any) -> str:
 def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
     """What the page's script works on: backends, ops, exact counts per cell and the embedded rows, as columns."""
     rows = distinct(rows)
+    rows = rows[rows["check"] != BUILD]  # a square is about numbers
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = (
         rows.assign(size=1, weak=rows["weak"].astype("int64"), beside=beside(rows).astype("int64"))
         .groupby(["label", "backend", "check", "dtype", "status"], sort=True)[["size", "weak", "beside"]].sum().reset_index()
     )
+    sides, case_of = _sides(rows, ops["label"].tolist(), [line["name"] for line in backends])
     kept = embedded(rows)
     order = {name: place for place, name in enumerate(ops["label"])}
     places = {line["name"]: place for place, line in enumerate(backends)}
     columns = {
         "label": column(kept["label"].map(order).tolist()),
         "backend": column(kept["backend"].map(places).tolist()),
-        **{name: column(kept[name].tolist()) for name in _WORDS},
+        **{name: column(kept[name].fillna("").tolist()) for name in _WORDS},
         **{name: column(_numbers(kept[name])) for name in _METRICS},
         **{name: column(_whole(kept[name])) for name in _WHOLE},
         "weak": column(kept["weak"].astype(int).tolist()),
         "case_id": column(_case_ids(kept)),
+        "case": column([case_of[key] for key in zip(kept["run_id"], kept["case_id"], strict=True)]),
     }
     return {
         "run_id": str(run.get("run_id") or ""),
@@ -149,6 +168,7 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
             },
         },
         "rows": {"length": len(kept), "columns": columns},
+        "sides": sides, "changes": list(CHANGES), "worse": list(WORSE), "factor": FACTOR,
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
         "results": str(run.get("results") or "results"),
     }
@@ -159,9 +179,51 @@ def _backends(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]
     for line in backend_lines(rows, run):
         if line["backend"]:  # a backend whose rows name two vendors keeps the first
             reason = line["reason"] if line["missing"] else ""
-            one = {"name": line["backend"], "vendor": line["vendor"], "unavailable": reason}
+            one = {"name": line["backend"], "vendor": line["vendor"], "unavailable": reason, "emulated": line["emulated"],
+                   "version": line["runtime_version"]}  # fmt: skip
             lines.setdefault(line["backend"], one)
     return list(lines.values())
+
+
+def _sides(rows: pd.DataFrame, labels: list[str], names: list[str]) -> tuple[dict[str, Any], dict[tuple[str, str], int]]:
+    """Every outcome of every case, all backends side by side, and each case's place by (run_id, case_id).
+
+    Columns of the cases: label, check, dtype, sample; per case one character for each backend, in their order: status (its
+    sign, "." where there is no row), group (r: agrees with the reference, a letter: with whom else, "?", "."), bytes (equal
+    for the very same output, "." where not known); units: of all that have a row, in this order.
+    """
+    place = {name: k for k, name in enumerate(names)}
+    rows = rows[rows["backend"].isin(place)]
+    first = rows["run_id"].nunique() <= 1
+    key = pd.Series("", index=rows.index) if first else rows["run_id"]  # backends of several runs stand side by side
+    newest = rows.assign(group=groups(rows.assign(run_id="")), units=units(rows), column=rows["backend"].map(place), run=key)
+    newest = newest.sort_values("run", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
+    codes, cases = pd.factorize(newest["case_id"], sort=True)
+    shape = (len(cases), len(names))
+    at = (codes * len(names) + newest["column"].to_numpy()).astype("int64")
+
+    def strings(values: list[str]) -> list[str]:
+        grid = np.full(shape[0] * shape[1], ".", dtype="U1")
+        grid[at] = values
+        return ["".join(line) for line in grid.reshape(shape)] if len(names) else []
+
+    digests = pd.Series(pd.factorize(newest["output_digest"].where(newest["output_digest"] != ""))[0], index=newest.index)
+    rank = digests.where(digests >= 0).groupby(codes).rank("dense").fillna(0).astype(int)
+    numbers = newest["units"].to_numpy()[np.argsort(at, kind="stable")]
+    about = newest.drop_duplicates("case_id").set_index("case_id").loc[cases]
+    where = {label: k for k, label in enumerate(labels)}
+    sides = {
+        "length": len(cases),
+        "columns": {
+            "label": column(about["label"].map(where).tolist()), "check": column(about["check"].tolist()), "dtype": column(about["dtype"].tolist()),
+            "status": column(strings([SIGNS[s] for s in newest["status"]])),
+            "group": column(strings([{REFERENCE: "r", "": "."}.get(g, g[:1]) for g in newest["group"]])),
+            "bytes": column(strings([_DIGITS[min(k, len(_DIGITS) - 1)] for k in rank])),
+        },
+        "units": [None if math.isnan(x) else str(x) if math.isinf(x) else float(f"{x:.3g}") for x in numbers.tolist()],
+    }  # fmt: skip
+    known = pd.Index(cases).get_indexer(rows["case_id"]).tolist()
+    return sides, dict(zip(zip(rows["run_id"], rows["case_id"], strict=True), known, strict=True))
 
 
 def embedded(rows: pd.DataFrame) -> pd.DataFrame:

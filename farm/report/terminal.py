@@ -15,6 +15,7 @@ from farm.report.coverage import (
     FINDING_STATUSES,
     SEVERITY,
     broken,
+    built,
     coverage,
     disagreements,
     distinct,
@@ -68,6 +69,19 @@ def _rates_and_counts(line: Mapping[str, Any]) -> list[Any]:
         percent(line["judged"], line["valid"]), percent(line["passed"], line["judged"]),
         counts or DASH,
     ]
+
+
+def built_table(made: pd.DataFrame) -> Table:
+    """The lines of ``farm.report.coverage.built``."""
+    table = Table(title="Built, not run: no evidence of numbers", title_justify="left", pad_edge=False)
+    for name in ("vendor", "backend"):
+        table.add_column(name, overflow="fold")
+    for name in ("built (built/built and failed)", "refused", "failed"):
+        table.add_column(name, justify="right")
+    for line in records(made.reset_index()):
+        rate = percent(line["built"], line["built"] + line["failed"])
+        table.add_row(_text(line["vendor"] or DASH), _text(line["backend"]), rate, str(line["refused"]), str(line["failed"]))
+    return table
 
 
 def grouped_table(rows: pd.DataFrame, by: str, limit: int = 50) -> Table:
@@ -135,6 +149,9 @@ def print_coverage(
     for line in headline(rows, run):
         console.print(_text(line))
     console.print(coverage_table(rows, run))
+    made = built(rows)
+    if len(made):
+        console.print(built_table(made))
     if by != "backend":
         console.print(grouped_table(rows, by))
     unjudged = findings(rows[broken(rows)], limit=None, statuses=["invalid"])

@@ -7,7 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.coverage import NO_REASON, SEVERITY, backends_of, coverage, distinct, records
+from farm.report.coverage import (
+    NO_REASON,
+    SEVERITY,
+    backend_order,
+    backends_of,
+    coverage,
+    distinct,
+    records,
+)
 
 #: What was not measured.
 DASH = "–"
@@ -73,8 +81,15 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
     planned = run.get("planned")
     if isinstance(planned, int) and not isinstance(planned, bool) and planned > len(rows):
         lines.append(f"INCOMPLETE: {planned - len(rows)} of {planned} planned cases have no row yet; resume the run.")
+    lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
         lines.append(f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here.")
+    for sick in run.get("quarantined") or ():
+        device = f"device {sick.get('device')} of " if sick.get("device") else ""
+        lines.append(
+            f"Quarantined: {device}{sick.get('node')} for {', '.join(sick.get('backends') or ())}: {sick.get('why')}; "
+            f"{sick.get('failures')} of its failures were run again elsewhere."
+        )
     (total,) = records(coverage(rows, by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
@@ -84,8 +99,16 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _quarantined(record: Mapping[str, Any]) -> str:
+    what = f"device {record['device']} of {record.get('node')}" if record.get("device") else str(record.get("node") or DASH)
+    names = ", ".join(map(str, record.get("backends") or ())) or record.get("scope") or DASH
+    again = f"; {record['failures']} of its failures were run again elsewhere" if record.get("failures") else ""
+    return plain(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")
+
+
 def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One dict per backend, in the order of a report: its coverage, vendor, device, runtime_version, available, reason.
+    """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was used),
+    runtime_version, available, reason, emulated.
 
     By vendor the backends that are there, then, if they are several, their sum (``backend`` is ""); after all vendors
     what is unavailable (``missing`` is True: no rows and no node that offers it).
@@ -103,15 +126,21 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
     totals = dict(zip(by_vendor.index, records(by_vendor), strict=True))
     lines: list[dict[str, Any]] = []
     for vendor, group in table.groupby("vendor", sort=True):
+        keys = [backend_order("", name) for name in group["backend"]]
+        group = group.iloc[sorted(range(len(keys)), key=keys.__getitem__)]
         lines.extend(records(group[~group["missing"]]))
         if (~group["missing"]).sum() > 1 and vendor in totals:
             extra = {"vendor": vendor, "backend": "", "available": True, "missing": False, "reason": ""}
             lines.append({**totals[vendor], **extra})
         lines.extend(records(group[group["missing"]]))
+    emulated = set(rows.loc[rows["placement"].str.startswith("emulated"), "backend"])
     for line in lines:
         what = said.get(line["backend"], {})
+        line["emulated"] = line["backend"] in emulated
         for name in ("device", "runtime_version"):
             line[name] = seen[name].get(line["backend"]) or str(what.get(name) or "")
+        if line["emulated"] and not line["device"].startswith("emulated"):
+            line["device"] = f"emulated {line['device']}".strip()
         if line["missing"]:
             line["reason"] = line["reason"] or NO_REASON
     return sorted(lines, key=lambda line: bool(line["missing"]))

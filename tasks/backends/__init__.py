@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
 from typing import Any
 
 from tasks.backends.base import Backend
+from tasks.plugins import Part, parts
 
 #: Runtime name → "module:class"; imported only when asked for.
 BUILT_IN = {
@@ -14,8 +14,21 @@ BUILT_IN = {
     "inductor": "tasks.backends.inductor:Inductor",
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
+    "rknn": "tasks.backends.rknn:Rknn",
+    "ncnn": "tasks.backends.ncnn:Ncnn",
+    "mnn": "tasks.backends.mnn:Mnn",
+    "executorch": "tasks.backends.executorch:ExecuTorch",
+    "zentorch": "tasks.backends.zentorch:ZenTorch",
+    "jax": "tasks.backends.jax_xla:Jax",
     "tvm": "tasks.backends.tvm:Tvm",
     "iree": "tasks.backends.iree:Iree",
+    "tinygrad": "tasks.backends.tinygrad:Tinygrad",
+    "tensorrt": "tasks.backends.tensorrt:TensorRt",
+    "tensorrtrtx": "tasks.backends.tensorrt_rtx:TensorRtRtx",
+    "tensorflow": "tasks.backends.tensorflow_functions:TensorFlow",
+    "litert": "tasks.backends.litert:LiteRt",
+    "paddle": "tasks.backends.paddle_functions:Paddle",
+    "tfxla": "tasks.backends.tensorflow_functions:TensorFlowXla",
 }
 
 
@@ -51,14 +64,14 @@ class BackendSpec:
         return asdict(self)
 
     def create(self) -> Backend:
-        """The backend object; its runtime is imported by `Backend.probe`. Raises ValueError for a bad option."""
-        module, _, cls = known()[self.runtime].partition(":")
-        backend: Backend = getattr(import_module(module), cls)(self.name, self.device, dict(self.options))
+        """The backend object; its runtime is imported by `Backend.probe`.
+
+        Raises ValueError for a bad option, PluginError if its own file cannot be imported.
+        """
+        backend: Backend = known()[self.runtime].load()(self.name, self.device, dict(self.options))
         return backend
 
 
-def known() -> dict[str, str]:
-    """Every runtime's name and where it comes from, "module:class" (built in and by entry point)."""
-    from importlib.metadata import entry_points
-
-    return BUILT_IN | {e.name: e.value for e in entry_points(group="farm.backends")}
+def known() -> dict[str, Part]:
+    """Every runtime by name: built in, and from other packages' entry points of the group "farm.backends"."""
+    return parts("backend", BUILT_IN)

@@ -19,7 +19,8 @@ class Backend:
 
     name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
     runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
-    samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes.
+    samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes; devices: those it
+    knows by name, for lists.
 
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
@@ -30,7 +31,9 @@ class Backend:
     device_vendor: str = ""
     forms: tuple[str, ...] = ()
     joint: bool = False
-    #: Checks of `tasks.model.CHECKS` that it can run.
+    devices: tuple[str, ...] = ("cpu",)
+    #: Checks of `tasks.model.CHECKS` that it can run; ("build",) of a compiler without its device, whose programs
+    #: are made by `build` and never run.
     checks: tuple[str, ...] = ("forward",)
     resource: str = "CPU"
     packages: tuple[str, ...] = ()

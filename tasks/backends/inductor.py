@@ -10,10 +10,17 @@ from tasks import gradients, torch_tree
 from tasks.backends.torch_eager import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
+#: Devices whose plugin brings a compiler of its own for torch.compile.
+WITHOUT = {"xla": "its compiler is XLA, which torch-xla runs eagerly", "hpu": "its compiler is hpu_backend"}
+
 
 class Inductor(TorchEager):
+    """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own."""
+
     joint = True
-    checks = ("forward", "backward")  # AOT autograd has no double backward
+    devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
+    compiler = "inductor"
+    checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
 
     def probe(self) -> RuntimeInfo:
         # One compiler process per child: the farm's slots are the parallelism.
@@ -23,7 +30,9 @@ class Inductor(TorchEager):
 
         if self.target == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "g++"))):
             raise Unavailable("inductor needs a C++ compiler: none of $CXX, g++, clang++ is on PATH")
-        if self.target != "cpu":
+        if self.target in WITHOUT:
+            raise Unavailable(f"inductor does not compile for {self.target}: {WITHOUT[self.target]}")
+        if self.target not in ("cpu", "mps"):  # C++ and Metal
             import importlib.util
 
             if importlib.util.find_spec("triton") is None:
@@ -61,7 +70,7 @@ class Inductor(TorchEager):
         def joint(bundle: list[Any]) -> list[Any]:
             return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, bundle)]  # type: ignore[misc]
 
-        compiled = torch.compile(joint, fullgraph=True, dynamic=False)
+        compiled = torch.compile(joint, fullgraph=True, dynamic=False, backend=self.compiler)
 
         def compute() -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
@@ -73,28 +82,25 @@ class Inductor(TorchEager):
                 return list(compiled([self.arguments(form) for form in forms]))
 
         try:
-            compute()  # compiles
+            self.settled(compute)  # compiles
         except torch._dynamo.exc.Unsupported as error:
             raise Fallback("graph break: " + str(error).strip().splitlines()[0]) from None
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")
-        fallback = None
-        if not graphs:
-            fallback = "no graph was compiled"
-        elif not kernels:
-            fallback = "no kernel was generated: the graph calls ATen"
+        fallback = self._fallback(kernels) if graphs else "no graph was compiled"
+        placement = self._where(kernels)
         results: list[Any] = []
 
         def run_all() -> list[Any]:
             if not results:
-                results.extend(compute())
+                results.extend(self.settled(compute))
             return results
 
         flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")
 
         def program(i: int) -> Program:
-            made = Program(run=lambda: [], placement=f"inductor {self.target}", fallback=fallback, flags=flags)
+            made = Program(run=lambda: [], placement=placement, fallback=fallback, flags=flags)
 
             def run() -> Sequence[Any]:
                 out = list(torch_tree.leaves(run_all()[i]))
@@ -106,6 +112,14 @@ class Inductor(TorchEager):
             return made
 
         return [program(i) for i in range(len(forms))]
+
+
+    def _fallback(self, kernels: int) -> str | None:
+        """Why what was just compiled, with ``kernels`` generated ones, is not this compiler's own work."""
+        return None if kernels else "no kernel was generated: the graph calls ATen"
+
+    def _where(self, kernels: int) -> str:
+        return f"inductor {self.target}"
 
 
 def _only(compiled: Any, *args: Any, **kwargs: Any) -> Any:

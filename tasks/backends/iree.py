@@ -88,6 +88,7 @@ class Iree(Backend):
 
     vendor = "IREE"
     forms = ("onnx",)
+    devices = tuple(TARGETS)
     packages = ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "onnx==1.23.2")
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 

@@ -24,6 +24,8 @@ ELEMENT_TYPE: dict[str, int] = {
     "float4_e2m1fn": 23, "float8_e8m0fnu": 24, "uint2": 25, "int2": 26,
 }  # fmt: skip
 
+_DTYPE_OF_ELEMENT = {number: name for name, number in ELEMENT_TYPE.items()}
+
 #: Dtypes that numpy has by itself (an ml_dtypes dtype may claim a kind of numpy's, so names decide).
 NATIVE = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -87,6 +89,49 @@ def graph_inputs(model: bytes) -> list[str]:
             else:
                 names.append(name)
     return [name for name in names if name not in defaults]
+
+
+def graph_outputs(model: bytes) -> list[tuple[str, str]]:
+    """(name, dtype) of the outputs of a serialized ModelProto in the graph's order; dtype "" for no tensor or none given.
+
+    Field numbers of onnx.proto beside those of `graph_inputs`: GraphProto.output 12; ValueInfoProto.type 2;
+    TypeProto.tensor_type 1; TypeProto.Tensor.elem_type 1. Raises ValueError for damaged bytes.
+    """
+    graph = next((x for number, x in _fields(memoryview(model)) if number == 7), memoryview(b""))
+    found = []
+    for message in (x for number, x in _fields(graph) if number == 12):
+        parts = dict(_fields(message))
+        tensor = dict(_fields(parts.get(2, memoryview(b"")))).get(1, memoryview(b""))
+        number = _varint(tensor, 1)[0] if tensor[:1] == b"\x08" else 0
+        found.append((bytes(parts.get(1, b"")).decode(), _DTYPE_OF_ELEMENT.get(number, "")))
+    return found
+
+
+def with_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
+    """The model with ``values`` for inputs of these names, as initializers (GraphProto.initializer 5).
+
+    A second part of a message is merged with the first when it is read, so nothing of the model is rewritten.
+    TensorProto: dims 1, data_type 2, name 8, raw_data 9.
+    """
+    tensors = b""
+    for name, value in values.items():
+        dims = b"".join(b"\x08" + _as_varint(n) for n in value.shape)
+        raw = (pack(value) if value.dtype.name in PACKED_BITS else contiguous(value)).tobytes()
+        kind = b"\x10" + _as_varint(ELEMENT_TYPE[value.dtype.name])
+        tensors += _message(5, dims + kind + _message(8, name.encode()) + _message(9, raw))
+    return model + _message(7, tensors)
+
+
+def _message(number: int, data: bytes) -> bytes:
+    return _as_varint(number << 3 | 2) + _as_varint(len(data)) + data
+
+
+def _as_varint(value: int) -> bytes:
+    data = bytearray()
+    while value > 127:
+        data.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*data, value])
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import os
+import platform
 import re
 import sys
 import tempfile
@@ -33,8 +35,9 @@ from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, 
 class Provider:
     """An execution provider: its name, who ships it, whose device it runs on and what it is given by default.
 
-    compute_precision: what it computes float32 in with these options ("" = float32). python_package: where the
-    provider is a plugin library of its own, the package that holds it.
+    compute_precision: what it computes float32 in with these options ("" = float32). packages: the pip requirements of
+    the build of ONNX Runtime that has it (none: the farm's own, or a build from source, may have it). python_package:
+    where the provider is a plugin library of its own, the package that holds it.
     """
 
     provider: str
@@ -43,45 +46,74 @@ class Provider:
     resource: str
     options: dict[str, str] = field(default_factory=dict)
     compute_precision: str = ""
+    packages: tuple[str, ...] = ()
     python_package: str = ""
 
+
+#: The extras bring CUDA 13's runtime, cuBLAS, cuFFT, cuRAND, NVRTC and cuDNN 9 as nvidia-* wheels.
+_CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1",)
 
 #: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
 PROVIDERS: dict[str, Provider] = {
     "cpu": Provider("CPUExecutionProvider", "Microsoft", "", "CPU"),
-    "cuda": Provider("CUDAExecutionProvider", "NVIDIA", "nvidia", "GPU", {"use_tf32": "0"}),
-    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it.
-    "tensorrt": Provider("TensorrtExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32"),
+    "cuda": Provider("CUDAExecutionProvider", "NVIDIA", "nvidia", "GPU", {"use_tf32": "0"}, packages=_CUDA_PACKAGES),
+    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. The
+    # wheel has the provider, TensorRT's own libraries (libnvinfer) must be on the node.
+    "tensorrt": Provider(
+        "TensorrtExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32", packages=_CUDA_PACKAGES
+    ),
     "tensorrt-rtx": Provider("NvTensorRTRTXExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32"),
-    "rocm": Provider("ROCMExecutionProvider", "AMD", "amd", "GPU"),
-    "migraphx": Provider("MIGraphXExecutionProvider", "AMD", "amd", "GPU", {"migraphx_fp16_enable": "0"}),
+    # Left out of ONNX Runtime after 1.22: MIGraphX is AMD's provider since.
+    "rocm": Provider("ROCMExecutionProvider", "AMD", "amd", "GPU", packages=("onnxruntime-rocm==1.22.2.post3",)),
+    "migraphx": Provider(
+        "MIGraphXExecutionProvider", "AMD", "amd", "GPU", {"migraphx_fp16_enable": "0"},
+        packages=("onnxruntime-migraphx==1.27.1",),
+    ),
     "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd", "NPU"),
     # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
-    "openvino": Provider("OpenVINOExecutionProvider", "Intel", "", "CPU", {"device_type": "CPU", "precision": "FP32"}),
-    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU"),
-    "qnn": Provider(
-        "QNNExecutionProvider",
-        "Qualcomm",
-        "qualcomm",
-        "NPU",
-        {"backend_path": "libQnnHtp.so"},
-        "float16",
-        "onnxruntime_qnn",
+    "openvino": Provider(
+        "OpenVINOExecutionProvider", "Intel", "", "CPU", {"device_type": "CPU", "precision": "FP32"},
+        packages=("onnxruntime-openvino==1.24.1",),
     ),
-    "dml": Provider("DmlExecutionProvider", "Microsoft", "microsoft", "GPU"),
+    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU"),
+    # Float tensors are float16 on the HTP by default (its option enable_htp_fp16_precision=1).
+    "qnn": Provider(
+        "QNNExecutionProvider", "Qualcomm", "qualcomm", "NPU",
+        {"backend_path": "QnnHtp.dll" if sys.platform == "win32" else "libQnnHtp.so"}, "float16",
+        ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"), "onnxruntime_qnn",
+    ),
+    "dml": Provider(
+        "DmlExecutionProvider", "Microsoft", "microsoft", "GPU",
+        packages=('onnxruntime-directml==1.24.4; sys_platform == "win32"',),
+    ),
+    # In the plain wheel, on macOS.
     "coreml": Provider("CoreMLExecutionProvider", "Apple", "apple", "GPU", {"ModelFormat": "MLProgram"}),
-    "cann": Provider("CANNExecutionProvider", "Huawei", "huawei", "NPU", {"precision_mode": "must_keep_origin_dtype"}),
+    "cann": Provider(
+        "CANNExecutionProvider", "Huawei", "huawei", "NPU", {"precision_mode": "must_keep_origin_dtype"},
+        packages=("onnxruntime-cann==1.24.4",),
+    ),
     "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
     "nnapi": Provider("NnapiExecutionProvider", "Google", "google", "NPU"),
     "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU"),
     "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU"),
     "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU"),
-    "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU"),
-}
+    "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
+}  # fmt: skip
+
+#: The chip that QNN's emulation compiles for unless told otherwise: SM8650 (QNN's number 57). Left to itself the library
+#: takes an unnamed one, for which it fails to finalise most float graphs (QNN_COMMON_ERROR_MEM_ALLOC).
+_EMULATED_SOC = "57"
+
+#: Where a GPU shows on Linux: DRM render nodes, NVIDIA's own devices, the GPU of WSL's host.
+_GPU_FILES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/nvhost-gpu")
+#: SwiftShader, Vulkan on the CPU, as browsers bring it along.
+_SOFTWARE_VULKAN = ("/usr/lib/chromium*/vk_swiftshader_icd.json", "/opt/google/chrome/vk_swiftshader_icd.json")
+#: The Vulkan loader's variables for drivers other than those installed.
+_VULKAN_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 
 _OPTIONS = (
-    "provider_options", "session_config", "graph_optimization", "tf32", "compute_precision", "library", "vendor",
-    "device_vendor", "resource",
+    "provider_options", "session_config", "graph_optimization", "tf32", "soc_model", "compute_precision", "library",
+    "vendor", "device_vendor", "resource",
 )  # fmt: skip
 _LEVELS = {
     "disable": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "all": "ORT_ENABLE_ALL",
@@ -102,8 +134,16 @@ _UNSUPPORTED = re.compile(
     r"|[Uu]nsupported model IR version|under development and support for this is limited|is not a registered function/op"
     r"|No [Oo]p registered for|No opset import for domain|No schema registered for|[Uu]nsupported ONNX (opset|version)"
     r"|Unsupported data type|(is|are) not( yet)? supported|not supported yet"
+    r"|does not support the following ONNX operations|Unsupported value of attribute|CPU plug-in doesn't support"
+    r"|is_onesided and inverse attributes cannot be enabled at the same time"
+    r"|missing type information needed to construct the ORT tensor|Provider type for .* node with name .* is not set"
+    r"|requires f16 but the device does not support it"
 )
 _NOT_LOADED = re.compile(r"Failed to load library \S*?([^/\\\s]+) with error: (.*)")
+_ASSERTION = re.compile(r"/onnxruntime\S*:\d+ .* was false\. ", re.DOTALL)
+_ADAPTER_REFUSED = re.compile(r"Warning: (.*? required\.)\n - While initializing adapter")
+#: Providers whose kernels ORT assigns without recording it (1.27).
+_KEEPS_NO_RECORD = ("WebGpuExecutionProvider",)
 _CPU_FORBIDDEN = "fallback to CPU EP has been explicitly disabled"
 _STICKY = re.compile(
     r"illegal memory access|cudaErrorIllegalAddress|hipErrorIllegalAddress|CUDA failure 7\d\d|unspecified launch failure"
@@ -121,11 +161,16 @@ class OnnxRuntime(Backend):
     device: a short name of `PROVIDERS`, or X for any ``<X>ExecutionProvider`` that ORT lists. options:
     ``provider_options`` (over the provider's defaults), ``session_config`` (entries of SessionOptions),
     ``graph_optimization`` ("disable", "basic", "extended", "all"; default ORT's), ``tf32`` (bool, CUDA only),
-    ``compute_precision`` (what is declared), ``library`` (path of a plugin provider), ``vendor``,
-    ``device_vendor`` and ``resource`` (over the table's).
+    ``soc_model`` (QNN only: Qualcomm's number of the chip that is compiled for), ``compute_precision`` (what is
+    declared), ``library`` (path of a plugin provider), ``vendor``, ``device_vendor`` and ``resource`` (over the table's).
+
+    emulated: QNN on x86-64, whose library is Qualcomm's emulation of the HTP; WebGPU on a machine without a GPU,
+    where the adapter is Vulkan on the CPU. Both then take CPU slots, unless ``device_vendor`` or ``resource`` says
+    that the nodes have the device.
     """
 
     forms = ("onnx",)
+    devices = tuple(PROVIDERS)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
@@ -137,6 +182,10 @@ class OnnxRuntime(Backend):
         self._options = dict(known.options)
         if "tf32" in options:
             self._options["use_tf32"] = str(int(bool(options["tf32"])))
+        if "soc_model" in options:
+            if device != "qnn":
+                raise ValueError(f"backend {name}: soc_model is an option of ort-qnn alone")
+            self._options["soc_model"] = str(options["soc_model"])
         given = options.get("provider_options") or {}
         if not isinstance(given, dict):
             raise ValueError(f"backend {name}: provider_options is a mapping, not {type(given).__name__}")
@@ -155,11 +204,17 @@ class OnnxRuntime(Backend):
         self.vendor, self.device_vendor, self.resource = known.vendor, known.device_vendor, known.resource
         if device == "openvino" and not self._options["device_type"].startswith("CPU"):
             self.device_vendor, self.resource = "intel", self._options["device_type"][:3]
+        self.packages, self.emulated = known.packages, _emulated(device)
+        if self.emulated:
+            self.device_vendor, self.resource = "", "CPU"
+        if self.emulated and device == "qnn":
+            self._options.setdefault("soc_model", _EMULATED_SOC)
         self.vendor = str(options.get("vendor", self.vendor))
         self.device_vendor = str(options.get("device_vendor", self.device_vendor))
         self.resource = str(options.get("resource", self.resource))
         self._provider = known.provider
         self._devices: list[Any] = []
+        self._found = False
 
     # -- the device -------------------------------------------------------------------------------------------
 
@@ -169,10 +224,14 @@ class OnnxRuntime(Backend):
         Raises Unavailable: the package is missing, the provider is not in it (naming those that are), or it is
         listed but does not work (in ORT's words).
         """
+        if self.device == "dml" and sys.platform != "win32":
+            raise Unavailable(f"DirectML is a part of Windows; this is {platform.system()}")
         try:
             import onnxruntime as ort
         except ImportError as error:
             raise Unavailable(f"onnxruntime cannot be imported: {error}") from error
+        if self.device == "webgpu" and self.emulated:
+            _offer_software_vulkan()
         self._find_provider(ort)
         said: list[str] = []
         try:
@@ -180,19 +239,25 @@ class OnnxRuntime(Backend):
                 program = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL))
                 result = program.run()[0]
         except Exception as error:
-            # Of a provider's library that cannot be loaded ORT tells stderr only; the exception is about the CPU.
-            cause = _NOT_LOADED.search("".join(said))
-            reason = f"{cause[1]} cannot be loaded: {cause[2].strip()}" if cause else str(error)
+            # Of a library that cannot be loaded and of a refused adapter, libraries tell stderr only.
+            text = "".join(said)
+            reason = _ASSERTION.sub("", str(error))
+            if cause := _NOT_LOADED.search(text):
+                reason = f"{cause[1]} cannot be loaded: {cause[2].strip()}"
+            elif refused := _ADAPTER_REFUSED.findall(text):
+                reason = f"no Vulkan driver is good enough: {'; '.join(refused)}"
             raise Unavailable(f"{self._provider} does not run a model of one Add: {reason}") from error
         if program.fallback:
             raise Unavailable(f"{self._provider} does not run a model of one Add: {program.fallback}")
-        if result.tolist() != [2.0, 2.0]:
+        precision = self._compute_precision()
+        if not np.allclose(result, 2.0, rtol=EPS.get(precision, EPS["float32"]), atol=0):
             raise Unavailable(f"{self._provider} computes 1 + 1 = {result.tolist()}")
         device = self.device
         if self._devices:
             hardware = self._devices[0].device
             device = f"{self.device} ({hardware.vendor} {hardware.type.name})"
-        precision = self._compute_precision()
+        if "soc_model" in self._options:
+            device += f", soc_model {self._options['soc_model']}"
         return RuntimeInfo(
             runtime_version=ort.__version__,
             device=device,
@@ -202,25 +267,29 @@ class OnnxRuntime(Backend):
         )
 
     def _find_provider(self, ort: Any) -> None:
-        available = ort.get_available_providers()
-        by_name = {x.lower(): x for x in available}
         wanted = self._known.provider or f"{self.device}ExecutionProvider"
-        if wanted.lower() in by_name:
-            self._provider = by_name[wanted.lower()]
-            return
         library, missing = self._plugin_library()
         if library:
-            registered = {x.ep_name for x in ort.get_ep_devices()}
-            if wanted not in registered:
+            # First: once it is loaded, ORT lists a plugin among its own, but makes no session by that name.
+            if wanted not in {x.ep_name for x in ort.get_ep_devices()}:
                 try:
                     ort.register_execution_provider_library(wanted, library)
                 except Exception as error:
                     raise Unavailable(f"the plugin {library} cannot be loaded: {error}") from error
             devices = [x for x in ort.get_ep_devices() if x.ep_name == wanted]
             if devices:
-                self._provider, self._devices = wanted, devices[:1]
+                self._provider, self._devices, self._found = wanted, devices[:1], True
                 return
             missing = f"; the plugin {library} was loaded and offers no device on this machine"
+        available = ort.get_available_providers()
+        by_name = {x.lower(): x for x in available}
+        if wanted.lower() in by_name:
+            self._provider, self._found = by_name[wanted.lower()], True
+            if self.device_vendor == "nvidia" and hasattr(ort, "preload_dlls"):
+                # CUDA's and cuDNN's libraries are in wheels of their own, where no loader looks for them.
+                with contextlib.redirect_stdout(None):
+                    ort.preload_dlls()
+            return
         raise Unavailable(
             f"this onnxruntime {ort.__version__} has no {wanted}; it has {', '.join(sorted(available))}{missing}"
         )
@@ -259,7 +328,7 @@ class OnnxRuntime(Backend):
         """
         import onnxruntime as ort
 
-        if not self._provider:
+        if not self._found:
             self._find_provider(ort)
         values = input_values(form)
         session = self._session(ort, form.model or b"")
@@ -309,6 +378,10 @@ class OnnxRuntime(Backend):
         nodes = _assigned_nodes(session)
         if nodes is None:
             return self._provider, None
+        if not nodes and self._provider in _KEEPS_NO_RECORD:
+            # The CPU is forbidden, so all nodes are the provider's; what has inputs cannot be folded away entirely.
+            folded = not session.get_inputs()
+            return self._provider, f"constant folding on the CPU left no node for {self._provider}" if folded else None
         words = [f"{name}: " + ", ".join(f"{n} {op}" for op, n in sorted(ops.items())) for name, ops in nodes.items()]
         placement = "; ".join(words) or f"{self._provider}: no node left after constant folding"
         elsewhere = [word for word, name in zip(words, nodes) if name != self._provider]
@@ -323,6 +396,22 @@ class OnnxRuntime(Backend):
         if self._level:
             flags.append(f"graph_optimization={self._level}")
         return " ".join(flags)
+
+
+def _emulated(device: str) -> bool:
+    """Whether a provider's device is an emulator or a software driver on this machine."""
+    if device == "qnn":
+        return platform.machine().lower() in ("x86_64", "amd64")
+    if device == "webgpu":
+        return sys.platform == "linux" and not any(glob.glob(x) for x in _GPU_FILES)
+    return False
+
+
+def _offer_software_vulkan() -> None:
+    """Let the Vulkan loader find SwiftShader besides the drivers installed, unless drivers were chosen by hand."""
+    found = [x for pattern in _SOFTWARE_VULKAN for x in glob.glob(pattern)]
+    if found and not any(os.environ.get(x) for x in _VULKAN_VARIABLES):
+        os.environ["VK_ADD_DRIVER_FILES"] = os.pathsep.join(found)
 
 
 @contextlib.contextmanager
@@ -415,6 +504,11 @@ def _dtype(type_text: str) -> str:
     return _DTYPE_OF_TYPE.get(inner, inner)
 
 
+def _bits(dtype: str) -> int:
+    """Bits of one element in a tensor's bytes."""
+    return PACKED_BITS.get(dtype) or 8 * np_dtype(dtype).itemsize
+
+
 def _as_dtype(value: Any, dtype: str) -> Any:
     if value is None:
         return None
@@ -438,6 +532,8 @@ def _array(value: Any) -> Any:
         return np.array(value.numpy())
     if value.device_name() != "cpu":
         raise TypeError(f"a {value.data_type()} left on {value.device_name()} cannot be read from Python")
-    shape, size = tuple(value.shape()), value.tensor_size_in_bytes()
+    shape = tuple(value.shape())
+    # Not tensor_size_in_bytes(): onnxruntime before 1.24 has none.
+    size = -(-int(np.prod(shape, dtype=np.int64)) * _bits(dtype) // 8)
     raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8) if size else np.empty(0, np.uint8)
     return from_bytes(raw, dtype, shape)

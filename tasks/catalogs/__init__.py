@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import functools
-from importlib import import_module
 
 from tasks.catalogs.base import Catalog, CatalogError
+from tasks.plugins import Part, parts
 
-__all__ = ["BUILT_IN", "Catalog", "CatalogError", "get", "known"]
+__all__ = ["BUILT_IN", "Catalog", "CatalogError", "get", "installed", "known"]
 
 #: Catalog name → "module:class"; imported only when asked for.
 BUILT_IN = {
@@ -17,16 +17,18 @@ BUILT_IN = {
 }
 
 
-def known() -> dict[str, str]:
-    """Every catalog's name and where it comes from, "module:class" (built in and by entry point)."""
-    from importlib.metadata import entry_points
-
-    return BUILT_IN | {e.name: e.value for e in entry_points(group="farm.catalogs")}
+def known() -> dict[str, Part]:
+    """Every catalog by name: built in, and from other packages' entry points of the group "farm.catalogs"."""
+    return parts("catalog", BUILT_IN)
 
 
 @functools.cache
 def get(name: str) -> Catalog:
-    """The catalog called ``name``. Raises KeyError for an unknown name."""
-    module, _, cls = known()[name].partition(":")
-    catalog: Catalog = getattr(import_module(module), cls)()
+    """The catalog called ``name``. Raises KeyError for an unknown name, PluginError if it cannot be imported."""
+    catalog: Catalog = known()[name].load()()
     return catalog
+
+
+def installed(name: str) -> Catalog | None:
+    """The catalog called ``name``; None in an environment without the package that brings it."""
+    return get(name) if name in known() else None

@@ -1,4 +1,4 @@
-"""python -m tests.bench [weak|overhead|torch|onnx|quick|full|million …]: every figure is a ratio or a rate of one run."""
+"""python -m tests.bench [weak|overhead|torch|onnx|quick|full|vendors|million …]: every figure is a ratio or a rate of one run."""
 from __future__ import annotations
 
 import argparse
@@ -55,6 +55,13 @@ def write_config(folder: Path, name: str, catalogs: object, backends: object) ->
 
 def newest(results: Path) -> pd.DataFrame:
     return lake.read(results, lake.run_ids(results)[-1])
+
+
+def vendor_matrix(folder: Path) -> None:
+    """configs/vendors.yaml from nothing, and again: see `tests.bench.vendors`."""
+    from tests.bench import vendors
+
+    vendors.main(folder, environment(folder / "cache"), ROOT / "configs" / "vendors.yaml")
 
 
 def overhead(folder: Path) -> None:
@@ -195,13 +202,13 @@ def verdicts(folder: Path) -> None:
           f"{(rows['status'] == 'error').sum()} errors; {len(others)} of them not in {known.relative_to(ROOT)} (bound: 0)")  # fmt: skip
 
 
-BENCHES = {"zoo": zoo, "verdicts": verdicts, "weak": weak, "overhead": overhead, "torch": torch_matrix, "noise": noise, "onnx": onnx, "million": million, "quick": quick, "full": full}
+BENCHES = {"zoo": zoo, "verdicts": verdicts, "weak": weak, "overhead": overhead, "torch": torch_matrix, "noise": noise, "onnx": onnx, "million": million, "quick": quick, "full": full, "vendors": vendor_matrix}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("which", nargs="*", choices=[*BENCHES, []], help="default: all but full, which takes half an hour")
-    chosen = parser.parse_args().which or [name for name in BENCHES if name != "full"]
+    parser.add_argument("which", nargs="*", choices=[*BENCHES, []], help="default: all but full and vendors, which take half an hour each")
+    chosen = parser.parse_args().which or [name for name in BENCHES if name not in ("full", "vendors")]
     print(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}")
     for name in chosen:
         with tempfile.TemporaryDirectory(prefix="farm-bench-") as folder:

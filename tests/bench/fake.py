@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from farm import inventory
+from farm.executors import Changes
 from farm.inventory import Offer
 from farm.lake import SCHEMA, to_batch
 from farm.supervisor import CHUNK_ROWS, Job, run_columns
@@ -16,6 +18,8 @@ from farm.supervisor import CHUNK_ROWS, Job, run_columns
 
 class FakeCluster:
     """An `Executor` of two slots whose jobs are done when they are asked for."""
+
+    ship = False
 
     def __init__(self) -> None:
         self.nodes = [inventory.this_node(2)]
@@ -25,7 +29,7 @@ class FakeCluster:
     def slots(self, offer: Offer | None, fraction: float) -> int:
         return 2
 
-    def submit(self, job: Job, offer: Offer | None, fraction: float) -> int:
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
         self._next += 1
         self._jobs.append((self._next, job))
         return self._next
@@ -40,6 +44,15 @@ class FakeCluster:
     def cancel(self, handle: int) -> None:
         pass
 
+    def changes(self) -> Changes:
+        return Changes()
+
+    def parcel(self, path: Path) -> Any:
+        return None
+
+    def fetch(self, parcel: Any, path: Path) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -50,7 +63,7 @@ def _answers(job: Job) -> Iterator[dict[str, Any]]:
             yield {"number": number, "key": f"{number:040d}", "path": "", "samples": list(range(item["group"]["samples"]))}
         return
     cases = [(item["group"], place) for item in job.items for place in item["places"]]
-    constant = run_columns(job.run_id, job.check, job.backend or {}, {"vendor": "fake"}) | {"node": "fake"}
+    constant = run_columns(job.run_id, job.backend or {}, {"vendor": "fake"}) | {"node": "fake"}
     for at in range(0, len(cases), CHUNK_ROWS):
         rows = [
             {
@@ -65,5 +78,5 @@ def _answers(job: Job) -> Iterator[dict[str, Any]]:
             writer.write_batch(to_batch(rows, constant))
         yield {
             "rows": sink.getvalue().to_pybytes(), "done": list(range(at, at + len(rows))), "busy_ms": 0.0,
-            "status": {"pass": len(rows)}, "times": [(0.0, 0.0)],
+            "status": {"pass": len(rows)}, "times": [(0.0, 0.0)], "failed": [],
         }  # fmt: skip

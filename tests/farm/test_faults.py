@@ -29,6 +29,7 @@ EXPECTED = {
     "shape": ("wrong", "shape"), "dtype": ("wrong", "dtype"), "nan": ("wrong", "nonfinite"),
     "wrong": ("wrong", "numbers"), "imprecise": ("imprecise", "numbers"), "none": ("pass", ""),
     "noise_on_stdout": ("pass", ""), "close_pipes": ("pass", ""), "chdir": ("pass", ""),
+    "fork_and_die": ("crash", "SIGABRT"), "flood": ("pass", ""), "threads": ("pass", ""), "reseed": ("pass", ""), "deaf": ("pass", ""),
     "kill_supervisor": ("crash", "supervisor lost"),
 }  # fmt: skip
 

@@ -173,3 +173,21 @@ def test_a_million_cells_are_numbers_not_objects() -> None:
     config = Config.model_validate({"catalogs": ["torch"], "backends": [{"name": f"b{i}", "like": "torch-cpu"} for i in range(50)]})
     m = build(config, entries)
     assert m.cells == 10**6 and m.wanted.dtype == np.int32
+
+
+def test_the_build_check_is_planned_for_compilers_alone() -> None:
+    m = matrix(checks=["forward", "build"], catalogs=[{"name": "torch", "ops": ["abs"], "samples_for": {"tensorrtrtx-*": 3}}],
+               backends=["torch-cpu", "tensorrtrtx-aot"], dtypes=["float32", "int64"])  # fmt: skip
+    assert [(g.check, g.dtype) for g in m.groups] == [("forward", "float32"), ("build", "float32"), ("forward", "int64"), ("build", "int64")]
+    assert m.wanted.tolist() == [[8, 0], [0, 3]] * 2
+    assert {g.samples for g in m.groups} == {8}  # so that both are prepared in one pack
+    alone = matrix(checks=["forward", "build"])
+    assert {g.check for g in alone.groups} == {"forward"} and alone.cells == 6
+
+
+def test_gradients_are_not_planned_for_what_only_builds() -> None:
+    entries = {"torch": [Entry("torch:abs", "", F, ("forward", "backward"))]}
+    config = {"catalogs": [{"name": "torch"}], "backends": ["torch-cpu", "tensorrtrtx-aot"], "checks": ["backward", "build"]}
+    m = build(Config.model_validate(config | {"dtypes": ["float32", "int64"]}), entries)
+    assert [(g.check, g.dtype, *w) for g, w in zip(m.groups, m.wanted.tolist())] == [
+        ("backward", "float32", 8, 0), ("build", "float32", 0, 8), ("build", "int64", 0, 8)]

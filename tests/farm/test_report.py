@@ -22,6 +22,7 @@ from farm import lake
 from farm.report import (
     SEVERITY,
     STATUSES,
+    built,
     cell_matrix,
     coverage,
     findings,
@@ -34,7 +35,7 @@ from farm.report import (
     write,
 )
 from farm.report.__main__ import default_out, main
-from farm.report.coverage import disagreements, distinct
+from farm.report.coverage import disagreements, distinct, records
 from farm.report.files import markdown
 from farm.report.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
 from farm.report.words import number, percent
@@ -508,6 +509,8 @@ def test_the_files_hold_the_tables(tmp_path: Path) -> None:
         "squares",
         "matrix",
         "vendor_by_dtype",
+        "vendor_by_op_class",
+        "only_one_or_everybody",
         "status",
         "findings",
         "oracles",
@@ -647,3 +650,24 @@ def test_a_run_without_its_description_is_reported_from_its_rows(
 def test_report_files_beside_the_rows_do_not_disturb_the_lake(small_lake: Path) -> None:
     assert main([str(small_lake)]) == 0 and main([str(small_lake), "--run", "all"]) == 0
     assert len(lake.read(small_lake)) == 3 and len(pd.read_parquet(small_lake)) == 3
+
+
+def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
+    numbers = [make_row(sample=k) for k in range(3)] + [make_row("unsupported", "torch:sub")]
+    aot = [make_row("pass", sample=k, check="build", backend="aot", vendor="NVIDIA", weak=True, case_id=f"build/torch:add/float32/{k}") for k in range(4)]
+    aot += [make_row(s, "torch:sub", sample=k, check="build", backend="aot", vendor="NVIDIA", weak=True, case_id=f"build/torch:sub/float32/{k}")
+            for k, s in enumerate(["unsupported", "error", "invalid", "crash", "fallback"])]  # fmt: skip
+    rows = frame(*numbers, *aot)
+    pd.testing.assert_frame_equal(coverage(rows, by=()), coverage(frame(*numbers), by=()))
+    assert list(coverage(rows).index) == ["torch-cpu"] and list(worst_matrix(rows).columns) == ["torch-cpu"]
+    (line,) = records(built(rows).reset_index())
+    assert line == {"vendor": "NVIDIA", "backend": "aot", "planned": 9, "valid": 8, "built": 4, "refused": 2, "failed": 2, "build_rate": 4 / 6}
+    assert {f["backend"] for f in records(findings(rows, statuses=["error", "crash"]))} == {"aot"}  # and still a finding
+    text = printed(rows, RUN)
+    assert "Built, not run: no evidence of numbers" in text and "66.7 % (4/6)" in text and "Coverage 75 % (3/4)" in text
+    paths = write(rows, RUN, tmp_path)
+    assert "66.7 % (4/6)" in paths["markdown"].read_text() and "no evidence of numbers" in paths["html"].read_text()
+    assert "gradients" not in paths and "aot" in paths["built"].read_text()
+    assert "built" not in write(frame(*numbers), RUN, tmp_path / "without")
+    alone = write(frame(*aot), RUN, tmp_path / "alone")  # nothing but compilers
+    assert "66.7 % (4/6)" in alone["html"].read_text() and "Coverage –" in alone["markdown"].read_text()

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -42,6 +44,28 @@ def allocate() -> None:
         kept.append(b"x" * (1 << 26))
 
 
+def fork_and_die() -> None:
+    if not os.fork():
+        time.sleep(600)  # holds every pipe of its parent
+    os.abort()
+
+
+def flood() -> None:
+    for _ in range(512):
+        os.write(1, b"flood " * (1 << 15))
+        time.sleep(0.001)
+
+
+def threads() -> None:
+    for _ in range(48):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
+def reseed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+
+
 def fail() -> None:
     raise RuntimeError("planted failure")
 
@@ -57,7 +81,8 @@ def elsewhere() -> None:
 #: Fault → what it does before the computation.
 BEFORE: dict[str, Callable[[], None]] = {
     "segfault": segfault, "abort": os.abort, "exit": lambda: os._exit(7), "hold_gil": hold_gil,
-    "sleep": lambda: time.sleep(600), "allocate": allocate, "raise": fail, "unsupported": refuse,
+    "sleep": lambda: time.sleep(600), "allocate": allocate, "raise": fail, "fork_and_die": fork_and_die, "flood": flood, "threads": threads, "reseed": reseed,
+    "deaf": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN) and None, "unsupported": refuse,
     "fallback": elsewhere, "sys_exit": lambda: sys.exit(3), "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "memory_error": lambda: bytearray(1 << 60) and None, "kill_supervisor": kill_supervisor,
     "noise_on_stdout": lambda: print("x" * 100_000, flush=True), "close_pipes": lambda: os.closerange(0, 3),
@@ -236,13 +261,54 @@ class Vanishing(Busy):
 
 
 class FakeGpu(Null):
-    """A backend of a GPU of the vendor its device names; its placement says which device it was given."""
+    """A backend of a GPU of the vendor its device names; its placement says which device it was given.
+
+    Options: ms, milliseconds of the device's time a case takes; lost_after, cases of one process after which it makes the
+    file that $FARM_LOST names: while that exists, the device is lost, also for a new process. $FARM_SICK, a variable of a
+    node: what is the matter with its devices, "wrong" numbers or "crash"; after a colon, the number of the one device.
+    """
 
     resource = "GPU"
 
-    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+    def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
         super().__init__(name, device, options)
         self.device_vendor = device
+        self.given = os.environ.get("CUDA_VISIBLE_DEVICES", "nothing")
+        what, _, number = os.environ.get("FARM_SICK", "").partition(":")
+        self.sick = what if number in ("", self.given) else ""
+        self.uses = 0
+
+    def lost(self) -> bool:
+        return os.path.exists(os.environ.get("FARM_LOST", ""))
+
+    def probe(self) -> RuntimeInfo:
+        if self.lost():
+            raise Unavailable("planted: the device has fallen off the bus")
+        return RuntimeInfo("fake 1", f"Fake {self.device}")
+
+    def is_sticky(self, error: BaseException) -> bool:
+        return "unspecified launch failure" in str(error)
 
     def build(self, form: Form) -> Program:
-        return Program(lambda: form.arrays, placement=f"visible {os.environ.get('CUDA_VISIBLE_DEVICES', 'nothing')}")
+        def run() -> list[Any]:
+            time.sleep(float(self.options.get("ms", 0)) / 1e3)
+            self.uses += 1
+            if self.uses == self.options.get("lost_after"):
+                open(os.environ["FARM_LOST"], "w").close()
+            if self.lost():
+                raise RuntimeError("planted: unspecified launch failure")
+            if self.sick == "crash":
+                os.abort()
+            return [x + 1 for x in form.arrays] if self.sick == "wrong" else form.arrays
+
+        return Program(run, placement=f"visible {self.given}")
+
+
+class FakeNpu(FakeGpu):
+    """The same as an NPU: a resource and a variable of its own."""
+
+    resource = "NPU"
+
+    def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
+        super().__init__(name, device, options)
+        self.given = os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "nothing")

@@ -378,6 +378,41 @@ def test_a_coarser_declared_precision_rounds_the_inputs_of_exact_and_elementary_
     assert compare([far], [y], op_class, "bfloat16").max_ulp == pytest.approx((72 - 36) / (9 + 4096 / 8103), rel=0.05)
 
 
+@pytest.mark.parametrize("a", [65504.0, 131008.0, np.inf])
+def test_a_declared_precision_has_a_range_beyond_which_results_saturate(a: float) -> None:
+    """A device that computes float32 in float16 has nothing for 1e6 but its largest number and Inf."""
+    x = np.array([a], np.float32)
+    assert compare([x], [leaf([1e6], "float32")], precision="float16").error_units < 0.01  # type: ignore[operator]
+    assert compare([x], [leaf([1e6], "float32")], precision="tfloat32").error_units > 800  # type: ignore[operator]
+    assert compare([x], [leaf([-1e6], "float32")], precision="float16").error_units > 1000  # type: ignore[operator]
+    assert compare([x], [leaf([6e4], "float32")], precision="float16").error_units > 90  # type: ignore[operator]
+    assert compare([np.array([6e4], np.float32)], [leaf([1e6], "float32")], precision="float16").error_units > 900  # type: ignore[operator]
+
+
+def test_the_classic_tolerance_of_a_stored_output_is_that_of_the_declared_precision() -> None:
+    """A mean that cancels to 0.01, of numbers of size 2 rounded to float16: off by a spacing of theirs at most."""
+    y = leaf([2.0, 0.01], "float32")
+    assert not compare([np.array([2.0, 0.0105], np.float32)], [y]).classic
+    assert compare([np.array([2.0, 0.0105], np.float32)], [y], precision="float16").classic
+    assert not compare([np.array([2.0, 0.015], np.float32)], [y], precision="float16").classic
+    exact = compare([np.array([2.0, 0.0105], np.float32)], [y], OpClass.EXACT, "float16")
+    assert not exact.classic
+
+
+def test_an_overflow_at_the_border_of_a_declared_range_is_judged_by_its_distance() -> None:
+    y = leaf([65500.0], "float32")
+    assert compare([np.array([np.inf], np.float32)], [y], precision="float16").error_units < 2  # type: ignore[operator]
+    assert compare([np.array([np.nan], np.float32)], [y], precision="float16").error_units == np.inf
+
+
+def test_below_a_declared_range_numbers_have_the_digits_of_its_subnormals() -> None:
+    y = leaf([2.0**-26, 2.0**-20], "float32")
+    coarse = compare([np.array([0.0, 2.0**-20], np.float32)], [y], OpClass.ELEMENTARY, "float16")
+    assert coarse.max_ulp == 0.25 and coarse.error_units < 1  # type: ignore[operator]
+    flushed = compare([np.array([0.0, 0.0], np.float32)], [y], OpClass.ELEMENTARY, "float16")
+    assert flushed.max_ulp == 16  # what is flushed although float16 has it
+
+
 @pytest.mark.parametrize("op_class", (OpClass.EXACT, OpClass.ELEMENTARY))
 def test_constant_would_pass_asks_no_noise_floor_where_the_verdict_does_not(op_class: OpClass) -> None:
     loose = leaf([1.0, 2.0], "float32", noise=5.0)

@@ -1,0 +1,225 @@
+"""Which vendors' devices this machine has, and how that is known: device files, sysfs, the vendors' own commands."""
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tasks.vendors import BY_LABEL, VENDORS, Vendor
+
+#: Seconds a vendor's command may take: the driver of a sick device hangs.
+COMMAND_S = 15.0
+#: Variable that says which vendors' devices are here, instead of looking: labels, comma-separated; "" for none.
+OVERRIDE = "FARM_VENDORS"
+#: Node labels that say the same: the only or first vendor of a node, and per vendor how many devices.
+VENDOR_LABEL, COUNT_LABEL = "vendor", "farm.io/"
+#: Device classes that vendors share: whose one of them is, sysfs says. Folder of device nodes → sysfs's PCI ids.
+_SHARED = {
+    "/dev/dri/": "/sys/class/drm/{name}/device", "/dev/accel": "/sys/class/accel/{name}/device",
+    "/dev/vfio/": "/sys/kernel/iommu_groups/{name}/devices/*",
+}  # fmt: skip
+
+
+class UnknownVendor(Exception):
+    """A vendor label that the table does not have; the text names those it has."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one vendor.
+
+    models: one name a device, "" where it cannot be told; count: devices in Ray's count; because: what was found
+    where; without: what was looked for and is not there.
+    """
+
+    vendor: Vendor
+    models: tuple[str, ...] = ()
+    count: int = 0
+    because: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why a backend of this vendor's device cannot run here."""
+        return f"no {self.vendor.name} device on this node ({', '.join(self.without) or 'its label or ' + OVERRIDE + ' says so'})"
+
+
+@dataclass
+class _Search:
+    """Evidence of one vendor as it is collected."""
+
+    vendor: Vendor
+    root: Path
+    because: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+    lists: list[list[str]] = field(default_factory=list)  # models by each source that counts devices
+    counted: int = 0  # devices as a command counts them in Ray's units
+
+    def files(self) -> int:
+        """Number of its device nodes."""
+        found = 0
+        for pattern in self.vendor.files:
+            mine = [p for p in _glob(self.root, pattern) if self._is_mine(p)]
+            found += len(mine)
+            if mine:
+                self.because += mine
+            else:
+                self.without.append(f"no {_short(pattern)}")
+        return found
+
+    def _is_mine(self, path: str) -> bool:
+        """Whether a device node is this vendor's: those of common classes are told by the PCI id behind them."""
+        for folder, behind in _SHARED.items():
+            if path.startswith(folder):
+                places = _glob(self.root, behind.format(name=path.rpartition("/")[2]))
+                ids = {(_read(self.root, f"{p}/vendor"), _read(self.root, f"{p}/class")) for p in places}
+                return any(self._has_id(*one) for one in ids)
+        return True
+
+    def _has_id(self, maker: str, kind: str) -> bool:
+        return any(maker == f"0x{v}" and kind.startswith(f"0x{c}") for v, c in self.vendor.pci)
+
+    def bus(self) -> int:
+        """Number of its devices on the PCI bus."""
+        if not self.vendor.pci:
+            return 0
+        found = [p for p in _glob(self.root, "/sys/bus/pci/devices/*") if self._has_id(_read(self.root, f"{p}/vendor"), _read(self.root, f"{p}/class"))]
+        self.because += [f"PCI device {p.rpartition('/')[2]}" for p in found]
+        if not found:
+            self.without.append("no such PCI device")
+        return len(found)
+
+    def about(self) -> None:
+        for pattern, expression in self.vendor.about:
+            models = []
+            for path in _glob(self.root, pattern):
+                if match := re.search(expression, _read(self.root, path), re.MULTILINE):
+                    models.append((match.groupdict().get("model") or "").strip())
+                    self.because.append(path)
+            self.lists.append(models)
+
+    def commands(self) -> None:
+        for command in self.vendor.commands:
+            said, why = _output(command.argv)
+            matches = list(re.finditer(command.pattern, said, re.MULTILINE))
+            if not matches:
+                self.without.append(why or f"{command.argv[0]} lists none")
+                continue
+            self.because.append(f"{' '.join(command.argv)} lists {len(matches)}")
+            self.lists.append([(m.groupdict().get("model") or "").strip() for m in matches])
+            self.counted = max(self.counted, sum(int(m.groupdict().get("count") or 1) for m in matches))
+
+
+def detect(root: Path = Path("/"), vendors: Iterable[Vendor] = VENDORS) -> dict[str, Finding]:
+    """What this machine has of each vendor that is looked for on this platform, by label. ``root``: of its files.
+
+    A device on the bus without a device node has no driver here: it is evidence (because), but counts none.
+    """
+    return {v.label: _search(v, root) for v in vendors if sys.platform in v.platforms}
+
+
+def _search(vendor: Vendor, root: Path) -> Finding:
+    search = _Search(vendor, root)
+    nodes = search.files()
+    search.bus()
+    search.commands()
+    if nodes:
+        search.about()
+    listed = max(search.lists, key=len, default=[])
+    # Files are counted where nothing better is there: AMD has one for all, and one may be a part of a device.
+    models = listed or [""] * nodes
+    return Finding(vendor, tuple(models), search.counted or len(models), tuple(dict.fromkeys(search.because)), tuple(search.without))
+
+
+def detected(labels: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+    """Vendor label → one model name a device ("" unknown) of what this node has; vendors it has none of are left out.
+
+    $FARM_VENDORS or the node's Ray ``labels`` override what the machine shows. A device on the bus without a driver
+    is listed as well: whether it can be used, only its runtime can say. Raises UnknownVendor for a label of
+    $FARM_VENDORS that nobody knows.
+    """
+    told = _told(labels or {})
+    if told is not None:
+        return {label: [""] for label in told}
+    return {label: list(f.models) or [""] for label, f in _detected().items() if f.because}
+
+
+def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
+    """Why this node has no device of a vendor; "" if it has one or nobody looks for that vendor's."""
+    if label not in BY_LABEL or label in detected(labels):
+        return ""
+    told = _told(labels or {})
+    finding = Finding(BY_LABEL[label]) if told is not None else _detected().get(label)
+    if finding is None:
+        return f"no {BY_LABEL[label].name} device on this node (it is not looked for on {sys.platform})"
+    return finding.reason
+
+
+def _told(labels: Mapping[str, str]) -> list[str] | None:
+    """Vendors that $FARM_VENDORS or a node's labels name; None if they say nothing."""
+    if OVERRIDE in os.environ:
+        told = [check_vendor(name.strip(), f"${OVERRIDE}").label for name in os.environ[OVERRIDE].split(",") if name.strip()]
+        return told
+    named = [labels[VENDOR_LABEL]] if labels.get(VENDOR_LABEL) else []
+    named += [key.removeprefix(COUNT_LABEL) for key in labels if key.startswith(COUNT_LABEL)]
+    return list(dict.fromkeys(named)) or None
+
+
+def check_vendor(label: str, where: str) -> Vendor:
+    """The vendor of a label. Raises UnknownVendor, which names the labels there are."""
+    if label not in BY_LABEL:
+        raise UnknownVendor(f"{where}: nobody knows the vendor {label!r}; known are {', '.join(BY_LABEL)}")
+    return BY_LABEL[label]
+
+
+@functools.cache
+def _detected() -> dict[str, Finding]:
+    return detect()
+
+
+def _glob(root: Path, pattern: str) -> list[str]:
+    """Paths below ``root`` that match an absolute pattern, as absolute paths of the machine they describe."""
+    found = glob.glob(pattern.lstrip("/"), root_dir=root)
+    return sorted(f"/{p}" for p in found)
+
+
+def _read(root: Path, path: str) -> str:
+    try:
+        return (root / path.lstrip("/")).read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _short(pattern: str) -> str:
+    return pattern.replace("[0-9]*", "*")
+
+
+def _output(argv: tuple[str, ...]) -> tuple[str, str]:
+    """(stdout of a command, why there is none). A command that hangs is ended."""
+    path = shutil.which(argv[0])
+    if path is None:
+        return "", f"{argv[0]} is not there"
+    try:
+        process = subprocess.Popen(
+            [path, *argv[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        return "", f"{argv[0]} cannot be started ({error.strerror})"
+    try:
+        said = process.communicate(timeout=COMMAND_S)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()  # type: ignore[union-attr]
+        return "", f"{argv[0]} did not answer within {COMMAND_S:g} s"
+    if process.returncode:
+        words = " ".join(said.split())[:120]
+        return "", f"{argv[0]} failed: {words or f'exit code {process.returncode}'}"
+    return said, ""

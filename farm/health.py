@@ -1,0 +1,136 @@
+"""Which devices are sick: what fails on one and passes on another is evidence against it.
+
+No device is judged by its failures alone, which may be the kernels'. Some of them are run again elsewhere (a second
+opinion); only a device that fails what others pass, time and again, is quarantined.
+"""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+#: Of the last OPINIONS second opinions on a device, so many must have passed what it failed; and such failures must be
+#: TIMES as frequent there as on the other devices together, where a kernel that fails now and then fails as often.
+OPINIONS, AGAINST, TIMES = 4, 3, 4.0
+#: The first failures of a backend on a device are asked about, and then each of so many; again after one against it.
+EAGER, THEN = 4, 16
+#: How often a device must have been gone in a new child before that is believed.
+GONE = 2
+#: Pieces of evidence kept in the run's record.
+KEPT = 8
+
+
+class Place(NamedTuple):
+    """A device: the id of its node and its numbers there as Ray gave them ("" for the node as a whole)."""
+
+    node: str
+    device: str
+
+
+class Case(NamedTuple):
+    """A case by its places in the plan: (group, backend, place in the prepared group)."""
+
+    group: int
+    backend: int
+    place: int
+
+
+class Failure(NamedTuple):
+    """A row that says that a case failed."""
+
+    status: str
+    attempts: int
+
+
+@dataclass
+class _Chart:
+    """What is known of one backend on one device."""
+
+    failures: dict[Case, Failure] = field(default_factory=dict)
+    rows: int = 0
+    asked: int = 0  # second opinions
+    answered: int = 0
+    against: int = 0  # answers that passed what failed here
+    eager: int = EAGER
+    since: int = 0
+    opinions: deque[bool] = field(default_factory=lambda: deque(maxlen=OPINIONS))  # True: it passed elsewhere
+    evidence: list[dict[str, Any]] = field(default_factory=list)
+    gone: int = 0
+
+
+class Health:
+    """Evidence on every device of a run, by scope: a vendor's label for its devices (whatever the backend), the
+    backend's name for what is sick in it alone."""
+
+    def __init__(self) -> None:
+        self.sick: dict[str, set[Place]] = {}
+        self.records: list[dict[str, Any]] = []  # for the run's record, in order
+        self._charts: dict[tuple[int, Place], _Chart] = {}
+
+    def is_sick(self, scopes: tuple[str, ...], place: Place) -> bool:
+        """Whether a device, or its whole node, is quarantined in any of the scopes."""
+        whole = Place(place.node, "")
+        return any(place in self.sick.get(s, ()) or whole in self.sick.get(s, ()) for s in scopes)
+
+    def sick_on(self, scopes: tuple[str, ...], node: str) -> set[str]:
+        """The devices of a node that are quarantined; "" among them: all."""
+        return {p.device for s in scopes for p in self.sick.get(s, ()) if p.node == node}
+
+    def done(self, backend: int, place: Place, rows: int) -> None:
+        """Count what a device has done for a backend."""
+        self._chart(backend, place).rows += rows
+
+    def failed(self, case: Case, place: Place, failure: Failure) -> bool:
+        """Note a failure; whether a second opinion on it is due."""
+        chart = self._chart(case.backend, place)
+        chart.failures[case] = failure
+        chart.since += 1
+        if chart.eager > 0:
+            chart.eager -= 1
+        elif chart.since < THEN:
+            return False
+        chart.since = 0
+        chart.asked += 1
+        return True
+
+    def opinion(self, case: Case, place: Place, passed: bool, evidence: Mapping[str, Any]) -> bool:
+        """Note what another device made of a case that failed on ``place``; whether ``place`` is to be quarantined."""
+        chart = self._chart(case.backend, place)
+        chart.opinions.append(passed)
+        chart.answered += 1
+        if passed:
+            chart.eager, chart.against = EAGER, chart.against + 1
+            chart.evidence = [*chart.evidence, dict(evidence)][-KEPT:]
+        if sum(chart.opinions) < AGAINST:
+            return False
+        others = [c for (b, p), c in self._charts.items() if b == case.backend and p != place]
+        # What the others have been asked about and not answered may count against them.
+        doubtful = sum(c.against + c.asked - c.answered for c in others) + 1
+        share = doubtful / (sum(c.asked for c in others) + 1)
+        usual = share * (sum(len(c.failures) for c in others) + 1) / (sum(c.rows for c in others) + 1)
+        return chart.against / chart.answered * len(chart.failures) / max(chart.rows, 1) >= TIMES * usual
+
+    def gone(self, backend: int, place: Place) -> bool:
+        """Note that a backend's device was not there for a new child; whether that is believed by now."""
+        chart = self._chart(backend, place)
+        chart.gone += 1
+        return chart.gone >= GONE
+
+    def quarantine(self, scope: str, place: Place, backends: Mapping[int, str], record: dict[str, Any]) -> dict[Case, Failure]:
+        """Close a device for a scope; the failures it caused there, to be run again elsewhere.
+
+        backends: names of those the scope covers, by place in the plan.
+        """
+        self.sick.setdefault(scope, set()).add(place)
+        found: dict[Case, Failure] = {}
+        evidence: list[dict[str, Any]] = []
+        for b in backends:
+            if chart := self._charts.pop((b, place), None):
+                found |= chart.failures
+                evidence += chart.evidence
+        self.records.append(record | {"backends": list(backends.values()), "failures": len(found), "evidence": evidence[-KEPT:]})
+        return found
+
+    def _chart(self, backend: int, place: Place) -> _Chart:
+        return self._charts.setdefault((backend, place), _Chart())

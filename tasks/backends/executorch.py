@@ -1,0 +1,327 @@
+"""ExecuTorch: torch.export, lowering to a .pte program, and its own runtime; CPU kernels or the XNNPACK delegate."""
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from tasks import artefacts, torch_tree
+from tasks.backends.base import Backend
+from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
+from tasks.tree import TensorSpec, decode, encode_tensor
+
+#: Counts up whenever this file lowers otherwise than before: part of the key of kept programs.
+LOWERING = "1"
+
+#: Delegates that the partitioner of a device hands nodes to.
+DEVICES = {"cpu": "", "xnnpack": "XnnpackBackend"}
+
+#: XNNPACK takes these with weights that are constants of the program alone, as they are in a deployed model:
+#: aten op → places of the weights among its arguments.
+WEIGHTS = {
+    "linear": (1, 2), "mm": (1,), "addmm": (0, 2), "convolution": (1, 2), "conv1d": (1, 2), "conv2d": (1, 2),
+    "conv_transpose2d": (1, 2), "batch_norm": (1, 2, 3, 4), "prelu": (1,), "_prelu_kernel": (1,),
+}  # fmt: skip
+
+#: Kernels that move bytes and compute nothing: beside delegated nodes they are no fallback.
+MOVES = (
+    "squeeze_copy", "unsqueeze_copy", "view_copy", "permute_copy", "transpose_copy", "t_copy", "expand_copy", "slice_copy", "select_copy",
+    "split_copy", "split_with_sizes_copy", "clone", "_clone_dim_order", "alias_copy", "detach_copy",
+)  # fmt: skip
+
+#: How lowering says that ExecuTorch has no such operator or kernel.
+_NOT_LOWERED = re.compile(r"not in Core ATen opset|Missing out variant|not supported|not implemented|unsupported", re.IGNORECASE)
+#: How the runtime says so on stderr (its exceptions have a number alone).
+_NO_KERNEL = re.compile(r"Missing operator: .*|Unhandled dtype .*|.*(?:not supported|not implemented|[Uu]nsupported).*")
+#: Where ExecuTorch's log puts the place in its source: "[method.cpp:123] ".
+_PLACE = re.compile(r"^.*?\[\w+\.(?:cpp|h):\d+\] ?", re.MULTILINE)
+
+
+#: A program of one add.
+_PROBE = Form(
+    "torch", "Add", "float32", [np.ones(2, np.float32)], call=lambda x: x + x,
+    args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, kwargs={"$": "dict", "v": []},
+)  # fmt: skip
+
+
+class ExecuTorch(Backend):
+    """``executorch-cpu``: the runtime's CPU kernels. ``executorch-xnnpack``: XNNPACK alone; what its partitioner
+    leaves to the CPU kernels is a fallback."""
+
+    vendor = "Meta"
+    forms = ("torch",)
+    devices = tuple(DEVICES)
+    packages = ("executorch==1.5.1", "torch==2.13.0", "expecttest", "scipy")
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if options:
+            raise ValueError(f"backend {name}: unknown option {sorted(options)[0]!r}; executorch takes none")
+
+    def probe(self) -> RuntimeInfo:
+        if self.device not in DEVICES:
+            raise Unavailable(f"executorch runs on {', '.join(DEVICES)} here, not on {self.device!r}")
+        try:
+            import torch
+
+            library = _library()
+        except ImportError as error:
+            raise Unavailable(f"executorch cannot be imported: {error}") from None
+        torch.set_num_threads(1)
+        library._unsafe_reset_threadpool(1)
+        delegate = DEVICES[self.device]
+        if delegate and delegate not in library._get_registered_backend_names():
+            raise Unavailable(f"this executorch has no {delegate}; it has {', '.join(library._get_registered_backend_names())}")
+        try:
+            # Also imports the compiler, which takes longer than many a case may.
+            result = self.build(_PROBE).run()[0].tolist()
+        except Exception as error:
+            raise Unavailable(f"{delegate or 'executorch'} does not run a program of one add: {error}") from error
+        if result != [2.0, 2.0]:
+            raise Unavailable(f"{delegate or 'executorch'} computes 1 + 1 = {result}")
+        version = metadata.version("executorch")
+        return RuntimeInfo(f"executorch {version}, torch {torch.__version__}", delegate or "CPU kernels")
+
+    def build(self, form: Form) -> Program:
+        """Export, lower and load one sample.
+
+        Raises Unsupported (not exportable, no such operator in the Core ATen opset, no kernel), Fallback (nodes that
+        XNNPACK's partitioner leaves to the CPU kernels), Vacuous (a program without a kernel).
+        """
+        import torch
+
+        assert form.call is not None
+        tensors = self._tensors(form)
+        exported, constants = self._export(form, tensors)
+        header, program = _split(artefacts.kept("executorch", self._key(exported), lambda: self._lower(exported)))
+        if header["unsupported"]:
+            raise Unsupported(header["unsupported"])
+        self._placed(header)
+        loaded = _words(lambda: _library()._load_program_from_buffer(program))
+        method = _words(lambda: loaded.load_method("forward"))
+        alive = (loaded, program)  # a method points into its program, and the program into its bytes
+        ready = [tensors]
+        left = [i for i in range(len(tensors)) if i not in constants]
+
+        def run() -> Sequence[Any]:
+            given = ready.pop() if ready else self._tensors(form)  # a kernel that writes to its inputs spoils no next run
+            assert alive
+            with torch.no_grad():
+                out = _words(lambda: method([given[i] for i in left]))
+            return [torch_tree.output(torch_tree.dense(x)) for x in out if x is not None]
+
+        where = {DEVICES[self.device]: header["delegated"], "CPU kernels": header["kernels"]}
+        placement = "; ".join(f"{name}: {_counted(nodes)}" for name, nodes in where.items() if nodes)
+        flags = f"constant inputs={','.join(map(str, constants))}" if constants else ""
+        return Program(run, placement=placement, flags=flags)
+
+    def _placed(self, header: dict[str, Any]) -> None:
+        kernels, delegated = header["kernels"], header["delegated"]
+        if not kernels and not delegated:
+            raise Vacuous("the program runs no kernel")
+        if self.device != "cpu" and (not delegated or any(name.split(".")[1] not in MOVES for name in kernels)):
+            taken = sum(delegated.values())
+            raise Fallback(f"XNNPACK takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_counted(kernels)}")
+
+    # -- from a sample to a program ------------------------------------------------------------------------------
+
+    @staticmethod
+    def _tensors(form: Form) -> list[Any]:
+        """Fresh contiguous tensors of the arguments, in the order of the trees: a program has no other strides."""
+        import torch
+
+        leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+        found = [x for x in _leaves((decode(form.args, leaf), decode(form.kwargs, leaf))) if isinstance(x, torch.Tensor)]
+        if any(x.layout != torch.strided for x in found):
+            raise Unsupported("executorch has no sparse tensors")
+        return [x.contiguous() for x in found]
+
+    def _export(self, form: Form, tensors: list[Any]) -> tuple[Any, tuple[int, ...]]:
+        """(exported program of the tensors alone, places of those that are constants of it). Raises Unsupported."""
+        exported = _exported(form, tensors, ())
+        if not DEVICES[self.device]:
+            return exported, ()
+        constants = _weights(exported)
+        return (_exported(form, tensors, constants), constants) if constants else (exported, ())
+
+    def _key(self, exported: Any) -> tuple[bytes | str, ...]:
+        """Everything that decides a program's bytes: versions, device, the graph with its shapes, its constants."""
+        import torch
+
+        graph = exported.graph_module.print_readable(print_output=False, include_stride=True)
+        constants = {**exported.state_dict, **exported.constants}
+        data = [x for name in sorted(constants) if isinstance(x := constants[name], torch.Tensor)]
+        digest = [f"{x.dtype} {tuple(x.shape)}".encode() + torch_tree.to_numpy(x.detach().contiguous()).tobytes() for x in data]
+        versions = f"{metadata.version('executorch')} {torch.__version__}"
+        return (LOWERING, versions, self.device, graph, str(exported.graph_signature), *digest)
+
+    def _lower(self, exported: Any) -> bytes:
+        """A program and what is in it (see `_split`). Errors other than "has no such operator" are raised."""
+        from executorch.exir import to_edge_transform_and_lower
+
+        partitioner: list[Any] | None = None
+        if self.device == "xnnpack":
+            from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+            partitioner = [XnnpackPartitioner()]
+        _keep_lists()
+        try:
+            made = to_edge_transform_and_lower(exported, partitioner=partitioner).to_executorch()
+        except Exception as error:
+            if not _NOT_LOWERED.search(str(error)):
+                raise
+            return _joined({"unsupported": f"not lowered: {_first_line(error)}", "kernels": {}, "delegated": {}}, b"")
+        kernels, delegated = _nodes(made.exported_program())
+        return _joined({"unsupported": "", "kernels": kernels, "delegated": delegated}, made.buffer)
+
+
+def _library() -> Any:
+    """The runtime's binding itself: the package around it would import the whole compiler (8 s)."""
+    import torch  # noqa: F401  its libraries are loaded by it
+    from executorch.extension.pybindings import _C
+
+    return _C
+
+
+def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...]) -> Any:
+    """torch's exported program of the sample as a function of its tensors; those in ``constants`` are part of it."""
+    import torch
+
+    leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+    arguments = decode(form.args, leaf), decode(form.kwargs, leaf)
+    assert form.call is not None
+    call: Callable[..., Any] = form.call
+
+    class Op(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for i in constants:
+                self.register_buffer(f"constant_{i}", tensors[i])
+
+        def forward(self, *given: Any) -> Any:
+            left = iter(given)
+            all_of_them = [getattr(self, f"constant_{i}") if i in constants else next(left) for i in range(len(tensors))]
+            args, kwargs = _with(arguments, iter(all_of_them))
+            return tuple(torch_tree.leaves(call(*args, **kwargs)))
+
+    given = tuple(x for i, x in enumerate(tensors) if i not in constants)
+    try:
+        with torch.no_grad():
+            return torch.export.export(Op(), given, strict=False)
+    except Exception as error:
+        raise Unsupported(f"not exported: {type(error).__name__}: {_first_line(error)}") from None
+
+
+def _weights(exported: Any) -> tuple[int, ...]:
+    """Places of the inputs that are weights of ops in WEIGHTS and nothing else; never all of the inputs."""
+    inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
+
+    def is_weight(node: Any) -> bool:
+        uses = [({i for i, x in enumerate(user.args) if x is node}, getattr(user.target, "_opname", "")) for user in node.users]
+        return bool(uses) and all(places and places <= set(WEIGHTS.get(op, ())) for places, op in uses)
+
+    found = tuple(place for place, node in enumerate(inputs) if is_weight(node))
+    return found if len(found) < len(inputs) else ()
+
+
+def _nodes(program: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """(CPU kernels by name, delegated nodes by name) of a lowered program; views and memory are no kernels."""
+    kernels: Counter[str] = Counter()
+    delegated: Counter[str] = Counter()
+    for node in program.graph.nodes:
+        if node.op != "call_function":
+            continue
+        name = str(node.target)
+        if "executorch_call_delegate" in name:
+            inside = getattr(program.graph_module, node.args[0].target).original_module.graph_module
+            named = [str(getattr(x.target, "_op", x.target)) for x in inside.graph.nodes if x.op == "call_function"]
+            delegated.update(x for x in named if "getitem" not in x)
+        elif "." in name and not name.startswith("<"):
+            kernels[name] += 1
+    return dict(kernels), dict(delegated)
+
+
+def _counted(nodes: dict[str, int]) -> str:
+    return ", ".join(f"{n} {op}" for op, n in sorted(nodes.items()))
+
+
+def _joined(header: dict[str, Any], program: bytes) -> bytes:
+    return json.dumps(header).encode() + b"\n" + program
+
+
+def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """A kept program: a line of JSON (``unsupported``, ``kernels``, ``delegated``), then the .pte's bytes."""
+    header, _, program = data.partition(b"\n")
+    return json.loads(header), program
+
+
+@functools.cache
+def _keep_lists() -> None:
+    """Let torch.export keep its list of decomposable operators, which it makes anew five times a program."""
+    import torch._export.utils as export_utils
+
+    collect = export_utils._collect_all_valid_cia_ops
+    kept = functools.cache(collect)
+    for module in list(sys.modules.values()):
+        if getattr(module, "_collect_all_valid_cia_ops", None) is collect:
+            module._collect_all_valid_cia_ops = kept  # type: ignore[attr-defined]
+
+
+def _words(action: Callable[[], Any]) -> Any:
+    """What ``action`` returns; an exception of the runtime is raised with the words it left on stderr.
+
+    Raises Unsupported where these say that there is no kernel.
+    """
+    try:
+        before = os.fstat(2).st_size
+    except OSError:
+        before = 0
+    try:
+        return action()
+    except RuntimeError as error:
+        try:
+            said = os.pread(2, 4000, before).decode(errors="replace")
+        except OSError:  # not a file
+            said = ""
+        text = _PLACE.sub("", said).strip()
+        if found := _NO_KERNEL.search(text):
+            raise Unsupported(f"{found[0].strip()} ({error})") from None
+        raise RuntimeError(f"{error}: {text}" if text else str(error)) from None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Every leaf of an argument tree, in order."""
+    if isinstance(value, (list, tuple)):
+        for x in value:
+            yield from _leaves(x)
+    elif isinstance(value, dict):
+        for x in value.values():
+            yield from _leaves(x)
+    else:
+        yield value
+
+
+def _with(value: Any, tensors: Iterator[Any]) -> Any:
+    """The argument tree with its tensors, in order, replaced by ``tensors``."""
+    import torch
+
+    if type(value) is tuple:
+        return tuple(_with(x, tensors) for x in value)
+    if isinstance(value, list):
+        return [_with(x, tensors) for x in value]
+    if isinstance(value, dict):
+        return {k: _with(x, tensors) for k, x in value.items()}
+    return next(tensors) if isinstance(value, torch.Tensor) else value
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,186 @@
+"""MNN: the ONNX form, converted in this process and run as a Module on the CPU in the precision asked for."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tasks.backends import onnx_graph
+from tasks.backends.base import Backend
+from tasks.backends.native_output import captured
+from tasks.backends.onnx_form import PROBE_MODEL, input_values
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.pack import dtype_name
+
+_OPTIONS = ("precision", "optimize_level")
+_PRECISIONS = ("high", "normal", "low")
+
+#: Names of MNN.expr's dtypes by dtype of the farm. int64 and bool tensors are int32 in MNN (its converter's onnxOpConverter
+#: maps both to it): as inputs they hold the same values there, as outputs they are another dtype.
+_EXPR = {"float32": "float", "int32": "int", "int64": "int", "bool": "int", "uint8": "uint8", "int8": "int8"}
+_RESULTS = ("float32", "int32", "uint8", "int8")
+
+#: How the converter and the engine say so; 2 is ErrorCode's NOT_SUPPORT.
+_NOT_SUPPORTED = re.compile(r"[Nn]ot [Ss]upport|[Uu]nsupport|[Dd]on't support|only support|does not support|code=2 in onForward")
+#: What they print beside the reason: greetings, and the time and line of a message.
+_NOISE = re.compile(
+    r"Start to .*|\[[\d:]*\] :\d+: (ONNX Model (ir|opset) version.*)?|Converted (Failed|Success)!|The device supports.*"
+    r"|(input|output)Tensors ?: \[.*\]|MNN use .* precision"
+)
+
+
+class Mnn(Backend):
+    """MNN on the CPU, one thread.
+
+    options: ``precision`` ("high" by default; "normal", "low": where the CPU has float16 arithmetic, "low" computes in it),
+    ``optimize_level`` of the converter (1, its default; 0: the graph as it is; 2).
+    """
+
+    vendor = "Alibaba"
+    forms = ("onnx",)
+    packages = ("MNN==3.6.1",)
+    unsupported = _NOT_SUPPORTED
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if unknown := sorted(set(options) - set(_OPTIONS)):
+            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+        self._precision = str(options.get("precision", "high"))
+        if self._precision not in _PRECISIONS:
+            raise ValueError(f"backend {name}: precision is one of {', '.join(_PRECISIONS)}, not {self._precision!r}")
+        self._level = str(options.get("optimize_level", "1"))
+        if self._level not in ("0", "1", "2"):
+            raise ValueError(f"backend {name}: optimize_level is 0, 1 or 2, not {self._level!r}")
+        self._runtime: Any = None
+
+    def probe(self) -> RuntimeInfo:
+        """Convert and run a model of one Add. Raises Unavailable: no package, another device than the CPU, or it fails."""
+        if self.device != "cpu":
+            raise Unavailable(f"MNN's Python package computes on the CPU alone, not on {self.device}")
+        said: list[str] = []
+        try:
+            with captured(said):
+                import _tools  # noqa: F401
+                import MNN
+        except ImportError as error:
+            raise Unavailable(f"MNN cannot be imported: {error}") from error
+        try:
+            form = Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
+            result = self.build(form).run()[0]
+        except Exception as error:
+            raise Unavailable(f"MNN does not run a model of one Add: {error}") from error
+        if result.tolist() != [2.0, 2.0]:
+            raise Unavailable(f"MNN computes 1 + 1 = {result.tolist()}")
+        found = re.search(r"The device supports: (.*)", "".join(said))
+        units = found[1].strip() if found else ""
+        return RuntimeInfo(
+            runtime_version=str(MNN.version()),
+            device="cpu",
+            compute_precision="float16" if self._precision == "low" and "fp16:1" in units else "",
+            details={"precision": self._precision, "device_supports": units},
+        )
+
+    def build(self, form: Form) -> Program:
+        """Convert and load the model, and make its inputs.
+
+        Raises Unsupported (what MNN's converter or loader names as not supported; a dtype that MNN has no tensors of).
+        """
+        values = input_values(form)
+        graph = onnx_graph.read(form.model or b"")
+        if len(graph.inputs) != len(values):
+            raise ValueError(f"{form.op}: the graph has {len(graph.inputs)} inputs, the form {len(values)}")
+        for output in graph.outputs:
+            if output.kind != "tensor" or output.dtype not in _RESULTS:
+                raise Unsupported(f"MNN has no {output.dtype} {output.kind} for the output {output.name}")
+        feeds = [_feed(x.name, value) for x, value in zip(graph.inputs, values)]
+        names = [x.name for x in graph.inputs], [x.name for x in graph.outputs]
+        module = self._load(form.model or b"", *names)
+        narrowed = sorted({dtype_name(x.dtype) for x in values if dtype_name(x.dtype) in ("int64", "bool")})
+        flags = [f"precision={self._precision}", "threads=1", f"optimize_level={self._level}"]
+        return Program(_runner(module, feeds), "CPU", flags=" ".join(flags + [f"{x}_inputs_as=int32" for x in narrowed]))
+
+    def _load(self, model: bytes, inputs: list[str], outputs: list[str]) -> Any:
+        """The Module of a converted model. Raises Unsupported, RuntimeError in the words of the converter or loader."""
+        # Not through MNN.tools: its import installs a package with pip and sends statistics home.
+        import _tools
+        import MNN.nn
+
+        said: list[str] = []
+        with tempfile.TemporaryDirectory(prefix="mnn-") as folder:
+            source, target = Path(folder) / "model.onnx", Path(folder) / "model.mnn"
+            source.write_bytes(model)
+            with captured(said):
+                _tools.mnnconvert(
+                    ["mnnconvert", "-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(target), "--bizCode", "farm",
+                     "--keepInputFormat=1", f"--optimizeLevel={self._level}"]
+                )  # fmt: skip
+            if not target.exists():  # its result is True whatever happened
+                _fail("MNN's converter", said)
+            try:
+                with captured(said):
+                    if self._runtime is None:
+                        config = {"backend": "CPU", "precision": self._precision, "numThread": 1}
+                        self._runtime = MNN.nn.create_runtime_manager((config,))
+                    return MNN.nn.load_module_from_file(str(target), inputs, outputs, runtime_manager=self._runtime)
+            except Exception as error:
+                _fail("MNN's loader", said, error)
+
+
+def _fail(who: str, said: list[str], error: Exception | None = None) -> NoReturn:
+    """Raise Unsupported or RuntimeError with what MNN printed and, of a SystemError, what Python was told beneath it."""
+    beneath = [str(error.__cause__ or error)] if error else []
+    words = f"{who}: {' '.join(_NOISE.sub('', ' '.join([*said, *beneath])).split()) or 'it does not say why'}"
+    raise (Unsupported if _NOT_SUPPORTED.search(words) else RuntimeError)(words) from error
+
+
+def _feed(name: str, value: Any) -> tuple[np.ndarray, str]:
+    """An input as MNN takes it: its array and the name of its dtype in MNN.expr. Raises Unsupported."""
+    if not isinstance(value, np.ndarray):
+        raise Unsupported(f"MNN takes no {'sequence' if isinstance(value, list) else 'empty optional'} for the input {name}")
+    dtype = dtype_name(value.dtype)
+    if dtype not in _EXPR:
+        raise Unsupported(f"MNN has no tensors of {dtype} (input {name})")
+    if dtype == "bool":
+        value = value.astype(np.int32)
+    if dtype == "int64":
+        narrow = value.astype(np.int32)
+        if not np.array_equal(narrow, value):
+            raise Unsupported(f"MNN has no tensors of int64, and the input {name} does not fit into int32")
+        value = narrow
+    return value, _EXPR[dtype]
+
+
+def _runner(module: Any, feeds: list[tuple[np.ndarray, str]]) -> Callable[[], list[Any]]:
+    """``run()`` of a Module over its inputs; outputs as numpy arrays of their own memory."""
+    import MNN.expr as expr
+
+    def run() -> list[Any]:
+        said: list[str] = []
+        try:
+            with captured(said):
+                given = [expr.const(x, list(x.shape), expr.NCHW, getattr(expr, dtype)) for x, dtype in feeds]
+                arrays = [_array(x) for x in module.forward(given)]
+        except Exception as error:
+            _fail("MNN", said, error)
+        if not arrays:
+            _fail("MNN computed nothing", said)
+        return arrays
+
+    return run
+
+
+def _array(value: Any) -> np.ndarray:
+    """A numpy copy of an output. Raises what MNN raises where it could not compute it."""
+    import MNN.expr as expr
+
+    if 0 in (value.shape or ()):  # there is nothing to read, which `read` takes for an error
+        dtype = next((x for x in _RESULTS if getattr(expr, _EXPR[x]) == value.dtype), "float32")
+        return np.empty(value.shape, dtype)
+    if value.data_format == expr.NC4HW4:  # channels padded to four: only the runtime knows how to undo it
+        value = expr.convert(value, expr.NCHW)
+    return np.array(value.read())

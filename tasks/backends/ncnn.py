@@ -1,0 +1,239 @@
+"""ncnn: the ONNX form, converted by pnnx (its converter) and run in float32."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import artefacts
+from tasks.backends import onnx_graph
+from tasks.backends.base import Backend
+from tasks.backends.native_output import captured
+from tasks.backends.onnx_form import PROBE_MODEL, input_values
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
+from tasks.pack import dtype_name
+
+_OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
+#: Storage and arithmetic coarser than float32, which ncnn takes by itself where the processor can.
+_COARSER = (
+    "use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage", "use_int8_packed",
+    "use_int8_storage", "use_int8_arithmetic", "use_int8_inference", "use_vulkan_compute",
+)  # fmt: skip
+#: Most axes of an ncnn.Mat, beside the batch's.
+_AXES = 4
+_NO_BATCH = 233
+#: Layers that hand on what they are given.
+_IDLE = ("Input", "MemoryData", "Split", "Noop")
+#: How the ONNX Runtime inside of pnnx says that it does not know an op, an attribute or a version.
+_NOT_SUPPORTED = re.compile(
+    r"Unsupported model IR version.*|Could not find an implementation for.*|Unrecognized attribute.*|is under development.*"
+    r"|(is not a registered function/op|No [Oo]p registered for|No opset import for domain|No schema registered for).*"
+)
+#: Seconds that a conversion may take.
+_CONVERT_S = 300.0
+_PR_SET_PDEATHSIG = 1
+
+
+class Ncnn(Backend):
+    """ncnn on the CPU, one thread, all in float32 (its default would keep weights and blobs in 16 bits where it can).
+
+    options, ncnn's own: ``use_packing_layout``, ``use_winograd_convolution``, ``use_sgemm_convolution`` (bool; true).
+    """
+
+    vendor = "Tencent"
+    forms = ("onnx",)
+    #: pnnx's program needs no torch, its package asks for it: this version, so that no larger build is taken.
+    packages = ("ncnn==1.0.20261020", "pnnx==20261020", "torch==2.13.0")
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if unknown := sorted(set(options) - set(_OPTIONS)):
+            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+        self._switches = {x: bool(options.get(x, True)) for x in _OPTIONS}
+        self._pnnx = Path()
+        self._version = ""
+
+    def probe(self) -> RuntimeInfo:
+        """Find ncnn and pnnx's program; convert and run a model of one Add. Raises Unavailable."""
+        if self.device != "cpu":
+            raise Unavailable(f"ncnn is run on the CPU alone, not on {self.device}")
+        try:
+            import ncnn
+        except ImportError as error:
+            raise Unavailable(f"ncnn cannot be imported: {error}") from error
+        found = importlib.util.find_spec("pnnx")
+        folder = Path(found.origin).parent if found and found.origin else Path()
+        self._pnnx = next((x for x in (folder / "pnnx", folder / "pnnx.exe") if x.is_file()), Path())
+        if self._pnnx == Path():
+            raise Unavailable("ncnn's converter pnnx is not installed")
+        converter = importlib.metadata.version("pnnx")
+        self._version = f"{ncnn.__version__} pnnx {converter}"
+        try:
+            form = Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
+            result = self.build(form).run()[0]
+        except Exception as error:
+            raise Unavailable(f"ncnn does not run a model of one Add: {error}") from error
+        if result.tolist() != [2.0, 2.0]:
+            raise Unavailable(f"ncnn computes 1 + 1 = {result.tolist()}")
+        return RuntimeInfo(str(ncnn.__version__), "cpu", details={"pnnx": converter} | {k: str(v) for k, v in self._switches.items()})
+
+    def build(self, form: Form) -> Program:
+        """Convert and load the model, and make its inputs.
+
+        Raises Unsupported (a dtype other than float32; 0-d, empty or too many axes; a layer that ncnn has not), Vacuous
+        (the converter left no layer that computes); what pnnx or ncnn says otherwise, as RuntimeError.
+        """
+        values = input_values(form)
+        graph = onnx_graph.read(form.model or b"")
+        if len(graph.inputs) != len(values):
+            raise ValueError(f"{form.op}: the graph has {len(graph.inputs)} inputs, the form {len(values)}")
+        for value, array in zip(graph.inputs, values):
+            plain = isinstance(array, np.ndarray)
+            _check(f"input {value.name}", "tensor" if plain else value.kind, dtype_name(array.dtype) if plain else "", array.shape if plain else None)
+        for value in graph.outputs:
+            _check(f"output {value.name}", value.kind, value.dtype, value.shape)
+        shapes = [list(x.shape) for x in values]
+        parts = (self._version, form.model or b"", json.dumps(shapes))
+        model = json.loads(artefacts.kept("pnnx", parts, lambda: self._convert(form.model or b"", shapes)))
+        if len(model["inputs"]) != len(values) or len(model["outputs"]) != len(graph.outputs):
+            raise Unsupported(
+                f"pnnx leaves {len(model['inputs'])} of {len(values)} inputs and {len(model['outputs'])} of {len(graph.outputs)} outputs"
+            )
+        net = self._load(model["param"], bytes.fromhex(model["bin"]))
+        layers = _layers(model["param"])
+        placement = "CPU: " + ", ".join(x for x in layers if x not in _IDLE)
+        flags = " ".join(["float32", "threads=1", *(f"{k}={int(v)}" for k, v in self._switches.items())])
+        return Program(_runner(net, values, model["inputs"], model["outputs"]), placement, flags=flags)
+
+    def _convert(self, model: bytes, shapes: list[list[int]]) -> bytes:
+        """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output.
+
+        It is told the inputs' shapes alone: given their values (input=x.npy) it takes no more from them.
+        """
+        with tempfile.TemporaryDirectory(prefix="pnnx-") as folder:
+            path = Path(folder)
+            (path / "model.onnx").write_bytes(model)
+            given = ",".join(f"[{','.join(map(str, shape))}]f32" for shape in shapes)
+            command = [str(self._pnnx), "model.onnx", "fp16=0", *([f"inputshape={given}"] if given else [])]
+            done = subprocess.run(
+                command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                timeout=_CONVERT_S, preexec_fn=_die_with_parent if sys.platform == "linux" else None, check=False,
+            )  # fmt: skip
+            text = done.stdout + "\n" + done.stderr
+            words = _words(text)
+            if done.returncode and (reason := _NOT_SUPPORTED.search(text)):
+                raise Unsupported(f"pnnx: {reason[0]}")  # it goes on after that, and dies of what it has not
+            if done.returncode < 0:
+                raise RuntimeError(f"pnnx died of {signal.Signals(-done.returncode).name}: {words}")
+            param, script = path / "model.ncnn.param", path / "model_ncnn.py"
+            if not param.exists() or not script.exists():
+                raise RuntimeError(f"pnnx made no model (exit code {done.returncode}): {words}")
+            inputs, outputs = _batches(script.read_text())
+            made = {
+                "param": param.read_text(), "bin": (path / "model.ncnn.bin").read_bytes().hex(), "inputs": inputs, "outputs": outputs,
+            }  # fmt: skip
+        return json.dumps(made).encode()
+
+    def _load(self, param: str, weights: bytes) -> Any:
+        import ncnn
+
+        layers = _layers(param)
+        if missing := sorted({x for x in layers if ncnn.layer_to_index(x) < 0}):
+            raise Unsupported(f"ncnn has no layer {', '.join(missing)}")
+        if all(x in _IDLE for x in layers):
+            raise Vacuous("pnnx left no layer that computes")
+        net = ncnn.Net()
+        net.opt.num_threads = 1
+        for name in _COARSER:
+            setattr(net.opt, name, False)
+        for name, on in self._switches.items():
+            setattr(net.opt, name, on)
+        said: list[str] = []
+        with tempfile.TemporaryDirectory(prefix="ncnn-") as folder, captured(said):
+            path = Path(folder)
+            (path / "param").write_text(param)
+            (path / "bin").write_bytes(weights)
+            code = net.load_param(str(path / "param")) or net.load_model(str(path / "bin"))
+        if code:
+            raise RuntimeError(f"ncnn does not load pnnx's model ({code}): {' '.join(' '.join(said).split())}")
+        return net
+
+
+def _check(what: str, kind: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
+    """Raise Unsupported for what an ncnn.Mat cannot hold."""
+    if kind != "tensor" or dtype != "float32":
+        raise Unsupported(f"ncnn computes float32 tensors alone, not {dtype} {kind}s ({what})".replace("  ", " "))
+    if shape is not None:
+        if not shape or 0 in shape:
+            raise Unsupported(f"ncnn has no {'empty' if shape else '0-d'} tensors ({what})")
+        if len(shape) > _AXES + 1:
+            raise Unsupported(f"ncnn has tensors of up to {_AXES} axes and a batch's, not of {len(shape)} ({what})")
+
+
+def _layers(param: str) -> list[str]:
+    """Types of the layers of a param file: its lines after the magic number and the counts."""
+    return [line.split()[0] for line in param.splitlines()[2:] if line.strip()]
+
+
+_INPUT = re.compile(r'ex\.input\("in(\d+)", ncnn\.Mat\(in\d+\.\w+\(\)(?:\.\w+\(\))*(?:, batch_index=(\d+))?\)')
+_OUTPUT = re.compile(r'ex\.extract\("out(\d+)"\)\s*\n\s*out\.append\(torch\.from_numpy\(out\d+\.numpy\((?:batch_index=(\d+))?\)')
+
+
+def _batches(script: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """(blob, axis of the batch) of each input and output, from the script by which pnnx shows how its model is used."""
+    found = []
+    for kind, pattern in (("in", _INPUT), ("out", _OUTPUT)):
+        found.append([(f"{kind}{n}", int(axis or _NO_BATCH)) for n, axis in sorted(pattern.findall(script), key=lambda x: int(x[0]))])
+    return found[0], found[1]
+
+
+def _words(text: str) -> str:
+    """The end of what pnnx printed, without its tables and the list of its passes."""
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", x).strip() for x in text.splitlines()]
+    said = [x for x in lines if x and not x.startswith(("│", "┌", "├", "└", "####", "pnnxparam", "pnnxbin", "pnnxpy", "pnnxonnx", "ncnn", "fp16", "optlevel", "device", "inputshape", "customop", "moduleop", "get inputshape")) and "LogEarlyWarning" not in x and not re.search(r"\.\.\.\s+[\d.]+ms$", x)]  # fmt: skip
+    return " ".join(" | ".join(said[-6:]).split())[-800:]
+
+
+def _die_with_parent() -> None:
+    """A conversion that hangs must not outlive the process that is killed for it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _runner(net: Any, values: list[np.ndarray], inputs: list[Any], outputs: list[Any]) -> Callable[[], list[np.ndarray]]:
+    """``run()`` of a net; outputs as numpy arrays of their own memory."""
+    import ncnn
+
+    # A Mat over a numpy array is a view that does not keep it alive: the array must outlive it, and a clone owns its memory.
+    arrays = [np.array(x, order="C") for x in values]
+    mats = [ncnn.Mat(x, batch_index=axis).clone() for x, (_, axis) in zip(arrays, inputs)]
+
+    def run() -> list[np.ndarray]:
+        said: list[str] = []
+        results = []
+        with captured(said):
+            extractor = net.create_extractor()
+            code = 0
+            for (blob, _), mat in zip(inputs, mats):
+                code = code or extractor.input(blob, mat.clone())
+            for blob, axis in outputs:
+                if not code:
+                    code, mat = extractor.extract(blob)
+                if not code:
+                    results.append(np.array(mat.numpy(batch_index=axis)))
+        if code:
+            raise RuntimeError(f"ncnn computes nothing ({code}): {' '.join(' '.join(said).split())}")
+        return results
+
+    return run

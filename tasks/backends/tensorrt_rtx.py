@@ -1,0 +1,57 @@
+"""TensorRT for RTX: engines of portable code, which are built on any machine and compiled for the GPU when they are loaded."""
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from tasks.backends.onnx_form import PROBE_MODEL
+from tasks.backends.tensorrt import TensorRt, _wanted_outputs
+from tasks.model import BUILD, Form, Program, RuntimeInfo, Unavailable
+
+
+class TensorRtRtx(TensorRt):
+    """TensorRT-RTX on a GPU ("cuda"), or ahead of time ("aot"): engines are built without a GPU and not run.
+
+    options: those of TensorRT. It has strongly typed networks alone.
+    """
+
+    packages = ("tensorrt-rtx==1.7.1.116",)
+    module, title = "tensorrt_rtx", "TensorRT-RTX"
+    devices = ("cuda", "aot")
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        self._ahead = device == "aot"
+        if self._ahead:
+            self.device_vendor, self.resource, self.checks = "", "CPU", (BUILD,)
+
+    def probe(self) -> RuntimeInfo:
+        """As TensorRT's; ahead of time, build a model of one Add. Raises Unavailable."""
+        if not self._ahead:
+            return super().probe()
+        trt = self._import()
+        try:
+            self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL))
+        except Exception as error:
+            raise Unavailable(f"{self.title} builds no engine of one Add: {error}") from error
+        return self._info(trt, "none: engines for compute capabilities 8.0, 8.6, 8.9, 12.0 and later", "", {})
+
+    def build(self, form: Form) -> Program:
+        """As TensorRT's; ahead of time the engine is built and forgotten."""
+        if not self._ahead:
+            return super().build(form)
+        trt = importlib.import_module(self.module)
+        inputs = self._inputs(form)
+        _wanted_outputs(form, self.title)
+        size = len(self._engine(trt, form, inputs, ()))
+        return Program(_not_run, f"{self.title}, ahead of time", None, f"{self._flags()} engine={size}B")
+
+    def _configure(self, trt: Any, config: Any) -> None:
+        if self._level is not None:
+            config.builder_optimization_level = self._level
+
+
+def _not_run() -> list[Any]:
+    raise RuntimeError("an engine that was built ahead of time is not run")

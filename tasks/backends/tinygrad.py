@@ -1,0 +1,269 @@
+"""tinygrad: the ONNX form through its own ONNX runner, on any of its devices, compiled kernel by kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import artefacts, vendors
+from tasks.backends.base import Backend
+from tasks.backends.native_output import captured
+from tasks.backends.onnx_form import PROBE_MODEL, flatten, graph_inputs, input_values
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.pack import dtype_name
+
+#: Label of the nodes that have a device of this name; OpenCL's may be anybody's.
+_DEVICE_VENDORS = {
+    "cpu": "", "cl": "", "cuda": "nvidia", "nv": "nvidia", "amd": "amd", "hip": "amd", "metal": "apple", "qcom": "qualcomm",
+    "webgpu": "",
+}  # fmt: skip
+_OPTIONS = ("renderer", "device_vendor", "noopt", "beam")
+
+#: tinygrad's names (tinygrad.dtype.dtypes) by dtype of the farm; it has no others that ONNX has.
+_TINY = {
+    "bool": "bool", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint8": "uint8",
+    "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "float16": "float16", "bfloat16": "bfloat16",
+    "float32": "float32", "float64": "float64", "float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2",
+}  # fmt: skip
+
+#: An op or attribute that the runner has not; a dtype that its OnnxDataType has not; what it says of a branch; a clang whose
+#: __bf16 is for storage alone (before 17).
+_UNSUPPORTED = re.compile(
+    r"not supported|[Uu]nsupported|not implemented|unexpected keyword argument|is not a valid (OnnxDataType|Domain|AttributeType)"
+    r"|only float32 is supported|supports at most|TODO|must be homogeneous|must be installed"
+    r"|invalid (coordinate_transformation_mode|nearest_mode|mode|pixel_format)|cannot type-cast (to|from) __bf16"
+)
+_STICKY = re.compile(r"illegal memory access|CUDA_ERROR_(ILLEGAL|LAUNCH)|MMU fault|device (was )?lost|CL_OUT_OF_RESOURCES", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"out of memory|OUT_OF_MEMORY|CL_MEM_OBJECT_ALLOCATION_FAILURE|Cannot allocate memory", re.IGNORECASE)
+
+
+class Tinygrad(Backend):
+    """tinygrad on one of its devices ("cpu", "cl", "cuda", "amd", "metal", …), one thread on the CPU.
+
+    options: ``renderer`` (how kernels are made, in tinygrad's words: on the CPU "clang", by default, "llvm" or "x86"),
+    ``device_vendor`` (node label of an OpenCL or WebGPU device that is no CPU), ``noopt`` (bool: kernels as written, without
+    its hand-coded optimizations), ``beam`` (int: search this wide for the fastest kernel). OpenCL on a CPU is emulated.
+    """
+
+    vendor = "tiny corp"
+    forms = ("onnx",)
+    devices = tuple(_DEVICE_VENDORS)
+    packages = ("tinygrad==0.14.0",)
+    sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if unknown := sorted(set(options) - set(_OPTIONS)):
+            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+        kind = device.partition(".")[0]
+        self.device_vendor = str(options.get("device_vendor", _DEVICE_VENDORS.get(kind, kind)))
+        if self.device_vendor and self.device_vendor not in vendors.BY_LABEL:
+            raise ValueError(f"backend {name}: no vendor {self.device_vendor!r}; there are {', '.join(vendors.BY_LABEL)}")
+        self.resource = vendors.resource_of(self.device_vendor)
+        self._target = device.upper().replace(".", ":")
+        self._variables = {
+            "DEV": kind.upper() + (f":{str(options['renderer']).upper()}" if "renderer" in options else ""),
+            "NUM_CPU_THREADS": "1",
+            "PARALLEL": "0",  # else it compiles in a pool of processes
+            "NOOPT": str(int(bool(options.get("noopt", False)))),
+            "BEAM": str(int(str(options.get("beam", 0)))),
+        }
+
+    def probe(self) -> RuntimeInfo:
+        """Open the device and run a model of one Add on it.
+
+        Raises Unavailable: the package is missing, the device cannot be opened (in tinygrad's words), or it fails.
+        """
+        os.environ.update(self._variables | _caches())
+        if compiler := _clang():
+            os.environ.setdefault("CC", compiler)
+        try:
+            import tinygrad  # noqa: F401
+            from tinygrad import Device
+            from tinygrad.engine.realize import compile_linear, run_linear  # noqa: F401
+        except ImportError as error:
+            raise Unavailable(f"tinygrad cannot be imported: {error}") from error
+        said: list[str] = []
+        try:
+            with captured(said):
+                opened: Any = Device[self._target]
+            form = Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
+            result = self.build(form).run()[0]
+        except Exception as error:
+            words = " ".join(" ".join([str(error), *said]).split())
+            raise Unavailable(f"tinygrad's {self._target} does not run a model of one Add: {words[-600:]}") from error
+        if result.tolist() != [2.0, 2.0]:
+            raise Unavailable(f"tinygrad's {self._target} computes 1 + 1 = {result.tolist()}")
+        name, driver = str(getattr(opened, "device_name", "")), str(getattr(opened, "driver_version", ""))
+        self.emulated = self._target.startswith("CL") and _is_cpu(opened)
+        renderer = type(opened.renderer).__name__
+        details = {"renderer": renderer, "target": str(getattr(opened.renderer, "target", ""))[:200]}
+        if renderer == "ClangRenderer":
+            details["compiler"] = _version(os.environ.get("CC", "clang"))
+        from importlib.metadata import version
+
+        return RuntimeInfo(version("tinygrad"), name or self.device, driver, details=details)
+
+    def build(self, form: Form) -> Program:
+        """Trace the model, schedule its kernels and compile them, and make its inputs.
+
+        Raises Unsupported (an op, attribute or dtype that tinygrad's runner has not, a dtype that the device has not);
+        what tinygrad raises otherwise, with a compiler's words.
+        """
+        from tinygrad import Tensor
+        from tinygrad.engine.realize import compile_linear
+
+        values = input_values(form)
+        names = graph_inputs(form.model or b"")
+        if len(names) != len(values):
+            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+        said: list[str] = []
+        try:
+            with captured(said):
+                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in zip(names, values)})
+                outputs = [self._output(k, x) for k, value in found.items() for x in flatten(value)]
+                pending = [x for x in outputs if 0 not in x.shape]
+                linear = compile_linear(Tensor.linear_with_vars(*pending)[0]) if pending else None
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(f"the kernel does not compile: {_last_words(said)}") from error
+        kernels = sum(call.src[0].op.name == "PROGRAM" for call in linear.src) if linear is not None else 0
+        flags = " ".join(f"{k}={v}" for k, v in self._variables.items() if v != "0")
+        return Program(_run(linear, outputs), f"{self._target}: {kernels} kernels", flags=flags)
+
+    def _feed(self, name: str, value: Any) -> Any:
+        """A Tensor on the device with the value's own bytes; lists for sequences, None for an empty optional."""
+        from tinygrad import Tensor, dtypes
+
+        if value is None:
+            return None
+        if isinstance(value, list):
+            return [self._feed(name, x) for x in value]
+        dtype = dtype_name(value.dtype)
+        if dtype not in _TINY:
+            raise Unsupported(f"tinygrad has no dtype {dtype} (input {name})")
+        wanted = getattr(dtypes, _TINY[dtype])
+        self._check(wanted, f"input {name}")
+        if value.size == 0:
+            return Tensor([], dtype=wanted, device=self._target).reshape(value.shape)
+        return _from_bytes(value, wanted, self._target)
+
+    def _check(self, dtype: Any, what: str) -> None:
+        from tinygrad import Device
+
+        if dtype not in Device[self._target].renderer.supported_dtypes():
+            raise Unsupported(f"tinygrad's {self._target} has no {dtype} ({what})")
+
+    def _output(self, name: str, value: Any) -> Any:
+        """The Tensor to be computed for an output. Raises TypeError for what is none."""
+        from tinygrad import Tensor, dtypes
+        from tinygrad.dtype import strong_dtype
+
+        if not isinstance(value, Tensor):
+            raise TypeError(f"the output {name} is a Python {type(value).__name__}, not a Tensor")
+        if value.dtype in dtypes.weaks:
+            value = value.cast(strong_dtype(value.dtype))
+        self._check(value.dtype, f"output {name}")
+        return value.to(self._target).contiguous() if 0 not in value.shape else value
+
+
+def _from_bytes(value: np.ndarray, dtype: Any, device: str) -> Any:
+    """A Tensor over a copy of the value's bytes: numpy has no bfloat16, and a 0-d array would be a constant."""
+    from tinygrad import Tensor
+
+    bits = np.array(value, order="C").reshape(-1)
+    if dtype_name(value.dtype) in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        bits = bits.view(np.uint16 if bits.dtype.itemsize == 2 else np.uint8)
+        return Tensor(bits, device=device).bitcast(dtype).reshape(value.shape).contiguous().realize()
+    return Tensor(bits, device=device).reshape(value.shape)
+
+
+def _runner(model: bytes) -> Any:
+    """tinygrad's OnnxRunner of a model; from a file, of which it maps the weights."""
+    from tinygrad.nn.onnx import OnnxRunner
+
+    with tempfile.NamedTemporaryFile(prefix="tinygrad-", suffix=".onnx") as file:
+        file.write(model)
+        file.flush()
+        return OnnxRunner(file.name)
+
+
+def _run(linear: Any, outputs: list[Any]) -> Callable[[], list[np.ndarray]]:
+    """``run()`` of compiled kernels; outputs in their true dtype and their own memory."""
+    from tinygrad.engine.realize import run_linear
+
+    def run() -> list[np.ndarray]:
+        if linear is not None:
+            run_linear(linear)
+        return [_array(x) for x in outputs]
+
+    return run
+
+
+def _array(tensor: Any) -> np.ndarray:
+    from tinygrad import dtypes
+
+    dtype = np_dtype(next(name for name, tiny in _TINY.items() if getattr(dtypes, tiny) is tensor.dtype))
+    if 0 in tensor.shape:
+        return np.empty(tensor.shape, dtype)
+    raw = np.frombuffer(bytearray(tensor._buffer().as_memoryview()), np.uint8)
+    return raw.view(dtype).reshape(tensor.shape)
+
+
+def _caches() -> dict[str, str]:
+    """Where compiled kernels are kept between runs: by machine, because they are compiled for the CPU's own instructions."""
+    folder = os.environ.get(artefacts.FOLDER)
+    if not folder:
+        return {}
+    path = Path(folder) / "tinygrad" / _machine()
+    return {"CACHEDB": str(path / "cache.db"), "POCL_CACHE_DIR": str(path / "pocl"), "POCL_MAX_PTHREAD_COUNT": "1"}
+
+
+def _machine() -> str:
+    """Digest of what decides a compiled kernel: the CPU's flags and the compiler."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = next((x for x in lines if x.startswith(("flags", "Features"))), platform.processor())
+    model = next((x for x in lines if x.startswith("model name")), "")
+    return hashlib.sha256(f"{platform.machine()} {model} {flags} {_clang()}".encode()).hexdigest()[:12]
+
+
+def _clang() -> str:
+    """The newest clang on the path: "clang" may be one that has no __bf16 (before 17)."""
+    found = [f"clang-{n}" for n in range(40, 10, -1) if shutil.which(f"clang-{n}")]
+    return found[0] if found else ""
+
+
+def _version(compiler: str) -> str:
+    try:
+        text = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.SubprocessError):
+        return compiler
+    return text.partition("\n")[0]
+
+
+def _is_cpu(device: Any) -> bool:
+    """True if an OpenCL device of tinygrad's is a CPU (CL_DEVICE_TYPE_CPU)."""
+    import ctypes
+
+    from tinygrad.runtime.autogen import opencl
+
+    kind = ctypes.c_uint64()
+    opencl.clGetDeviceInfo(device.cl_dev, opencl.CL_DEVICE_TYPE, 8, ctypes.byref(kind), None)
+    return bool(kind.value & opencl.CL_DEVICE_TYPE_CPU)
+
+
+def _last_words(said: list[str]) -> str:
+    lines = "".join(said).splitlines()
+    return " ".join(next((x for x in lines if "error:" in x), " ".join(lines[-3:])).split())

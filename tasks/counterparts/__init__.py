@@ -1,0 +1,117 @@
+"""Counterparts: what other frameworks call an op of torch, by one table; forms "jax", "tensorflow" and "paddle".
+
+A row (`table.Row`) has torch's signature and one expression per framework; its rows stand by area in the other files.
+"""
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tasks.counterparts import algebra, arguments, elementwise, movement, networks, reductions
+from tasks.counterparts.table import FRAMEWORKS, Row
+from tasks.model import Unsupported, is_inexact
+
+__all__ = ["FRAMEWORKS", "Counterpart", "Row", "counterpart", "rows", "sources"]
+
+#: Ops of the critical catalog that are called like an op of torch of another name.
+CRITICAL = {
+    "gelu_tanh": "nn.functional.gelu", "conv2d_depthwise": "nn.functional.conv2d", "conv2d_grouped": "nn.functional.conv2d",
+    "scaled_dot_product_attention_causal": "nn.functional.scaled_dot_product_attention",
+    "scaled_dot_product_attention_gqa": "nn.functional.scaled_dot_product_attention",
+}  # fmt: skip
+
+#: Arguments that say where and how a tensor is stored, or what is done with it later: the result's values are the same.
+WITHOUT_EFFECT = ("device", "requires_grad", "layout", "memory_format", "pin_memory", "non_blocking", "out")
+
+
+@functools.cache
+def rows() -> dict[str, Row]:
+    """Every row by each of its names."""
+    return {
+        name: row for area in (elementwise, reductions, algebra, movement, networks) for row in area.ROWS for name in row.names.split()
+    }
+
+
+def counterpart(framework: str, op: str, variant: str, dtype: str) -> Counterpart:
+    """What ``framework`` calls an op (with its catalog's prefix). Raises Unsupported where the table has nothing.
+
+    The table is made for inexact dtypes: frameworks turn integers into floats of other widths than torch.
+    """
+    catalog, _, name = op.partition(":")
+    label = f"{name}.{variant}" if variant else name
+    found = None
+    if catalog == "critical":
+        names = (op, CRITICAL.get(name, name), f"nn.functional.{name}")
+        found = next((rows()[x] for x in names if x in rows()), None)
+    elif catalog == "torch":
+        found = rows().get(label)
+    text = getattr(found, framework, "") if found else ""
+    if found is None or not text:
+        raise Unsupported(f"no counterpart of {op.partition(':')[2] if catalog == 'critical' else label} in the table for {framework}")
+    if not is_inexact(dtype):
+        raise Unsupported(f"the table of counterparts is for floating and complex dtypes, not for {dtype}")
+    return Counterpart(framework, label, found.signature, text)
+
+
+@functools.cache
+def sources(framework: str) -> str:
+    """Digest of the code that stands behind a framework's column beside the expressions."""
+    here = Path(__file__).parent
+    return hashlib.sha256(b"".join((here / name).read_bytes() for name in ("arguments.py", f"in_{framework}.py"))).hexdigest()
+
+
+class Counterpart:
+    """One expression of the table as a callable that takes torch's arguments and the framework's tensors.
+
+    text: the expression; composed: whether it is made of several functions because the framework has none.
+    """
+
+    def __init__(self, framework: str, label: str, signature: str, text: str) -> None:
+        self.framework, self.label = framework, label
+        self.composed = text.startswith("~")
+        parameters, _, without_effect = signature.partition("|")
+        self.signature, names = _signature(parameters.strip())
+        text = text.lstrip("~")
+        self.text = text if "(" in text or text.startswith("x.") else f"{text}({', '.join(names)})"
+        used = {node.id for node in ast.walk(ast.parse(self.text, mode="eval")) if isinstance(node, ast.Name)}
+        self._free = used | set(without_effect.split())
+        self._code = compile(self.text, f"<counterpart of {label} in {framework}>", "eval")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises Unsupported for arguments that the expression does not heed; what the framework raises as it is."""
+        kwargs = {k: v for k, v in kwargs.items() if k not in WITHOUT_EFFECT}
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise Unsupported(f"the counterpart of {self.label} does not take these arguments: {error}") from None
+        for name, value in bound.arguments.items():
+            default = self.signature.parameters[name].default
+            if name not in self._free and not _same(value, default):
+                raise Unsupported(f"{self.framework}'s counterpart of {self.label}, {self.text}, has no {name}")
+        bound.apply_defaults()
+        # Expressions are part of this package, never of anything that is read.
+        return eval(self._code, _words(self.framework), dict(bound.arguments))
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (isinstance(value, (bool, int, float, str, tuple)) and type(value) is type(default) and value == default)
+
+
+@functools.cache
+def _signature(parameters: str) -> tuple[inspect.Signature, tuple[str, ...]]:
+    """The signature of a parameter list and how its parameters are handed on by position."""
+    made: Callable[..., Any] = eval(f"lambda {parameters}: None", {})
+    signature = inspect.signature(made)
+    return signature, tuple(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in signature.parameters.values())
+
+
+@functools.cache
+def _words(framework: str) -> dict[str, Any]:
+    """What a framework's expressions may name; imports the framework."""
+    return {**vars(arguments), **vars(import_module(f"tasks.counterparts.in_{framework}"))}

@@ -1,0 +1,54 @@
+"""Parts by name: built in, or from somebody else's package through an entry point ("farm.backends", …)."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+class PluginError(Exception):
+    """A part that cannot be loaded; the text names it, its package and what its import raised."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A named part. value: "module:attribute"; package, version: who brings it ("" = the farm itself)."""
+
+    kind: str
+    name: str
+    value: str
+    package: str = ""
+    version: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        return f"{self.package} {self.version}".strip() or self.value.partition(":")[0]
+
+    def load(self) -> Any:
+        """The object itself. Raises PluginError, whatever the import raises."""
+        module, _, attribute = self.value.partition(":")
+        try:
+            return getattr(import_module(module), attribute)
+        except Exception as error:
+            own = f" of the package {self.origin}" if self.package else ""
+            raise PluginError(f"{self.kind} {self.name!r}{own}: {self.value} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:
+    """All parts of a kind ("backend", "catalog", "check"), by name. A built-in name cannot be taken by a package."""
+    return _installed(kind) | {name: Part(kind, name, value) for name, value in built_in.items()}
+
+
+@functools.cache
+def _installed(kind: str) -> dict[str, Part]:
+    """Parts that other packages bring, by name; looked up once, since it reads every package's metadata."""
+    from importlib.metadata import entry_points
+
+    found = {}
+    for entry in entry_points(group=f"farm.{kind}s"):
+        dist = entry.dist
+        found[entry.name] = Part(kind, entry.name, entry.value, dist.name if dist else "?", dist.version if dist else "")
+    return found

@@ -1,0 +1,108 @@
+"""configs/vendors.yaml as a whole: environments from nothing, first cell, wall time against CPU time, peak memory."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from farm import lake
+
+#: Seconds between two looks at the processes.
+TICK = 0.5
+
+
+@dataclass
+class Watch:
+    """Memory and processor time of a process and all that it started, its own children's children included.
+
+    peak_gib: largest sum of proportional set sizes (shared pages are counted once), sampled; children_s: CPU seconds of
+    the processes that run cells; total_s: of all of them.
+    """
+
+    process: subprocess.Popen[str]
+    peak_gib: float = 0.0
+    first_row_s: float = 0.0
+    results: Path = Path()
+    cpu: dict[tuple[int, float], tuple[bool, float]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        began = time.monotonic()
+        root = psutil.Process(self.process.pid)
+        look = 0
+        while self.process.poll() is None:
+            look += 1
+            total = 0
+            try:
+                everyone = [root, *root.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                break
+            for one in everyone:
+                try:
+                    with one.oneshot():
+                        times, command = one.cpu_times(), " ".join(one.cmdline()[:5])
+                        child = "tasks.child" in command
+                        spent = times.user + times.system + (times.children_user + times.children_system if child else 0.0)
+                        self.cpu[one.pid, one.create_time()] = child, spent
+                    if look % 4 == 0:
+                        total += one.memory_full_info().pss
+                except (psutil.NoSuchProcess, psutil.AccessDenied):
+                    continue
+            self.peak_gib = max(self.peak_gib, total / (1 << 30))
+            if not self.first_row_s and any(self.results.glob("run=*/part-*.parquet")):
+                self.first_row_s = time.monotonic() - began
+            time.sleep(TICK)
+
+    @property
+    def children_s(self) -> float:
+        return sum(spent for child, spent in self.cpu.values() if child)
+
+    @property
+    def total_s(self) -> float:
+        return sum(spent for _, spent in self.cpu.values())
+
+
+def launch(config: Path, results: Path, env: dict[str, str]) -> tuple[float, Watch]:
+    """(wall seconds, what was seen) of a run of ``config``. Exits unless it ended with 0 or 1."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results)]
+    log = results.with_suffix(".log")
+    with open(log, "w") as out:
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=out, text=True)
+        watch = Watch(process, results=results)
+        watcher = threading.Thread(target=watch.run)
+        watcher.start()
+        code = process.wait()
+        watcher.join()
+    if code not in (0, 1):
+        sys.exit(f"{' '.join(command)} ended with {code}:\n{log.read_text()[-3000:]}")
+    return time.monotonic() - began, watch
+
+
+def main(folder: Path, env: dict[str, str], config: Path) -> None:
+    """Environments from nothing in the cache of ``env``, then ``config`` cold and warm."""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "farm.envs", "build", str(config)], env=env, capture_output=True, text=True)
+    built = [line for line in done.stdout.splitlines() if "built in" in line]
+    print(f"environments: {len(built)} built from nothing in {time.monotonic() - began:.0f} s (bound: 900 s)", flush=True)
+    for line in done.stderr.splitlines():
+        print(f"  {line}")
+    for name in ("cold", "warm"):
+        wall, watch = launch(config, folder / name, env)
+        run_id = lake.run_ids(folder / name)[-1]
+        rows, record = lake.read(folder / name, run_id), lake.read_run(folder / name, run_id)
+        judged = rows[rows["status"].isin(["pass", "imprecise", "wrong"])]
+        slots = os.cpu_count() or 1
+        print(
+            f"{name}: {len(rows)} rows of {record['planned']}, lost {int((rows['status'] == 'lost').sum())}; judged with numbers: "
+            f"{judged['backend'].nunique()} backends of {judged['vendor'].nunique()} vendors (bounds: 16, 11)\n"
+            f"  wall {wall:.0f} s = {wall / (watch.children_s / slots):.2f} × children's CPU time {watch.children_s:.0f} s ÷ {slots} (bound: 1.25); "
+            f"all processes {watch.total_s:.0f} s\n"
+            f"  peak memory {watch.peak_gib:.2f} GiB (bound: 6); first rows durable after {watch.first_row_s:.1f} s",
+            flush=True,
+        )

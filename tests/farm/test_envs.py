@@ -1,0 +1,184 @@
+"""Environments: built once by content, children started in them, failures in the installer's own words."""
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import stat
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from farm import envs
+from farm.child_process import ChildProcess, Limits, tasks_alone
+from farm.config import ConfigError, load
+from farm.envs import EnvError, Environment
+from farm.inventory import probe
+from tasks import backends
+from tasks.backends import BUILT_IN, BackendSpec
+from tasks.vendors import BY_LABEL
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels that pip would find: `farm-fake-runtime` 1.0 and 2.0, and one that contradicts itself."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for name, version, needs in (("farm_fake_runtime", "1.0", ""), ("farm_fake_runtime", "2.0", ""), ("farm_torn", "1.0", "farm-fake-runtime==2.0")):
+        info = f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}.py", f"version = {version!r}\n")
+            required = f"Requires-Dist: {needs}\n" if needs else ""
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n{required}")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip())
+    envs._pip_settings.cache_clear()
+    yield folder
+    envs._pip_settings.cache_clear()
+
+
+def test_an_environment_holds_its_packages_and_nothing_of_the_farm(wheels: Path, tmp_path: Path) -> None:
+    python = envs.build(Environment(("farm-fake-runtime==1.0",)), tmp_path)
+    code = "import farm_fake_runtime, numpy, ml_dtypes; print(farm_fake_runtime.version)"
+    assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout == "1.0\n"
+    code = (
+        "import importlib.util as u, tasks.runner\nfrom tasks import backends\nfor p in backends.known().values(): p.load()\n"
+        "print([n for n in ('ray', 'torch', 'onnx', 'farm', 'pandas') if u.find_spec(n)])"
+    )
+    child = ChildProcess(str(python), Limits())
+    assert child.ask({"do": "hello"}) == {}
+    child.close()
+    seen = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(tasks_alone())})
+    assert seen.stdout == "[]\n"
+
+
+def test_two_versions_stand_side_by_side(wheels: Path, tmp_path: Path) -> None:
+    old, new = (Environment((f"farm-fake-runtime=={v}",)) for v in ("1.0", "2.0"))
+    assert envs.build(old, tmp_path) != envs.build(new, tmp_path)
+    assert [e.record(tmp_path)["versions"]["farm-fake-runtime"] for e in (old, new)] == ["1.0", "2.0"]  # type: ignore[index]
+
+
+def test_a_list_of_packages_is_built_once_whoever_asks(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, real = tmp_path / "uv.log", envs._uv_binary()
+    wrapper = tmp_path / "uv"
+    wrapper.write_text(f'#!/bin/sh\necho "$@" >> {log}\nsleep 0.2\nexec {real} "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setattr(envs, "_uv_binary", lambda: str(wrapper))
+    same = [Environment(p) for p in (("farm-fake-runtime==1.0", "numpy"), ("numpy", "farm-fake-runtime == 1.0"))] * 2
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pythons = set(pool.map(lambda e: envs.build(e, tmp_path), same))
+    assert len(pythons) == 1
+    assert sum(" venv " in line for line in log.read_text().splitlines()) == 1
+
+
+def test_what_a_killed_builder_left_is_built_anew(wheels: Path, tmp_path: Path) -> None:
+    environment = Environment(("farm-fake-runtime==1.0",))
+    (environment.path(tmp_path) / "bin").mkdir(parents=True)
+    environment.interpreter(tmp_path).write_text("half")
+    python = envs.build(environment, tmp_path)
+    assert subprocess.run([python, "-c", "import farm_fake_runtime"]).returncode == 0
+
+
+def test_a_rebuilt_environment_has_the_versions_of_the_first(wheels: Path, tmp_path: Path) -> None:
+    environment = Environment(("farm-fake-runtime",))
+    (wheels / "farm_fake_runtime-2.0-py3-none-any.whl").rename(tmp_path / "later.whl")
+    envs.build(environment, tmp_path)
+    (tmp_path / "later.whl").rename(wheels / "farm_fake_runtime-2.0-py3-none-any.whl")
+    import shutil
+
+    shutil.rmtree(environment.path(tmp_path))
+    envs.build(environment, tmp_path)
+    assert environment.record(tmp_path)["versions"]["farm-fake-runtime"] == "1.0"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "packages, python, words",
+    [
+        (("farm-no-such-package-at-all",), "", "farm-no-such-package-at-all"),
+        (("farm-fake-runtime==1.0", "farm-torn"), "", "farm-fake-runtime"),
+        (("farm-fake-runtime==7.0",), "", "7.0"),
+        (("farm-fake-runtime",), "3.77", "3.77"),
+    ],
+)
+def test_a_build_that_fails_says_so_in_the_installers_words(
+    wheels: Path, tmp_path: Path, packages: tuple[str, ...], python: str, words: str
+) -> None:
+    environment = Environment(packages, python)
+    with pytest.raises(EnvError, match=r"cannot be built") as caught:
+        envs.build(environment, tmp_path)
+    assert words in str(caught.value)
+    assert not environment.path(tmp_path).exists()
+
+
+def test_an_installer_that_hangs_is_bounded_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = tmp_path / "uv"
+    wrapper.write_text("#!/bin/sh\nsleep 600\n")
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setattr(envs, "_uv_binary", lambda: str(wrapper))
+    began = time.monotonic()
+    with pytest.raises(EnvError, match="hung"):
+        envs.build(Environment(("numpy",)), tmp_path, timeout_s=1)
+    assert time.monotonic() - began < 5
+    assert list((tmp_path / "envs").glob("*/")) == []
+
+
+def test_an_environment_that_fails_is_a_line_and_the_others_go_on(wheels: Path, tmp_path: Path) -> None:
+    specs = [BackendSpec.parse("ort-cpu"), BackendSpec.parse("ort-cpu@0", like="ort-cpu", packages=["farm-no-such-package-at-all"])]
+    answers = probe(specs, tmp_path)
+    assert "unavailable" not in answers["ort-cpu"]
+    assert "farm-no-such-package-at-all" in answers["ort-cpu@0"]["unavailable"]
+
+
+@pytest.mark.parametrize("runtime", BUILT_IN)
+def test_every_backend_says_who_ships_it_and_what_it_needs(runtime: str) -> None:
+    from packaging.requirements import Requirement
+
+    part = backends.known()[runtime]
+    for device in part.load().devices:
+        made = BackendSpec(f"{runtime}-{device}", runtime, device).create()
+        assert made.vendor and made.forms
+        assert made.device_vendor in ("", *BY_LABEL)
+        assert made.resource == "CPU" or made.resource in {v.resource for v in BY_LABEL.values()}
+        for text in made.packages:
+            Requirement(text)
+        with pytest.raises(ValueError, match="nosuchoption"):
+            BackendSpec(f"{runtime}-{device}", runtime, device, {"nosuchoption": 1}).create()
+
+
+def test_a_config_names_packages_and_the_version_names_the_column(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    head = "catalogs: [critical]\nbackends:\n"
+    file.write_text(head + '  - {like: ort-cpu, packages: ["onnxruntime==1.20.1", "numpy<2"], python: "3.10"}\n')
+    spec = load(file).backends[0].spec()
+    assert (spec.name, spec.packages, spec.python) == ("ort-cpu@1.20.1", ("onnxruntime==1.20.1", "numpy<2"), "3.10")
+    for bad, words in (
+        ('  - {like: ort-cpu, packages: ["onnxruntime=1"]}\n', r"a\.yaml:3.*no pip requirement"),
+        ('  - {name: x, like: ort-cpu, python: 3.10}\n', r"a\.yaml:3.*in quotes"),
+        ('  - {like: ort-cpu, packages: ["onnxruntime"]}\n', r"a\.yaml:3.*name"),
+    ):
+        file.write_text(head + bad)
+        with pytest.raises(ConfigError, match=words):
+            load(file)
+
+
+def test_the_command_lists_builds_and_removes(wheels: Path, tmp_path: Path) -> None:
+    config = tmp_path / "a.yaml"
+    config.write_text('catalogs: [critical]\nbackends:\n  - {name: old, like: ort-cpu, packages: ["farm-fake-runtime==1.0"]}\n')
+
+    def farm(*args: str) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"FARM_CACHE": str(tmp_path / "cache")}
+        return subprocess.run([sys.executable, "-m", "farm.envs", *args], capture_output=True, text=True, env=env)
+
+    first, again = farm("build", str(config)), farm("build", str(config))
+    assert first.returncode == 0 and "built in" in first.stdout and "was there" in again.stdout
+    key = first.stdout.split()[1]
+    assert key in farm("list").stdout
+    assert farm("remove", "nosuch").returncode == 2
+    assert farm("remove", key).returncode == 0
+    assert key not in farm("list").stdout
+    assert farm("build", "ort-nosuch-device-of-no-runtime").returncode in (0, 2)
+    assert farm("build", "nosuchruntime-cpu").returncode == 2

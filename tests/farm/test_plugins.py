@@ -1,0 +1,81 @@
+"""Parts of somebody else's package: installed with pip, found by entry point, listed, run; a broken one is a line."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from farm import lake
+from tests.conftest import ROOT
+
+EXAMPLE = ROOT / "tests" / "plugin_example"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scratch environment that sees the farm's packages and has the example installed."""
+    folder = tmp_path_factory.mktemp("scratch")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "farm.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT}\n")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "farm_example.py", "farm_example_broken.py"):
+        (source / name).write_bytes((EXAMPLE / name).read_bytes())
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-build-isolation", str(source)]
+    subprocess.run(pip, check=True)
+    return python
+
+
+def farm(python: Path, *args: object) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run([python, "-m", *map(str, args)], capture_output=True, text=True, env=env, timeout=300)
+
+
+def test_installed_plugins_are_listed_with_their_package(python: Path) -> None:
+    done = farm(python, "farm.backends", "example-cpu", "example-gpu", "broken_example-cpu", "--json")
+    assert done.returncode == 0, done.stderr
+    cpu, gpu, broken = map(json.loads, done.stdout.splitlines())
+    assert (cpu["origin"], cpu["state"], cpu["vendor"]) == ("farm-example-plugin 1.2", "available", "Example Inc.")
+    assert gpu["text"] == "there is no gpu edition of the example"
+    assert broken["state"] == "unavailable"
+    assert "farm-example-plugin 1.2" in broken["text"] and "libexample.so" in broken["text"]
+
+
+def test_all_that_is_known_is_listed_without_asking(python: Path) -> None:
+    done = farm(python, "farm.backends", "--no-probe")
+    assert done.returncode == 0, done.stderr
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert {"torch-cpu", "ort-cuda", "example-cpu", "example-gpu", "broken_example-?"} <= set(names)
+
+
+def test_a_check_of_a_plugin_finds_what_the_numbers_do_not(python: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "checks: [forward, repeatable]\ncatalogs: [{name: example, ops: [mean], dtypes: [float32], samples: 1}]\n"
+        "backends: [example-cpu, {name: drifting, like: example-cpu, options: {drift: 1.0e-7}}]\n"
+    )
+    done = farm(python, "farm.launch", config, "--no-ray", "--results", tmp_path / "results")
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = lake.read(tmp_path / "results", lake.run_ids(tmp_path / "results")[-1]).set_index(["backend", "check"])
+    assert rows["status"].to_dict() == {
+        ("example-cpu", "forward"): "pass", ("example-cpu", "repeatable"): "pass",
+        ("drifting", "forward"): "pass", ("drifting", "repeatable"): "wrong",
+    }  # fmt: skip
+    assert rows.loc[("drifting", "repeatable"), "kind"] == "nondeterministic"
+
+
+def test_a_run_takes_the_plugins_and_goes_on_without_the_broken_one(python: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("catalogs: [{name: example, samples: 2}]\nbackends: [example-cpu, broken_example-cpu]\n")
+    done = farm(python, "farm.launch", config, "--no-ray", "--results", tmp_path / "results")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "libexample.so" in done.stdout
+    rows = lake.read(tmp_path / "results", lake.run_ids(tmp_path / "results")[-1])
+    assert len(rows) == 4 and set(rows["status"]) == {"pass"} and set(rows["vendor"]) == {"Example Inc."}

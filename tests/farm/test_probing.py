@@ -1,0 +1,73 @@
+"""What backends have answered before: used to plan, forgotten with a change of version, asked anew when told so."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from farm import lake, probing
+from farm.inventory import probe
+from tasks.backends import BackendSpec
+from tests.conftest import launch
+
+STRUCK = (2, 5)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "c.yaml"
+    catalog = {"name": "planted", "ops": ["unsupported", "none"], "dtypes": ["float32"], "samples": 8}
+    path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["planted-cpu"]}))
+    return path
+
+
+def run(config: Path, results: Path, *more: str, **env: str) -> pd.DataFrame:
+    done = launch(config, "--no-ray", "--results", results, *more, **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return lake.read(results, lake.run_ids(results)[-1]).set_index(["op", "sample"]).sort_index()
+
+
+def test_what_a_backend_does_not_implement_is_learned_and_planned_with(config: Path, results: Path, tmp_path: Path) -> None:
+    env = {"FARM_CACHE": str(tmp_path / "cache")}
+    first = run(config, results, **env)
+    again = run(config, results, **env)
+    assert (first["status"] == again["status"]).all() and (first["error"] == again["error"]).all()
+    learned = again["flags"].str.startswith("as answered in run")
+    assert set(again[learned].index) == {("planted:unsupported", i) for i in STRUCK}
+    assert (again[learned]["status"] == "unsupported").all() and (again[learned]["vendor"] == "Planted").all()
+    assert not first["flags"].str.startswith("as answered").any()
+    fresh = run(config, results, "--fresh", **env)
+    assert not fresh["flags"].str.startswith("as answered").any()
+
+
+def test_a_change_of_version_forgets_it(config: Path, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, info = BackendSpec.parse("ort-cpu"), {"runtime_version": "1", "device": "cpu"}
+    support = probing.Support.load(spec, info, tmp_path)
+    support.learn("key", 3, {"stage": "build", "error": "no kernel"}, "run")
+    support.save()
+    assert probing.Support.load(spec, info, tmp_path).known("key", 3) == {"kind": "", "stage": "build", "error_type": "", "error": "no kernel", "run": "run"}
+    assert probing.Support.load(spec, info | {"runtime_version": "2"}, tmp_path).known("key", 3) is None
+    optioned = BackendSpec.parse("ort-cpu", options={"graph_optimization": "all"})
+    assert probing.Support.load(optioned, info, tmp_path).known("key", 3) is None
+    monkeypatch.setattr(probing, "_own_versions", lambda: "another onnxruntime")
+    assert probing.Support.load(spec, info, tmp_path).known("key", 3) is None
+
+
+def test_an_earlier_answer_to_hello_counts_unless_asked_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = BackendSpec.parse("planted-cpu")
+    asked = probe([spec], tmp_path)[spec.name]
+    assert asked["runtime_version"] == "planted 1"
+    assert probing.answered(spec, tmp_path) == asked
+    probing.remember(spec, asked | {"runtime_version": "kept"}, tmp_path)
+    assert probe([spec], tmp_path, fresh=False)[spec.name]["runtime_version"] == "kept"
+    assert probe([spec], tmp_path)[spec.name]["runtime_version"] == "planted 1"
+    monkeypatch.setattr(probing, "_own_versions", lambda: "another version")
+    assert probing.answered(spec, tmp_path) is None
+
+
+def test_what_is_missing_is_asked_every_time(tmp_path: Path) -> None:
+    spec = BackendSpec.parse("broken-unavailable")
+    assert "unavailable" in probe([spec], tmp_path, fresh=False)[spec.name]
+    assert probing.answered(spec, tmp_path) is None

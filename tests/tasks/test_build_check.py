@@ -1,0 +1,82 @@
+"""The build check: a program is made of the samples of the forward check, not run, and no evidence of numbers."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks import verdict
+from tasks.backends.base import Backend
+from tasks.model import BUILD, Form, Group, Program, RuntimeInfo, Unsupported
+from tasks.prepare import PreparedGroup, key, pack_path, prepare
+from tasks.runner import Item, Runner
+
+GROUP = Group("critical:softmax", "", "float32", 2)
+
+
+class Compiler(Backend):
+    """Builds for a device that is not there."""
+
+    forms = ("torch",)
+    checks: tuple[str, ...] = (BUILD,)
+
+    def __init__(self, raised: Exception | None = None, fallback: str | None = None) -> None:
+        super().__init__("compiler-gpu", "gpu", {})
+        self.raised, self.fallback, self.seen = raised, fallback, []
+
+    def build(self, form: Form) -> Program:
+        self.seen.append((form.check, form.op, len(form.arrays)))
+        if self.raised:
+            raise self.raised
+        return Program(lambda: pytest.fail("what is only built was run"), "nowhere", self.fallback, "target=gpu")
+
+
+def rows(backend: Backend, cache: Path, check: str = BUILD) -> list[dict[str, Any]]:
+    _, made = prepare(Group(GROUP.op, "", "float32", 2, check=check), cache)
+    group = PreparedGroup(made.pack.path, check)
+    runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load("error_units"), lambda *step: None)
+    return list(runner.run([Item(group, list(range(len(group.samples))), check=check)], set(), set()))
+
+
+def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> None:
+    backend = Compiler()
+    made = rows(backend, tmp_path)
+    assert [r["status"] for r in made] == ["pass", "pass"] and {r["check"] for r in made} == {BUILD}
+    assert {(r["stage"], r["placement"], r["flags"]) for r in made} == {("", "nowhere", "target=gpu")}
+    assert all(r["weak"] and r["oracle"] == "" and r["run_ms"] is None and r["build_ms"] is not None for r in made)
+    assert all(r.get("error_units") is None and r.get("max_diff") is None for r in made)
+    assert backend.seen == [("forward", "critical:softmax", 1)] * 2  # what would be computed
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "stage"),
+    [(Unsupported("no such op"), "unsupported", "build"), (ValueError("bad tile"), "error", "build"), (MemoryError(), "oom", "build")],
+)
+def test_what_goes_wrong_in_building(tmp_path: Path, raised: Exception, status: str, stage: str) -> None:
+    row = rows(Compiler(raised), tmp_path)[0]
+    assert (row["status"], row["stage"], row["check"]) == (status, stage, BUILD)
+
+
+def test_a_program_for_elsewhere_is_a_fallback(tmp_path: Path) -> None:
+    row = rows(Compiler(fallback="built for the CPU"), tmp_path)[0]
+    assert (row["status"], row["error"]) == ("fallback", "built for the CPU")
+
+
+def test_what_only_builds_runs_nothing_and_the_other_way_round(tmp_path: Path) -> None:
+    row = rows(Compiler(), tmp_path, "forward")[0]
+    assert row["status"] == "unsupported" and "does not run the forward check" in row["error"]
+
+    class Runs(Compiler):
+        checks = ("forward",)
+
+    row = rows(Runs(), tmp_path)[0]
+    assert row["status"] == "unsupported" and "does not run the build check" in row["error"]
+
+
+def test_forward_and_build_share_their_pack(tmp_path: Path) -> None:
+    build = Group(GROUP.op, "", "float32", 2, check=BUILD)
+    assert key(build) == key(GROUP) and build.case_id(0) != GROUP.case_id(0) and build.unit != GROUP.unit
+    name, made = prepare(build, tmp_path)
+    assert Path(made.pack.path) == pack_path(tmp_path, name) and made.group.check == "forward"
+    assert key(Group("torch:exp", "", "float32", 2, check="backward")) != key(Group("torch:exp", "", "float32", 2))

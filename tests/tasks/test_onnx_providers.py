@@ -1,0 +1,209 @@
+"""Execution providers of ONNX Runtime beside its own: packages, emulation, plugins, what old and odd builds lack."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16, int4
+from packaging.requirements import Requirement
+
+from tasks.backends import onnxruntime as module
+from tasks.backends.onnx_form import pack
+from tasks.backends.onnxruntime import PROVIDERS, OnnxRuntime
+from tasks.model import Form, Program, Unavailable
+from tasks.vendors import BY_LABEL
+
+
+def backend(device: str, **options: Any) -> OnnxRuntime:
+    return OnnxRuntime(f"ort-{device}", device, options)
+
+
+@pytest.mark.parametrize("device", PROVIDERS)
+def test_every_provider_names_pinned_packages_and_a_vendor_that_is_known(device: str) -> None:
+    made = backend(device)
+    for text in made.packages:
+        assert str(Requirement(text).specifier).startswith("==")
+    assert made.vendor
+    assert made.device_vendor == "" or made.device_vendor in BY_LABEL or device == "vsinpu"
+
+
+def test_the_cpu_provider_is_that_of_the_farms_own_environment() -> None:
+    assert backend("cpu").packages == ()
+
+
+def on(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    monkeypatch.setattr(module.platform, "machine", lambda: machine)
+
+
+def test_qnn_is_emulated_where_there_is_no_snapdragon(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, "x86_64")
+    made = backend("qnn")
+    assert (made.emulated, made.resource, made.device_vendor) == (True, "CPU", "")
+    assert made._options["soc_model"] == "57"
+    assert backend("qnn", soc_model=43)._options["soc_model"] == "43"
+    elsewhere = backend("qnn", resource="NPU", device_vendor="qualcomm")
+    assert (elsewhere.resource, elsewhere.device_vendor) == ("NPU", "qualcomm")
+
+
+def test_qnn_on_arm_is_the_device_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, "aarch64")
+    made = backend("qnn")
+    assert (made.emulated, made.resource, made.device_vendor) == (False, "NPU", "qualcomm")
+    assert "soc_model" not in made._options  # it is the one that is there
+
+
+def test_a_chip_is_chosen_for_qnn_alone() -> None:
+    with pytest.raises(ValueError, match="soc_model is an option of ort-qnn alone"):
+        backend("cpu", soc_model=57)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev"), reason="looks for device files")
+def test_webgpu_without_a_gpu_is_a_software_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(module.sys, "platform", "linux")
+    monkeypatch.setattr(module, "_GPU_FILES", (str(tmp_path / "render*"),))
+    assert (backend("webgpu").emulated, backend("webgpu").resource) == (True, "CPU")
+    (tmp_path / "renderD128").touch()
+    assert (backend("webgpu").emulated, backend("webgpu").resource) == (False, "GPU")
+
+
+def test_software_vulkan_is_offered_unless_drivers_were_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    for name in module._VULKAN_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "icd.json").touch()
+    monkeypatch.setattr(module, "_SOFTWARE_VULKAN", (str(tmp_path / "*.json"),))
+    monkeypatch.setenv("VK_DRIVER_FILES", "mine.json")
+    module._offer_software_vulkan()
+    assert "VK_ADD_DRIVER_FILES" not in os.environ
+    monkeypatch.delenv("VK_DRIVER_FILES")
+    monkeypatch.setenv("VK_ADD_DRIVER_FILES", "")  # to be undone
+    module._offer_software_vulkan()
+    assert os.environ["VK_ADD_DRIVER_FILES"] == str(tmp_path / "icd.json")
+
+
+def test_directml_is_for_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.sys, "platform", "linux")
+    with pytest.raises(Unavailable, match="DirectML is a part of Windows"):
+        backend("dml").probe()
+
+
+# -- plugins ------------------------------------------------------------------------------------------------
+
+
+class FakeOrt:
+    """The parts of onnxruntime that loading a plugin provider takes."""
+
+    __version__ = "1.99"
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def get_ep_devices(self) -> list[Any]:
+        return [SimpleNamespace(ep_name=x) for x in ("CPUExecutionProvider", *self.loaded)]
+
+    def get_available_providers(self) -> list[str]:
+        return ["CPUExecutionProvider", *self.loaded]
+
+    def register_execution_provider_library(self, name: str, library: str) -> None:
+        if name in self.loaded:
+            raise RuntimeError(f"library is already registered under {name}")
+        self.loaded.append(name)
+
+
+def test_a_second_backend_of_one_process_gets_the_plugins_devices_too() -> None:
+    """A plugin that is loaded is listed among ORT's own providers, but a session is made with its devices alone."""
+    ort = FakeOrt()
+    for soc in (43, 57):
+        made = backend("qnn", library="libonnxruntime_providers_qnn.so", soc_model=soc)
+        made._find_provider(ort)
+        assert [x.ep_name for x in made._devices] == ["QNNExecutionProvider"]
+
+
+def test_a_plugin_that_is_not_installed_is_named() -> None:
+    with pytest.raises(Unavailable, match="has no QNNExecutionProvider.*onnxruntime_qnn cannot be imported"):
+        backend("qnn")._find_provider(FakeOrt())
+
+
+# -- what a probe takes for working --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("device", "two", "works"), [
+    ("qnn", 2.0000002, True), ("qnn", 2.01, False), ("openvino", 2.0000002, True), ("openvino", 2.001, False),
+])  # fmt: skip
+def test_a_probe_asks_for_the_declared_precision(device: str, two: float, works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qualcomm's HTP adds 1 and 1 to 2.0000002 in its own number format."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(OnnxRuntime, "_find_provider", lambda self, ort: None)
+    monkeypatch.setattr(OnnxRuntime, "build", lambda self, form: Program(lambda: [np.full(2, two, np.float32)]))
+    if works:
+        assert backend(device).probe().runtime_version
+    else:
+        with pytest.raises(Unavailable, match="computes 1 \\+ 1"):
+            backend(device).probe()
+
+
+def test_why_a_vulkan_driver_was_refused_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    said = b"Warning: Vulkan shaderUniform*ArrayDynamicIndexing required.\n - While initializing adapter (backend=Vulkan)\n"
+
+    def refused(self: OnnxRuntime, form: Form) -> Program:
+        os.write(2, said)
+        raise RuntimeError("/onnxruntime_src/onnxruntime/webgpu.cc:65 x(y) ok was false. Failed to get a WebGPU adapter")
+
+    monkeypatch.setattr(OnnxRuntime, "_find_provider", lambda self, ort: None)
+    monkeypatch.setattr(OnnxRuntime, "build", refused)
+    with pytest.raises(Unavailable, match="no Vulkan driver is good enough: Vulkan shader.*Indexing required.$"):
+        backend("webgpu").probe()
+    said = b""
+    with pytest.raises(Unavailable, match="model of one Add: Failed to get a WebGPU adapter$"):
+        backend("webgpu").probe()
+
+
+@pytest.mark.parametrize("inputs", [0, 1])
+def test_a_provider_without_a_record_of_nodes_is_believed_unless_nothing_can_have_been_left(inputs: int) -> None:
+    session: Any = SimpleNamespace(
+        get_providers=lambda: ["WebGpuExecutionProvider", "CPUExecutionProvider"],
+        get_provider_graph_assignment_info=list,
+        get_inputs=lambda: [None] * inputs,
+    )
+    placement, fallback = backend("webgpu")._placement(session)
+    assert placement == "WebGpuExecutionProvider"
+    assert (fallback is None) == bool(inputs)
+
+
+# -- old versions --------------------------------------------------------------------------------------------
+
+
+class OldOrtValue:
+    """What an OrtValue of onnxruntime 1.16 has: no tensor_size_in_bytes, no numpy() of bfloat16."""
+
+    def __init__(self, memory: np.ndarray, kind: str, shape: tuple[int, ...]) -> None:
+        self._memory, self._kind, self._shape = memory, kind, shape
+
+    def has_value(self) -> bool:
+        return True
+
+    def data_type(self) -> str:
+        return f"tensor({self._kind})"
+
+    def shape(self) -> list[int]:
+        return list(self._shape)
+
+    def device_name(self) -> str:
+        return "cpu"
+
+    def data_ptr(self) -> int:
+        return int(self._memory.ctypes.data)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0, 2)])
+def test_values_of_old_versions_are_read_by_their_dtype_and_shape(shape: tuple[int, ...]) -> None:
+    x = np.resize(np.array([1, -2, 3, 0.5, -1, 7], bfloat16), shape)
+    found = module._array(OldOrtValue(np.ascontiguousarray(x), "bfloat16", shape))
+    assert found.dtype == x.dtype and found.shape == shape and found.tobytes() == x.tobytes()
+    low = np.resize(np.array([1, -2, 3, 0, -1], np.int8), shape).astype(int4)
+    found = module._array(OldOrtValue(pack(low), "int4", shape))
+    assert found.dtype == low.dtype and found.tobytes() == low.tobytes()

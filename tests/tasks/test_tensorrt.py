@@ -1,0 +1,434 @@
+"""TensorRT's backend against a stand-in for its module and a GPU: precisions, words, order and types of outputs."""
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from tasks import artefacts
+from tasks.backends import cuda_driver, tensorrt, tensorrt_network
+from tasks.backends.onnx_form import PROBE_MODEL, graph_outputs, with_constants
+from tasks.backends.tensorrt import TensorRt, TensorRtError
+from tasks.backends.tensorrt_rtx import TensorRtRtx
+from tasks.model import BUILD, Form, Unavailable, Unsupported
+from tests.tasks import fake_tensorrt
+
+Install = Callable[..., tuple[TensorRt, Any, fake_tensorrt.Gpu]]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts the stand-in in place: (backend of some options after its probe, the module's state, the GPU)."""
+
+    def make(version: str = "10.16.1", **options: Any) -> tuple[TensorRt, Any, fake_tensorrt.Gpu]:
+        gpu = fake_tensorrt.Gpu()
+        module = fake_tensorrt.module(version, gpu)
+        monkeypatch.setitem(sys.modules, "tensorrt", module)
+        monkeypatch.setattr(cuda_driver, "load", lambda: None)
+        monkeypatch.setattr(cuda_driver, "Device", lambda library, ordinal=0: gpu)
+        backend = TensorRt("tensorrt-cuda", "cuda", options)
+        backend.probe()
+        return backend, module.state, gpu
+
+    return make
+
+
+def model(op: str, inputs: dict[str, tuple[int, tuple[int, ...]]], outputs: dict[str, tuple[int, Any]], *nodes: Any) -> bytes:
+    graph = helper.make_graph(
+        list(nodes) or [helper.make_node(op, list(inputs), list(outputs))], "g",
+        [helper.make_tensor_value_info(k, *v) for k, v in inputs.items()],
+        [helper.make_tensor_value_info(k, *v) for k, v in outputs.items()],
+    )  # fmt: skip
+    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+
+
+def form(data: bytes, *arrays: np.ndarray, dtype: str = "float32") -> Form:
+    return Form("onnx", "onnx:Op", dtype, list(arrays), model=data)
+
+
+ADD = model("Add", {"a": (1, (3,)), "b": (1, (3,))}, {"y": (1, (3,))})
+A, B = np.array([1, 2, 3], np.float32), np.array([10, 20, 30], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags", "strong", "declared"),
+    [
+        ("fp32", set(), True, ""), ("tf32", {"TF32"}, True, "tfloat32"), ("fp16", {"FP16"}, False, "float16"),
+        ("bf16", {"BF16"}, False, "bfloat16"), ("int8", {"INT8"}, False, "float8_e4m3fn"),
+    ],
+)  # fmt: skip
+def test_each_precision_sets_its_flags_and_declares_itself(install: Install, precision: str, flags: set[str], strong: bool, declared: str) -> None:
+    backend, state, _ = install(precision=precision)
+    info = backend.probe()
+    assert info.compute_precision == declared and bool(info.precision_of) == (precision == "tf32")
+    assert info.runtime_version == "TensorRT 10.16.1" and info.device == "Fake GPU" and info.details["compute_capability"] == "9.0"
+    program = backend.build(form(ADD, A, B))
+    assert state.flags == flags  # TF32 is cleared wherever it was not asked for
+    assert bool(state.network_flags) is strong
+    assert f"precision={precision}" in program.flags
+
+
+def test_a_model_of_half_precision_is_strongly_typed_whatever_the_mode(install: Install) -> None:
+    backend, state, _ = install(precision="int8")
+    half = model("Neg", {"x": (TensorProto.FLOAT16, (2,))}, {"y": (TensorProto.FLOAT16, (2,))})
+    (result,) = backend.build(form(half, np.array([1, 2], np.float16), dtype="float16")).run()
+    assert state.flags == set() and state.network_flags and result.dtype == np.float16 and result.tolist() == [-1, -2]
+
+
+@pytest.mark.parametrize(("precision", "written"), [("fp16", "cast"), ("bf16", "cast"), ("int8", "quantize")])
+def test_without_flags_the_precision_is_written_into_the_network(
+    install: Install, monkeypatch: pytest.MonkeyPatch, precision: str, written: str
+) -> None:
+    calls: list[str] = []
+    for name in ("cast", "quantize"):
+        monkeypatch.setattr(tensorrt_network, name, lambda *arguments, name=name: calls.append(name))
+    backend, state, _ = install("11.4.0", precision=precision)
+    calls.clear()
+    backend.build(form(ADD, A, B))
+    assert calls == [written] and state.flags == set() and state.config.int8_calibrator is None
+    state.silent = "a Half and a Float do not go together"
+    with pytest.raises(Unsupported, match=f"not with {precision} casts in its network: a Half"):
+        backend.build(form(ADD, A, B))  # our casts, not TensorRT, may be at fault
+
+
+def test_int8_is_calibrated_on_the_bytes_of_the_case(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))
+    backend, state, _ = install(precision="int8")
+    backend.build(form(ADD, A, B))
+    assert state.calibrated == {"a": A.tobytes(), "b": B.tobytes()}
+    backend.build(form(ADD, B, A))  # other values, another engine
+    assert state.calibrated == {"a": B.tobytes(), "b": A.tobytes()}
+
+
+def test_outputs_come_in_the_models_order_with_dtype_and_shape(install: Install) -> None:
+    backend, _, _ = install()
+    x = np.array([[1, 2, 3], [4, 5, 7]], ml_dtypes.bfloat16)
+    two = model(
+        "", {"x": (TensorProto.BFLOAT16, (2, 3))}, {"b": (TensorProto.BFLOAT16, (2, 3)), "a": (TensorProto.BFLOAT16, (3, 2))},
+        helper.make_node("Transpose", ["x"], ["a"]), helper.make_node("Identity", ["x"], ["b"]),
+    )  # fmt: skip
+    program = backend.build(form(two, x, dtype="bfloat16"))
+    b, a = program.run()
+    assert (b.shape, a.shape, b.dtype) == ((2, 3), (3, 2), x.dtype)
+    assert np.array_equal(b, x) and np.array_equal(a, x.T)
+    assert program.flags.endswith("gpu_ms=0.25") and program.placement == "TensorRT on Fake GPU"
+    b[:] = 0
+    assert np.array_equal(program.run()[0], x)  # its own memory
+
+
+def test_an_output_whose_shape_depends_on_data(install: Install) -> None:
+    backend, _, _ = install()
+    nonzero = model("NonZero", {"x": (1, (4,))}, {"y": (TensorProto.INT64, (1, None))})
+    (found,) = backend.build(form(nonzero, np.array([0, 3, 0, 1], np.float32))).run()
+    assert found.dtype == np.int64 and found.tolist() == [[1, 3]]
+
+
+def test_the_parsers_words(install: Install) -> None:
+    backend, state, _ = install()
+    state.refuses = "Setting softcap is not implemented"
+    with pytest.raises(Unsupported, match=r"Add \(UNSUPPORTED_NODE\): Setting softcap"):
+        backend.build(form(ADD, A, B))
+    state.code, state.refuses = "INVALID_NODE", "reshape changes volume"
+    with pytest.raises(TensorRtError, match="reshape changes volume"):
+        backend.build(form(ADD, A, B))
+    state.refuses = "ElementWiseOperation SUM requires inputs with type kFLOAT\nIn catchCudaError (cudaError 35)"
+    with pytest.raises(Unsupported) as caught:
+        backend.build(form(ADD, A, B))
+    assert "catchCudaError" not in str(caught.value)
+
+
+def test_a_builder_that_returns_nothing_is_an_error_in_its_words(install: Install) -> None:
+    backend, state, _ = install()
+    state.silent = "Assertion !isInFlight failed"
+    with pytest.raises(TensorRtError) as caught:
+        backend.build(form(ADD, A, B))
+    assert "isInFlight" in str(caught.value) and "warning" not in str(caught.value)
+    state.silent = "NMS has no runners that implement it"
+    with pytest.raises(Unsupported, match="no runners"):
+        backend.build(form(ADD, A, B))
+
+
+def test_types_it_does_not_have_are_unsupported(install: Install) -> None:
+    backend, state, _ = install()
+    double = model("Neg", {"x": (TensorProto.DOUBLE, (2,))}, {"y": (TensorProto.DOUBLE, (2,))})
+    with pytest.raises(Unsupported, match="no float64 tensor as an input"):
+        backend.build(form(double, np.ones(2), dtype="float64"))
+    to_double = model("Identity", {"x": (1, (2,))}, {"y": (TensorProto.DOUBLE, (2,))})
+    with pytest.raises(Unsupported, match="gives no float64 tensor, which the output y is"):
+        backend.build(form(to_double, np.ones(2, np.float32)))
+    assert state.builds == 1  # the probe's
+
+
+def test_what_it_wants_as_a_constant_becomes_one(install: Install) -> None:
+    backend, state, _ = install()
+    state.wants_constants = True
+    reduce = model("ReduceSum", {"x": (1, (2, 3)), "axes": (TensorProto.INT64, (1,))}, {"y": (1, (2, 1))})
+    program = backend.build(form(reduce, np.arange(6, dtype=np.float32).reshape(2, 3), np.array([1])))
+    assert program.run()[0].tolist() == [[3], [12]]
+    with pytest.raises(Unsupported, match="build-time constant"):  # nothing small to be made one
+        backend.build(form(model("Add", {"a": (1, (1, 3)), "b": (1, (1, 3))}, {"y": (1, (1, 3))}), A[None], B[None]))
+
+
+def test_engines_and_timings_are_kept(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))
+    backend, state, gpu = install()
+    before = state.builds
+    for _ in range(2):
+        assert backend.build(form(ADD, A, B)).run()[0].tolist() == [11, 22, 33]
+    assert state.builds == before + 1 and state.timings == b"timed "  # the probe's build left its timings
+    gpu.name = "Another GPU"
+    backend.build(form(ADD, A, B))
+    assert state.builds == before + 2 and state.timings == b""
+
+
+def test_dynamic_shapes_get_one_profile_of_the_case(install: Install) -> None:
+    backend, state, _ = install()
+    state.dynamic = True
+    backend.build(form(ADD, A, B))
+    assert state.profiles[-1].shapes == {"a": ((3,),) * 3, "b": ((3,),) * 3}
+
+
+def test_errors_of_the_device(install: Install) -> None:
+    backend, _, gpu = install()
+    program = backend.build(form(ADD, A, B))
+    gpu.breaks = "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)"
+    with pytest.raises(cuda_driver.CudaError) as caught:
+        program.run()
+    assert backend.is_sticky(caught.value) and not backend.is_out_of_memory(caught.value)
+    full = cuda_driver.CudaError("cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)")
+    assert backend.is_out_of_memory(full) and not backend.is_sticky(full)
+    assert not backend.is_sticky(TensorRtError("Assertion failed")) and not backend.is_sticky(cuda_driver.CudaError("CUDA_ERROR_INVALID_VALUE (1)"))
+    assert backend.is_sticky(TensorRtError("Cuda Runtime (an illegal memory access was encountered)"))
+
+
+def test_without_a_driver_or_package_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    with pytest.raises(Unavailable, match="tensorrt cannot be imported"):
+        TensorRt("t", "cuda", {}).probe()
+    monkeypatch.setitem(sys.modules, "tensorrt", types.ModuleType("tensorrt"))
+
+    def missing() -> Any:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(cuda_driver, "load", missing)
+    with pytest.raises(Unavailable, match=r"no NVIDIA driver: libcuda.so.1"):
+        TensorRt("t", "cuda", {}).probe()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"precison": "fp16"}, "unknown option 'precison'; it takes precision"), ({"precision": "fp8"}, "precision is one of fp32"),
+        ({"optimization_level": 9}, "0 to 5"), ({"builder_flags": "TF32"}, "a list of names"),
+    ],
+)  # fmt: skip
+def test_bad_options(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TensorRt("t", "cuda", options)
+
+
+def test_devices() -> None:
+    assert TensorRt("t", "cuda.1", {})._ordinal == 1
+    with pytest.raises(ValueError, match="its device is one of cuda, not 'gpu'"):
+        TensorRt("t", "gpu", {})
+    on_gpu, ahead = TensorRtRtx("t", "cuda", {}), TensorRtRtx("t", "aot", {})
+    assert (on_gpu.resource, on_gpu.device_vendor, on_gpu.checks) == ("GPU", "nvidia", ("forward",))
+    assert (ahead.resource, ahead.device_vendor, ahead.checks) == ("CPU", "", (BUILD,))
+
+
+# --- what is written into a network --------------------------------------------------------------------------------
+
+
+class Tensor:
+    def __init__(self, name: str, dtype: str) -> None:
+        self.name, self.dtype = name, dtype
+
+
+class Layer:
+    """A layer whose output has its first input's type, if it does not say another."""
+
+    def __init__(self, kind: str, inputs: list[Tensor], name: str, to_type: str = "") -> None:
+        self.type, self.inputs, self.name, self.to_type = kind, inputs, name, to_type
+        self.output = Tensor(name, "")
+
+    num_inputs = property(lambda self: len(self.inputs))
+
+    def get_input(self, k: int) -> Tensor:
+        return self.inputs[k]
+
+    def set_input(self, k: int, tensor: Tensor) -> None:
+        self.inputs[k] = tensor
+
+    def get_output(self, k: int) -> Tensor:
+        self.output.dtype = self.to_type or self.inputs[0].dtype
+        return self.output
+
+
+class Net:
+    def __init__(self) -> None:
+        self.x, self.n = Tensor("x", "FLOAT"), Tensor("n", "INT64")
+        constant = Layer("CONSTANT", [], "c", "FLOAT")
+        cast = Layer("CAST", [self.n], "n_float", "FLOAT")
+        add = Layer("OTHER", [self.x, constant.get_output(0)], "add")
+        last = Layer("OTHER", [add.output, cast.get_output(0)], "y")
+        self.layers, self.outputs = [constant, cast, add, last], [last]
+        self.marked = ["y"]
+        self.scales: list[float] = []
+
+    num_layers = property(lambda self: len(self.layers))
+    num_inputs, num_outputs = 2, 1
+
+    def get_layer(self, i: int) -> Layer:
+        return self.layers[i]
+
+    def get_input(self, i: int) -> Tensor:
+        return [self.x, self.n][i]
+
+    def get_output(self, i: int) -> Tensor:
+        for layer in self.layers:
+            layer.get_output(0)
+        return self.outputs[i].get_output(0)
+
+    def unmark_output(self, tensor: Tensor) -> None:
+        self.marked.remove(tensor.name)
+
+    def mark_output(self, tensor: Tensor) -> None:
+        self.marked.append(f"{tensor.name}: {tensor.dtype}")
+
+    def _add(self, kind: str, inputs: list[Tensor], to_type: str) -> Layer:
+        layer = Layer(kind, inputs, f"{kind} {inputs[0].name}" if inputs else kind, to_type)
+        self.layers.append(layer)
+        return layer
+
+    def add_cast(self, tensor: Tensor, dtype: str) -> Layer:
+        return self._add("CAST", [tensor], dtype)
+
+    def add_constant(self, shape: Any, weights: np.ndarray) -> Layer:
+        self.scales.append(float(weights))
+        return self._add("CONSTANT", [], "FLOAT")
+
+    def add_quantize(self, tensor: Tensor, scale: Tensor, dtype: str) -> Layer:
+        return self._add("QUANTIZE", [tensor], dtype)
+
+    def add_dequantize(self, tensor: Tensor, scale: Tensor, dtype: str) -> Layer:
+        return self._add("DEQUANTIZE", [tensor], dtype)
+
+
+TRT = types.SimpleNamespace(
+    DataType=types.SimpleNamespace(FLOAT="FLOAT", HALF="HALF", INT8="INT8"), LayerType=types.SimpleNamespace(CONSTANT="CONSTANT", CAST="CAST"),
+    ICastLayer=Layer, Weights=lambda array: array,
+)  # fmt: skip
+
+
+def test_casts_reach_inputs_constants_and_outputs() -> None:
+    net = Net()
+    tensorrt_network.cast(TRT, net, "HALF")
+    _, cast, add, last = net.layers[:4]
+    assert [t.dtype for t in add.inputs] == ["HALF", "HALF"] and [t.dtype for t in last.inputs] == ["HALF", "HALF"]
+    assert cast.to_type == "HALF" and cast.inputs == [net.n]  # integers stay
+    assert net.marked == ["y: FLOAT"] and last.output.name == "y_narrow"
+
+
+def test_quantisation_takes_its_step_from_the_values() -> None:
+    net = Net()
+    tensorrt_network.quantize(TRT, net, {"x": np.array([1, -254, np.inf], np.float32), "n": np.array([900])})
+    add = net.layers[2]
+    assert net.scales == [2.0] and add.inputs[0].name.startswith("DEQUANTIZE QUANTIZE x") and add.inputs[1].name == "c"
+    empty = Net()
+    tensorrt_network.quantize(TRT, empty, {"x": np.empty(0, np.float32), "n": np.array([1])})
+    assert empty.scales == [1.0]
+
+
+# --- what they need -------------------------------------------------------------------------------------------------
+
+
+def test_constants_are_added_to_a_models_bytes() -> None:
+    import onnx
+
+    reduce = model("ReduceSum", {"x": (1, (2, 3)), "axes": (TensorProto.INT64, (1,))}, {"y": (1, (2, 1))})
+    fixed = onnx.load_from_string(with_constants(reduce, {"axes": np.array([-1])}))
+    onnx.checker.check_model(fixed)
+    assert onnx.numpy_helper.to_array(fixed.graph.initializer[0]).tolist() == [-1]
+    assert [x.name for x in fixed.graph.input] == ["x", "axes"] and len(fixed.graph.node) == 1
+
+
+def test_outputs_of_a_model() -> None:
+    assert graph_outputs(PROBE_MODEL) == [("y", "float32")]
+    pair = model("", {"x": (TensorProto.INT64, (2,))}, {"b": (TensorProto.DOUBLE, (2,)), "a": (TensorProto.BFLOAT16, ())},
+                 helper.make_node("Cast", ["x"], ["b"], to=11), helper.make_node("Cast", ["x"], ["a"], to=16))  # fmt: skip
+    assert graph_outputs(pair) == [("b", "float64"), ("a", "bfloat16")]
+    with pytest.raises(ValueError, match="truncated"):
+        graph_outputs(PROBE_MODEL[:30])
+
+
+class Library:
+    """A stand-in for libcuda: memory of the host; ``fails``: function → code."""
+
+    def __init__(self) -> None:
+        self.fails: dict[str, int] = {}
+        self.held: dict[int, Any] = {}
+        self.copied: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> int:
+            if name in self.fails:
+                return self.fails[name]
+            getattr(self, "_" + name, lambda *a: None)(*arguments)
+            return 0
+
+        return call
+
+    def _cuMemAlloc_v2(self, address: Any, size: Any) -> None:
+        buffer = ctypes.create_string_buffer(size.value)
+        address._obj.value = ctypes.addressof(buffer)
+        self.held[address._obj.value] = buffer
+
+    def _cuMemcpyHtoD_v2(self, to: Any, array: Any, size: Any) -> None:
+        ctypes.memmove(to.value, array.value, size.value)
+        self.copied.append(size.value)
+
+    def _cuMemcpyDtoH_v2(self, array: Any, address: Any, size: Any) -> None:
+        ctypes.memmove(array.value, address.value, size.value)
+
+    def _cuDeviceGetAttribute(self, value: Any, attribute: Any, device: Any) -> None:
+        value._obj.value = {75: 9, 76: 0}[attribute.value]
+
+    def _cuDriverGetVersion(self, value: Any) -> None:
+        value._obj.value = 13020
+
+    def _cuGetErrorName(self, code: Any, text: Any) -> None:
+        text._obj.value = {2: b"CUDA_ERROR_OUT_OF_MEMORY", 100: b"CUDA_ERROR_NO_DEVICE", 719: b"CUDA_ERROR_LAUNCH_FAILED"}[code.value]
+
+
+def test_the_driver() -> None:
+    library = Library()
+    gpu = cuda_driver.Device(library)
+    assert (gpu.capability, gpu.driver_version) == ("9.0", "13.2")
+    array, back = np.arange(6, dtype=np.float32), np.zeros(6, np.float32)
+    address = gpu.allocate(array.nbytes)
+    gpu.to_device(address, array)
+    gpu.to_host(back, address)
+    assert back.tolist() == array.tolist()
+    assert gpu.allocate(0)  # an empty tensor has an address
+    gpu.to_device(address, np.empty(0, np.float32))
+    assert library.copied == [24]  # nothing to copy, nothing called
+    library.fails["cuMemAlloc_v2"] = 2
+    with pytest.raises(cuda_driver.CudaError, match=r"cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY \(2\)"):
+        gpu.allocate(1 << 40)
+    library.fails = {"cuStreamSynchronize": 719}
+    with pytest.raises(cuda_driver.CudaError) as caught:
+        gpu.wait(1)
+    assert tensorrt.TensorRt("t", "cuda", {}).is_sticky(caught.value)
+    library.fails = {"cuInit": 100}
+    with pytest.raises(cuda_driver.CudaError, match="CUDA_ERROR_NO_DEVICE"):
+        cuda_driver.Device(library)
