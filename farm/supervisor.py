@@ -394,9 +394,7 @@ class _Rows:
         batch, job, info = self.batch, self.batch.job, self.batch.info
         for row in rows:
             row["attempts"] = batch.attempts[row["number"]] + 1
-        constant = run_columns(job.run_id, job.backend or {}, info) | {"node": self.node}
-        if job.device:
-            constant["device"] = f"{constant['device']} [{job.device}]"
+        constant = run_columns(job.run_id, job.backend or {}, info) | {"node": self.node, "device_ids": job.device}
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, SCHEMA) as writer:
             writer.write_batch(to_batch(rows, constant))
