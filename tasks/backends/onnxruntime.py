@@ -69,7 +69,7 @@ PROVIDERS: dict[str, Provider] = {
         "MIGraphXExecutionProvider", "AMD", "amd", "GPU", {"migraphx_fp16_enable": "0"},
         packages=("onnxruntime-migraphx==1.27.1",),
     ),
-    "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd", "NPU"),
+    "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd-npu", "NPU"),
     # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
     "openvino": Provider(
         "OpenVINOExecutionProvider", "Intel", "", "CPU", {"device_type": "CPU", "precision": "FP32"},
