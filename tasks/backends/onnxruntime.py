@@ -93,7 +93,7 @@ PROVIDERS: dict[str, Provider] = {
         packages=("onnxruntime-cann==1.24.4",),
     ),
     "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
-    "nnapi": Provider("NnapiExecutionProvider", "Google", "google", "NPU"),
+    "nnapi": Provider("NnapiExecutionProvider", "Google", "", "NPU"),
     "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU"),
     "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU"),
     "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU"),
