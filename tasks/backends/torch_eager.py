@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tasks import gradients, torch_tree
 from tasks.backends.base import TF32_OPS, Backend
 from tasks.backends.torch_devices import FELL_BACK, device
-from tasks.model import CHECKS, Form, Program, RuntimeInfo, Unavailable
+from tasks.model import PREPARED, Form, Program, RuntimeInfo, Unavailable
 from tasks.tree import TensorSpec, decode, encode_tensor
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
 
@@ -27,7 +27,7 @@ class TorchEager(Backend):
 
     forms = ("torch",)
     devices = tuple(TORCH_DEVICES)
-    checks: tuple[str, ...] = CHECKS
+    checks: tuple[str, ...] = PREPARED
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
         super().__init__(name, device_name, options)
