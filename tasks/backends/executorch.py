@@ -142,7 +142,8 @@ class ExecuTorch(Backend):
         found = [x for x in _leaves((decode(form.args, leaf), decode(form.kwargs, leaf))) if isinstance(x, torch.Tensor)]
         if any(x.layout != torch.strided for x in found):
             raise Unsupported("executorch has no sparse tensors")
-        return [x.contiguous() for x in found]
+        # Not contiguous(): an empty array from numpy has strides of 0, which lowering refuses.
+        return [x.clone(memory_format=torch.contiguous_format) for x in found]
 
     def _export(self, form: Form, tensors: list[Any]) -> tuple[Any, tuple[int, ...]]:
         """(exported program of the tensors alone, places of those that are constants of it). Raises Unsupported."""

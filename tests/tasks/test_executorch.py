@@ -76,6 +76,11 @@ def test_strided_arguments_are_given_contiguous() -> None:
     assert tensor.is_contiguous() and tensor.tolist() == made.arrays[0].reshape(3, 2).T.tolist()
 
 
+def test_an_empty_argument_has_no_strides_of_zero() -> None:
+    (tensor,) = backend()._tensors(form(torch.neg, (0, 0, 5)))
+    assert 0 not in tensor.stride()
+
+
 def test_what_cannot_be_exported_is_unsupported_in_torchs_words() -> None:
     made = form(lambda x: x if x.sum() > 0 else -x, (2,))
     with pytest.raises(Unsupported, match="not exported: .*data-dependent"):
