@@ -80,7 +80,7 @@ SHAPES: tuple[Row, ...] = (
 
 INDEXING: tuple[Row, ...] = (
     R("gather", "x, dim, index, *, sparse_grad=False", "jnp.take_along_axis(within(x, index, dim), index, dim)", "gather(x, dim, index)",
-      "paddle.take_along_axis(ranked(x), index, dim, broadcast=False)"),
+      "paddle.take_along_axis(rank(ranked(x), len(index.shape)), index, dim, broadcast=False)"),
     R("take_along_dim", "x, indices, dim=None", "jnp.take_along_axis(x, indices, dim)", "", "paddle.take_along_axis(x, indices, given(dim))"),
     R("take", "x, index", "jnp.take", "", "paddle.take"),
     R("index_select", "x, dim, index", "jnp.take(ranked(x), index, dim)", "tf.gather(ranked(x), index, axis=dim)", "paddle.index_select(ranked(x), index, dim)"),

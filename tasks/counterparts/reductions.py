@@ -76,7 +76,7 @@ SCANS: tuple[Row, ...] = (
     R("cummax", "x, dim", "", "", "paddle.cummax(x, dim)"),
     R("cummin", "x, dim", "", "", "paddle.cummin(x, dim)"),
     R("logcumsumexp", "x, dim", "lax.cumlogsumexp(real(x), dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(ranked(x), dim)", "paddle.logcumsumexp(x, dim)"),
-    R("diff", "x, n=1, dim=-1, prepend=None, append=None", "jnp.diff(x, n, dim, prepend, append)", "", "paddle.diff(ranked(x), n, dim, prepend, append)"),
+    R("diff", "x, n=1, dim=-1, prepend=None, append=None", "jnp.diff(x, n, dim, prepend, append)", "", "paddle.diff(ranked(x), n or absent('n=0'), dim, prepend, append)"),
 )  # fmt: skip
 
 SORTS: tuple[Row, ...] = (
