@@ -769,11 +769,11 @@ class Dispatcher:
         (place, earlier), b = flight.opinion, flight.backend
         flight.done.update(message["done"])
         with pa.ipc.open_stream(message["rows"]) as reader:
-            rows = reader.read_all().select(["case_id", "status", "node", "device"]).to_pylist()
+            rows = reader.read_all().select(["case_id", "status", "node", "device_ids"]).to_pylist()
         for number, row in zip(message["done"], rows):
             status, error = earlier[number]
             evidence = {"case_id": row["case_id"], "backend": self.specs[b].name, "status": status, "error": error,
-                        "elsewhere": row["status"], "on": f"{row['node']}, {row['device']}"}  # fmt: skip
+                        "elsewhere": row["status"], "on": " ".join(filter(None, [row["node"], row["device_ids"]]))}  # fmt: skip
             case = Case(flight.cases[number][0], b, flight.cases[number][1])
             if self.health.is_sick(self._scopes(b), place) or row["status"] in ("unavailable", "unsupported"):
                 continue

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 #: Of the last OPINIONS second opinions on a device, so many must have passed what it failed; and such failures must be
-#: so many times as frequent there as on the other devices together, where a kernel that fails now and then fails too.
+#: TIMES as frequent there as on the other devices together, where a kernel that fails now and then fails as often.
 OPINIONS, AGAINST, TIMES = 4, 3, 4.0
 #: The first failures of a backend on a device are asked about, and then each of so many; again after one against it.
 EAGER, THEN = 4, 16
@@ -49,7 +49,9 @@ class _Chart:
 
     failures: dict[Case, Failure] = field(default_factory=dict)
     rows: int = 0
-    against: int = 0  # opinions that passed what failed here
+    asked: int = 0  # second opinions
+    answered: int = 0
+    against: int = 0  # answers that passed what failed here
     eager: int = EAGER
     since: int = 0
     opinions: deque[bool] = field(default_factory=lambda: deque(maxlen=OPINIONS))  # True: it passed elsewhere
@@ -89,18 +91,25 @@ class Health:
         elif chart.since < THEN:
             return False
         chart.since = 0
+        chart.asked += 1
         return True
 
     def opinion(self, case: Case, place: Place, passed: bool, evidence: Mapping[str, Any]) -> bool:
         """Note what another device made of a case that failed on ``place``; whether ``place`` is to be quarantined."""
         chart = self._chart(case.backend, place)
         chart.opinions.append(passed)
+        chart.answered += 1
         if passed:
             chart.eager, chart.against = EAGER, chart.against + 1
             chart.evidence = [*chart.evidence, dict(evidence)][-KEPT:]
+        if sum(chart.opinions) < AGAINST:
+            return False
         others = [c for (b, p), c in self._charts.items() if b == case.backend and p != place]
-        usual = (sum(c.against for c in others) + 1) / (sum(c.rows for c in others) + 1)
-        return sum(chart.opinions) >= AGAINST and chart.against / max(chart.rows, 1) >= TIMES * usual
+        # What the others have been asked about and not answered may count against them.
+        doubtful = sum(c.against + c.asked - c.answered for c in others) + 1
+        share = doubtful / (sum(c.asked for c in others) + 1)
+        usual = share * (sum(len(c.failures) for c in others) + 1) / (sum(c.rows for c in others) + 1)
+        return chart.against / chart.answered * len(chart.failures) / max(chart.rows, 1) >= TIMES * usual
 
     def gone(self, backend: int, place: Place) -> bool:
         """Note that a backend's device was not there for a new child; whether that is believed by now."""

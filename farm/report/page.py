@@ -53,7 +53,7 @@ _METRICS = ["error_units", "max_ulp", "max_diff", "max_rel", "rmse", "noise_floo
 _WHOLE = ["mismatched", "numel", "sample", "seed", "attempts"]
 _WORDS = [
     "run_id", "check", "op", "variant", "dtype", "status", "kind", "stage", "error_type", "error", "shapes",
-    "placement", "oracle", "policy", "compute_precision", "flags", "device", "node", "digest", "runtime_version",
+    "placement", "oracle", "policy", "compute_precision", "flags", "device", "device_ids", "node", "digest", "runtime_version",
     "driver_version",
 ]
 
@@ -144,7 +144,7 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
     columns = {
         "label": column(kept["label"].map(order).tolist()),
         "backend": column(kept["backend"].map(places).tolist()),
-        **{name: column(kept[name].tolist()) for name in _WORDS},
+        **{name: column(kept[name].fillna("").tolist()) for name in _WORDS},
         **{name: column(_numbers(kept[name])) for name in _METRICS},
         **{name: column(_whole(kept[name])) for name in _WHOLE},
         "weak": column(kept["weak"].astype(int).tolist()),

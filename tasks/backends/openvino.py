@@ -66,7 +66,7 @@ class OpenVino(Backend):
         if unknown := sorted(set(options) - set(_OPTIONS)):
             raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         kind = device.partition(".")[0].lower()
-        self.device_vendor = "" if kind == "cpu" else "intel"
+        self.device_vendor = {"cpu": "", "npu": "intel-npu"}.get(kind, "intel")
         self.resource = kind.upper() if kind in ("cpu", "gpu", "npu") else "CPU"
         self._target = device.upper()
         self._asked: dict[str, Any] = {
@@ -216,7 +216,10 @@ def _tensor(array: np.ndarray) -> tuple[Any, np.ndarray]:
     if name in NATIVE:
         return openvino.Tensor(array), array
     raw = pack(array) if name in PACKED_BITS else array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
-    return openvino.Tensor(raw, list(array.shape), element), raw
+    flat = raw.reshape(-1)  # before 2025 no memory of 0 dimensions is taken, nor any without elements
+    if not flat.size:
+        return openvino.Tensor(element, openvino.Shape(list(array.shape))), flat
+    return openvino.Tensor(flat, list(array.shape), element), flat
 
 
 def _runner(compiled: Any, tensors: list[tuple[Any, np.ndarray]]) -> Callable[[], list[Any]]:

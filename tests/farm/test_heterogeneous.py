@@ -1,7 +1,6 @@
 """A cluster of four vendors' (simulated) nodes: every cell on a node that fits, whatever comes, goes or falls sick."""
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,21 +21,42 @@ from tests.farm.test_resume import wait_for
 OPS, SAMPLES = 10, 40
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def head() -> Iterator[Cluster]:
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, "node_name": "head"})
     yield made
     made.shutdown()
 
 
-def add(cluster: Cluster, name: str, sick: str = "", **counts: int) -> Any:
-    """A node with devices as `farm.node start` would label it; each device's model is its vendor's name and "X1"."""
-    made = plan({v: (BY_LABEL[v], n, (f"{v} X1",) * n) for v, n in counts.items()})
-    gpus = int(made.resources.pop("GPU", 0))
-    return cluster.add_node(
-        num_cpus=0, num_gpus=gpus, resources=made.resources, labels=made.labels, node_name=name,
-        env_vars={"FARM_SICK": sick} if sick else None, wait=False,
-    )  # fmt: skip
+class Nodes:
+    """The nodes of one test, beside the head."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.address = cluster, cluster.address
+        self.there: list[Any] = []
+
+    def add(self, name: str, sick: str = "", **counts: int) -> Any:
+        """A node with devices as `farm.node start` would label it; each device's model is its vendor's name and "X1"."""
+        made = plan({v: (BY_LABEL[v], n, (f"{v} X1",) * n) for v, n in counts.items()})
+        gpus = int(made.resources.pop("GPU", 0))
+        node = self.cluster.add_node(
+            num_cpus=0, num_gpus=gpus, resources=made.resources, labels=made.labels, node_name=name,
+            env_vars={"FARM_SICK": sick} if sick else None, wait=False, include_log_monitor=False,
+        )  # fmt: skip
+        self.there.append(node)
+        return node
+
+    def remove(self, node: Any) -> None:
+        self.there.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+
+@pytest.fixture
+def nodes(head: Cluster) -> Iterator[Nodes]:
+    made = Nodes(head)
+    yield made
+    for node in list(made.there):
+        made.remove(node)
 
 
 def config(path: Path, backends: list[object], samples: int = SAMPLES, **more: object) -> Path:
@@ -45,8 +65,8 @@ def config(path: Path, backends: list[object], samples: int = SAMPLES, **more: o
     return path
 
 
-def start(file: Path, cluster: Cluster, results: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "farm.launch", str(file), "--address", cluster.address, "--results", str(results)]
+def start(file: Path, nodes: Nodes, results: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "farm.launch", str(file), "--address", nodes.address, "--results", str(results)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
 
 
@@ -63,14 +83,14 @@ def ran_on(results: Path, node: str) -> bool:
     return bool(lake.run_ids(results)) and node in set(rows(results)["node"])
 
 
-def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(cluster: Cluster, tmp_path: Path, results: Path) -> None:
-    add(cluster, "nvidia-a", nvidia=2, huawei=1)
-    add(cluster, "nvidia-b", nvidia=1, intel=1)  # Ray's GPU is NVIDIA's there
-    add(cluster, "amd-a", amd=1)
-    leaving = add(cluster, "amd-b", amd=1)
-    add(cluster, "intel-a", intel=1)
-    add(cluster, "huawei-a", huawei=2)
-    cluster.wait_for_nodes()
+def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(nodes: Nodes, tmp_path: Path, results: Path) -> None:
+    nodes.add("nvidia-a", nvidia=2, huawei=1)
+    nodes.add("nvidia-b", nvidia=1, intel=1)  # Ray's GPU is NVIDIA's there
+    nodes.add("amd-a", amd=1)
+    leaving = nodes.add("amd-b", amd=1)
+    nodes.add("intel-a", intel=1)
+    nodes.add("huawei-a", huawei=2)
+    nodes.cluster.wait_for_nodes()
     slow = {"ms": 60}
     file = config(tmp_path / "c.yaml", [
         "null-cpu", "gpu-nvidia", "gpu-intel", "npu-huawei", {"name": "gpu-amd", "options": slow},
@@ -78,10 +98,10 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(cluster: C
         {"name": "model", "like": "gpu-nvidia", "labels": {"device-model": "X*", "farm.io/intel": "1"}},
         {"name": "no-such-model", "like": "gpu-nvidia", "labels": {"device-model": "H200"}},
     ])  # fmt: skip
-    process = start(file, cluster, results)
+    process = start(file, nodes, results)
     wait_for(lambda: ran_on(results, "amd-b"), "rows of the node that is to leave")
-    cluster.remove_node(leaving, allow_graceful=False)
-    add(cluster, "amd-c", amd=1)
+    nodes.remove(leaving)
+    nodes.add("amd-c", amd=1)
     out, _ = process.communicate(timeout=180)
     assert process.returncode == 0, out
     frame = rows(results)
@@ -94,7 +114,7 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(cluster: C
         "npu-huawei": {"huawei-a", "nvidia-a"}, "quarter": {"nvidia-a", "nvidia-b"}, "model": {"nvidia-b"},
     }  # fmt: skip
     # Rows tell the devices of a node apart.
-    assert set(frame[(frame["backend"] == "quarter") & (frame["node"] == "nvidia-a")]["device"]) == {"Fake nvidia [0]", "Fake nvidia [1]"}
+    assert set(frame[(frame["backend"] == "quarter") & (frame["node"] == "nvidia-a")]["device_ids"]) == {"0", "1"}
     assert "labelled device-model=X1, not H200" in record(results)["inventory"]["backends"]["no-such-model"]["reason"]
     assert "node amd-b has left" in out
     assert "node amd-c has joined, with gpu-amd" in out
@@ -103,12 +123,12 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(cluster: C
 
 @pytest.mark.parametrize("sickness", ["wrong", "crash:1"])
 def test_a_sick_device_is_quarantined_and_its_cells_are_run_elsewhere(
-    cluster: Cluster, tmp_path: Path, results: Path, sickness: str
+    nodes: Nodes, tmp_path: Path, results: Path, sickness: str
 ) -> None:
-    add(cluster, "well", nvidia=1)
-    add(cluster, "sick", sickness, nvidia=2)
-    cluster.wait_for_nodes()
-    done = launch(config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"ms": 20}}]), "--address", cluster.address, "--results", results)
+    nodes.add("well", nvidia=1)
+    nodes.add("sick", sickness, nvidia=2)
+    nodes.cluster.wait_for_nodes()
+    done = launch(config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"ms": 20}}]), "--address", nodes.address, "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     frame = rows(results)
     assert len(frame) == OPS * SAMPLES
@@ -122,11 +142,11 @@ def test_a_sick_device_is_quarantined_and_its_cells_are_run_elsewhere(
     assert "quarantined: device" in done.stdout
 
 
-def test_a_kernel_that_fails_everywhere_is_no_sickness(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def test_a_kernel_that_fails_everywhere_is_no_sickness(nodes: Nodes, tmp_path: Path, results: Path) -> None:
     for name in ("one", "two"):
-        add(cluster, name, "wrong", nvidia=1)
-    cluster.wait_for_nodes()
-    done = launch(config(tmp_path / "c.yaml", ["gpu-nvidia"]), "--address", cluster.address, "--results", results)
+        nodes.add(name, "wrong", nvidia=1)
+    nodes.cluster.wait_for_nodes()
+    done = launch(config(tmp_path / "c.yaml", ["gpu-nvidia"]), "--address", nodes.address, "--results", results)
     assert done.returncode == 1, done.stdout + done.stderr
     frame = rows(results)
     assert set(frame["status"]) == {"wrong"}
@@ -134,13 +154,13 @@ def test_a_kernel_that_fails_everywhere_is_no_sickness(cluster: Cluster, tmp_pat
     assert not record(results)["quarantined"]
 
 
-def test_the_last_node_of_a_backend_leaves_rows_that_say_so(cluster: Cluster, tmp_path: Path, results: Path) -> None:
-    leaving = add(cluster, "amd-a", amd=1)
-    cluster.wait_for_nodes()
+def test_the_last_node_of_a_backend_leaves_rows_that_say_so(nodes: Nodes, tmp_path: Path, results: Path) -> None:
+    leaving = nodes.add("amd-a", amd=1)
+    nodes.cluster.wait_for_nodes()
     file = config(tmp_path / "c.yaml", [{"name": "gpu-amd", "options": {"ms": 60}}, "null-cpu"], node_wait_s=2)
-    process = start(file, cluster, results)
+    process = start(file, nodes, results)
     wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave")
-    cluster.remove_node(leaving, allow_graceful=False)
+    nodes.remove(leaving)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
     frame = rows(results)
@@ -153,16 +173,11 @@ def test_the_last_node_of_a_backend_leaves_rows_that_say_so(cluster: Cluster, tm
 
 def test_a_single_device_that_is_lost_costs_no_crash_for_every_case(tmp_path: Path, results: Path) -> None:
     """Without another device to compare with: a new child does not find it either."""
-    file = config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"ms": 20}}, "null-cpu"])
-    lost = tmp_path / "lost"
-    command = [sys.executable, "-m", "farm.launch", str(file), "--no-ray", "--results", str(results)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=os.environ | {"FARM_LOST": str(lost)})
-    wait_for(lambda: lake.run_ids(results) and len(rows(results)) > 20, "the first rows")
-    lost.touch()
-    out, _ = process.communicate(timeout=120)
+    file = config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"lost_after": 100}}, "null-cpu"])
+    done = launch(file, "--no-ray", "--results", results, FARM_LOST=str(tmp_path / "lost"))
+    assert done.returncode == 1, done.stdout + done.stderr
     frame = rows(results)
-    assert frame.groupby("backend").size().eq(OPS * SAMPLES).all(), out
+    assert frame.groupby("backend").size().eq(OPS * SAMPLES).all()
     of_gpu = frame[frame["backend"] == "gpu-nvidia"]["status"].value_counts()
-    assert of_gpu["crash"] == 1
-    assert of_gpu["unavailable"] == OPS * SAMPLES - of_gpu["pass"] - 1
+    assert of_gpu.to_dict() == {"unavailable": OPS * SAMPLES - 100, "pass": 99, "crash": 1}
     assert frame["error"].str.contains("gone since: planted: the device has fallen off the bus").sum() == of_gpu["unavailable"]

@@ -1,0 +1,135 @@
+"""A cluster in one process: nodes with devices that take jobs, answer at once, fall sick, come and go."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from farm.executors import Changes, Inline, Unplaced
+from farm.inventory import Offer
+from farm.lake import SCHEMA, to_batch
+from farm.supervisor import FAILING, Job, run_columns, run_job
+from tasks.prepare import PreparedGroup
+from tasks.runner import sample_columns
+
+
+def node(name: str, labels: dict[str, str] | None = None, **resources: float) -> dict[str, Any]:
+    return {"id": name, "host": name, "resources": {k: float(v) for k, v in resources.items()}, "labels": labels or {}}
+
+
+class Simulated(Inline):
+    """An `Executor` whose devices run one job at a time.
+
+    status: what becomes of a case, given (backend, op, sample, node, device): a status, or "gone" for a device that is
+    lost. after: called before each poll with this executor, to change its nodes by `join` and `leave`.
+    """
+
+    def __init__(
+        self, nodes: list[dict[str, Any]], status: Callable[[str, str, int, str, str], str] = lambda *a: "pass",
+        after: Callable[[Simulated], None] = lambda s: None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.nodes, self.status, self.after = nodes, status, after
+        self.jobs: dict[int, tuple[Job, str, dict[str, str]]] = {}  # handle → (job, backend, node it may go to → resource)
+        self.busy: dict[tuple[str, str], int] = {}  # (node, device) → handle that holds it
+        self.log: list[tuple[str, str, str, int]] = []  # (backend, node, device, cases)
+        self.called_back: list[int] = []
+        self.start_s = 0.1  # of a child, as its supervisor tells
+        self._changes = Changes()
+
+    def slots(self, offer: Offer | None, fraction: float) -> int:
+        held = [n["resources"].get(offer.places[n["id"]] if offer else "CPU", 0) for n in self.nodes if offer is None or n["id"] in offer.places]
+        return int(sum(held)) * int(1 / fraction)
+
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+        self._next += 1
+        self.jobs[self._next] = (job, offer.name if offer else "", {n: offer.places[n] if offer else "CPU" for n in among})
+        return self._next
+
+    def cancel(self, handle: int) -> None:
+        self.called_back.append(handle)
+
+    def join(self, new: dict[str, Any], backends: Sequence[str]) -> None:
+        self.nodes = [*self.nodes, new]
+        self._changes.come[new["id"]] = {name: {"device": "d"} for name in backends}
+
+    def leave(self, name: str) -> None:
+        self.nodes = [n for n in self.nodes if n["id"] != name]
+        self._changes.gone.add(name)
+
+    def changes(self) -> Changes:
+        found, self._changes = self._changes, Changes()
+        return found
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
+        self.after(self)
+        while self.called_back:
+            handle = self.called_back.pop()
+            if self.jobs.pop(handle, None):
+                self.busy = {place: h for place, h in self.busy.items() if h != handle}
+                yield handle, RuntimeError("called back")
+        for handle, (job, backend, among) in list(self.jobs.items()):
+            if handle in self.busy.values() or handle not in self.jobs or handle in self.called_back:
+                continue
+            if not backend:
+                del self.jobs[handle]
+                for message in run_job(job, self._child):
+                    yield handle, message
+                yield handle, None
+                return
+            here = {n["id"]: n for n in self.nodes}
+            if not set(among) & set(here):
+                del self.jobs[handle]
+                yield handle, Unplaced("its nodes have left")
+                continue
+            free = [
+                (name, str(i) if resource != "CPU" else "") for name, resource in among.items() if name in here
+                for i in range(int(here[name]["resources"].get(resource, 0))) if (name, str(i)) not in self.busy
+            ]  # fmt: skip
+            if free:
+                place = free[self._turn(len(free))]
+                if place in job.avoid:
+                    self.busy[place] = handle
+                    yield handle, {"avoided": True, "node": place[0], "device": place[1]}
+                else:
+                    yield from self._do(handle, job, backend, place)
+                return
+        time.sleep(0.01)
+
+    def _turn(self, choices: int) -> int:
+        return len(self.log) % choices
+
+    def _do(self, handle: int, job: Job, backend: str, place: tuple[str, str]) -> Iterator[tuple[int, Any]]:
+        yield handle, {"begun": True, "node": place[0], "device": place[1]}
+        rows = []
+        gone = False
+        cases = [(item, p) for item in job.items for p in item["places"]]
+        for number, (item, sample) in enumerate(cases):
+            group = item["group"]
+            status = self.status(backend, group["op"], sample, *place)
+            if status == "gone":
+                gone = True
+                break
+            rows.append(sample_columns(PreparedGroup(item["pack"]).samples[sample]) | {
+                "number": number, "status": status, "attempts": item.get("attempts", {}).get(str(sample), 0) + 1,
+                "policy": "none", "started_at": time.time(), "error": "planted" if status in FAILING else "",
+            })  # fmt: skip
+        self.log.append((backend, *place, len(rows)))
+        if rows:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, SCHEMA) as writer:
+                writer.write_batch(to_batch(rows, run_columns(job.run_id, job.backend or {}, {"device": "d"}) | {"node": place[0], "device_ids": place[1]}))
+            counts: dict[str, int] = {}
+            for row in rows:
+                counts[str(row["status"])] = counts.get(str(row["status"]), 0) + 1
+            yield handle, {
+                "rows": sink.getvalue().to_pybytes(), "done": [r["number"] for r in rows], "busy_ms": 10.0 * len(rows), "status": counts,
+                "failed": [(r["number"], r["status"], r["attempts"], "planted") for r in rows if r["status"] in FAILING],
+            }  # fmt: skip
+        if gone:
+            yield handle, {"gone": "it has fallen off the bus"}
+        yield handle, {"spent": {"cpu_s": 1.0, "starts": 1, "start_s": self.start_s}}
+        if self.jobs.pop(handle, None):
+            yield handle, None

@@ -1,0 +1,197 @@
+"""Where jobs go and what becomes of them on a simulated cluster: placement, sickness, nodes that come and go."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from farm import inventory, lake, matrix
+from farm.config import BackendConfig, CatalogConfig, Config
+from farm.dispatch import Dispatcher
+from tasks import catalogs, verdict
+from tests.farm.simulated import Simulated, node
+
+OPS, SAMPLES = 10, 30
+TOTAL = OPS * SAMPLES
+
+Run = Callable[..., tuple[Dispatcher, Simulated, pd.DataFrame]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run backends on simulated nodes; (the dispatcher after its end, the cluster, the rows)."""
+    monkeypatch.setenv("FARM_LOAD_OPS", str(OPS))
+    monkeypatch.setattr("farm.dispatch.BATCH_S", 0.2)  # of cases that say that they took 10 ms: batches of 20
+    monkeypatch.setattr("farm.dispatch.BATCH_MIN_S", 0.2)
+    monkeypatch.setattr("farm.dispatch.START_SHARE", 0.0)
+
+    def do(backends: list[dict[str, Any]], cluster: Simulated, without: dict[str, list[str]] | None = None, **more: Any) -> Any:
+        config = Config(
+            catalogs=[CatalogConfig(name="load", dtypes=["float32"], samples=SAMPLES)],
+            backends=[BackendConfig(**b) for b in backends], node_wait_s=more.pop("node_wait_s", 0.3),
+        )  # fmt: skip
+        specs = [b.spec() for b in config.backends]
+        answers = {
+            n["id"]: {s.name: {"device": "d", "start_s": cluster.start_s} for s in specs if s.name not in (without or {}).get(n["id"], [])} for n in cluster.nodes
+        }  # fmt: skip
+        offers = inventory.offers(specs, cluster.nodes, answers, {b.name: b.labels for b in config.backends})
+        lakes = lake.open_lake(tmp_path / "results")
+        plan = matrix.build(config, {"load": catalogs.get("load").entries()})
+        made = Dispatcher(plan, config, cluster, offers, lakes, "r", cache, verdict.load("error_units"))
+        made.run()
+        assert not list(made.missing())
+        rows = lake.read(tmp_path / "results", "r")
+        assert rows["case_id"].groupby(rows["backend"]).nunique().eq(TOTAL).all()
+        assert all(made.counts[name].done == len(of) for name, of in rows.groupby("backend"))
+        assert all(
+            {k: v for k, v in made.counts[name].status.items() if v} == of["status"].value_counts().to_dict()
+            for name, of in rows.groupby("backend")
+        )  # fmt: skip
+        return made, cluster, rows
+
+    return do
+
+
+GPU = {"name": "gpu-nvidia"}
+NVIDIA = {"vendor": "nvidia"}
+
+
+def where(rows: pd.DataFrame, backend: str) -> set[str]:
+    return set(rows[rows["backend"] == backend]["node"])
+
+
+def test_vendor_resource_and_labels_decide_where_a_cell_goes(run: Run) -> None:
+    nodes = [
+        node("cpu", CPU=2), node("big", {"vendor": "nvidia", "device-model": "H200"}, GPU=2),
+        node("small", {"vendor": "nvidia", "device-model": "A10"}, GPU=1), node("amd", {"vendor": "amd"}, GPU=1),
+        node("both", {"vendor": "nvidia", "farm.io/nvidia": "1", "farm.io/intel": "1", "device-model": "A10"}, GPU=1, **{"intel-GPU": 1}),
+        node("npu", {"vendor": "huawei"}, NPU=4), node("intel", {"vendor": "intel"}, GPU=1),
+    ]  # fmt: skip
+    backends = [GPU, {"name": "gpu-amd"}, {"name": "gpu-intel"}, {"name": "npu-huawei"}, {"name": "null-cpu"},
+                {"name": "h", "like": "gpu-nvidia", "labels": {"device-model": "H*"}}]  # fmt: skip
+    _, _, rows = run(backends, Simulated(nodes))
+    assert where(rows, "gpu-nvidia") == {"big", "small", "both"}
+    assert where(rows, "gpu-intel") == {"both", "intel"}
+    assert (where(rows, "gpu-amd"), where(rows, "npu-huawei"), where(rows, "null-cpu"), where(rows, "h")) == ({"amd"}, {"npu"}, {"cpu"}, {"big"})
+    assert set(rows["status"]) == {"pass"}
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_a_device_that_fails_what_others_pass_is_quarantined(run: Run, devices: int) -> None:
+    nodes = [node("cpu", CPU=1), node("well", NVIDIA, GPU=2), node("sick", NVIDIA, GPU=devices)]
+
+    def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
+        # Every tenth case really fails, on every device.
+        return "crash" if (on, device) == ("sick", "0") else "wrong" if sample % 10 == 3 else "pass"
+
+    done, cluster, rows = run([GPU, {"name": "other", "like": "gpu-nvidia"}], Simulated(nodes, status))
+    assert Counter(rows["status"]) == {"pass": 2 * TOTAL * 9 // 10, "wrong": 2 * TOTAL // 10}
+    (record,) = done.health.records
+    assert (record["scope"], record["node"], record["device"]) == ("nvidia", "sick", "0")
+    assert record["backends"] == ["gpu-nvidia", "other"]
+    assert all(e["status"] == "crash" and e["elsewhere"] == "pass" for e in record["evidence"])
+    assert (rows["attempts"] > 1).sum() == record["failures"]
+    last = max(i for i, (_, on, device, _) in enumerate(cluster.log) if (on, device) == ("sick", "0"))
+    assert last < len(cluster.log) / 2  # no more jobs go there
+    assert any("quarantined: device 0 of sick" in text for text in done.notices)
+
+
+@pytest.mark.parametrize("fails", ["always", "now and then"])
+def test_a_kernel_that_fails_everywhere_quarantines_nothing(run: Run, fails: str) -> None:
+    tries: Counter[tuple[str, int]] = Counter()
+
+    def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
+        tries[op, sample] += 1
+        return "pass" if sample % 3 or (fails == "now and then" and tries[op, sample] > 1) else "wrong"
+
+    done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("a", NVIDIA, GPU=1), node("b", NVIDIA, GPU=1)], status))
+    assert Counter(rows["status"]) == {"pass": TOTAL * 2 // 3, "wrong": TOTAL // 3}
+    assert not done.health.records
+
+
+def test_a_device_that_a_new_child_does_not_find_is_left_to_the_others(run: Run) -> None:
+    def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
+        return "gone" if on == "sick" and sample > 5 else "pass"
+
+    done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("well", NVIDIA, GPU=1), node("sick", NVIDIA, GPU=1)], status))
+    assert set(rows["status"]) == {"pass"}
+    assert [(r["scope"], r["node"]) for r in done.health.records] == [("gpu-nvidia", "sick")]
+    assert (rows["attempts"] == 1).all()
+
+
+def test_the_only_device_that_is_lost_leaves_rows_that_say_so(run: Run) -> None:
+    seen: list[int] = []
+
+    def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
+        if on == "one":
+            seen.append(sample)
+        return "gone" if len(seen) > 50 and on == "one" else "pass"
+
+    _, _, rows = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], status))
+    of = rows[rows["backend"] == "gpu-nvidia"]
+    assert set(of["status"]) == {"pass", "unavailable"}
+    assert of[of["status"] == "unavailable"]["error"].str.contains("gone since: it has fallen off the bus").all()
+    assert set(rows[rows["backend"] == "null-cpu"]["status"]) == {"pass"}
+
+
+def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:
+    steps = iter(range(10**6))
+
+    def after(cluster: Simulated) -> None:
+        step = next(steps)
+        if step == 8:
+            cluster.leave("old")
+        if step == 12:
+            cluster.join(node("new", NVIDIA, GPU=2), ["gpu-nvidia", "null-cpu"])
+
+    done, _, rows = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("old", NVIDIA, GPU=1)], after=after), node_wait_s=60)
+    assert set(rows["status"]) == {"pass"}
+    assert where(rows, "gpu-nvidia") <= {"old", "new"} and "new" in where(rows, "gpu-nvidia")
+    assert where(rows, "null-cpu") == {"cpu"}  # the new one has no CPU
+    assert done.notices == ["node old has left", "node new has joined, with gpu-nvidia"]
+
+
+def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
+    steps = iter(range(10**6))
+
+    def after(cluster: Simulated) -> None:
+        if next(steps) == 6:
+            cluster.leave("one")
+
+    done, _, rows = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], after=after))
+    gone = rows[rows["status"] == "unavailable"]
+    assert set(gone["backend"]) == {"gpu-nvidia"}
+    assert gone["error"].str.contains("the last node that offered it has left, and none came within 0.3 s").all()
+    assert any("not available any more" in text for text in done.notices)
+
+
+def test_a_share_of_a_device_is_counted_by_device(run: Run) -> None:
+    nodes = [node("cpu", CPU=1), node("a", NVIDIA, GPU=2)]
+    cluster = Simulated(nodes)
+    most: list[float] = []
+    cluster.after = lambda s: most.append(sum(1 for job, b, *_ in s.jobs.values() if b == "quarter"))
+    run([{"name": "quarter", "like": "gpu-nvidia", "fraction": 0.25}], cluster)
+    assert 8 < max(most) <= 2 * 2 * 4  # two jobs for each of four shares of two devices
+
+
+def test_a_child_that_is_slow_to_start_gets_long_batches_while_others_have_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def batches(start_s: float) -> int:
+        cluster = Simulated([node("cpu", CPU=2)])
+        cluster.start_s = start_s
+        run([{"name": f"b{i}", "like": "null-cpu"} for i in range(4)], cluster)
+        return len(cluster.log)
+
+    monkeypatch.setattr("farm.dispatch.START_SHARE", 8.0)
+    quick, slow = batches(0.01), batches(0.3)  # a batch is then to be worth 2.4 s of 3 s
+    assert quick >= 4 * OPS  # a group each
+    assert slow <= quick / 3
+
+
+def test_what_children_cost_is_told_by_backend(run: Run) -> None:
+    done, cluster, _ = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("a", NVIDIA, GPU=1)]))
+    assert done.spent["gpu-nvidia"]["cpu_s"] == sum(1.0 for name, *_ in cluster.log if name == "gpu-nvidia")
+    assert {"gpu-nvidia", "null-cpu", "(prepare)"} <= set(done.spent)

@@ -1,0 +1,175 @@
+"""What a node is taken to have: from device files, sysfs and commands that are planted, by hand, by variable."""
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from farm import detect, inventory, node
+from farm.config import BackendConfig
+from tasks.backends import BackendSpec
+from tasks.vendors import BY_LABEL, VENDORS
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file tree of a machine without devices, and no commands."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv(detect.OVERRIDE, raising=False)
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def plant(root: Path, path: str, text: str = "") -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def pci(root: Path, vendor: str, kind: str, name: str = "0000:01:00.0") -> None:
+    plant(root, f"/sys/bus/pci/devices/{name}/vendor", f"0x{vendor}\n")
+    plant(root, f"/sys/bus/pci/devices/{name}/class", f"0x{kind}00\n")
+
+
+def command(root: Path, name: str, script: str) -> None:
+    file = root / "bin" / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+def found(root: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
+    return {label: (f.count, f.models) for label, f in detect.detect(root).items() if f.count}
+
+
+def test_a_machine_without_devices_has_none_and_says_what_was_looked_for(root: Path) -> None:
+    assert found(root) == {}
+    reason = detect.detect(root)["nvidia"].reason
+    assert reason == "no NVIDIA device on this node (no /dev/nvidia*, no /dev/nvhost-gpu, no such PCI device, nvidia-smi is not there)"
+
+
+def test_devices_are_counted_and_named_by_the_best_source(root: Path) -> None:
+    for i in range(2):
+        plant(root, f"/dev/nvidia{i}")
+    plant(root, "/dev/nvidia-uvm")
+    assert found(root) == {"nvidia": (2, ("", ""))}
+    plant(root, "/proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA A10\nIRQ: 12\n")
+    assert found(root) == {"nvidia": (1, ("NVIDIA A10",))}
+    command(root, "nvidia-smi", "echo NVIDIA H200; echo NVIDIA H200")
+    assert found(root) == {"nvidia": (2, ("NVIDIA H200", "NVIDIA H200"))}
+
+
+def test_a_device_node_of_a_common_class_is_the_vendors_whose_it_is(root: Path) -> None:
+    plant(root, "/dev/accel/accel0")
+    plant(root, "/sys/class/accel/accel0/device/vendor", "0x8086\n")
+    plant(root, "/sys/class/accel/accel0/device/class", "0x120000\n")
+    plant(root, "/dev/dri/renderD128")
+    plant(root, "/sys/class/drm/renderD128/device/vendor", "0x1002\n")
+    plant(root, "/sys/class/drm/renderD128/device/class", "0x030000\n")
+    plant(root, "/dev/vfio/12")
+    assert found(root) == {"intel-npu": (1, ("",))}
+
+
+def test_amds_one_device_node_is_not_one_gpu(root: Path) -> None:
+    plant(root, "/dev/kfd")
+    for i, simds in enumerate((0, 440, 440)):
+        plant(root, f"/sys/class/kfd/kfd/topology/nodes/{i}/properties", f"cpu_cores_count 0\nsimd_count {simds}\n")
+    assert found(root)["amd"][0] == 2
+    command(root, "rocm-smi", "printf 'device,Card Series,Card Model\\ncard0,AMD Instinct MI300X,0x1\\ncard1,AMD Instinct MI300X,0x1\\n'")
+    assert found(root)["amd"] == (2, ("AMD Instinct MI300X",) * 2)
+
+
+def test_a_device_without_a_driver_is_seen_and_not_offered(root: Path) -> None:
+    pci(root, "10de", "0302")
+    finding = detect.detect(root)["nvidia"]
+    assert (finding.count, finding.because) == (0, ("PCI device 0000:01:00.0",))
+    assert node.devices_here([], detect.detect(root)) == {}
+
+
+@pytest.mark.parametrize("script, why", [
+    ("sleep 60", "nvidia-smi did not answer within 0.3 s"), ("echo no driver; exit 9", "nvidia-smi failed: no driver"),
+    ("exit 0", "nvidia-smi lists none"),
+])  # fmt: skip
+def test_a_command_that_fails_or_hangs_is_a_reason(root: Path, script: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "COMMAND_S", 0.3)
+    command(root, "nvidia-smi", script.replace("sleep", "/bin/sleep"))
+    assert why in detect.detect(root)["nvidia"].reason
+
+
+def test_cores_are_counted_where_ray_counts_cores(root: Path) -> None:
+    plant(root, "/dev/neuron0")
+    command(root, "neuron-ls", """echo '[{"neuron_device": 0, "nc_count": 8}, {"neuron_device": 1, "nc_count": 8}]'""")
+    assert detect.detect(root)["aws"].count == 16
+
+
+def test_one_vendor_owns_rays_resource_and_all_are_counted_in_labels() -> None:
+    devices = {label: (BY_LABEL[label], n, (model,) * n) for label, n, model in [
+        ("intel", 1, "Intel(R) Arc(TM) A770"), ("nvidia", 2, "NVIDIA H200"), ("huawei", 8, "Ascend 910B3"),
+    ]}  # fmt: skip
+    made = node.plan(devices)
+    assert made.resources == {"GPU": 2, "intel-GPU": 1, "NPU": 8}
+    assert made.labels == {
+        "vendor": "nvidia", "device-model": "H200", "farm.io/nvidia": "2", "farm.io/intel": "1", "model.farm.io/intel": "Arc-A770",
+        "farm.io/huawei": "8", "model.farm.io/huawei": "Ascend-910B3",
+    }  # fmt: skip
+    assert "--num-gpus=2" in made.arguments()
+
+
+def start(*args: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = node.main(["start", "--head", "--dry-run", *args])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def test_by_hand_overrides_detection(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = start("--vendor", "huawei=4", "--labels", "rack=7,device-model=910", "--num-cpus=3", capsys=capsys)
+    assert code == 0
+    assert shlex.split(said) == ["ray", "start", "--head", "--num-gpus=0", '--resources={"NPU": 4.0}', "--labels=vendor=huawei,farm.io/huawei=4,rack=7,device-model=910", "--num-cpus=3"]
+
+
+@pytest.mark.parametrize("args", [("--vendor", "nvida"), ("--labels", "vendor=nvida"), ("--vendor", "nvidia=two"), ("--labels", "rack"), ("--resources", "NPU=1")])
+def test_bad_input_is_named(root: Path, args: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = start(*args, capsys=capsys)
+    assert code == 2
+    assert args[1].partition("=")[0] in said
+    if "nvida" in args[1]:
+        assert "known are nvidia, amd" in said
+
+
+def test_a_label_nobody_knows_is_said_in_the_preflight() -> None:
+    odd = {"id": "a", "host": "a", "resources": {"GPU": 1.0}, "labels": {"vendor": "nvida"}}
+    offer = inventory.offers([BackendConfig(name="torch-cuda").spec()], [odd], {"a": {"torch-cuda": {}}})["torch-cuda"]
+    assert not offer.available
+    assert "vendor=nvida, which nobody knows; known are nvidia" in offer.reason
+
+
+def test_no_environment_is_built_where_no_device_is(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = BackendSpec("gpu-nvidia", "gpu", "nvidia", packages=("no-such-package-of-gigabytes==1",))
+    monkeypatch.setattr(detect, "_detected", lambda: detect.detect(root))
+    monkeypatch.setattr("farm.envs.build", lambda *a, **k: pytest.fail("it was built"))
+    assert inventory.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"].startswith("no NVIDIA device on this node")
+    monkeypatch.setenv(detect.OVERRIDE, "amd")
+    assert "FARM_VENDORS" in inventory.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"]
+
+
+@pytest.mark.parametrize("labels", [{"vendor": "nvidia"}, {"vendor": "intel", "farm.io/intel": "1", "farm.io/nvidia": "1"}])
+def test_a_node_is_believed_what_its_labels_say(root: Path, labels: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "_detected", lambda: detect.detect(root))
+    assert detect.missing("nvidia", labels) == ""
+    assert detect.missing("amd", labels) != ""
+
+
+def test_the_variable_names_known_vendors_alone(root: Path) -> None:
+    os.environ[detect.OVERRIDE] = "nvida"
+    try:
+        with pytest.raises(detect.UnknownVendor, match="known are nvidia"):
+            detect.detected()
+    finally:
+        del os.environ[detect.OVERRIDE]
+
+
+def test_the_table_is_consistent() -> None:
+    assert len(BY_LABEL) == len(VENDORS)
+    for vendor in VENDORS:
+        assert vendor.files or vendor.pci or vendor.commands, vendor.label
