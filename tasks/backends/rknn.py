@@ -28,9 +28,10 @@ CHIPS = (
 _UNSUPPORTED = re.compile(
     r"[Uu]nsupport|[Nn]ot support|not be supported|need <=|only support|[Ii]nvalid IR version|IR version .* higher", re.IGNORECASE
 )
-#: A line of the toolkit's log that tells of an error: "E load_onnx: Unsupport onnx opset 22, need <= 19!".
-_ERROR_LINE = re.compile(r"^(?:\x1b\[[\d;]*m)?E (\w+: .*?)(?:\x1b\[0m)?$", re.MULTILINE)
-_ASTERISKS = re.compile(r"[*=]{4,}")
+#: What the toolkit raises, as its log has it; colours; a line of its log that tells of an error.
+_RAISED = re.compile(r"^[ \t]*(?:E [^\n]*?)?(\w*(?:Error|Exception): [^\n]+)", re.MULTILINE)
+_COLOURS = re.compile(r"\x1b?\[[\d;]+m")
+_ERROR_LINE = re.compile(r"^E (\w+: [^\n]+)", re.MULTILINE)
 
 
 class Rknn(Backend):
@@ -152,8 +153,9 @@ def _input(value: Any) -> np.ndarray:
 
 def _refusal(step: str, said: str) -> Exception:
     """The error of a step that failed, in the words that the toolkit logged."""
-    lines = [x for x in dict.fromkeys(_ERROR_LINE.findall(said)) if not _ASTERISKS.search(x) and "Traceback" not in x]
-    words = "; ".join(lines) or " ".join(said.split())[-600:] or "it did not say why"
+    plain = _COLOURS.sub("", said)
+    lines = _RAISED.findall(plain)[-1:] or [x for x in _ERROR_LINE.findall(plain) if "====" not in x and "Traceback" not in x]
+    words = "; ".join(dict.fromkeys(lines)) or " ".join(plain.split())[-600:] or "it did not say why"
     text = f"{step} failed: {words}"
     return Unsupported(text) if _UNSUPPORTED.search(words) else RuntimeError(text)
 
