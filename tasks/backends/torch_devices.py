@@ -82,7 +82,7 @@ DEVICES: dict[str, TorchDevice] = {
     "xla": TorchDevice(
         plugin="torch_xla", platform="TPU", option="bf16_matmul", coarse="bfloat16",
         packages=("torch==2.9.0+cpu", "torch_xla[tpu]==2.9.0", *_CATALOG), index="https://download.pytorch.org/whl/cpu",
-        variables=(_ALONE, ("PJRT_DEVICE", "TPU")),
+        variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|not implemented on|lowering .*not (?:supported|implemented)",
         sticky=r"UNAVAILABLE|DATA_LOSS|ABORTED|TPU (?:driver|chip|core).*(?:lost|failed)|INTERNAL: .*(?:[Cc]ore halted|hardware)",
         out_of_memory=r"RESOURCE_EXHAUSTED",
@@ -91,7 +91,7 @@ DEVICES: dict[str, TorchDevice] = {
     "neuron": TorchDevice(
         target="xla", plugin="torch_neuronx", platform="NEURON", option="auto_cast", coarse="bfloat16",
         packages=("torch-neuronx==2.9.*", "neuronx-cc==2.*", *_CATALOG), index="https://pip.repos.neuron.amazonaws.com",
-        variables=(_ALONE, ("PJRT_DEVICE", "NEURON")),
+        variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|NCC_E\w+|not supported|[Uu]nsupported",
         sticky=r"NRT_EXEC_\w*|NRT_(?:UNINITIALIZED|CLOSED|HW_ERROR|TIMEOUT)|nrt_execute|UNAVAILABLE",
         out_of_memory=r"RESOURCE_EXHAUSTED|NRT_RESOURCE|NCC_EVRF\w*memory",

@@ -47,6 +47,8 @@ class TorchEager(Backend):
     def probe(self) -> RuntimeInfo:
         for variable, value in self.known.variables:
             os.environ.setdefault(variable, value)
+        if self.known.platform:
+            os.environ["PJRT_DEVICE"] = self.known.platform  # any other would be another backend's device
         if self.device == "neuron":
             _add_flag("NEURON_CC_FLAGS", f"--auto-cast={'matmult' if self.coarse else 'none'}")
         try:

@@ -17,6 +17,11 @@ def tensor(x: Any) -> Any:
     return jnp.asarray(x)
 
 
+def real(x: Any) -> Any:
+    """Logarithms of sums of complex numbers are on the principal branch in JAX, torch's are on any."""
+    return absent(x.dtype.name) if jnp.iscomplexobj(x) else x
+
+
 def whole(x: Any) -> Any:
     """Exponents: JAX takes them as integers."""
     return x if jnp.issubdtype(x.dtype, jnp.integer) else absent("exponents that are no integers")

@@ -36,6 +36,7 @@ class Simulated(Inline):
         self.busy: dict[tuple[str, str], int] = {}  # (node, device) → handle that holds it
         self.log: list[tuple[str, str, str, int]] = []  # (backend, node, device, cases)
         self.called_back: list[int] = []
+        self.start_s = 0.1  # of a child, as its supervisor tells
         self._changes = Changes()
 
     def slots(self, offer: Offer | None, fraction: float) -> int:
@@ -129,6 +130,6 @@ class Simulated(Inline):
             }  # fmt: skip
         if gone:
             yield handle, {"gone": "it has fallen off the bus"}
-        yield handle, {"spent": {"cpu_s": 1.0, "starts": 1, "start_s": 0.1}}
+        yield handle, {"spent": {"cpu_s": 1.0, "starts": 1, "start_s": self.start_s}}
         if self.jobs.pop(handle, None):
             yield handle, None

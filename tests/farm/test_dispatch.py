@@ -36,7 +36,7 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         )  # fmt: skip
         specs = [b.spec() for b in config.backends]
         answers = {
-            n["id"]: {s.name: {"device": "d"} for s in specs if s.name not in (without or {}).get(n["id"], [])} for n in cluster.nodes
+            n["id"]: {s.name: {"device": "d", "start_s": cluster.start_s} for s in specs if s.name not in (without or {}).get(n["id"], [])} for n in cluster.nodes
         }  # fmt: skip
         offers = inventory.offers(specs, cluster.nodes, answers, {b.name: b.labels for b in config.backends})
         lakes = lake.open_lake(tmp_path / "results")
@@ -176,3 +176,22 @@ def test_a_share_of_a_device_is_counted_by_device(run: Run) -> None:
     cluster.after = lambda s: most.append(sum(1 for job, b, *_ in s.jobs.values() if b == "quarter"))
     run([{"name": "quarter", "like": "gpu-nvidia", "fraction": 0.25}], cluster)
     assert 8 < max(most) <= 2 * 2 * 4  # two jobs for each of four shares of two devices
+
+
+def test_a_child_that_is_slow_to_start_gets_long_batches_while_others_have_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def batches(start_s: float) -> int:
+        cluster = Simulated([node("cpu", CPU=2)])
+        cluster.start_s = start_s
+        run([{"name": f"b{i}", "like": "null-cpu"} for i in range(4)], cluster)
+        return len(cluster.log)
+
+    monkeypatch.setattr("farm.dispatch.START_SHARE", 8.0)
+    quick, slow = batches(0.01), batches(0.3)  # a batch is then to be worth 2.4 s of 3 s
+    assert quick >= 4 * OPS  # a group each
+    assert slow <= quick / 3
+
+
+def test_what_children_cost_is_told_by_backend(run: Run) -> None:
+    done, cluster, _ = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("a", NVIDIA, GPU=1)]))
+    assert done.spent["gpu-nvidia"]["cpu_s"] == sum(1.0 for name, *_ in cluster.log if name == "gpu-nvidia")
+    assert {"gpu-nvidia", "null-cpu", "(prepare)"} <= set(done.spent)

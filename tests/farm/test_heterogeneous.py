@@ -1,7 +1,6 @@
 """A cluster of four vendors' (simulated) nodes: every cell on a node that fits, whatever comes, goes or falls sick."""
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -174,16 +173,11 @@ def test_the_last_node_of_a_backend_leaves_rows_that_say_so(nodes: Nodes, tmp_pa
 
 def test_a_single_device_that_is_lost_costs_no_crash_for_every_case(tmp_path: Path, results: Path) -> None:
     """Without another device to compare with: a new child does not find it either."""
-    file = config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"ms": 30}}, "null-cpu"])
-    lost = tmp_path / "lost"
-    command = [sys.executable, "-m", "farm.launch", str(file), "--no-ray", "--results", str(results)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=os.environ | {"FARM_LOST": str(lost)})
-    wait_for(lambda: lake.run_ids(results) and (rows(results)["backend"] == "gpu-nvidia").any(), "rows of the device")
-    lost.touch()
-    out, _ = process.communicate(timeout=120)
+    file = config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"lost_after": 100}}, "null-cpu"])
+    done = launch(file, "--no-ray", "--results", results, FARM_LOST=str(tmp_path / "lost"))
+    assert done.returncode == 1, done.stdout + done.stderr
     frame = rows(results)
-    assert frame.groupby("backend").size().eq(OPS * SAMPLES).all(), out
+    assert frame.groupby("backend").size().eq(OPS * SAMPLES).all()
     of_gpu = frame[frame["backend"] == "gpu-nvidia"]["status"].value_counts()
-    assert of_gpu["crash"] == 1
-    assert of_gpu["unavailable"] == OPS * SAMPLES - of_gpu["pass"] - 1
+    assert of_gpu.to_dict() == {"unavailable": OPS * SAMPLES - 100, "pass": 99, "crash": 1}
     assert frame["error"].str.contains("gone since: planted: the device has fallen off the bus").sum() == of_gpu["unavailable"]

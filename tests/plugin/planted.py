@@ -263,9 +263,9 @@ class Vanishing(Busy):
 class FakeGpu(Null):
     """A backend of a GPU of the vendor its device names; its placement says which device it was given.
 
-    Option ms: milliseconds of the device's time a case takes. $FARM_SICK, a variable of a node: what is the matter with
-    its devices: "wrong" numbers, "crash", or a "lost" device, on which a new process does not find it either; after a colon,
-    the number of the device if it is one alone. $FARM_LOST: a file; while it exists, devices are lost everywhere.
+    Options: ms, milliseconds of the device's time a case takes; lost_after, cases of one process after which it makes the
+    file that $FARM_LOST names: while that exists, the device is lost, also for a new process. $FARM_SICK, a variable of a
+    node: what is the matter with its devices, "wrong" numbers or "crash"; after a colon, the number of the one device.
     """
 
     resource = "GPU"
@@ -279,10 +279,10 @@ class FakeGpu(Null):
         self.uses = 0
 
     def lost(self) -> bool:
-        return os.path.exists(os.environ.get("FARM_LOST", "")) or (self.sick == "lost" and self.uses > 3)
+        return os.path.exists(os.environ.get("FARM_LOST", ""))
 
     def probe(self) -> RuntimeInfo:
-        if os.path.exists(os.environ.get("FARM_LOST", "")):
+        if self.lost():
             raise Unavailable("planted: the device has fallen off the bus")
         return RuntimeInfo("fake 1", f"Fake {self.device}")
 
@@ -293,6 +293,8 @@ class FakeGpu(Null):
         def run() -> list[Any]:
             time.sleep(float(self.options.get("ms", 0)) / 1e3)
             self.uses += 1
+            if self.uses == self.options.get("lost_after"):
+                open(os.environ["FARM_LOST"], "w").close()
             if self.lost():
                 raise RuntimeError("planted: unspecified launch failure")
             if self.sick == "crash":

@@ -19,7 +19,7 @@ class Scripted(ZenTorch):
 
     def _compile(self, forms: Sequence[Form]) -> list[Program]:
         self.compiled.append([form.op for form in forms])
-        self.taken = Counter({"zentorch.zentorch_mm.default": 1 for form in forms if form.op in self.own})
+        self.taken = Counter("zentorch.zentorch_mm.default" for form in forms if form.op in self.own)
         if not self.taken or self.looking:
             raise Fallback("zentorch takes no node of the graph")
         return [Program(run=lambda: [], placement=self._where(0)) for _ in forms]
