@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from farm import envs, lake
 from farm.child_process import Limits
@@ -19,7 +18,7 @@ from farm.matrix import names
 from farm.report.__main__ import load
 from farm.report.gradients import MEANING, WORST_FIRST, agreement, two_oracles
 from farm.report.words import plain
-from farm.supervisor import Job, close_children, run_job
+from farm.supervisor import Gone, Job, close_children, rows_of
 from tasks import catalogs, differences, verdict
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
@@ -133,12 +132,12 @@ def _in_its_environment(prepared: PreparedGroup, places: list[int], spec: Backen
     policy = asdict(verdict.load("error_units"))
     job = Job("batch", f"gradcheck {spec.name}", [item], str(default_cache()), Limits(), spec.to_json(), policy)
     try:
-        for message in run_job(job):
-            with pa.ipc.open_stream(message["rows"]) as reader:
-                for row in reader.read_all().to_pylist():
-                    if row["status"] == Status.UNAVAILABLE.value:
-                        raise GradcheckError(f"--backend: {spec.name} is unavailable: {row['error']}")
-                    yield row
+        for row in rows_of(job):
+            if row["status"] == Status.UNAVAILABLE.value:
+                raise Gone(row["error"])
+            yield row
+    except Gone as error:
+        raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
     finally:
         close_children()
 

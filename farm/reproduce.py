@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from farm import envs, user
@@ -25,7 +24,7 @@ from farm import matrix as matrices
 from farm import reproduce_script as scripts
 from farm.child_process import Limits, child_env
 from farm.config import CatalogConfig, Config
-from farm.supervisor import Job, close_children, run_job
+from farm.supervisor import Gone, Job, close_children, rows_of, run_job
 from tasks import catalogs, forms, verdict
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
@@ -395,11 +394,10 @@ def _run_child(case: Case, keep: Path) -> Outcome:
     job = Job(
         "batch", str(case.key), [item], str(case.cache), limits, case.spec.to_json(), asdict(case.policy), case.key.run_id,
     )  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    for message in run_job(job):
-        with pa.ipc.open_stream(message["rows"]) as reader:
-            rows += reader.read_all().to_pylist()
-    row = rows[-1]
+    try:
+        row = list(rows_of(job))[-1]
+    except Gone as error:
+        return Outcome({"status": Status.UNAVAILABLE.value, "error": str(error)})
     info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
     actual = None
     if keep.exists():

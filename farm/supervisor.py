@@ -161,6 +161,20 @@ def run_job(job: Job, get_child: GetChild | None = None) -> Iterator[dict[str, A
     yield _spending()
 
 
+class Gone(Exception):
+    """A batch that cannot be run here; the text is the backend's or the disk's reason."""
+
+
+def rows_of(job: Job) -> Iterator[dict[str, Any]]:
+    """The rows of a batch that is run here and now, as dicts by column. Raises Gone."""
+    for message in run_job(job):
+        if why := message.get("gone") or message.get("stop"):
+            raise Gone(why)
+        if "rows" in message:
+            with pa.ipc.open_stream(message["rows"]) as reader:
+                yield from reader.read_all().to_pylist()
+
+
 def _run_groups(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
     """Prepare or export: a sample that kills the child is remembered as bad and its group done again."""
     items = [{k: v for k, v in item.items() if k != "parcels"} for item in job.items]

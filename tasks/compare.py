@@ -195,6 +195,11 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
         eps = EPS[precision]
         # Its range is declared as well: below it numbers have fewer digits, beyond it they saturate or are infinite.
         smallest = max(smallest, SMALLEST_NORMAL.get(precision, 0.0))
+        if noise is None and not rounded:
+            # No float64 evaluation, so no noise floor: what rounding does to sums is known by the largest result alone.
+            sizes = np.abs(y)
+            scale = float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
+            rtol, atol = max(rtol, eps), max(atol, eps * min(scale, LARGEST.get(precision, np.inf)))
         if LARGEST.get(precision, np.inf) < largest and not is_complex(dtype):
             a = _within_range(a, y, noise, LARGEST[precision], eps)
     stepwise = op_class is OpClass.DISCONTINUOUS

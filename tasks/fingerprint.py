@@ -71,10 +71,11 @@ def _errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> np.
         wide_a, y = np.concatenate([wide_a.real, wide_a.imag]), np.concatenate([y.real, y.imag])
         dtype = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}[dtype]
     errors = off / tolerance
-    if not np.isfinite(errors).all():
+    told = np.isfinite(errors)
+    if not told.all():
         cast = y.astype(np_dtype(dtype)).astype(np.float64)
         same = (wide_a == cast) | (np.isnan(wide_a) & np.isnan(cast)) | (tolerance == np.inf)
-        errors = np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors))
+        errors = np.where(told, errors, np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors)))
     return errors
 
 

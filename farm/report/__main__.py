@@ -34,6 +34,7 @@ def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "run_id": f"{len(runs)} runs",
         "name": "the newest outcome of every case: " + ", ".join(str(run.get("run_id")) for run in runs[-5:]),
         "inventory": {"backends": backends},
+        "quarantined": [record for run in runs for record in run.get("quarantined") or ()],
         "versions": last.get("versions"),
         "started_at": runs[0].get("started_at") if runs else None,
         "finished_at": last.get("finished_at"),

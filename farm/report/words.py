@@ -81,6 +81,7 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
     planned = run.get("planned")
     if isinstance(planned, int) and not isinstance(planned, bool) and planned > len(rows):
         lines.append(f"INCOMPLETE: {planned - len(rows)} of {planned} planned cases have no row yet; resume the run.")
+    lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
         lines.append(f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here.")
     for sick in run.get("quarantined") or ():
@@ -96,6 +97,13 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
         f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes, which are no evidence)"
     )
     return lines
+
+
+def _quarantined(record: Mapping[str, Any]) -> str:
+    what = f"device {record['device']} of {record.get('node')}" if record.get("device") else str(record.get("node") or DASH)
+    names = ", ".join(map(str, record.get("backends") or ())) or record.get("scope") or DASH
+    again = f"; {record['failures']} of its failures were run again elsewhere" if record.get("failures") else ""
+    return plain(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")
 
 
 def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ BUILT_IN = {
     "inductor": "tasks.backends.inductor:Inductor",
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
+    "rknn": "tasks.backends.rknn:Rknn",
     "ncnn": "tasks.backends.ncnn:Ncnn",
     "mnn": "tasks.backends.mnn:Mnn",
     "executorch": "tasks.backends.executorch:ExecuTorch",

@@ -32,7 +32,8 @@ class Backend:
     forms: tuple[str, ...] = ()
     joint: bool = False
     devices: tuple[str, ...] = ("cpu",)
-    #: Checks of `tasks.model.CHECKS` that it can run.
+    #: Checks of `tasks.model.CHECKS` that it can run; ("build",) of a compiler without its device, whose programs
+    #: are made by `build` and never run.
     checks: tuple[str, ...] = ("forward",)
     resource: str = "CPU"
     packages: tuple[str, ...] = ()

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from tasks import artefacts, torch_tree
 from tasks.backends.base import Backend
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
-from tasks.tree import decode
+from tasks.tree import TensorSpec, decode, encode_tensor
 
 #: Counts up whenever this file lowers otherwise than before: part of the key of kept programs.
 LOWERING = "1"
@@ -41,6 +43,13 @@ _NOT_LOWERED = re.compile(r"not in Core ATen opset|Missing out variant|not suppo
 _NO_KERNEL = re.compile(r"Missing operator: .*|Unhandled dtype .*|.*(?:not supported|not implemented|[Uu]nsupported).*")
 #: Where ExecuTorch's log puts the place in its source: "[method.cpp:123] ".
 _PLACE = re.compile(r"^.*?\[\w+\.(?:cpp|h):\d+\] ?", re.MULTILINE)
+
+
+#: A program of one add.
+_PROBE = Form(
+    "torch", "Add", "float32", [np.ones(2, np.float32)], call=lambda x: x + x,
+    args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, kwargs={"$": "dict", "v": []},
+)  # fmt: skip
 
 
 class ExecuTorch(Backend):
@@ -71,6 +80,13 @@ class ExecuTorch(Backend):
         delegate = DEVICES[self.device]
         if delegate and delegate not in library._get_registered_backend_names():
             raise Unavailable(f"this executorch has no {delegate}; it has {', '.join(library._get_registered_backend_names())}")
+        try:
+            # Also imports the compiler, which takes longer than many a case may.
+            result = self.build(_PROBE).run()[0].tolist()
+        except Exception as error:
+            raise Unavailable(f"{delegate or 'executorch'} does not run a program of one add: {error}") from error
+        if result != [2.0, 2.0]:
+            raise Unavailable(f"{delegate or 'executorch'} computes 1 + 1 = {result}")
         version = metadata.version("executorch")
         return RuntimeInfo(f"executorch {version}, torch {torch.__version__}", delegate or "CPU kernels")
 

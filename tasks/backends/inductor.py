@@ -10,6 +10,9 @@ from tasks import gradients, torch_tree
 from tasks.backends.torch_eager import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
+#: Devices whose plugin brings a compiler of its own for torch.compile.
+WITHOUT = {"xla": "its compiler is XLA, which torch-xla runs eagerly", "hpu": "its compiler is hpu_backend"}
+
 
 class Inductor(TorchEager):
     """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own."""
@@ -27,7 +30,9 @@ class Inductor(TorchEager):
 
         if self.target == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "g++"))):
             raise Unavailable("inductor needs a C++ compiler: none of $CXX, g++, clang++ is on PATH")
-        if self.target != "cpu":
+        if self.target in WITHOUT:
+            raise Unavailable(f"inductor does not compile for {self.target}: {WITHOUT[self.target]}")
+        if self.target not in ("cpu", "mps"):  # C++ and Metal
             import importlib.util
 
             if importlib.util.find_spec("triton") is None:
@@ -77,7 +82,7 @@ class Inductor(TorchEager):
                 return list(compiled([self.arguments(form) for form in forms]))
 
         try:
-            compute()  # compiles
+            self.settled(compute)  # compiles
         except torch._dynamo.exc.Unsupported as error:
             raise Fallback("graph break: " + str(error).strip().splitlines()[0]) from None
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
@@ -89,7 +94,7 @@ class Inductor(TorchEager):
 
         def run_all() -> list[Any]:
             if not results:
-                results.extend(compute())
+                results.extend(self.settled(compute))
             return results
 
         flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")

@@ -291,6 +291,21 @@ _DIAGNOSTIC = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(ctypes.c_char)
 _ERROR = 2
 
 
+@functools.cache
+def _prepared_compiler() -> Any:
+    """Keep the compiler to one thread; the function that gives an invocation a callback for its diagnostics.
+
+    Both are the C API's alone: Python's hands diagnostics to stderr, and to reach a session's context (for its threads)
+    through `Session.context` leaves 5 MB behind for every session.
+    """
+    from iree.compiler.api import ctypes_dl
+
+    ctypes_dl._initializeGlobalCL("iree-compile", "--mlir-disable-threading")
+    listen = ctypes_dl._dylib.ireeCompilerInvocationEnableCallbackDiagnostics
+    listen.argtypes, listen.restype = [ctypes.c_void_p, ctypes.c_int, _DIAGNOSTIC, ctypes.c_void_p], None
+    return listen
+
+
 def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
     """VM bytecode of a serialized ModelProto.
 
@@ -298,7 +313,7 @@ def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
     a millisecond. The module is handed over as bytecode: borrowed from Python (`Invocation.import_module`) it ends the
     process with a segmentation fault (3.13.0).
     """
-    from iree.compiler.api import Output, Session, Source, ctypes_dl
+    from iree.compiler.api import Output, Session, Source
 
     said: list[str] = []
 
@@ -307,13 +322,10 @@ def _compiled(model: bytes, flags: tuple[str, ...]) -> bytes:
         if severity == _ERROR:
             said.append(ctypes.string_at(text, length).decode(errors="replace"))
 
-    # The Python API hands diagnostics to stderr only; the C API also to a callback.
-    listen = ctypes_dl._dylib.ireeCompilerInvocationEnableCallbackDiagnostics
-    listen.argtypes, listen.restype = [ctypes.c_void_p, ctypes.c_int, _DIAGNOSTIC, ctypes.c_void_p], None
     imported = _imported(model)
+    listen = _prepared_compiler()
     with Session() as session:
         session.set_flags(*FLAGS, *flags)
-        session.context.enable_multithreading(False)
         invocation = session.invocation()
         listen(invocation._inv_p, 0, heard, None)
         source = Source.wrap_buffer(session, imported, buffer_name="model")

@@ -1,8 +1,10 @@
 """LiteRT (TensorFlow Lite's successor): TensorFlow's function converted to a flatbuffer and interpreted on the CPU."""
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from importlib import metadata
 from typing import Any
 
@@ -13,7 +15,7 @@ from tasks.artefacts import kept
 from tasks.backends.base import Backend
 from tasks.backends.function_form import input_arrays, invoke, words
 from tasks.backends.tensorflow_functions import UNSUPPORTED, quiet
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 
 _OPTIONS = ("delegate",)
 
@@ -22,7 +24,15 @@ _MODEL, _REASON = b"M", b"R"
 
 #: The converter's words for an op that has no builtin of LiteRT, in a text that holds the whole module.
 _NO_BUILTIN = re.compile(r"error: ('[\w.]+' op is neither a custom op nor a flex op|failed to legalize operation '[\w.]+'|type of \w+ .*? is not supported)")
-_UNSUPPORTED = re.compile(UNSUPPORTED.pattern + r"|[Dd]ata ?type \S+ (is )?not |Type .{0,40} (is )?(not|currently) |type_id|is not currently supported|failed to prepare")
+_UNSUPPORTED = re.compile(UNSUPPORTED.pattern + r"|[Dd]ata ?type \S+ (is )?not |Type .{0,40} (is )?(not|currently) |type_id|[Nn]ot supported|failed to prepare|Invalid tensor size|Invalid data-type for array")
+
+#: A model of one Exp of float32 (128, 768), as TensorFlow's converter made it: zlib, base 85.
+_PROBE_MODEL = (
+    "c-m!BPfG$(5TA54v1Kz_qJsy6pt`K92|+h81HnIG5*>n7aEk?9VO>3S=+Ln)oxSCuL!Tk~26gP<p-<8_Z+6~d^x(&v_nZGSFAD&j)B2$fImp5`=#T*wxfCcU19AZOhy~(d1z"
+    "?8wi~+>)jUrl$lO`|Wlg5|IekH^@Vr+X;$Gx%o_H}PE@X1d>%!441GKPea36V}io#cHpyi2TGuufnTQE4?Vs_pYyt7$c=o$^V!Q^s1tdQuS9Ds6|3Yk3pbcZRk#wY{-3av_2"
+    "ItEdMtL)^0c6X)qheTungQCz|85}PD0$$mgHkh4^19((h|`^WRaW1M?Z$P1uo6bpv=KZb~1FpfeMpRb=FSRlR;Vy=yPt(~ikT<pWQ`v%QUCrd5LE@EoTi=A8|uDB<WXV`OG;"
+    "9W{zo${-&#=hM9j>>YE_a*^LvV6yua=f9vP-WO(=yHe`<Tvm>>v_K8<0kBWr8gKHn{0Cjygb;Vet<g)&nmKEYMpBrx%VljLV5N7f6www3jZg*{KqQw3=~21nh)dWe*tAKWeo"
+)
 
 
 class LiteRt(Backend):
@@ -47,14 +57,22 @@ class LiteRt(Backend):
             raise ValueError(f"backend {name}: delegate is xnnpack or none, not {self.delegate!r}")
 
     def probe(self) -> RuntimeInfo:
-        """Import the interpreter; TensorFlow, which only converts, is imported by the first model that was not kept."""
+        """Run a model of one Exp; TensorFlow, which only converts, is imported by the first model that was not kept."""
         quiet(True)
         try:
-            import ai_edge_litert.interpreter  # noqa: F401
+            from ai_edge_litert.interpreter import Interpreter
 
             self._versions = f"litert {metadata.version('ai-edge-litert')}", f"tensorflow {metadata.version('tensorflow-cpu')}"
         except (ImportError, metadata.PackageNotFoundError) as error:
             raise Unavailable(f"LiteRT cannot be imported: {error}") from error
+        try:
+            interpreter = Interpreter(model_content=zlib.decompress(base64.b85decode(_PROBE_MODEL)), num_threads=1)
+            interpreter.allocate_tensors()
+            result = next(iter(interpreter.get_signature_runner()(t0=np.zeros((128, 768), np.float32)).values()))
+        except Exception as error:
+            raise Unavailable(f"LiteRT does not run a model of one Exp: {error}") from error
+        if not (result == 1).all():
+            raise Unavailable(f"LiteRT computes exp(0) = {float(result.ravel()[0])}")
         return RuntimeInfo(self._versions[0], "cpu", details={"converter": self._versions[1], "delegate": self.delegate})
 
     def build(self, form: Form) -> Program:
@@ -71,6 +89,10 @@ class LiteRt(Backend):
         resolver = OpResolverType.AUTO if self.delegate == "xnnpack" else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         interpreter = Interpreter(model_content=made[1:], num_threads=1, experimental_op_resolver_type=resolver)
         interpreter.allocate_tensors()
+        nodes = interpreter._interpreter  # its list of ops in words fails on a tensor of a type that NumPy lacks
+        ops = [nodes.NodeName(i) for i in range(nodes.NumNodes())]
+        if not ops:
+            raise Vacuous("TensorFlow's converter left no op: the model is its inputs, or a constant")
         signature = interpreter.get_signature_runner()
         given = {name: arrays[int(name[1:])] for name in signature.get_input_details()}
         order = sorted(signature.get_output_details(), key=lambda name: int(name[1:]))
@@ -80,18 +102,12 @@ class LiteRt(Backend):
             found = signature(**given)
             return [np.array(found[name]) for name in order]
 
-        return Program(run, _placement(interpreter), flags=flags)
+        return Program(run, "xnnpack" if "DELEGATE" in ops else "builtin", flags=flags)
 
     def _parts(self, form: Form, arrays: list[np.ndarray]) -> tuple[str, ...]:
         """Everything that decides a conversion."""
         call = [json.dumps([form.args, form.kwargs], sort_keys=True), str([(x.shape, x.dtype.name) for x in arrays])]
         return (*self._versions, form.op, words(form), counterparts.sources("tensorflow"), *call)
-
-
-def _placement(interpreter: Any) -> str:
-    """The ops that run, by name: those that a delegate took are its own."""
-    ops = [op["op_name"] for op in interpreter._get_ops_details()]
-    return "xnnpack" if "DELEGATE" in ops else "builtin"
 
 
 def _convert(form: Form, arrays: list[np.ndarray]) -> bytes:

@@ -100,7 +100,8 @@ class Ncnn(Backend):
         if len(graph.inputs) != len(values):
             raise ValueError(f"{form.op}: the graph has {len(graph.inputs)} inputs, the form {len(values)}")
         for value, array in zip(graph.inputs, values):
-            _check(f"input {value.name}", value.kind, dtype_name(array.dtype) if isinstance(array, np.ndarray) else "", np.shape(array))
+            plain = isinstance(array, np.ndarray)
+            _check(f"input {value.name}", "tensor" if plain else value.kind, dtype_name(array.dtype) if plain else "", array.shape if plain else None)
         for value in graph.outputs:
             _check(f"output {value.name}", value.kind, value.dtype, value.shape)
         shapes = [list(x.shape) for x in values]
@@ -117,7 +118,10 @@ class Ncnn(Backend):
         return Program(_runner(net, values, model["inputs"], model["outputs"]), placement, flags=flags)
 
     def _convert(self, model: bytes, shapes: list[list[int]]) -> bytes:
-        """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output."""
+        """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output.
+
+        It is told the inputs' shapes alone: given their values (input=x.npy) it takes no more from them.
+        """
         with tempfile.TemporaryDirectory(prefix="pnnx-") as folder:
             path = Path(folder)
             (path / "model.onnx").write_bytes(model)

@@ -214,6 +214,7 @@ class OnnxRuntime(Backend):
         self.resource = str(options.get("resource", self.resource))
         self._provider = known.provider
         self._devices: list[Any] = []
+        self._found = False
 
     # -- the device -------------------------------------------------------------------------------------------
 
@@ -277,13 +278,13 @@ class OnnxRuntime(Backend):
                     raise Unavailable(f"the plugin {library} cannot be loaded: {error}") from error
             devices = [x for x in ort.get_ep_devices() if x.ep_name == wanted]
             if devices:
-                self._provider, self._devices = wanted, devices[:1]
+                self._provider, self._devices, self._found = wanted, devices[:1], True
                 return
             missing = f"; the plugin {library} was loaded and offers no device on this machine"
         available = ort.get_available_providers()
         by_name = {x.lower(): x for x in available}
         if wanted.lower() in by_name:
-            self._provider = by_name[wanted.lower()]
+            self._provider, self._found = by_name[wanted.lower()], True
             if self.device_vendor == "nvidia" and hasattr(ort, "preload_dlls"):
                 # CUDA's and cuDNN's libraries are in wheels of their own, where no loader looks for them.
                 with contextlib.redirect_stdout(None):
@@ -327,7 +328,7 @@ class OnnxRuntime(Backend):
         """
         import onnxruntime as ort
 
-        if not self._provider:
+        if not self._found:
             self._find_provider(ort)
         values = input_values(form)
         session = self._session(ort, form.model or b"")

@@ -216,7 +216,10 @@ def _tensor(array: np.ndarray) -> tuple[Any, np.ndarray]:
     if name in NATIVE:
         return openvino.Tensor(array), array
     raw = pack(array) if name in PACKED_BITS else array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
-    return openvino.Tensor(raw, list(array.shape), element), raw
+    flat = raw.reshape(-1)  # before 2025 no memory of 0 dimensions is taken, nor any without elements
+    if not flat.size:
+        return openvino.Tensor(element, openvino.Shape(list(array.shape))), flat
+    return openvino.Tensor(flat, list(array.shape), element), flat
 
 
 def _runner(compiled: Any, tensors: list[tuple[Any, np.ndarray]]) -> Callable[[], list[Any]]:

@@ -33,6 +33,7 @@ class Paddle(Backend):
 
     vendor = "Baidu"
     forms = ("paddle",)
+    devices = tuple(_DEVICES)
     unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
@@ -71,7 +72,12 @@ class Paddle(Backend):
 
         def run() -> list[np.ndarray]:
             # A function that writes to its inputs must not spoil the next run.
-            out = invoke(form, [x.clone() for x in given], str)
+            try:
+                out = invoke(form, [x.clone() for x in given], str)
+            except Exception as error:
+                if _UNSUPPORTED.search(str(error)):
+                    raise Unsupported(_summary(str(error))) from error
+                raise
             where = sorted({str(x.place) for x in out if hasattr(x, "place")})
             program.placement = ",".join(where)
             kind = "cpu" if self.device == "cpu" else "gpu"
@@ -81,6 +87,11 @@ class Paddle(Backend):
 
         program.run = run
         return program
+
+
+def _summary(text: str) -> str:
+    """What an error says behind the C++ frames that it lists first."""
+    return " ".join(text.rpartition("Error Message Summary:")[2].strip("- \n").split())
 
 
 def _tensor(array: np.ndarray) -> Any:

@@ -44,6 +44,7 @@ class TensorFlow(Backend):
 
     vendor = "Google"
     forms = ("tensorflow",)
+    devices = tuple(_DEVICES)
     compiled = False
     unsupported, out_of_memory, sticky = UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 

@@ -39,12 +39,12 @@ _UNSUPPORTED = re.compile(
     r"[Uu]nsupported|UNSUPPORTED|[Nn]ot supported|(does|do) not support|doesn't support|don't support|[Oo]nly supports?"
     r"|No importer registered|[Nn]ot implemented|Plugin not found|failed to load \w+ plugin|has no runners that implement it"
     r"|[Cc]ould not find any implementation|requires inputs with type|but must have type|cannot be used together with"
-    r"|but is not (produced|consumed) by|Key and Value must have the same shape"
+    r"|but is not (produced|consumed) by|Key and Value must have the same shape|build-time constant|not an initializer"
+    r"|is not a constant|is a shape tensor and must have type"
 )
 #: They want a constant where the model has an input.
 _WANTS_CONSTANT = re.compile(
-    r"build-time constant|(is )?not an initializer|as an initializer|must be an initializer|is_weights|is not a constant"
-    r"|is a shape tensor and must have type|be a constant|isInFlight"
+    r"build-time constant|not an initializer|as an initializer|is_weights|is not a constant|is a shape tensor and must have type|isInFlight"
 )
 #: Noise of a machine without a GPU, where engines are built all the same.
 _NO_DRIVER = re.compile(r"^.*catchCudaError.*\n?", re.MULTILINE)
@@ -283,6 +283,8 @@ class TensorRt(Backend):
         """Raise Unsupported where the parser made another type of an input than the model says."""
         for i in range(network.num_inputs):
             tensor = network.get_input(i)
+            if tensor.name not in inputs:
+                raise TensorRtError(f"the parser made an input {tensor.name} that the model does not have")
             made, given = _DTYPE.get(tensor.dtype.name, tensor.dtype.name), inputs[tensor.name].dtype.name
             if made != given:
                 raise Unsupported(f"{self.title}'s parser makes {made} of the {given} input {tensor.name}")

@@ -29,7 +29,7 @@ _OPTIONS = ("target",)
 #: type that they do not implement (the virtual machine allocates no tensor of 2 or 4 bits).
 _UNSUPPORTED = re.compile(
     r"not supported|[Uu]nsupported|not implemented|[Nn]ot yet|[Oo]nly constant|[Oo]nly .* supported|must be a constant"
-    r"|cannot handle ShapeExpr|no value in Constant|requires the input new shape to be Shape|unknown dtype|should be one of"
+    r"|cannot handle ShapeExpr|no value in Constant|requires the input new shape to be Shape|unknown dtype|should be one of|[Oo]nly support|only applies to"
     r"|Missing outputs during conversion|does not support|doesn't support|is not registered|dtype\.bits % 8 == 0"
 )
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|[Oo]ut of memory|Cannot allocate")
@@ -106,14 +106,21 @@ def _target(**options: Any) -> Any:
     return tvm.target.Target(own | options)
 
 
+class _NoObject(Exception):
+    """The compiled model is no object file: TVM has no kernel for it, and writes what it does have as C."""
+
+
 def _executable(model: bytes, target: Any) -> Any:
-    """What the virtual machine runs: a shared library that is kept, or, where there is no linker, code in memory."""
+    """What the virtual machine runs: a shared library that is kept, or code in memory where none can be linked."""
     import tvm
 
     linker = shutil.which("ld")
     if linker is None:
         return _compiled(model, target)
-    code = artefacts.kept("tvm", (tvm.__version__, str(target), model), lambda: _library(model, target, linker))
+    try:
+        code = artefacts.kept("tvm", (tvm.__version__, str(target), model), lambda: _library(model, target, linker))
+    except _NoObject:
+        return _compiled(model, target)
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(code)
         file.flush()
@@ -123,9 +130,11 @@ def _executable(model: bytes, target: Any) -> Any:
 def _library(model: bytes, target: Any, linker: str) -> bytes:
     """The compiled model as a shared library; linking costs what compiling its code in memory would."""
 
-    def link(output: str, objects: list[str], **_: Any) -> None:
+    def link(output: str, files: list[str], **_: Any) -> None:
         # Not TVM's own way, a C++ compiler: an environment need not have one, and it takes twice the time.
-        subprocess.run([linker, "-shared", "-o", output, *objects], check=True, capture_output=True, text=True)
+        if any(not x.endswith(".o") for x in files):
+            raise _NoObject
+        subprocess.run([linker, "-shared", "-o", output, *files], check=True, capture_output=True, text=True)
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.so"

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tasks.counterparts import algebra, elementwise, movement, networks, reductions
+from tasks.counterparts import algebra, arguments, elementwise, movement, networks, reductions
 from tasks.counterparts.table import FRAMEWORKS, Row
 from tasks.model import Unsupported, is_inexact
 
@@ -111,7 +111,7 @@ def _signature(parameters: str) -> tuple[inspect.Signature, tuple[str, ...]]:
     return signature, tuple(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in signature.parameters.values())
 
 
+@functools.cache
 def _words(framework: str) -> dict[str, Any]:
     """What a framework's expressions may name; imports the framework."""
-    words: dict[str, Any] = vars(import_module(f"tasks.counterparts.in_{framework}"))
-    return words
+    return {**vars(arguments), **vars(import_module(f"tasks.counterparts.in_{framework}"))}

@@ -104,9 +104,9 @@ def fixed(value: Any) -> Any:
     return absent("a tensor that decides the shape of the result")
 
 
-def plain(value: Any) -> Any:
-    """A window's numbers; None and words as they are."""
-    return list(value) if isinstance(value, (tuple, list)) else value
+def plain(value: Any, n: int) -> Any:
+    """A window's numbers, one for all or one for each of ``n`` axes; None and words as they are."""
+    return list(value) * (n if len(value) == 1 else 1) if isinstance(value, (tuple, list)) else value
 
 
 def windows(value: Any, n: int) -> list[int]:

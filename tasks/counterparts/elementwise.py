@@ -119,7 +119,7 @@ BINARY: tuple[Row, ...] = (
     R("heaviside", _BINARY, "jnp.heaviside", "", "paddle.heaviside"),
     R("hypot", _BINARY, "jnp.hypot", "", "paddle.hypot"),
     R("ldexp", _BINARY, "jnp.ldexp(x, whole(other))"),
-    R("logaddexp", _BINARY, "jnp.logaddexp", "", "paddle.logaddexp"),
+    R("logaddexp", _BINARY, "jnp.logaddexp(real(x), real(other))", "", "paddle.logaddexp"),
     R("logaddexp2", _BINARY, "jnp.logaddexp2"),
     R("nextafter", _BINARY, "jnp.nextafter", "tf.math.nextafter", "paddle.nextafter"),
     R("xlogy", _BINARY, "jsp.special.xlogy", "tf.math.xlogy"),

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import jax.scipy as jsp
 from jax import lax, nn
 
-from tasks.counterparts.arguments import *  # noqa: F403
 from tasks.counterparts.arguments import absent, align_off, named, output_sizes, paddings, rank, reduction_of, windows
 
 __all__ = ["jax", "jnp", "jsp", "lax", "nn"]
@@ -16,6 +15,11 @@ __all__ = ["jax", "jnp", "jsp", "lax", "nn"]
 
 def tensor(x: Any) -> Any:
     return jnp.asarray(x)
+
+
+def real(x: Any) -> Any:
+    """Logarithms of sums of complex numbers are on the principal branch in JAX, torch's are on any."""
+    return absent(x.dtype.name) if jnp.iscomplexobj(x) else x
 
 
 def whole(x: Any) -> Any:

@@ -1,11 +1,11 @@
 """The words of the table's tensorflow column: TensorFlow's namespace, and adaptations of torch's conventions to it."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tensorflow as tf
 
-from tasks.counterparts.arguments import *  # noqa: F403
 from tasks.counterparts.arguments import (
     absent,
     align_off,
@@ -71,8 +71,8 @@ def variance(x: Any, dim: Any, correction: float, keepdim: bool) -> Any:
     found = tf.math.reduce_variance(x, dim, keepdim)
     if correction == 0:
         return found
-    count = tf.size(x) // tf.size(tf.math.reduce_sum(x, dim))
-    n = int(count)
+    over = range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
+    n = math.prod(int(x.shape[i]) for i in over)
     return found * (n / (n - correction)) if n > correction else absent(f"{n} elements with correction={correction}")
 
 

@@ -67,10 +67,10 @@ def _convolution(n: int) -> tuple[Row, Row]:
     return (
         R(f"nn.functional.conv{n}d", _CONV, f"convolution(x, weight, bias, stride, padding, dilation, groups, {n})",
           f"convolution(x, weight, bias, stride, padding, dilation, groups, {n})",
-          f"F.conv{n}d(rank(x, {n + 2}), weight, bias, plain(stride), plain(padding), plain(dilation), groups)"),
+          f"F.conv{n}d(rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(dilation, {n}), groups)"),
         R(f"nn.functional.conv_transpose{n}d", _TRANSPOSED, f"transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation, {n})",
           f"transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation, {n})",
-          f"F.conv{n}d_transpose(rank(x, {n + 2}), weight, bias, plain(stride), plain(padding), plain(output_padding), groups, plain(dilation))"),
+          f"F.conv{n}d_transpose(rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(output_padding, {n}), groups, plain(dilation, {n}))"),
     )  # fmt: skip
 
 
@@ -81,14 +81,14 @@ _AVG_POOL = "x, kernel_size, stride=None, padding=0, ceil_mode=False, count_incl
 def _pooling(n: int) -> tuple[Row, ...]:
     return (
         R(f"nn.functional.max_pool{n}d", _MAX_POOL, f"max_pool(x, kernel_size, stride, padding, dilation, {n})", f"max_pool(x, kernel_size, stride, padding, {n})",
-          f"F.max_pool{n}d(rank(x, {n + 2}), plain(kernel_size), plain(stride), plain(padding), ceil_mode=ceil_mode)"),
+          f"F.max_pool{n}d(rank(x, {n + 2}), plain(kernel_size, {n}), plain(stride, {n}), plain(padding, {n}), ceil_mode=ceil_mode)"),
         R(f"nn.functional.avg_pool{n}d", _AVG_POOL, f"~average_pool(x, kernel_size, stride, padding, count_include_pad, {n})",
           f"average_pool(x, kernel_size, stride, padding, count_include_pad, {n})",
-          f"F.avg_pool{n}d(rank(x, {n + 2}), plain(kernel_size), plain(stride), plain(padding), exclusive=not count_include_pad, ceil_mode=ceil_mode"
+          f"F.avg_pool{n}d(rank(x, {n + 2}), plain(kernel_size, {n}), plain(stride, {n}), plain(padding, {n}), exclusive=not count_include_pad, ceil_mode=ceil_mode"
           + (")" if n == 1 else ", divisor_override=divisor_override)")),
         R(f"nn.functional.adaptive_avg_pool{n}d", "x, output_size", f"~adaptive_average_pool(x, output_size, {n})", f"~adaptive_average_pool(x, output_size, {n})",
-          f"F.adaptive_avg_pool{n}d(rank(x, {n + 2}), plain(output_size))"),
-        R(f"nn.functional.adaptive_max_pool{n}d", "x, output_size, return_indices=False", "", "", f"F.adaptive_max_pool{n}d(rank(x, {n + 2}), plain(output_size))"),
+          f"F.adaptive_avg_pool{n}d(rank(x, {n + 2}), plain(output_size, {n}))"),
+        R(f"nn.functional.adaptive_max_pool{n}d", "x, output_size, return_indices=False", "", "", f"F.adaptive_max_pool{n}d(rank(x, {n + 2}), plain(output_size, {n}))"),
     )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ _REDUCED = ", size_average=None, reduce=None, reduction='mean'"
 LOSSES: tuple[Row, ...] = (
     R("nn.functional.mse_loss", "x, target" + _REDUCED, "~reduced(jnp.square(x - target), reduction)", "~reduced(tf.math.squared_difference(x, target), reduction)",
       "F.mse_loss(x, target, reduction)"),
-    R("nn.functional.l1_loss", "x, target" + _REDUCED, "~reduced(jnp.abs(x - target), reduction)", "~reduced(tf.abs(real(x) - target), reduction)", "F.l1_loss(x, target, reduction)"),
+    R("nn.functional.l1_loss", "x, target" + _REDUCED, "~reduced(jnp.abs(x - target), reduction)", "~reduced(tf.abs(real(x) - real(target)), reduction)", "F.l1_loss(x, target, reduction)"),
     R("nn.functional.cross_entropy", "x, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction='mean', label_smoothing=0.0",
       "~cross_entropy(x, target, ignore_index, reduction)", "cross_entropy(x, target, ignore_index, reduction)",
       "cross_entropy(x, target, weight, ignore_index, reduction)"),

@@ -75,7 +75,7 @@ SCANS: tuple[Row, ...] = (
     R("cumprod", "x, dim, *, dtype=None", "jnp.cumprod(x, axis=dim, dtype=dtype)", "tf.math.cumprod(x, axis=dim)", "paddle.cumprod(x, dim=dim, dtype=dtype)"),
     R("cummax", "x, dim", "", "", "paddle.cummax(x, dim)"),
     R("cummin", "x, dim", "", "", "paddle.cummin(x, dim)"),
-    R("logcumsumexp", "x, dim", "lax.cumlogsumexp(x, dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(ranked(x), dim)", "paddle.logcumsumexp(x, dim)"),
+    R("logcumsumexp", "x, dim", "lax.cumlogsumexp(real(x), dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(ranked(x), dim)", "paddle.logcumsumexp(x, dim)"),
     R("diff", "x, n=1, dim=-1, prepend=None, append=None", "jnp.diff(x, n, dim, prepend, append)", "", "paddle.diff(x, n, dim, prepend, append)"),
 )  # fmt: skip
 

@@ -45,7 +45,7 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
         ("catalogs: [torch]\nbackends: [torch]\n", "2:12", "a backend is <runtime>-<device>"),
         ("catalogs: [torch]\nbackends: [cudnn-cuda]\n", "2:12", "the runtimes are"),
         ("catalogs: [torch]\nbackends: [{name: mine, like: ortt-cpu}]\n", "2:12", "unknown backend 'ortt-cpu'"),
-        ("catalogs: [torch]\nbackends: [{name: torch-cpu, options: {tf23: 1}}]\n", "2:12", "unknown option 'tf23'; it takes tf32"),
+        ("catalogs: [torch]\nbackends: [{name: torch-cpu, options: {tf23: 1}}]\n", "2:12", "unknown option 'tf23'; it takes none"),
         ("catalogs: [torch]\nbackends: [torch-cpu, tensorrtrtx-aot]\n", "2:23", "tensorrtrtx-aot only builds programs: add build to the config's checks"),
         (GOOD + "checks: [forward, bakward]\n", "3:19", "unknown check 'bakward'"),
         ("catalogs: [torch, onx]\nbackends: [torch-cpu]\n", "1:19", "unknown catalog 'onx'; did you mean onnx?"),

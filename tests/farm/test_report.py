@@ -669,3 +669,5 @@ def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
     assert "66.7 % (4/6)" in paths["markdown"].read_text() and "no evidence of numbers" in paths["html"].read_text()
     assert "gradients" not in paths and "aot" in paths["built"].read_text()
     assert "built" not in write(frame(*numbers), RUN, tmp_path / "without")
+    alone = write(frame(*aot), RUN, tmp_path / "alone")  # nothing but compilers
+    assert "66.7 % (4/6)" in alone["html"].read_text() and "Coverage –" in alone["markdown"].read_text()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from farm import lake, launch, reproduce, reproduce_script
+from farm import envs, lake, launch, reproduce, reproduce_script
 from farm.config import Config
 from farm.reproduce import BAD_INPUT, DIFFERENT, METRICS, SAME
 from farm.reproduce_script import NoScript, _fill, _literal, check
@@ -326,3 +326,64 @@ def test_a_script_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int
     script.write_text(f"import os\nos._exit({code})\n")
     said = check(script, {"status": "crash", "kind": "exit code 3"}, 30)
     assert said[0] is shown and f"exit code {code}" in said[1]
+
+
+def test_a_backend_with_an_environment_is_run_in_it_and_its_script_says_what_to_install(
+    results: Path, rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = pick(rows, op="torch:log_softmax", dtype="float16", backend="ort-cpu", status="pass")
+    planted = plant(results, tmp_path, row)
+    record = json.loads((planted / f"run={row.run_id}" / "_run.json").read_text())
+    record["config"]["backends"][1] |= {"packages": ["onnxruntime==1.0", "numpy<9"], "python": "3.11"}
+    (planted / f"run={row.run_id}" / "_run.json").write_text(json.dumps(record))
+    asked: list[envs.Environment] = []
+
+    def build(environment: envs.Environment, cache: Path, timeout_s: float = 0.0) -> Path:
+        asked.append(environment)
+        return Path(sys.executable)
+
+    monkeypatch.setattr(envs, "build", build)
+    monkeypatch.setattr(reproduce, "run_here", lambda case: pytest.fail("it was run in the farm's own environment"))
+    script = tmp_path / "case.py"
+    assert reproduce.main([key_of(row), "--results", str(planted), "--script", str(script)]) == SAME
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "reproduced: same status and same metrics"
+    assert {e.packages for e in asked} == {("onnxruntime==1.0", "numpy<9")}
+    assert re.search(r"^environment .*\n +Python 3.11: onnxruntime==1.0 numpy<9$", said, re.M)
+    assert re.search(r"^actual ", said, re.M) and re.search(r"^worst ", said, re.M)  # its outputs come back from the child
+    text = script.read_text()
+    assert '# dependencies = ["onnxruntime==1.0", "numpy<9", "numpy", "ml_dtypes"]' in text and '# requires-python = "==3.11.*"' in text
+    assert "shows the outcome (pass) with the same numbers" in said
+
+
+def test_an_environment_that_cannot_be_built_is_an_error_with_the_installers_words(
+    results: Path, rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = pick(rows, backend="ort-cpu", status="pass")
+    planted = plant(results, tmp_path, row)
+    record = json.loads((planted / f"run={row.run_id}" / "_run.json").read_text())
+    record["config"]["backends"][1] |= {"packages": ["no-such-package==1"]}
+    (planted / f"run={row.run_id}" / "_run.json").write_text(json.dumps(record))
+
+    def build(environment: envs.Environment, cache: Path, timeout_s: float = 0.0) -> Path:
+        raise envs.EnvError("its environment cannot be built: no-such-package was not found")
+
+    monkeypatch.setattr(envs, "build", build)
+    assert reproduce.main([key_of(row), "--results", str(planted)]) == BAD_INPUT
+    assert "no-such-package was not found" in capsys.readouterr().err
+
+
+def test_a_runtime_without_a_form_of_its_own_is_called_by_its_backends_file_in_the_script(
+    results: Path, rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for op, dtype, backend, status in (("torch:log_softmax", "float16", "torch-cpu", "wrong"), ("torch:transpose", "bfloat16", "ort-cpu", "pass")):
+        row = pick(rows, op=op, dtype=dtype, backend=backend, status=status)
+        case = reproduce.load(reproduce.parse(key_of(row), str(results)), str(results), None, results.parent / "cache")
+        made = reproduce.run_here(case)
+        own = reproduce_script._bundled
+        source: list[Any] = []
+        monkeypatch.setattr(reproduce_script, "_torch", lambda s, d: own(s, d))
+        monkeypatch.setattr(reproduce_script, "_ort", lambda s, d: own(s, d))
+        assert reproduce.write_script(case, made, tmp_path / f"{backend}.py"), source
+        assert "with the same numbers" in capsys.readouterr().out
+        assert "tasks" not in run_isolated(tmp_path / f"{backend}.py", tmp_path).stderr

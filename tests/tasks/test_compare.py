@@ -389,6 +389,16 @@ def test_a_declared_precision_has_a_range_beyond_which_results_saturate(a: float
     assert compare([np.array([6e4], np.float32)], [leaf([1e6], "float32")], precision="float16").error_units > 900  # type: ignore[operator]
 
 
+def test_the_classic_tolerance_of_a_stored_output_is_that_of_the_declared_precision() -> None:
+    """A mean that cancels to 0.01, of numbers of size 2 rounded to float16: off by a spacing of theirs at most."""
+    y = leaf([2.0, 0.01], "float32")
+    assert not compare([np.array([2.0, 0.0105], np.float32)], [y]).classic
+    assert compare([np.array([2.0, 0.0105], np.float32)], [y], precision="float16").classic
+    assert not compare([np.array([2.0, 0.015], np.float32)], [y], precision="float16").classic
+    exact = compare([np.array([2.0, 0.0105], np.float32)], [y], OpClass.EXACT, "float16")
+    assert not exact.classic
+
+
 def test_an_overflow_at_the_border_of_a_declared_range_is_judged_by_its_distance() -> None:
     y = leaf([65500.0], "float32")
     assert compare([np.array([np.inf], np.float32)], [y], precision="float16").error_units < 2  # type: ignore[operator]

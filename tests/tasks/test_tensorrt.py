@@ -100,7 +100,7 @@ def test_without_flags_the_precision_is_written_into_the_network(
 
 def test_int8_is_calibrated_on_the_bytes_of_the_case(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))
-    backend, state, gpu = install(precision="int8")
+    backend, state, _ = install(precision="int8")
     backend.build(form(ADD, A, B))
     assert state.calibrated == {"a": A.tobytes(), "b": B.tobytes()}
     backend.build(form(ADD, B, A))  # other values, another engine

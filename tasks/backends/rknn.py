@@ -1,0 +1,179 @@
+"""RKNN: the ONNX form converted for a Rockchip NPU, on the toolkit's simulator of it or on a board that is connected."""
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.backends.base import Backend
+from tasks.backends.onnx_form import PROBE_MODEL, graph_inputs, input_values
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+
+_OPTIONS = ("connected", "optimization_level")
+
+#: Chips that rknn-toolkit2 2.x builds for (its documentation of config's target_platform).
+CHIPS = (
+    "rk3562", "rk3566", "rk3568", "rk3576", "rk3588", "rv1103", "rv1103b", "rv1106", "rv1106b", "rv1126b", "rk2118",
+)  # fmt: skip
+
+#: The toolkit says "unsupport" of data types and operators, and bounds the opset and the rank.
+_UNSUPPORTED = re.compile(
+    r"[Uu]nsupport|[Nn]ot support|not be supported|need <=|only support|[Ii]nvalid IR version|IR version .* higher", re.IGNORECASE
+)
+#: A line of the toolkit's log that tells of an error: "E load_onnx: Unsupport onnx opset 22, need <= 19!".
+_ERROR_LINE = re.compile(r"^(?:\x1b\[[\d;]*m)?E (\w+: .*?)(?:\x1b\[0m)?$", re.MULTILINE)
+_ASTERISKS = re.compile(r"[*=]{4,}")
+
+
+class Rknn(Backend):
+    """Rockchip's toolkit for one chip ("rk3588"), without quantization.
+
+    Float tensors are float16 inside the NPU and its simulator, whatever the model's dtype. options: ``connected`` (bool:
+    run on a board that adb reaches instead of the simulator), ``optimization_level`` (0 to 3, the toolkit's own default).
+    """
+
+    vendor = "Rockchip"
+    forms = ("onnx",)
+    unsupported = _UNSUPPORTED
+    # The toolkit imports pkg_resources.
+    packages = ("rknn-toolkit2==2.5.0", "setuptools<81")
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if unknown := sorted(set(options) - set(_OPTIONS)):
+            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+        if device not in CHIPS:
+            raise ValueError(f"backend {name}: rknn-toolkit2 knows no chip {device!r}; it knows {', '.join(CHIPS)}")
+        level = options.get("optimization_level", 3)
+        if level not in (0, 1, 2, 3):
+            raise ValueError(f"backend {name}: optimization_level is 0 to 3, not {level!r}")
+        self._level = level
+        self.emulated = not options.get("connected")
+        self.device_vendor, self.resource = ("", "CPU") if self.emulated else ("rockchip", "NPU")
+
+    def probe(self) -> RuntimeInfo:
+        """Convert a model of one Add and run it. Raises Unavailable with the toolkit's own words."""
+        if sys.platform != "linux" or platform.machine().lower() not in ("x86_64", "amd64", "aarch64"):
+            raise Unavailable(f"rknn-toolkit2 is made for Linux on x86-64 and ARM64, not for {sys.platform} on {platform.machine()}")
+        if self.emulated and platform.machine().lower() == "aarch64":
+            raise Unavailable("the simulator of rknn-toolkit2 is made for x86-64 alone")
+        try:
+            with _quiet([]):
+                import rknn.api  # noqa: F401
+        except Exception as error:
+            raise Unavailable(f"rknn-toolkit2 cannot be imported: {error}") from error
+        try:
+            result = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)).run()[0]
+        except Exception as error:
+            raise Unavailable(f"{self.device} does not run a model of one Add: {error}") from error
+        if np.asarray(result).ravel().tolist() != [2.0, 2.0]:
+            raise Unavailable(f"{self.device} computes 1 + 1 = {np.asarray(result).tolist()}")
+        from importlib.metadata import version
+
+        # Floats are float16 without quantization (user guide, "float_dtype": float16 is all that it may be).
+        where = "simulator" if self.emulated else "board"
+        return RuntimeInfo(f"rknn-toolkit2 {version('rknn-toolkit2')}", f"{self.device} ({where})", compute_precision="float16")
+
+    def build(self, form: Form) -> Program:
+        """Convert the model and start the simulator or the board.
+
+        Raises Unsupported where the toolkit says so, RuntimeError with its words otherwise (its functions return -1 and
+        write the reason to stdout).
+        """
+        from rknn.api import RKNN
+
+        arrays = [_input(x) for x in input_values(form)]
+        names = graph_inputs(form.model or b"")
+        if len(names) != len(arrays):
+            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(arrays)}")
+        said: list[str] = []
+        toolkit = None
+        with _quiet(said), tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            path.write_bytes(form.model or b"")
+            try:
+                toolkit = RKNN(verbose=False)
+                toolkit.config(target_platform=self.device, optimization_level=self._level)
+                failed = next((name for name, step in self._steps(toolkit, path, names, arrays) if step() != 0), "")
+            except Exception as error:
+                said.append(str(error))
+                failed = type(error).__name__
+        if failed:
+            if toolkit is not None:
+                toolkit.release()
+            raise _refusal(failed, "".join(said))
+        return Program(_Run(toolkit, arrays), f"{self.device} {'simulator' if self.emulated else 'NPU'}")
+
+    def _steps(self, toolkit: Any, path: Path, names: list[str], arrays: list[np.ndarray]) -> list[tuple[str, Any]]:
+        sizes = [list(x.shape) for x in arrays]
+        target = None if self.emulated else self.device
+        return [
+            ("load_onnx", lambda: toolkit.load_onnx(model=str(path), inputs=names, input_size_list=sizes)),
+            ("build", lambda: toolkit.build(do_quantization=False)),
+            ("init_runtime", lambda: toolkit.init_runtime(target=target)),
+        ]
+
+
+class _Run:
+    """``run()`` of a converted model; the toolkit's memory is given back with it."""
+
+    def __init__(self, toolkit: Any, arrays: list[np.ndarray]) -> None:
+        self._toolkit, self._arrays = toolkit, arrays
+
+    def __call__(self) -> list[np.ndarray]:
+        said: list[str] = []
+        with _quiet(said):
+            # Without a format, what has four dimensions is taken as NHWC.
+            found = self._toolkit.inference(inputs=self._arrays, data_format=["nchw"] * len(self._arrays))
+        if found is None:
+            raise _refusal("inference", "".join(said))
+        return [np.array(x) for x in found]
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception), _quiet([]):
+            self._toolkit.release()
+
+
+def _input(value: Any) -> np.ndarray:
+    if not isinstance(value, np.ndarray):
+        raise Unsupported(f"RKNN takes no {'sequence' if isinstance(value, list) else 'empty optional'} as an input")
+    if not value.ndim:
+        raise Unsupported("RKNN takes no input of 0 dimensions")
+    return value
+
+
+def _refusal(step: str, said: str) -> Exception:
+    """The error of a step that failed, in the words that the toolkit logged."""
+    lines = [x for x in dict.fromkeys(_ERROR_LINE.findall(said)) if not _ASTERISKS.search(x) and "Traceback" not in x]
+    words = "; ".join(lines) or " ".join(said.split())[-600:] or "it did not say why"
+    text = f"{step} failed: {words}"
+    return Unsupported(text) if _UNSUPPORTED.search(words) else RuntimeError(text)
+
+
+@contextlib.contextmanager
+def _quiet(said: list[str]) -> Iterator[None]:
+    """Keep what Python and the toolkit's libraries write to stdout and stderr in ``said``."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        real = [os.dup(1), os.dup(2)]
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, copy in zip((1, 2), real):
+                os.dup2(copy, number)
+                os.close(copy)
+            file.seek(0)
+            said.append(file.read().decode(errors="replace"))

@@ -1,0 +1,104 @@
+"""What torch's device types need beside torch: plugins, switches, waiting, and the words of their errors."""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TorchDevice:
+    """One device type as a backend names it.
+
+    target: what torch calls it ("" = the same); plugin: the module whose import registers it; variables: of the
+    environment, set before torch is imported where the user has not set them; platform: what PJRT calls it.
+    option: the switch that lets it compute float32 coarser, and the precision it then declares.
+    packages: of an environment of its own, pinned; index: where their wheels are, if not on PyPI.
+    unsupported, sticky, out_of_memory: how its errors say so.
+    """
+
+    target: str = ""
+    plugin: str = ""
+    variables: tuple[tuple[str, str], ...] = ()
+    platform: str = ""
+    option: str = ""
+    coarse: str = ""
+    packages: tuple[str, ...] = ()
+    index: str = ""
+    unsupported: str = ""
+    sticky: str = ""
+    out_of_memory: str = ""
+
+
+#: What the torch catalog needs beside torch.
+_CATALOG = ("expecttest", "scipy")
+#: A plugin that torch imports by itself takes torch down with it where its driver is missing.
+_ALONE = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+#: How plugins say that a kernel of the CPU did the work: torch's own words for MPS, XPU's, Ascend's.
+FELL_BACK = re.compile(r"fall(?:s|en|ing)?[ -]?back (?:to (?:run )?(?:on )?(?:the )?CPU|from \w+ to CPU)|run on the CPU", re.IGNORECASE)
+
+DEVICES: dict[str, TorchDevice] = {
+    "cpu": TorchDevice(),
+    "cuda": TorchDevice(
+        option="tf32", coarse="tfloat32", packages=("torch==2.13.0+cu130", *_CATALOG), index="https://download.pytorch.org/whl/cu130",
+        sticky=r"CUDA error|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED|device-side assert",
+        out_of_memory=r"CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
+    ),
+    "rocm": TorchDevice(
+        target="cuda", option="tf32", coarse="tfloat32", packages=("torch==2.13.0+rocm7.2", *_CATALOG),
+        index="https://download.pytorch.org/whl/rocm7.2",
+        sticky=r"HIP error|CUDA error|(?:HIPBLAS|ROCBLAS)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED)|hipErrorLaunchFailure",
+        out_of_memory=r"HIP out of memory|HIPBLAS_STATUS_ALLOC_FAILED",
+    ),
+    # The names of Unified Runtime's results: https://oneapi-src.github.io/unified-runtime/core/api.html#ur-result-t
+    "xpu": TorchDevice(
+        option="tf32", coarse="tfloat32", packages=("torch==2.13.0+xpu", *_CATALOG), index="https://download.pytorch.org/whl/xpu",
+        variables=(("PYTORCH_DEBUG_XPU_FALLBACK", "1"),),  # else an op that runs on the CPU does not say so
+        sticky=r"UR_RESULT_ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES|UNKNOWN)|PI_ERROR_DEVICE_LOST",
+        out_of_memory=r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|XPU out of memory",
+    ),
+    "mps": TorchDevice(
+        variables=(("PYTORCH_ENABLE_MPS_FALLBACK", "0"),),
+        unsupported=r"not currently (?:implemented|supported) (?:for|on) the MPS|MPS framework doesn't support|not supported on MPS",
+        sticky=r"[Cc]ommand buffer (?:execution )?(?:failed|exited)|kIOGPUCommandBufferCallbackError|MTLCommandBufferError",
+        out_of_memory=r"MPS backend out of memory|InsufficientMemory",
+    ),
+    # 507xxx are CANN's errors of the device itself (aicore exception, timeout, lost); 161002 a parameter it does not take.
+    "npu": TorchDevice(
+        plugin="torch_npu", option="hf32", coarse="tfloat32", packages=("torch==2.13.0", "torch-npu==2.13.0", "pyyaml", *_CATALOG),
+        variables=(_ALONE, ("TORCH_NPU_FALLBACK_CPU_DISABLE", "1")),
+        unsupported=r"not implemented for DT_|dtype support list|not (?:currently )?supported on the NPU",
+        sticky=r"error code(?: is|:)? ?507\d{3}|aicore exception|vector core execution is abnormal|FORCE STOP",
+        out_of_memory=r"NPU out of memory|error code(?: is|:)? ?207001",
+    ),
+    "hpu": TorchDevice(
+        plugin="habana_frameworks.torch.core", packages=("habana-torch-plugin==1.23.*", *_CATALOG),
+        index="https://vault.habana.ai/artifactory/api/pypi/gaudi-python/simple",
+        # Eager: an error is raised where it happens. Without the second, int64 is computed in int32.
+        variables=(_ALONE, ("PT_HPU_LAZY_MODE", "0"), ("PT_ENABLE_INT64_SUPPORT", "1")),
+        unsupported=r"not (?:yet )?supported on HPU|[Uu]nsupported (?:data ?type|dtype|op)",
+        sticky=r"Device acquire failed|DEVICE_CRITICAL|DEVICE_RESET|[Dd]evice (?:was )?(?:lost|reset)|syn(?:Stream|Event|Device)Synchronize",
+        out_of_memory=r"Allocation failed for size|OUT_OF_DEVICE_MEMORY|[Oo]ut of (?:device )?memory",
+    ),
+    "xla": TorchDevice(
+        plugin="torch_xla", platform="TPU", option="bf16_matmul", coarse="bfloat16",
+        packages=("torch==2.9.0+cpu", "torch_xla[tpu]==2.9.0", *_CATALOG), index="https://download.pytorch.org/whl/cpu",
+        variables=(_ALONE,),
+        unsupported=r"UNIMPLEMENTED|not implemented on|lowering .*not (?:supported|implemented)",
+        sticky=r"UNAVAILABLE|DATA_LOSS|ABORTED|TPU (?:driver|chip|core).*(?:lost|failed)|INTERNAL: .*(?:[Cc]ore halted|hardware)",
+        out_of_memory=r"RESOURCE_EXHAUSTED",
+    ),
+    # The compiler casts float32 to bfloat16 for its matrix unit by itself: --auto-cast=matmult is its default.
+    "neuron": TorchDevice(
+        target="xla", plugin="torch_neuronx", platform="NEURON", option="auto_cast", coarse="bfloat16",
+        packages=("torch-neuronx==2.9.*", "neuronx-cc==2.*", *_CATALOG), index="https://pip.repos.neuron.amazonaws.com",
+        variables=(_ALONE,),
+        unsupported=r"UNIMPLEMENTED|NCC_E\w+|not supported|[Uu]nsupported",
+        sticky=r"NRT_EXEC_\w*|NRT_(?:UNINITIALIZED|CLOSED|HW_ERROR|TIMEOUT)|nrt_execute|UNAVAILABLE",
+        out_of_memory=r"RESOURCE_EXHAUSTED|NRT_RESOURCE|NCC_EVRF\w*memory",
+    ),
+}  # fmt: skip
+
+
+def device(name: str) -> TorchDevice:
+    """What is known of a device type; a PrivateUse1 device of another plugin needs nothing but torch."""
+    return DEVICES.get(name, TorchDevice(variables=(_ALONE,) if name not in DEVICES else ()))

@@ -1,0 +1,231 @@
+"""torch's devices without having one: fake device modules, plugins and errors stand in for them."""
+from __future__ import annotations
+
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import torch_tree
+from tasks.backends.inductor import Inductor
+from tasks.backends.torch_devices import DEVICES
+from tasks.backends.torch_eager import TorchEager
+from tasks.model import Form, Program, Unavailable
+from tasks.tree import TensorSpec, encode_tensor
+from tasks.vendors import TORCH_DEVICES
+
+torch: Any = pytest.importorskip("torch")
+
+
+def eager(device: str, **options: object) -> TorchEager:
+    return TorchEager(f"torch-{device}", device, options)
+
+
+def fake_npu(monkeypatch: pytest.MonkeyPatch, synchronize: Callable[[], None] = lambda: None) -> Any:
+    """``torch.npu`` with hf32 switches as the plugin has them by default; tensors for it stay on the CPU."""
+    npu = types.SimpleNamespace(
+        is_available=lambda: True, get_device_name=lambda i: "Ascend910B3", synchronize=synchronize,
+        matmul=types.SimpleNamespace(allow_hf32=False), conv=types.SimpleNamespace(allow_hf32=True),
+    )  # fmt: skip
+    monkeypatch.setattr(torch, "npu", npu, raising=False)
+    monkeypatch.setitem(sys.modules, "torch_npu", types.ModuleType("torch_npu"))
+    real = torch_tree.decoder
+    monkeypatch.setattr(torch_tree, "decoder", lambda arrays, device: real(arrays, "cpu"))
+    monkeypatch.setattr(TorchEager, "_try", lambda self: None)
+    return npu
+
+
+def doubled(call: Callable[..., Any]) -> Form:
+    return Form("torch", "torch:x", "float32", [np.ones(2, np.float32)], call=call, args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, kwargs={"$": "dict", "v": []})
+
+
+def test_every_device_type_of_the_vendor_table_is_known() -> None:
+    assert set(DEVICES) == set(TORCH_DEVICES)
+
+
+@pytest.mark.skipif(bool(torch.version.cuda or torch.version.hip), reason="this torch has devices")
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ("cuda", "built without CUDA"),
+        ("rocm", "is not a ROCm build"),
+        ("npu", "torch_npu cannot be imported: No module named 'torch_npu'"),
+        ("hpu", "habana_frameworks.torch.core cannot be imported: No module named 'habana_frameworks'"),
+        ("xla", "torch_xla cannot be imported: No module named 'torch_xla'"),
+        ("neuron", "torch_neuronx cannot be imported: No module named 'torch_neuronx'"),
+        ("gcu", "knows no device type 'gcu'"),
+    ],
+)
+def test_a_missing_device_says_why(device: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCH_DEVICE_BACKEND_AUTOLOAD", "PJRT_DEVICE", "NEURON_CC_FLAGS", "PT_HPU_LAZY_MODE", "PT_ENABLE_INT64_SUPPORT", "TORCH_NPU_FALLBACK_CPU_DISABLE"):
+        monkeypatch.setenv(name, "0")  # and taken back after the test
+    with pytest.raises(Unavailable, match=reason):
+        eager(device).probe()
+
+
+def test_xla_on_its_own_cpu_is_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch_xla", "torch_xla.runtime"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["torch_xla.runtime"].__dict__.update(device_type=lambda: "CPU", addressable_device_count=lambda: 1)
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    with pytest.raises(Unavailable, match="runs on CPU here .* not on TPU"):
+        eager("xla").probe()
+
+
+@pytest.mark.parametrize(("options", "declared"), [({}, ""), ({"hf32": True}, "tfloat32")])
+def test_the_npu_is_asked_for_float32_in_float32(options: dict[str, object], declared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    npu = fake_npu(monkeypatch)
+    info = eager("npu", **options).probe()
+    assert (info.device, info.compute_precision) == ("Ascend910B3", declared)
+    assert (npu.matmul.allow_hf32, npu.conv.allow_hf32) == (bool(options), bool(options))
+
+
+def test_a_setting_that_is_not_taken_makes_the_device_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    npu = fake_npu(monkeypatch)
+
+    class Stubborn:
+        allow_hf32 = property(lambda self: True, lambda self, value: None)
+
+    npu.conv = Stubborn()
+    with pytest.raises(Unavailable, match="allow_hf32"):
+        eager("npu").probe()
+
+
+def test_an_asynchronous_error_is_raised_at_its_own_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel returns, the device fails later: not before, and not after, the run that launched it."""
+    launched: list[str] = []
+
+    def synchronize() -> None:
+        if launched:
+            raise RuntimeError(f"AclrtSynchronizeStreamWithTimeout, error code is 507015: {launched.pop()}")
+
+    fake_npu(monkeypatch, synchronize)
+    backend = eager("npu")
+
+    def bad(x: Any) -> Any:
+        launched.append("bad")
+        return x * 2
+
+    good, faulty = backend.build(doubled(lambda x: x * 2)), backend.build(doubled(bad))
+    with pytest.raises(RuntimeError, match="507015: bad") as caught:
+        faulty.run()
+    assert backend.is_sticky(caught.value)
+    assert good.run()[0].tolist() == [2.0, 2.0]
+
+
+def test_a_device_error_is_not_left_behind_an_error_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[str] = []
+
+    def synchronize() -> None:
+        if launched:
+            raise RuntimeError(f"aicore exception in {launched.pop()}")
+
+    fake_npu(monkeypatch, synchronize)
+
+    def both(x: Any) -> Any:
+        launched.append("kernel")
+        raise ValueError("on the host")
+
+    with pytest.raises(RuntimeError, match="aicore exception in kernel"):
+        eager("npu").build(doubled(both)).run()
+    with pytest.raises(ValueError, match="on the host"):
+
+        def host_only(x: Any) -> Any:
+            raise ValueError("on the host")
+
+        eager("npu").build(doubled(host_only)).run()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The operator 'aten::erfinv' is not currently supported on the NPU backend and will fall back to run on the CPU.",
+        "Aten Op fallback from XPU to CPU happens. This may have performance implications.",
+    ],
+)
+def test_an_op_that_says_it_ran_on_the_cpu_is_a_fallback(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_npu(monkeypatch)
+    monkeypatch.setattr(TorchEager, "_placed", lambda self, out, program: None)
+
+    def call(x: Any) -> Any:
+        warnings.warn(words, stacklevel=2)
+        return x
+
+    program = eager("npu").build(doubled(call))
+    program.run()
+    assert program.fallback == words
+    silent = eager("npu").build(doubled(lambda x: warnings.warn("deprecated", stacklevel=2) or x))
+    silent.run()
+    assert silent.fallback is None
+
+
+def test_a_result_on_another_device_is_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_npu(monkeypatch)
+    program = eager("npu").build(doubled(lambda x: x))
+    program.run()
+    assert program.fallback == "the result lives on cpu, not on npu"
+
+
+def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("torch_xla", "torch_xla.debug", "torch_xla.debug.metrics"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["torch_xla"].__dict__["sync"] = lambda wait: calls.append(f"sync wait={wait}")
+    sys.modules["torch_xla.debug.metrics"].__dict__.update(clear_counters=calls.clear, counter_names=lambda: ["CachedCompile", "aten::erfinv"])
+    program = Program(run=lambda: [])
+    eager("xla").watched(lambda: [], program)
+    assert calls == ["sync wait=True"]
+    assert program.fallback == "aten::erfinv ran on the CPU"
+
+
+@pytest.mark.parametrize(
+    ("device", "text", "meant"),
+    [
+        ("cuda", "CUDA error: an illegal memory access was encountered", "sticky"),
+        ("cuda", "CUDA out of memory. Tried to allocate 20 GiB", "out_of_memory"),
+        ("rocm", "HIP error: unspecified launch failure", "sticky"),
+        ("xpu", "level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", "sticky"),
+        ("xpu", "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "out_of_memory"),
+        ("npu", "ACL stream synchronize failed, error code:507015", "sticky"),
+        ("npu", "NPU out of memory. Tried to allocate 2.00 GiB", "out_of_memory"),
+        ("npu", "EZ1001: Tensor self not implemented for DT_BFLOAT16, should be in dtype support list", "unsupported"),
+        ("hpu", "synStatus=26 [Generic failure] Device acquire failed.", "sticky"),
+        ("hpu", "Graph compile failed. synStatus=synStatus 26 [Generic failure].", ""),
+        ("mps", "MPS backend out of memory (MPS allocated: 8 GB)", "out_of_memory"),
+        ("mps", "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.", "unsupported"),
+        ("xla", "RESOURCE_EXHAUSTED: Attempting to allocate 20G", "out_of_memory"),
+        ("neuron", "NRT_EXEC_UNIT_UNRECOVERABLE status_code=101", "sticky"),
+        ("cuda", "expected scalar type Float but found Half", ""),
+    ],
+)  # fmt: skip
+def test_what_the_errors_of_each_vendor_mean(device: str, text: str, meant: str) -> None:
+    backend, error = eager(device), RuntimeError(text)
+    said = {"sticky": backend.is_sticky(error), "out_of_memory": backend.is_out_of_memory(error), "unsupported": backend.is_unsupported(error)}
+    assert [name for name, is_so in said.items() if is_so] == ([meant] if meant else [])
+
+
+@pytest.mark.parametrize(("device", "takes"), [("cuda", "tf32"), ("npu", "hf32"), ("mps", "none")])
+def test_an_unknown_option_is_refused(device: str, takes: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown option 'speed'; it takes {takes}"):
+        eager(device, speed=1)
+
+
+def test_an_environment_is_asked_for_where_the_torch_installed_here_has_no_such_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = {"torch": "2.13.0+cpu"}
+    monkeypatch.setattr("tasks.backends.torch_eager.metadata.version", version.__getitem__)
+    assert eager("cpu").packages == ()
+    assert "torch==2.13.0+cu130" in eager("cuda").packages
+    version["torch"] = "2.13.0+cu130"
+    assert eager("cuda").packages == ()
+    assert "torch==2.13.0+rocm7.2" in eager("rocm").packages
+
+
+def test_inductor_says_which_devices_have_another_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchEager, "probe", lambda self: None)
+    with pytest.raises(Unavailable, match="hpu_backend"):
+        Inductor("inductor-hpu", "hpu", {}).probe()
