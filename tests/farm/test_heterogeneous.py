@@ -99,10 +99,10 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(nodes: Nod
         {"name": "no-such-model", "like": "gpu-nvidia", "labels": {"device-model": "H200"}},
     ])  # fmt: skip
     process = start(file, nodes, results)
-    wait_for(lambda: ran_on(results, "amd-b"), "rows of the node that is to leave")
+    wait_for(lambda: ran_on(results, "amd-b"), "rows of the node that is to leave", 400)
     nodes.remove(leaving)
     nodes.add("amd-c", amd=1)
-    out, _ = process.communicate(timeout=180)
+    out, _ = process.communicate(timeout=400)
     assert process.returncode == 0, out
     frame = rows(results)
     assert frame.groupby("backend").size().eq(OPS * SAMPLES).all()
@@ -159,9 +159,9 @@ def test_the_last_node_of_a_backend_leaves_rows_that_say_so(nodes: Nodes, tmp_pa
     nodes.cluster.wait_for_nodes()
     file = config(tmp_path / "c.yaml", [{"name": "gpu-amd", "options": {"ms": 60}}, "null-cpu"], node_wait_s=2)
     process = start(file, nodes, results)
-    wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave")
+    wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave", 400)
     nodes.remove(leaving)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=400)
     assert process.returncode == 0, out
     frame = rows(results)
     assert frame.groupby("backend").size().eq(OPS * SAMPLES).all()
