@@ -64,7 +64,7 @@ SCHEMA = pa.schema(
         _field("second_units", _F, "the result against that oracle, as error_units or max_ulp", "1"),
         _field("oracles_units", _F, "that oracle against the first", "1"),
         _field("output_digest", _S, "SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result"),
-        _field("signature", pa.list_(pa.float32()), "at most 16 signed errors: of each element, or the smallest and largest of runs of elements", "1"),
+        _field("signature", pa.list_(pa.float32()), "of a result outside the limit, at most 16 signed errors: of each element, or the smallest and largest of runs of elements", "1"),
         _field("mismatched", pa.int64(), "elements outside the classic tolerance, misplaced NaN and Inf included"),
         _field("numel", pa.int64(), "elements compared"),
         _field("classic", pa.bool_(), "verdict of the classic tolerance (torch.testing's atol/rtol by dtype)"),

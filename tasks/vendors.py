@@ -66,6 +66,8 @@ VENDORS: tuple[Vendor, ...] = (
            (Command(("neuron-ls", "--json-output"), r'"nc_count":\s*(?P<count>\d+)'),)),
     Vendor("qualcomm", "Qualcomm", "NPU", (), ("/dev/fastrpc-cdsp", "/dev/accel/accel*"), (("17cb", "12"),)),
     Vendor("rockchip", "Rockchip", "NPU", (), ("/sys/kernel/debug/rknpu", "/dev/rknpu"), ()),
+    Vendor("verisilicon", "VeriSilicon", "NPU", (), ("/dev/galcore",)),
+    Vendor("amd-npu", "AMD Ryzen AI", "NPU", (), ("/dev/accel/accel*",), (("1022", "11"),)),  # a signal processing controller
     Vendor("apple", "Apple", "GPU", (), (), (), (), (Command(("sysctl", "-n", "machdep.cpu.brand_string"), r"^(?P<model>Apple .*)$"),), ("darwin",)),
     # DirectML runs on whatever GPU Windows has; under WSL it is one device node.
     Vendor("microsoft", "Microsoft", "GPU", (), ("/dev/dxg",), (), (), (), ("win32", "linux")),

@@ -60,7 +60,7 @@ class Mnn(Backend):
 
     def probe(self) -> RuntimeInfo:
         """Convert and run a model of one Add. Raises Unavailable: no package, another device than the CPU, or it fails."""
-        if self.device != "cpu":
+        if self.device != "cpu":  # for any other the package says "Can't Find type=3 backend, use 0 instead", and computes on the CPU
             raise Unavailable(f"MNN's Python package computes on the CPU alone, not on {self.device}")
         said: list[str] = []
         try:

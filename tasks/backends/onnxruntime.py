@@ -69,7 +69,7 @@ PROVIDERS: dict[str, Provider] = {
         "MIGraphXExecutionProvider", "AMD", "amd", "GPU", {"migraphx_fp16_enable": "0"},
         packages=("onnxruntime-migraphx==1.27.1",),
     ),
-    "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd", "NPU"),
+    "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd-npu", "NPU"),
     # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
     "openvino": Provider(
         "OpenVINOExecutionProvider", "Intel", "", "CPU", {"device_type": "CPU", "precision": "FP32"},
@@ -93,7 +93,7 @@ PROVIDERS: dict[str, Provider] = {
         packages=("onnxruntime-cann==1.24.4",),
     ),
     "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
-    "nnapi": Provider("NnapiExecutionProvider", "Google", "google", "NPU"),
+    "nnapi": Provider("NnapiExecutionProvider", "Google", "", "NPU"),
     "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU"),
     "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU"),
     "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU"),

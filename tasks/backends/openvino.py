@@ -66,7 +66,7 @@ class OpenVino(Backend):
         if unknown := sorted(set(options) - set(_OPTIONS)):
             raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         kind = device.partition(".")[0].lower()
-        self.device_vendor = "" if kind == "cpu" else "intel"
+        self.device_vendor = {"cpu": "", "npu": "intel-npu"}.get(kind, "intel")
         self.resource = kind.upper() if kind in ("cpu", "gpu", "npu") else "CPU"
         self._target = device.upper()
         self._asked: dict[str, Any] = {

@@ -42,6 +42,7 @@ class Rknn(Backend):
 
     vendor = "Rockchip"
     forms = ("onnx",)
+    devices = CHIPS
     unsupported = _UNSUPPORTED
     # The toolkit imports pkg_resources.
     packages = ("rknn-toolkit2==2.5.0", "setuptools<81")

