@@ -105,6 +105,7 @@ class Iree(Backend):
         self._flags = (*self._target.flags, *map(str, flags))
         self.device_vendor = str(options.get("device_vendor", self._target.device_vendor))
         self.resource = str(options.get("resource", self._target.resource))
+        self._adapter = device
 
     def probe(self) -> RuntimeInfo:
         """Find the device and run a model of one Add on it.
@@ -138,6 +139,8 @@ class Iree(Backend):
         # A Vulkan adapter of type cpu (lavapipe, SwiftShader) is a processor's imitation of a graphics device.
         self.emulated = self._target.driver == "vulkan" and adapter.get("type") == "cpu"
         name = adapter.get("name") or (_processor() if self._target.driver.startswith("local") else found[0]["name"])
+        if adapter.get("name"):
+            self._adapter = name
         return RuntimeInfo(
             runtime_version=iree.compiler.version.VERSION,
             device=name,
@@ -168,7 +171,7 @@ class Iree(Backend):
         code = artefacts.kept("iree", (_version(), _processor(), *FLAGS, *self._flags, model), lambda: _compiled(model, self._flags))
         dtypes = [_DTYPE_OF_ELEMENT_TYPE.get(x, "") for x in _output_types(model)]
         run = _loaded(self._target.driver, code, values, dtypes)
-        return Program(run, f"{self._target.driver} ({self.device})", None, " ".join(self._flags))
+        return Program(run, f"{self._target.driver} ({self._adapter})", None, " ".join(self._flags))
 
 
 # --- the device's runtime ---------------------------------------------------------------------------------------

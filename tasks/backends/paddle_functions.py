@@ -22,7 +22,7 @@ _DEVICES = {
 _UNSUPPORTED = re.compile(
     r"is not registered|does not support|only supports?\b|not supported|[Uu]nsupported|[Uu]nimplemented|[Nn]ot implemented"
     r"|data type of .{0,60} must be|dtype .{0,40}must be (one of )?|The type of .{0,60} must be|must be (double|Tensor), but got"
-    r"|Invalid equation|must be greater than or equal to 0|should be (larger|greater) than (0|zero)"
+    r"|Invalid equation|must be greater than or equal to 0|should be (larger|greater) than (0|zero)|should be between"
 )
 _OUT_OF_MEMORY = re.compile(r"ResourceExhausted|[Oo]ut of memory")
 _STICKY = re.compile(r"cudaError(Illegal|Misaligned|Launch)|CUDA error\((700|716|719)\)")

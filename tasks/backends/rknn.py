@@ -24,13 +24,16 @@ CHIPS = (
     "rk3562", "rk3566", "rk3568", "rk3576", "rk3588", "rv1103", "rv1103b", "rv1106", "rv1106b", "rv1126b", "rk2118",
 )  # fmt: skip
 
+#: rknn-toolkit2 2.5.0: "Unsupport onnx opset 20, need <= 19!"
+_NEWEST_OPSET = 19
 #: The toolkit says "unsupport" of data types and operators, and bounds the opset and the rank.
 _UNSUPPORTED = re.compile(
     r"[Uu]nsupport|[Nn]ot support|not be supported|need <=|only support|[Ii]nvalid IR version|IR version .* higher", re.IGNORECASE
 )
-#: A line of the toolkit's log that tells of an error: "E load_onnx: Unsupport onnx opset 22, need <= 19!".
-_ERROR_LINE = re.compile(r"^(?:\x1b\[[\d;]*m)?E (\w+: .*?)(?:\x1b\[0m)?$", re.MULTILINE)
-_ASTERISKS = re.compile(r"[*=]{4,}")
+#: What the toolkit raises, as its log has it; colours; a line of its log that tells of an error.
+_RAISED = re.compile(r"^[ \t]*(?:E [^\n]*?)?(\w*(?:Error|Exception): [^\n]+)", re.MULTILINE)
+_COLOURS = re.compile(r"\x1b?\[[\d;]+m")
+_ERROR_LINE = re.compile(r"^E (\w+: [^\n]+)", re.MULTILINE)
 
 
 class Rknn(Backend):
@@ -96,22 +99,29 @@ class Rknn(Backend):
         if len(names) != len(arrays):
             raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(arrays)}")
         said: list[str] = []
-        toolkit = None
+        toolkit, failed = None, ""
+        halves: list[bool] = []
         with _quiet(said), tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
-            path.write_bytes(form.model or b"")
             try:
+                model, halves = _lowered(form.model or b"")
+                path.write_bytes(model)
                 toolkit = RKNN(verbose=False)
                 toolkit.config(target_platform=self.device, optimization_level=self._level)
-                failed = next((name for name, step in self._steps(toolkit, path, names, arrays) if step() != 0), "")
+                for step, run in self._steps(toolkit, path, names, arrays):
+                    failed = step
+                    if run() != 0:
+                        break
+                else:
+                    failed = ""
             except Exception as error:
-                said.append(str(error))
-                failed = type(error).__name__
+                failed = failed or "config"
+                said.append(f"\n{type(error).__name__}: {error}\n")
         if failed:
             if toolkit is not None:
                 toolkit.release()
             raise _refusal(failed, "".join(said))
-        return Program(_Run(toolkit, arrays), f"{self.device} {'simulator' if self.emulated else 'NPU'}")
+        return Program(_Run(toolkit, arrays, halves), f"{self.device} {'simulator' if self.emulated else 'NPU'}")
 
     def _steps(self, toolkit: Any, path: Path, names: list[str], arrays: list[np.ndarray]) -> list[tuple[str, Any]]:
         sizes = [list(x.shape) for x in arrays]
@@ -124,10 +134,13 @@ class Rknn(Backend):
 
 
 class _Run:
-    """``run()`` of a converted model; the toolkit's memory is given back with it."""
+    """``run()`` of a converted model; the toolkit's memory is given back with it.
 
-    def __init__(self, toolkit: Any, arrays: list[np.ndarray]) -> None:
-        self._toolkit, self._arrays = toolkit, arrays
+    halves: whether each output is float16 in the graph. The toolkit hands out every float as float32.
+    """
+
+    def __init__(self, toolkit: Any, arrays: list[np.ndarray], halves: list[bool]) -> None:
+        self._toolkit, self._arrays, self._halves = toolkit, arrays, halves
 
     def __call__(self) -> list[np.ndarray]:
         said: list[str] = []
@@ -136,11 +149,30 @@ class _Run:
             found = self._toolkit.inference(inputs=self._arrays, data_format=["nchw"] * len(self._arrays))
         if found is None:
             raise _refusal("inference", "".join(said))
-        return [np.array(x) for x in found]
+        with np.errstate(over="ignore"):
+            return [np.array(x, np.float16 if half else None) for x, half in zip(found, self._halves, strict=True)]
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception), _quiet([]):
             self._toolkit.release()
+
+
+def _lowered(model: bytes) -> tuple[bytes, list[bool]]:
+    """The model in the newest opset that the toolkit takes, and which of its outputs are float16.
+
+    By onnx's own converter; where that has no rule, the model as it is.
+    """
+    import onnx
+    from onnx import version_converter
+
+    parsed = onnx.load_from_string(model)
+    halves = [x.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16 for x in parsed.graph.output]
+    if max((x.version for x in parsed.opset_import if x.domain in ("", "ai.onnx")), default=0) <= _NEWEST_OPSET:
+        return model, halves
+    try:
+        return bytes(version_converter.convert_version(parsed, _NEWEST_OPSET).SerializeToString()), halves
+    except Exception:
+        return model, halves  # which the toolkit refuses in its own words
 
 
 def _input(value: Any) -> np.ndarray:
@@ -153,8 +185,9 @@ def _input(value: Any) -> np.ndarray:
 
 def _refusal(step: str, said: str) -> Exception:
     """The error of a step that failed, in the words that the toolkit logged."""
-    lines = [x for x in dict.fromkeys(_ERROR_LINE.findall(said)) if not _ASTERISKS.search(x) and "Traceback" not in x]
-    words = "; ".join(lines) or " ".join(said.split())[-600:] or "it did not say why"
+    plain = _COLOURS.sub("", said)
+    lines = _RAISED.findall(plain)[-1:] or [x for x in _ERROR_LINE.findall(plain) if "====" not in x and "Traceback" not in x]
+    words = "; ".join(dict.fromkeys(lines)) or " ".join(plain.split())[-600:] or "it did not say why"
     text = f"{step} failed: {words}"
     return Unsupported(text) if _UNSUPPORTED.search(words) else RuntimeError(text)
 

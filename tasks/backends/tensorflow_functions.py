@@ -24,7 +24,7 @@ _DEVICES = {
 UNSUPPORTED = re.compile(
     r"Could not find device for node|is not in the list of allowed values|UNIMPLEMENTED|[Nn]ot implemented|unsupported operation on the platform|No unary variant"
     r"|Detected unsupported operations|does not support|only supports|not yet supported|No registered '\w+' OpKernel|only implemented|must be one of the following types"
-    r"|[Uu]nsupported data type|is not supported|They must be consistent, and one of|must have `float`-like|not in list of allowed values"
+    r"|[Uu]nsupported data type|not supported|They must be consistent, and one of|must have `float`-like|not in list of allowed values"
 )
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|RESOURCE_EXHAUSTED|ResourceExhausted")
 _STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)")

@@ -12,19 +12,15 @@ from tasks.backends.cuda_driver import Device
 def cast(trt: Any, network: Any, dtype: Any) -> None:
     """Compute the float32 of a strongly typed network in ``dtype`` (a tensorrt.DataType); its inputs and outputs stay.
 
-    Inputs and constants are cast, casts to float32 become casts to ``dtype``, outputs are cast back.
+    Inputs, constants and what is cast to float32 are cast, outputs are cast back.
     """
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     wide = trt.DataType.FLOAT
     sources = [network.get_input(i) for i in range(network.num_inputs)]
-    sources += [layer.get_output(0) for layer in layers if layer.type == trt.LayerType.CONSTANT]
+    sources += [layer.get_output(0) for layer in layers if layer.type in (trt.LayerType.CONSTANT, trt.LayerType.CAST)]
     for source in sources:
         if source.dtype == wide:
             _rewire(layers, source, network.add_cast(source, dtype).get_output(0))
-    for layer in layers:
-        if layer.type == trt.LayerType.CAST and layer.get_output(0).dtype == wide:
-            layer.__class__ = trt.ICastLayer  # get_layer() gives the base class alone
-            layer.to_type = dtype
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
     for output in outputs:
         network.unmark_output(output)

@@ -16,7 +16,7 @@ PRODUCTS: tuple[Row, ...] = (
     R("inner", _BINARY, "jnp.inner", "", "paddle.inner"),
     R("outer", _BINARY, "jnp.outer", "", "paddle.outer"),
     R("addmm addmm.decomposed", "x, mat1, mat2, *, beta=1, alpha=1", "~jnp.matmul(mat1, mat2) + x", "~tf.matmul(mat1, mat2) + x",
-      "paddle.addmm(x, mat1, mat2, beta=beta, alpha=alpha)"),
+      "paddle.addmm(rank(x, 2), mat1, mat2, beta=beta, alpha=alpha)"),
     R("baddbmm", "x, batch1, batch2, *, beta=1, alpha=1", "", "", "paddle.baddbmm(rank(x, 3), batch1, batch2, beta=beta, alpha=alpha)"),
     R("einsum", "operands, equation", "jnp.einsum(numpys(equation), *operands)", "tf.einsum(numpys(equation), *operands)",
       "paddle.einsum(numpys(equation), *operands)"),
@@ -71,9 +71,10 @@ def _fourier(name: str, tensorflow: str = "") -> Row:
 
 
 def _fourier_n(name: str, dims: str, jax: bool = True, tensorflow: str = "") -> Row:
+    over = "pair(dim)" if name.endswith("2") else "several_axes(dim)"
     return R(
-        f"fft.{name}", f"x, s=None, dim={dims}, norm=None", f"jnp.fft.{name}(x, s, dim, norm)" * jax, tensorflow,
-        f"paddle.fft.{name}(x, s, dim, norm or 'backward')",
+        f"fft.{name}", f"x, s=None, dim={dims}, norm=None", f"jnp.fft.{name}(x, s, {over}, norm)" * jax, tensorflow,
+        f"paddle.fft.{name}(x, s, {over}, norm or 'backward')",
     )  # fmt: skip
 
 

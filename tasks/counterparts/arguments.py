@@ -61,6 +61,22 @@ def alike(x: Any, other: Any) -> Any:
     return x if tuple(x.shape) == tuple(other.shape) else absent("tensors of different shapes")
 
 
+def joinable(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Tensors of one rank: torch's cat also takes an empty one of rank 1 among others."""
+    return tensors if len({len(x.shape) for x in tensors}) == 1 else absent("tensors of different ranks")
+
+
+def several_axes(dim: Any) -> tuple[int, ...] | None:
+    """One axis or several, as several."""
+    return (dim,) if isinstance(dim, int) else None if dim is None else tuple(dim)
+
+
+def pair(dim: Any) -> tuple[int, ...]:
+    """Two axes: torch's two-dimensional transforms take any number."""
+    found = several_axes(dim)
+    return found if found is not None and len(found) == 2 else absent("a transform over other than two axes")
+
+
 def several(given_tensors: Sequence[Any]) -> Sequence[Any]:
     """Tensors given one by one or as one sequence."""
     return given_tensors[0] if len(given_tensors) == 1 and isinstance(given_tensors[0], (tuple, list)) else given_tensors
@@ -106,7 +122,9 @@ def fixed(value: Any) -> Any:
 
 def plain(value: Any, n: int) -> Any:
     """A window's numbers, one for all or one for each of ``n`` axes; None and words as they are."""
-    return list(value) * (n if len(value) == 1 else 1) if isinstance(value, (tuple, list)) else value
+    if not isinstance(value, (tuple, list)):
+        return value
+    return list(value) * (n if len(value) == 1 else 1) or None
 
 
 def windows(value: Any, n: int) -> list[int]:

@@ -139,7 +139,7 @@ BINARY: tuple[Row, ...] = (
     R("logical_or", _BINARY, "jnp.logical_or", "", "paddle.logical_or"),
     R("logical_xor", _BINARY, "jnp.logical_xor", "", "paddle.logical_xor"),
     R("isclose", "x, other, rtol=1e-05, atol=1e-08, equal_nan=False", "jnp.isclose(x, other, rtol=rtol, atol=atol, equal_nan=equal_nan)", "",
-      "paddle.isclose(x, other, rtol=rtol, atol=atol, equal_nan=equal_nan)"),
+      "paddle.isclose(x, alike(other, x), rtol=rtol, atol=atol, equal_nan=equal_nan)"),
     R("lerp", "x, end, weight", "", "", "paddle.lerp"),
     # op_db calls where with the condition in the second place.
     R("where", "x, condition, other", "jnp.where(condition, x, other)", "tf.where(condition, x, other)", "paddle.where(condition, x, other)"),

@@ -30,6 +30,15 @@ def real(x: Any) -> Any:
     return absent(str(x.dtype)) if x.is_complex() else x
 
 
+def flat(x: Any) -> Any:
+    """Weights of a normalisation over several axes: Paddle takes them in one."""
+    return None if x is None else x.reshape([-1])
+
+
+def batched(x: Any) -> Any:
+    return x if len(x.shape) > 1 else absent(f"a tensor of rank {len(x.shape)}")
+
+
 def cross_entropy(x: Any, target: Any, weight: Any, ignore_index: int, reduction: str) -> Any:
     """Of (N, C): Paddle's classes are the last axis, torch's the second.
 

@@ -99,6 +99,8 @@ def _padded(x: Any, pads: list[tuple[int, int]], value: float = 0.0) -> Any:
 def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int, n: int) -> Any:
     """tf.nn.convolution, padded before where torch pads; tf.nn.depthwise_conv2d where every channel is a group."""
     step, apart = windows(stride, n), windows(dilation, n)
+    if groups > 1 and n == 3:
+        absent(f"groups={groups}")
     if len(set(apart)) > 1 and n == 2 and groups > 1:
         absent("different dilations of a depthwise convolution")
     last = _padded(channels_last(rank(x, n + 2)), paddings(padding, [int(k) for k in weight.shape[2:]], apart, n))

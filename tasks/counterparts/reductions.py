@@ -36,7 +36,7 @@ REDUCTIONS: tuple[Row, ...] = (
       "paddle.all(x, axis=axes(dim), keepdim=keepdim)"),
     R("any", _DIM, "jnp.any(x, axis=axes(dim), keepdims=keepdim)", "tf.reduce_any(tf.cast(x, tf.bool), axes(dim), keepdim)",
       "paddle.any(x, axis=axes(dim), keepdim=keepdim)"),
-    R("count_nonzero", "x, dim=None", "jnp.count_nonzero(x, axis=axes(dim))", "tf.math.count_nonzero(x, axes(dim))", "paddle.count_nonzero(x, axis=axes(dim))"),
+    R("count_nonzero", "x, dim=None", "jnp.count_nonzero(x, axis=axes(dim))", "tf.math.count_nonzero(x if dim is None else ranked(x), axes(dim))", "paddle.count_nonzero(x, axis=axes(dim))"),
     R("max.reduction_no_dim", "x", "jnp.max", "tf.reduce_max", "paddle.max"),
     R("min.reduction_no_dim", "x", "jnp.min", "tf.reduce_min", "paddle.min"),
     R("max.reduction_with_dim", "x, dim, keepdim=False", "(jnp.max(x, dim, keepdims=keepdim), jnp.argmax(x, dim, keepdims=keepdim))"),
@@ -71,12 +71,12 @@ REDUCTIONS: tuple[Row, ...] = (
 )  # fmt: skip
 
 SCANS: tuple[Row, ...] = (
-    R("cumsum", "x, dim, *, dtype=None", "jnp.cumsum(x, axis=dim, dtype=dtype)", "tf.cumsum(x, axis=dim)", "paddle.cumsum(x, dim, dtype)"),
-    R("cumprod", "x, dim, *, dtype=None", "jnp.cumprod(x, axis=dim, dtype=dtype)", "tf.math.cumprod(x, axis=dim)", "paddle.cumprod(x, dim=dim, dtype=dtype)"),
+    R("cumsum", "x, dim, *, dtype=None", "jnp.cumsum(x, axis=dim, dtype=dtype)", "tf.cumsum(ranked(x), axis=dim)", "paddle.cumsum(x, dim, dtype)"),
+    R("cumprod", "x, dim, *, dtype=None", "jnp.cumprod(x, axis=dim, dtype=dtype)", "tf.math.cumprod(ranked(x), axis=dim)", "paddle.cumprod(x, dim=dim, dtype=dtype)"),
     R("cummax", "x, dim", "", "", "paddle.cummax(x, dim)"),
     R("cummin", "x, dim", "", "", "paddle.cummin(x, dim)"),
     R("logcumsumexp", "x, dim", "lax.cumlogsumexp(real(x), dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(ranked(x), dim)", "paddle.logcumsumexp(x, dim)"),
-    R("diff", "x, n=1, dim=-1, prepend=None, append=None", "jnp.diff(x, n, dim, prepend, append)", "", "paddle.diff(x, n, dim, prepend, append)"),
+    R("diff", "x, n=1, dim=-1, prepend=None, append=None", "jnp.diff(x, n, dim, prepend, append)", "", "paddle.diff(ranked(x), n or absent('n=0'), dim, prepend, append)"),
 )  # fmt: skip
 
 SORTS: tuple[Row, ...] = (

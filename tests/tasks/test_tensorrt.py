@@ -323,7 +323,7 @@ class Net:
 
 TRT = types.SimpleNamespace(
     DataType=types.SimpleNamespace(FLOAT="FLOAT", HALF="HALF", INT8="INT8"), LayerType=types.SimpleNamespace(CONSTANT="CONSTANT", CAST="CAST"),
-    ICastLayer=Layer, Weights=lambda array: array,
+    Weights=lambda array: array,
 )  # fmt: skip
 
 
@@ -332,7 +332,7 @@ def test_casts_reach_inputs_constants_and_outputs() -> None:
     tensorrt_network.cast(TRT, net, "HALF")
     _, cast, add, last = net.layers[:4]
     assert [t.dtype for t in add.inputs] == ["HALF", "HALF"] and [t.dtype for t in last.inputs] == ["HALF", "HALF"]
-    assert cast.to_type == "HALF" and cast.inputs == [net.n]  # integers stay
+    assert cast.to_type == "FLOAT" and cast.inputs == [net.n] and last.inputs[1].name == "CAST n_float"  # integers stay
     assert net.marked == ["y: FLOAT"] and last.output.name == "y_narrow"
 
 

@@ -1,0 +1,76 @@
+"""What a supervisor keeps of its children: as many as memory allows, their cost told once."""
+from __future__ import annotations
+
+import collections
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from farm import supervisor
+from farm.child_process import ChildProcess, Limits
+from farm.supervisor import Job
+
+
+class FakeChild:
+    """A child of a certain size that is closed or not."""
+
+    def __init__(self, number: int, size: int) -> None:
+        self.process, self.size, self.closed, self.used = types.SimpleNamespace(pid=number), size, False, 0.0
+
+    def resident(self) -> int:
+        return self.size
+
+    def cpu_s(self) -> float:
+        return self.used
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def job(name: str, limits: Limits) -> Job:
+    return Job("batch", name, [], "", limits, {"name": name}, env={})
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> collections.OrderedDict[Any, Any]:
+    made: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+    monkeypatch.setattr(supervisor, "_pool", made)
+    monkeypatch.setattr(supervisor, "_told", {})
+    supervisor._spending()
+    return made
+
+
+def test_the_children_of_a_worker_are_bounded_together(pool: collections.OrderedDict[Any, Any]) -> None:
+    limits = Limits(recycle_bytes=100, pool_bytes=100)
+    children = [FakeChild(i, 40) for i in range(4)]
+    for child in children:
+        pool[supervisor._key(job(str(child.process.pid), limits))] = (child, {})
+    supervisor._recycle(job("3", limits))
+    assert [c.closed for c in children] == [True, True, False, False]  # the least recently used first
+    children[3].size = 101
+    supervisor._recycle(job("3", limits))
+    assert [c.closed for c in children] == [True, True, False, True]
+
+
+def test_what_children_cost_is_told_once_also_of_those_that_ended(pool: collections.OrderedDict[Any, Any]) -> None:
+    limits = Limits()
+    child = FakeChild(7, 1)
+    pool[supervisor._key(job("a", limits))] = (child, {})
+    child.used = 2.0
+    assert supervisor._spending()["spent"]["cpu_s"] == 2.0
+    assert supervisor._spending()["spent"]["cpu_s"] == 0.0
+    child.used = 5.0
+    supervisor._forget(job("a", limits))
+    assert child.closed
+    assert supervisor._spending()["spent"]["cpu_s"] == 3.0
+
+
+def test_a_child_process_has_cost_something() -> None:
+    child = ChildProcess(sys.executable, Limits())
+    assert child.ask({"do": "hello"}, deadline_s=120) == {}
+    used = child.cpu_s()
+    child.close()
+    assert used > 0
+    assert child.cpu_s() == used  # what it was when it could still be asked
