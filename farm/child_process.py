@@ -83,6 +83,8 @@ class ChildProcess:
             os.close(fd)
         self._buffer = b""
         self._cpu_s = 0.0
+        #: Cases that it has run: what they left behind may be what kills it.
+        self.served = 0
 
     def close(self) -> None:
         """End the process and everything it started."""
@@ -228,7 +230,8 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
     path = env.get("PYTHONPATH", "")
     own = python in ("", default_python())
     if not own:
-        for name in ("VIRTUAL_ENV", "PYTHONHOME", "__PYVENV_LAUNCHER__"):
+        # Its folder is the farm's own: modules compiled once (TensorFlow's take ten seconds) stay compiled.
+        for name in ("VIRTUAL_ENV", "PYTHONHOME", "__PYVENV_LAUNCHER__", "PYTHONDONTWRITEBYTECODE"):
             env.pop(name, None)
         # Ray's own additions for its workers (its job's working directory, this installation) are of this Python.
         path = os.pathsep.join(p for p in path.split(os.pathsep) if p and Path(p).resolve() != ROOT)

@@ -144,6 +144,7 @@ class DirectChild:
         self._child = Child(Page(fd))
         os.close(fd)
         self.info: dict[str, Any] = {}
+        self.served = 0
 
     def call(self, command: dict[str, Any], deadline_s: float | None = None) -> Iterator[dict[str, Any]]:
         yield from self._child.steps(command)

@@ -250,6 +250,7 @@ class _Batch:
     labels: list[str] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     solo: set[int] = field(default_factory=set)
+    doubted: dict[int, str] = field(default_factory=dict)  # crashed once, after others in the same process
     attempts: collections.Counter[int] = field(default_factory=collections.Counter)
     info: dict[str, Any] = field(default_factory=dict)
 
@@ -275,6 +276,21 @@ class _Batch:
                 self.attempts[n] += 1
             return []
         return [self.settle(death.number, death.status, death.kind, death.stage, death.kind, death.text)]
+
+    def doubts(self, death: Death, served: int) -> bool:
+        """Whether a crash may be the work of the ``served`` cases that its process had run before: memory that one of
+        them has spoilt kills another. It is then run again in a new process, and believed if that dies as well."""
+        number = death.number
+        if death.status != "crash" or death.span > 1 or not served or number in self.doubted:
+            return False
+        self.doubted[number] = f"a process that had run {served} other cases died of {death.kind} in this one; first in a process it does not"
+        self.attempts[number] += 1
+        return True
+
+    def acquitted(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row as it is, with what is to be said of a crash that was not its case's own."""
+        story = self.doubted.get(row["number"])
+        return row | {"flags": "; ".join(filter(None, [row.get("flags", ""), story]))} if story else row
 
     def known(self) -> Iterator[tuple[int, dict[str, str]]]:
         """Cases that the backend has said before not to implement, with the columns of their rows."""
@@ -339,7 +355,8 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 elif "end" not in message:
                     strikes = 0
                     streak = streak + 1 if message["status"] in FAILING else 0
-                    out.add(message)
+                    child.served += 1
+                    out.add(batch.acquitted(message))
                     if out.due():
                         yield out.flush()
                     if streak >= STREAK and batch.info.get("device_vendor") and not asked_again:
@@ -361,9 +378,10 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 yield {"gone": f"{STRIKES} processes died before their first case: {death.text}"}
                 return
             continue
-        for row in batch.dead(death):
-            out.add(row)
-        yield out.flush()
+        if not batch.doubts(death, 0 if isinstance(got, Death) else child.served):
+            for row in batch.dead(death):
+                out.add(row)
+            yield out.flush()
     yield from out.rest()
 
 

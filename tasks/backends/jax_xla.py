@@ -21,7 +21,7 @@ _PRECISION = {"float32": "", "tensorfloat32": "tfloat32", "bfloat16": "bfloat16"
 #: device → (its node label, what pip is asked for).
 _DEVICES = {
     "cpu": ("", ("jax==0.10.2",)),
-    "cuda": ("nvidia", ("jax[cuda12]==0.10.2",)),
+    "cuda": ("nvidia", ("jax[cuda13]==0.10.2",)),
     "rocm": ("amd", ("jax[rocm7-local]==0.10.2",)),
     "tpu": ("google", ("jax[tpu]==0.10.2",)),
 }

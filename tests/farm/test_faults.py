@@ -30,6 +30,7 @@ EXPECTED = {
     "wrong": ("wrong", "numbers"), "imprecise": ("imprecise", "numbers"), "none": ("pass", ""),
     "noise_on_stdout": ("pass", ""), "close_pipes": ("pass", ""), "chdir": ("pass", ""),
     "fork_and_die": ("crash", "SIGABRT"), "flood": ("pass", ""), "threads": ("pass", ""), "reseed": ("pass", ""), "deaf": ("pass", ""),
+    "poison": ("pass", ""),
     "kill_supervisor": ("crash", "supervisor lost"),
 }  # fmt: skip
 
@@ -63,6 +64,12 @@ def test_a_fault_is_blamed_on_its_own_cases_alone(rows: pd.DataFrame, fault: str
             assert (row["status"], row["kind"]) == EXPECTED[fault], row["error"]
         else:
             assert row["status"] == "pass", row["error"]
+
+
+def test_a_crash_that_is_another_cases_work_is_not_blamed(rows: pd.DataFrame) -> None:
+    of_op = rows[rows["op"] == "planted:poison"].set_index("sample")
+    innocent = of_op["flags"].str.contains("died of SIGABRT in this one")
+    assert set(of_op[innocent].index) == {3, 6} and (of_op[innocent]["attempts"] == 2).all()
 
 
 def test_a_crash_says_where_and_keeps_the_last_words(rows: pd.DataFrame) -> None:

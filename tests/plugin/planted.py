@@ -93,7 +93,11 @@ AFTER: dict[str, Callable[[np.ndarray], Any]] = {
     "shape": lambda y: y[:-1], "dtype": lambda y: y.astype(np.float64), "nan": lambda y: np.where(y == y[0], np.nan, y),
     "wrong": lambda y: y * np.float32(1.5), "imprecise": lambda y: y * np.float32(1 + 4.2e-6), "none": lambda y: y,
 }  # fmt: skip
-FAULTS = (*BEFORE, *AFTER)
+FAULTS = (*BEFORE, *AFTER, "poison")
+
+
+#: Not empty once a case has spoilt this process.
+poisoned: list[int] = []
 
 
 class PlantedCatalog(Catalog):
@@ -145,6 +149,10 @@ class Planted(Backend):
             segfault()
 
         def run() -> list[Any]:
+            if fault == "poison":  # what one case spoils kills the next
+                if poisoned:
+                    os.abort()
+                poisoned.extend([1] * struck)
             if struck and fault in BEFORE:
                 BEFORE[fault]()
             y = form.arrays[0] + np.float32(1)
