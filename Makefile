@@ -1,6 +1,6 @@
 # make setup | run [CONFIG=configs/quick.yaml] | test | lint | bench
 PYTHON ?= python3
-CONFIG ?= configs/full.yaml
+CONFIG ?= configs/vendors.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

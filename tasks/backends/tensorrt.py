@@ -71,7 +71,7 @@ class TensorRt(Backend):
     resource = "GPU"
     forms = ("onnx",)
     devices: tuple[str, ...] = ("cuda",)
-    # On PyPI these are placeholders for wheels at https://pypi.nvidia.com, which has to be an extra index.
+    # On PyPI these are placeholders for wheels in NVIDIA's own index, which has to be an extra index (PIP_EXTRA_INDEX_URL).
     packages: tuple[str, ...] = ("tensorrt-cu13==11.4.0.106",)
     sticky, out_of_memory = cuda_driver.STICKY, _OUT_OF_MEMORY
     module, title = "tensorrt", "TensorRT"
