@@ -777,7 +777,7 @@ class Dispatcher:
             case = Case(flight.cases[number][0], b, flight.cases[number][1])
             if self.health.is_sick(self._scopes(b), place) or row["status"] in ("unavailable", "unsupported"):
                 continue
-            if self.health.opinion(case, place, row["status"] in ("pass", "imprecise"), evidence):
+            if self.health.opinion(case, place, flight.place, row["status"] in ("pass", "imprecise"), evidence):
                 offer = self.offers[self.specs[b].name]
                 self._quarantine(offer.device_vendor or offer.name, place, "it fails what other devices pass")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 #: Of the last OPINIONS second opinions on a device, so many must have passed what it failed; and such failures must be
-#: TIMES as frequent there as on the other devices together, where a kernel that fails now and then fails as often.
+#: TIMES as frequent there as on the devices that passed them, where a kernel that fails now and then fails as often.
 OPINIONS, AGAINST, TIMES = 4, 3, 4.0
 #: The first failures of a backend on a device are asked about, and then each of so many; again after one against it.
 EAGER, THEN = 4, 16
@@ -56,6 +56,9 @@ class _Chart:
     since: int = 0
     opinions: deque[bool] = field(default_factory=lambda: deque(maxlen=OPINIONS))  # True: it passed elsewhere
     evidence: list[dict[str, Any]] = field(default_factory=list)
+    witnesses: set[Place] = field(default_factory=set)  # devices that passed what failed here
+    given: int = 0  # opinions that this device gave on others, and those of them that agreed with the failure
+    agreed: int = 0
     gone: int = 0
 
 
@@ -94,21 +97,25 @@ class Health:
         chart.asked += 1
         return True
 
-    def opinion(self, case: Case, place: Place, passed: bool, evidence: Mapping[str, Any]) -> bool:
-        """Note what another device made of a case that failed on ``place``; whether ``place`` is to be quarantined."""
-        chart = self._chart(case.backend, place)
+    def opinion(self, case: Case, place: Place, witness: Place, passed: bool, evidence: Mapping[str, Any]) -> bool:
+        """Note what ``witness`` made of a case that failed on ``place``; whether ``place`` is to be quarantined."""
+        chart, other = self._chart(case.backend, place), self._chart(case.backend, witness)
         chart.opinions.append(passed)
         chart.answered += 1
+        other.given += 1
+        other.agreed += not passed
         if passed:
             chart.eager, chart.against = EAGER, chart.against + 1
             chart.evidence = [*chart.evidence, dict(evidence)][-KEPT:]
+            chart.witnesses.add(witness)
         if sum(chart.opinions) < AGAINST:
             return False
-        others = [c for (b, p), c in self._charts.items() if b == case.backend and p != place]
+        # Not all other devices: a second sick one would make the failures look usual.
+        others = [c for p in chart.witnesses if (c := self._charts.get((case.backend, p)))]
         # What the others have been asked about and not answered may count against them.
         doubtful = sum(c.against + c.asked - c.answered for c in others) + 1
         share = doubtful / (sum(c.asked for c in others) + 1)
-        usual = share * (sum(len(c.failures) for c in others) + 1) / (sum(c.rows for c in others) + 1)
+        usual = share * (sum(len(c.failures) + c.agreed for c in others) + 1) / (sum(c.rows + c.given for c in others) + 1)
         return chart.against / chart.answered * len(chart.failures) / max(chart.rows, 1) >= TIMES * usual
 
     def gone(self, backend: int, place: Place) -> bool:

@@ -72,21 +72,22 @@ class Offer:
 
 def probe(
     specs: Sequence[BackendSpec], cache: Path, env: dict[str, str] | None = None, fresh: bool = True,
-    labels: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None, apart: str = "",
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
 
     Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
     answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it. Unless
-    ``fresh``, earlier answers of the same version count.
+    ``fresh``, earlier answers of the same version count. apart: why environments cannot be used, if they cannot.
     """
     families: dict[tuple[str, str], list[BackendSpec]] = {}
-    known = {} if fresh else {s.name: a for s in specs if (a := probing.answered(s, cache)) is not None}
+    asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
+    known = {s.name: a for s in asked if (a := probing.answered(s, cache)) is not None}
     for spec in specs:
         if spec.name in known:
             continue
         environment = envs.of(spec)
-        if environment and (reason := _without_device(spec, labels)):
+        if environment and (reason := _without_device(spec, labels) or apart):
             known[spec.name] = {"unavailable": reason}
             continue
         families.setdefault((spec.runtime, environment.key if environment else ""), []).append(spec)

@@ -44,6 +44,8 @@ from tasks.prepare import default_cache
 GROUP = ("check", "op", "variant", "dtype", "distribution")
 #: Exit codes.
 OK, FOUND, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
+#: Why a backend has no part in --inline: one process cannot be several environments.
+ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,7 +119,7 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         names = list(dict.fromkeys(c.name for c in config.catalogs))
         listing = {name: background.submit(list_catalog, name, cache, args.inline, args.config) for name in names}
         local = args.inline or args.no_ray or not args.address
-        here = background.submit(_probe_here, specs, cache, args.inline, args.fresh) if local else None
+        here = background.submit(probe, specs, cache, fresh=args.fresh, apart=ALONE if args.inline else "") if local else None
         background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
 
         def plan() -> matrices.Matrix:
@@ -153,13 +155,6 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         return _run(args, console, lake, config, matrix, executor, known, cache, record)
     finally:
         executor.close()
-
-
-def _probe_here(specs: Sequence[BackendSpec], cache: Path, inline: bool, fresh: bool) -> dict[str, dict[str, Any]]:
-    """What this machine's backends answer; one process alone cannot be several environments."""
-    apart = {s.name for s in specs if inline and envs.of(s)}
-    why = {"unavailable": "it runs in an environment of its own, which --inline cannot give: use --no-ray"}
-    return {name: why for name in apart} | probe([s for s in specs if s.name not in apart], cache, fresh=fresh)
 
 
 def _plan(config: Config, entries: dict[str, list[Entry]], ops: Sequence[str], path: str | None) -> matrices.Matrix:

@@ -30,7 +30,7 @@ from tasks import catalogs, torch_tree
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.onnx_form import ELEMENT_TYPE, NATIVE, PACKED_BITS, graph_inputs, input_values, pack
-from tasks.compare import CLASSIC
+from tasks.compare import tolerance_of
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Form, Group, Leaf, OpClass, is_inexact, np_dtype
 from tasks.pack import dtype_name, save
 from tasks.tree import decode, spec_of
@@ -181,8 +181,8 @@ def _expected(leaf: Leaf, source: Source, data: _Data) -> tuple[Any, ...]:
         coarser = EPS[source.precision] / EPS[leaf.dtype] if source.precision and is_inexact(leaf.dtype) else 1.0
         if leaf.noise is not None and (source.op_class not in WITHOUT_NOISE or coarser > 1):
             noise = data.add(leaf.noise * max(coarser, 1.0))
-    rtol, atol = CLASSIC.get(leaf.dtype, (EPS.get(leaf.dtype, 0.0), 0.0))
-    return leaf.dtype, tuple(leaf.shape), exact, noise, rounded, max(rtol, leaf.rtol or 0.0), max(atol, leaf.atol or 0.0)
+    tolerance = (0.0, 0.0) if exact is None else tolerance_of(leaf, source.op_class, source.precision)
+    return leaf.dtype, tuple(leaf.shape), exact, noise, rounded, *tolerance
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

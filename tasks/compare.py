@@ -173,16 +173,32 @@ def classic_tolerance(dtype: str) -> tuple[float, float]:
     return CLASSIC.get(dtype, (EPS.get(dtype, 0.0), 0.0))
 
 
+def tolerance_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, float]:
+    """(rtol, atol) of a leaf: its own or its dtype's classic tolerance, no narrower than a coarser ``precision`` allows."""
+    rtol, atol = classic_tolerance(leaf.dtype)
+    rtol, atol = rtol if leaf.rtol is None else leaf.rtol, atol if leaf.atol is None else leaf.atol
+    if _coarser(leaf.dtype, precision) and leaf.noise is None and op_class not in WITHOUT_NOISE:
+        # No float64 evaluation, so no noise floor: what rounding does to sums is known by the largest result alone.
+        assert leaf.reference is not None
+        eps, sizes = EPS[precision], np.abs(leaf.reference)
+        scale = float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
+        rtol, atol = max(rtol, eps), max(atol, eps * min(scale, LARGEST.get(precision, np.inf)))
+    return rtol, atol
+
+
+def _coarser(dtype: str, precision: str) -> bool:
+    return bool(precision) and EPS[precision] > EPS.get(dtype, np.inf)
+
+
 def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _Sums) -> None:
     reference = leaf.reference
     assert reference is not None
     dtype = leaf.dtype
-    rtol, atol = classic_tolerance(dtype)
-    rtol, atol = rtol if leaf.rtol is None else leaf.rtol, atol if leaf.atol is None else leaf.atol
+    rtol, atol = tolerance_of(leaf, op_class, precision)
     eps, smallest, largest = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0), LARGEST.get(dtype, np.inf)
     sums.numel += a.size
     a, y = a.reshape(-1), reference.reshape(-1)
-    coarser = bool(precision and eps and EPS[precision] > eps)
+    coarser = _coarser(dtype, precision)
     rounded = coarser and op_class in WITHOUT_NOISE  # a coarser device rounds the inputs of every op, however given
     noise = None if leaf.noise is None or (op_class in WITHOUT_NOISE and not rounded) else leaf.noise.reshape(-1)
     if op_class is OpClass.EXACT and is_complex(dtype):
@@ -195,11 +211,6 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
         eps = EPS[precision]
         # Its range is declared as well: below it numbers have fewer digits, beyond it they saturate or are infinite.
         smallest = max(smallest, SMALLEST_NORMAL.get(precision, 0.0))
-        if noise is None and not rounded:
-            # No float64 evaluation, so no noise floor: what rounding does to sums is known by the largest result alone.
-            sizes = np.abs(y)
-            scale = float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
-            rtol, atol = max(rtol, eps), max(atol, eps * min(scale, LARGEST.get(precision, np.inf)))
         if LARGEST.get(precision, np.inf) < largest and not is_complex(dtype):
             a = _within_range(a, y, noise, LARGEST[precision], eps)
     stepwise = op_class is OpClass.DISCONTINUOUS
@@ -324,7 +335,7 @@ def _at_border(
 
 
 def _within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, largest: float, eps: float) -> np.ndarray:
-    """``a`` with what a coarser precision makes of results near and beyond its ``largest`` number put right.
+    """``a``, as wide as ``y``, with what a coarser precision makes of results near and beyond its ``largest`` number put right.
 
     Beyond it there is nothing but that number (saturation) and Inf: both, and all between, stand for the reference. An Inf
     at the border stands for the next number, and is judged by its distance as in `_at_border`.
@@ -335,7 +346,7 @@ def _within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, larges
     border = sided & np.isinf(a) & (reach >= largest / 2) & ~over
     if not (over.any() or border.any()):
         return a
-    return np.where(over, y, np.where(border, np.copysign(largest * (1 + eps), y), a)).astype(a.dtype)
+    return np.where(over, y, np.where(border, np.copysign(largest * (1 + eps), y), a.astype(y.dtype)))
 
 
 def worst(actual: Sequence[Any], expected: Sequence[Leaf]) -> tuple[int, tuple[int, ...]] | None:

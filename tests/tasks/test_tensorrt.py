@@ -26,6 +26,7 @@ Install = Callable[..., tuple[TensorRt, Any, fake_tensorrt.Gpu]]
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Puts the stand-in in place: (backend of some options after its probe, the module's state, the GPU)."""
+    monkeypatch.delenv(artefacts.FOLDER, raising=False)  # a run in this process may have set it
 
     def make(version: str = "10.16.1", **options: Any) -> tuple[TensorRt, Any, fake_tensorrt.Gpu]:
         gpu = fake_tensorrt.Gpu()
