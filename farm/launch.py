@@ -24,9 +24,9 @@ import pydantic
 from rich.console import Console
 
 from farm import config as configs
-from farm import envs, policies, user
 from farm import lake as lakes
 from farm import matrix as matrices
+from farm import policies, user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher
@@ -34,7 +34,6 @@ from farm.executors import ChildProcesses, ClusterError, DirectChild, Executor, 
 from farm.inventory import Offer, offers, probe
 from farm.progress import Progress
 from tasks import catalogs, verdict
-from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.model import FAILED
 from tasks.plugins import PluginError
