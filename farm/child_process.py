@@ -35,13 +35,13 @@ ROOT = Path(__file__).resolve().parent.parent
 @dataclass(frozen=True)
 class Limits:
     """deadline_s: seconds one case may take; memory_bytes: resident size at which a child is stopped;
-    recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of all children of one
-    worker together after a batch, above which those that were not used lately are ended."""
+    recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of a worker's children
+    that wait for further batches, above which those that were not used lately are ended."""
 
     deadline_s: float = 60.0
     memory_bytes: int = 6 << 30
     recycle_bytes: int = 2 << 30
-    pool_bytes: int = 5 << 29
+    pool_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True)

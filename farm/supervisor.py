@@ -110,6 +110,7 @@ def _key(job: Job) -> tuple[Any, ...]:
 def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
     """A living child for the job, from the pool or new, with the answer to its hello. Raises EnvError."""
     key = _key(job)
+    _make_room(key, job.limits)
     if key in _pool:
         _pool.move_to_end(key)
         if _pool[key][0].alive():
@@ -232,13 +233,21 @@ def _forget(job: Job) -> None:
 
 
 def _recycle(job: Job) -> None:
-    """Replace a child that has grown: nobody is to blame, the next batch starts afresh. Those that wait for further
-    batches of other backends go before all of them together take too much."""
+    """Replace a child that has grown: nobody is to blame, the next batch starts afresh."""
     key = _key(job)
     if key in _pool and _pool[key][0].resident() > job.limits.recycle_bytes:
         _drop(key)
-    while len(_pool) > 1 and sum(child.resident() for child, _ in _pool.values()) > job.limits.pool_bytes:
-        _drop(next(iter(_pool)))
+    _make_room(key, job.limits)
+
+
+def _make_room(key: tuple[Any, ...], limits: Limits) -> None:
+    """End children that wait for further batches, the longest unused first, so that all but that of ``key`` stay within
+    the pool's bound."""
+    waiting = {k: child.resident() for k, (child, _) in _pool.items() if k != key}
+    while waiting and sum(waiting.values()) > limits.pool_bytes:
+        oldest = next(iter(waiting))
+        del waiting[oldest]
+        _drop(oldest)
 
 
 @dataclass

@@ -38,7 +38,7 @@ _NO_BATCH = 233
 _IDLE = ("Input", "MemoryData", "Split", "Noop")
 #: How the ONNX Runtime inside of pnnx says that it does not know an op, an attribute or a version.
 _NOT_SUPPORTED = re.compile(
-    r"Unsupported model IR version.*|Could not find an implementation for.*|Unrecognized attribute.*|is under development.*"
+    r"Unsupported model IR version.*|Could not find an implementation for.*|Unrecognized attribute.*|is under development.*|unsupported tensor elem data type.*"
     r"|(is not a registered function/op|No [Oo]p registered for|No opset import for domain|No schema registered for).*"
 )
 #: Seconds that a conversion may take.

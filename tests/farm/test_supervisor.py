@@ -48,10 +48,10 @@ def test_the_children_of_a_worker_are_bounded_together(pool: collections.Ordered
     for child in children:
         pool[supervisor._key(job(str(child.process.pid), limits))] = (child, {})
     supervisor._recycle(job("3", limits))
-    assert [c.closed for c in children] == [True, True, False, False]  # the least recently used first
+    assert [c.closed for c in children] == [True, False, False, False]  # the least recently used first, never its own
     children[3].size = 101
     supervisor._recycle(job("3", limits))
-    assert [c.closed for c in children] == [True, True, False, True]
+    assert [c.closed for c in children] == [True, False, False, True]
 
 
 def test_what_children_cost_is_told_once_also_of_those_that_ended(pool: collections.OrderedDict[Any, Any]) -> None:
