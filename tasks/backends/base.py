@@ -20,7 +20,7 @@ class Backend:
     name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
     runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
     samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes; devices: those it
-    knows by name, for lists.
+    knows by name, for lists; takes: names of its options, another one is a ValueError (None: not checked here).
 
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
@@ -32,6 +32,7 @@ class Backend:
     forms: tuple[str, ...] = ()
     joint: bool = False
     devices: tuple[str, ...] = ("cpu",)
+    takes: tuple[str, ...] | None = None
     #: Checks of `tasks.model.CHECKS` that it can run; ("build",) of a compiler without its device, whose programs
     #: are made by `build` and never run.
     checks: tuple[str, ...] = ("forward",)
@@ -42,6 +43,8 @@ class Backend:
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         self.name, self.device, self.options = name, device, options
+        if unknown := sorted(set(options) - set(options if self.takes is None else self.takes)):
+            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}")
 
     def probe(self) -> RuntimeInfo:
         """Import the runtime and find the device. Raises Unavailable (or anything: its text is the reason)."""

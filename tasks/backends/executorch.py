@@ -58,13 +58,9 @@ class ExecuTorch(Backend):
 
     vendor = "Meta"
     forms = ("torch",)
+    takes = ()
     devices = tuple(DEVICES)
     packages = ("executorch==1.5.1", "torch==2.13.0", "expecttest", "scipy")
-
-    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
-        super().__init__(name, device, options)
-        if options:
-            raise ValueError(f"backend {name}: unknown option {sorted(options)[0]!r}; executorch takes none")
 
     def probe(self) -> RuntimeInfo:
         if self.device not in DEVICES:

@@ -88,14 +88,13 @@ class Iree(Backend):
 
     vendor = "IREE"
     forms = ("onnx",)
+    takes = _OPTIONS
     devices = tuple(TARGETS)
     packages = ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "onnx==1.23.2")
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         if device not in TARGETS:
             raise ValueError(f"backend {name}: IREE has no device {device!r}; it has {', '.join(TARGETS)}")
         flags = options.get("flags") or []

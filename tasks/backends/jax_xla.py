@@ -44,13 +44,12 @@ class Jax(Backend):
 
     vendor = "Google"
     forms = ("jax",)
+    takes = _OPTIONS
     devices = tuple(_DEVICES)
     unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         if device not in _DEVICES:
             raise ValueError(f"backend {name}: JAX runs on {', '.join(_DEVICES)}, not on {device!r}")
         self.device_vendor, self.packages = _DEVICES[device]

@@ -43,13 +43,12 @@ class LiteRt(Backend):
 
     vendor = "Google"
     forms = ("tensorflow",)
+    takes = _OPTIONS
     packages = ("ai-edge-litert==2.3.0", "tensorflow-cpu==2.21.0")
     unsupported = _UNSUPPORTED
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         if device != "cpu":
             raise ValueError(f"backend {name}: LiteRT's interpreter runs on cpu here, not on {device!r}")
         self.delegate = str(options.get("delegate", "xnnpack"))

@@ -43,13 +43,12 @@ class Mnn(Backend):
 
     vendor = "Alibaba"
     forms = ("onnx",)
+    takes = _OPTIONS
     packages = ("MNN==3.6.1",)
     unsupported = _NOT_SUPPORTED
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         self._precision = str(options.get("precision", "high"))
         if self._precision not in _PRECISIONS:
             raise ValueError(f"backend {name}: precision is one of {', '.join(_PRECISIONS)}, not {self._precision!r}")

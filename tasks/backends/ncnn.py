@@ -54,13 +54,12 @@ class Ncnn(Backend):
 
     vendor = "Tencent"
     forms = ("onnx",)
+    takes = _OPTIONS
     #: pnnx's program needs no torch, its package asks for it: this version, so that no larger build is taken.
     packages = ("ncnn==1.0.20261020", "pnnx==20261020", "torch==2.13.0")
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         self._switches = {x: bool(options.get(x, True)) for x in _OPTIONS}
         self._pnnx = Path()
         self._version = ""

@@ -102,7 +102,7 @@ def graph_outputs(model: bytes) -> list[tuple[str, str]]:
     for message in (x for number, x in _fields(graph) if number == 12):
         parts = dict(_fields(message))
         tensor = dict(_fields(parts.get(2, memoryview(b"")))).get(1, memoryview(b""))
-        number = _varint(tensor, 1)[0] if tensor[:1] == b"\x08" else 0
+        number = varint(tensor, 1)[0] if tensor[:1] == b"\x08" else 0
         found.append((bytes(parts.get(1, b"")).decode(), _DTYPE_OF_ELEMENT.get(number, "")))
     return found
 
@@ -137,35 +137,34 @@ def _as_varint(value: int) -> bytes:
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Number and bytes of every length-delimited field of a protobuf message."""
     at, end = 0, len(data)
-    try:
-        while at < end:
-            key, at = _varint(data, at)
-            kind = key & 7
-            if kind == 2:
-                size, at = _varint(data, at)
-                if at + size > end:
-                    raise ValueError("the model is truncated")
-                yield key >> 3, data[at : at + size]
-                at += size
-            elif kind == 0:
-                _, at = _varint(data, at)
-            elif kind in (1, 5):
-                at += 8 if kind == 1 else 4
-            else:
-                raise ValueError(f"the model is no protobuf (wire type {kind})")
-    except IndexError:
-        raise ValueError("the model is truncated") from None
+    while at < end:
+        key, at = varint(data, at)
+        kind = key & 7
+        if kind == 2:
+            size, at = varint(data, at)
+            if at + size > end:
+                raise ValueError("the model is truncated")
+            yield key >> 3, data[at : at + size]
+            at += size
+        elif kind == 0:
+            _, at = varint(data, at)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"the model is no protobuf (wire type {kind})")
 
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """(a protobuf varint, the place behind it). Raises ValueError where the message ends within."""
     value = shift = 0
-    while True:
+    while at < len(data):
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at
         shift += 7
+    raise ValueError("the model is truncated")
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tasks.backends.onnx_form import ELEMENT_TYPE
+from tasks.backends.onnx_form import ELEMENT_TYPE, varint
 
 _DTYPE = {number: name for name, number in ELEMENT_TYPE.items()}
 
@@ -101,14 +101,14 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Number and value of every field of a protobuf message: an integer for a varint, else its bytes."""
     at, end = 0, len(data)
     while at < end:
-        key, at = _varint(data, at)
+        key, at = varint(data, at)
         kind = key & 7
         if kind == 0:
-            value, at = _varint(data, at)
+            value, at = varint(data, at)
             yield key >> 3, value
             continue
         if kind == 2:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
@@ -117,15 +117,3 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             raise ValueError("the model is truncated")
         yield key >> 3, data[at : at + size]
         at += size
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-    raise ValueError("the model is truncated")

@@ -170,13 +170,12 @@ class OnnxRuntime(Backend):
     """
 
     forms = ("onnx",)
+    takes = _OPTIONS
     devices = tuple(PROVIDERS)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         known = PROVIDERS.get(device) or Provider("", device, device, "GPU")
         self._known = known
         self._options = dict(known.options)

@@ -45,6 +45,7 @@ class Rknn(Backend):
 
     vendor = "Rockchip"
     forms = ("onnx",)
+    takes = _OPTIONS
     devices = CHIPS
     unsupported = _UNSUPPORTED
     # The toolkit imports pkg_resources.
@@ -52,8 +53,6 @@ class Rknn(Backend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         if device not in CHIPS:
             raise ValueError(f"backend {name}: rknn-toolkit2 knows no chip {device!r}; it knows {', '.join(CHIPS)}")
         level = options.get("optimization_level", 3)

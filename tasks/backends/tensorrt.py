@@ -70,6 +70,7 @@ class TensorRt(Backend):
     device_vendor = "nvidia"
     resource = "GPU"
     forms = ("onnx",)
+    takes = _OPTIONS
     devices: tuple[str, ...] = ("cuda",)
     # On PyPI these are placeholders for wheels in NVIDIA's own index, which has to be an extra index (PIP_EXTRA_INDEX_URL).
     packages: tuple[str, ...] = ("tensorrt-cu13==11.4.0.106",)
@@ -78,8 +79,6 @@ class TensorRt(Backend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         self.precision = str(options.get("precision", "fp32"))
         if self.precision not in PRECISIONS:
             raise ValueError(f"backend {name}: precision is one of {', '.join(PRECISIONS)}, not {self.precision!r}")

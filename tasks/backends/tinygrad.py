@@ -57,14 +57,13 @@ class Tinygrad(Backend):
 
     vendor = "tiny corp"
     forms = ("onnx",)
+    takes = _OPTIONS
     devices = tuple(_DEVICE_VENDORS)
     packages = ("tinygrad==0.14.0",)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         kind = device.partition(".")[0]
         self.device_vendor = str(options.get("device_vendor", _DEVICE_VENDORS.get(kind, kind)))
         if self.device_vendor and self.device_vendor not in vendors.BY_LABEL:

@@ -40,13 +40,12 @@ class Tvm(Backend):
 
     vendor = "Apache"
     forms = ("onnx",)
+    takes = _OPTIONS
     packages = ("apache-tvm==0.27.0.post1", "onnx==1.23.2")
     unsupported, out_of_memory = _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
         if device != "cpu":
             raise ValueError(f"backend {name}: TVM's package computes on the device cpu, not {device!r}")
         target = options.get("target") or {}
