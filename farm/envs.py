@@ -233,7 +233,7 @@ def _pip_settings() -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0, 1 if a build failed, 2 for bad input."""
+    """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
     from farm.config import BackendConfig, ConfigError, check_backend, load
 
     parser = argparse.ArgumentParser(prog="python -m farm.envs", description="The environments of backends on this machine.")
@@ -327,10 +327,13 @@ def _remove(cache: Path, keys: Sequence[str], everything: bool) -> int:
         print(f"error: no environment {unknown[0]!r}; there are {', '.join(known) or 'none'}", file=sys.stderr)
         return 2
     for key in chosen:
-        with _locked(cache / "envs" / f"{key}.lock", time.monotonic() + 5):
-            shutil.rmtree(cache / "envs" / key)
-            for name in (f"{key}.txt",):
-                (cache / "envs" / name).unlink(missing_ok=True)
+        try:
+            with _locked(cache / "envs" / f"{key}.lock", time.monotonic() + 5):
+                shutil.rmtree(cache / "envs" / key)
+                (cache / "envs" / f"{key}.txt").unlink(missing_ok=True)
+        except EnvError as error:
+            print(f"error: {key} is being built: {error}", file=sys.stderr)
+            return 1
         print(f"removed {key}")
     return 0
 
