@@ -26,6 +26,8 @@ from tasks.runner import STAGES
 TICK = 0.05
 #: Bytes that a child may say before it is forgotten: a runtime that floods its output must not fill a disk.
 WORDS_LIMIT = 32 << 20
+#: Seconds for which a killed process is waited for: one that hangs in a driver's call cannot be killed at all.
+UNKILLABLE_S = 30.0
 #: Characters of stderr kept in an error text.
 LAST_WORDS = 600
 #: Where `tasks` is importable from: the child needs nothing else of this installation.
@@ -97,7 +99,8 @@ class ChildProcess:
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=UNKILLABLE_S)
 
     def call(self, command: dict[str, Any], deadline_s: float | None = None) -> Iterator[dict[str, Any] | Death]:
         """Send a command; yield its messages. The last item is {"end": answer} or a Death (the process is gone).
@@ -187,7 +190,9 @@ class ChildProcess:
         code, kind = self.process.returncode, status
         if not status:
             status = "crash"
-            if code < 0:
+            if code is None:
+                kind, story = "unkillable", "the process closed its pipe and does not end, a driver's call most likely"
+            elif code < 0:
                 kind = signal.Signals(-code).name
                 story = f"the process died of {kind}"
             else:

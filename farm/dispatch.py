@@ -66,6 +66,7 @@ class Flight:
     heard: float = 0.0
     first: float = 0.0  # when its first result came
     begun: bool = False  # a queued job may be silent for as long as others hold the slots
+    began: float = 0.0
     patience_s: float = 0.0
     pool: str = ""
     load: float = 1.0
@@ -170,7 +171,7 @@ class Dispatcher:
             if offer.available and set(offer.nodes) == {socket.gethostname()}:
                 found[b] = Support.load(spec, offer.info, self.cache)
                 if fresh:
-                    found[b].cases.clear()
+                    found[b].forget()
         return found
 
     def _content(self, g: int, b: int) -> str:
@@ -252,7 +253,7 @@ class Dispatcher:
 
     def _heard(self, handle: int, flight: Flight, message: dict[str, Any]) -> None:
         if "begun" in message:
-            flight.begun, flight.place = True, Place(message["node"], message["device"])
+            flight.begun, flight.began, flight.place = True, time.monotonic(), Place(message["node"], message["device"])
             self._release(handle)
         elif "avoided" in message:
             self._avoided(handle, flight, Place(message["node"], message["device"]))
@@ -361,13 +362,15 @@ class Dispatcher:
                 among, avoid = elsewhere
             avoid |= {p for scope in self._scopes(b) for p in self.health.sick.get(scope, ()) if p.node in among}
         flight.job = replace(flight.job, avoid=tuple((p.node, p.device) for p in avoid))
-        flight.load, flight.among = fraction, tuple(among)
+        flight.load = fraction
         flight.heard = time.monotonic()
         steps = len(flight.cases) if offer is not None and offer.joint else 1
         for g in flight.groups:  # a group is one message, whatever number of samples
             steps = max(steps, self.matrix.groups[g].samples)
         flight.patience_s = SILENCE_S + self.config.deadline_s * (steps + 2)
-        self.flights[self.executor.submit(flight.job, offer, fraction, among)] = flight
+        handle = self.executor.submit(flight.job, offer, fraction, among)
+        flight.among = tuple(self.executor.nodes_of(handle)) or tuple(among)
+        self.flights[handle] = flight
         return True
 
     def _limits(self, b: int) -> Limits:
@@ -579,17 +582,16 @@ class Dispatcher:
         self.queued[b] += len(entry[1])
 
     def _rows_arrived(self, flight: Flight, message: dict[str, Any]) -> None:
+        if flight.moved and self.health.is_sick(self._scopes(flight.backend), flight.place):
+            return  # on their way when the device was quarantined: these cases are run again elsewhere
         new = [k for k, number in enumerate(message["done"]) if number not in flight.done]
         flight.done.update(message["done"])
         with pa.ipc.open_stream(message["rows"]) as reader:
             batches = list(reader)
         b, place = flight.backend, flight.place
-        count = self.counts[self.specs[b].name]
         for k in new if self.again else ():
             g, p = flight.cases[message["done"][k]]
-            if earlier := self.again.pop(Case(g, b, p), None):  # this row takes the place of that one
-                count.done -= 1
-                count.status[earlier.status] -= 1
+            self._replaces(Case(g, b, p))
         self.health.done(b, place, len(new))
         if message["failed"] and self._elsewhere(b, place) is not None:
             for number, status, attempts, error in message["failed"]:
@@ -600,6 +602,13 @@ class Dispatcher:
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
         self._keep(batches, self.specs[flight.backend].name, message["status"], message["busy_ms"])
         self._learn(flight, [message["done"][k] for k in new], batches)
+
+    def _replaces(self, case: Case) -> None:
+        """A row is about to come; if it takes the place of one of a sick device, that one counts no more."""
+        if earlier := self.again.pop(case, None):
+            count = self.counts[self.specs[case.backend].name]
+            count.done -= 1
+            count.status[earlier.status] -= 1
 
     def _learn(self, flight: Flight, numbers: list[int], batches: list[pa.RecordBatch]) -> None:
         """Remember what the backend said that it does not implement."""
@@ -649,9 +658,7 @@ class Dispatcher:
         for place in places:
             prepared = prepared or self._prepared(g)
             attempts = self._attempts(g, b, place)
-            if earlier := self.again.pop(Case(g, b, place), None):
-                self.counts[self.specs[b].name].done -= 1
-                self.counts[self.specs[b].name].status[earlier.status] -= 1
+            self._replaces(Case(g, b, place))
             self._own_row(b, sample_columns(prepared.samples[place]) | {
                 "status": Status.UNAVAILABLE.value, "kind": "", "stage": "", "error_type": "", "policy": self.policy.id,
                 "error": f"available when the run began, gone since: {self.offers[self.specs[b].name].reason}",
@@ -692,9 +699,11 @@ class Dispatcher:
             else:
                 story = f"in flight, alone, when its supervisor died for the {self.losses[key]}th time: {why}"
                 columns = sample_columns(self._prepared(g).samples[place])
+                attempts = self._attempts(*key)
+                self._replaces(Case(g, b, place))
                 self._own_row(b, columns | {
                     "status": Status.CRASH.value, "kind": "supervisor lost", "stage": "run", "error_type": "", "error": story,
-                    "attempts": self._attempts(*key), "policy": self.policy.id, "started_at": time.time(),
+                    "attempts": attempts, "policy": self.policy.id, "started_at": time.time(),
                 })  # fmt: skip
 
     # --- nodes and devices that come, go and fall sick ---------------------------------------------------------
@@ -710,6 +719,8 @@ class Dispatcher:
             found = next((n for n in self.executor.nodes if n["id"] == node), None)
             if found is not None:
                 new = [o.name for o in self.offers.values() if not o.admit(found, answers.get(o.name, {"unavailable": "it was not asked"}))]
+                for b in [b for b in self.support if self.specs[b].name in new and found["host"] != socket.gethostname()]:
+                    self.support.pop(b).save()  # it may have other versions than those that have answered
                 self.notices.append(f"node {found['host']} has joined, with {', '.join(new) or 'none of the backends'}")
         if changes.gone or changes.come:
             self._changed()
@@ -747,9 +758,13 @@ class Dispatcher:
             else:
                 self._unavailable(b, g, places)
 
-    def _elsewhere(self, b: int, place: Place) -> tuple[list[str], set[Place]] | None:
-        """(ids of nodes, devices to avoid there) where a backend can run that is not ``place``; None if nowhere."""
-        others = [n for n in self._nodes(b) if n != place.node]
+    def _elsewhere(self, b: int, place: Place, alike: bool = True) -> tuple[list[str], set[Place]] | None:
+        """(ids of nodes, devices to avoid there) where a backend can run that is not ``place``; None if nowhere.
+
+        alike: only on devices of the same name: what one model gets wrong, another may well pass.
+        """
+        models = self.offers[self.specs[b].name].models
+        others = [n for n in self._nodes(b) if n != place.node and not (alike and models.get(n) != models.get(place.node))]
         if others:
             return others, set()
         return ([place.node], {place}) if place.device and self._healthy(b, place.node) > 1 else None
@@ -784,8 +799,8 @@ class Dispatcher:
     def _place_gone(self, flight: Flight, left: list[int]) -> None:
         """A new child of a backend did not find its device: elsewhere it may be there."""
         b, place = flight.backend, flight.place
-        if self.available[b] and self.health.gone(b, place) and not self.health.is_sick(self._scopes(b), place):
-            if self._elsewhere(b, place) is None:
+        if self.available[b] and self.health.gone(b, place, flight.began) and not self.health.is_sick(self._scopes(b), place):
+            if self._elsewhere(b, place, alike=False) is None:
                 self._bury(b, flight.gone)
             else:
                 self._quarantine(self.specs[b].name, place, f"a new process does not find it: {flight.gone}")
@@ -800,7 +815,10 @@ class Dispatcher:
         failures = self.health.quarantine(scope, place, covered, record)
         for case, failure in failures.items():
             self.again[case] = failure
-            self._make_ready(case.backend, (case.group, [case.place]))
+            if self.available[case.backend]:
+                self._make_ready(case.backend, (case.group, [case.place]))
+            else:
+                self._unavailable(case.backend, case.group, [case.place])
         self._changed()
         for handle, flight in self.flights.items():
             there = place in (flight.place, Place(flight.place.node, "")) if flight.begun else place.node in flight.among
@@ -821,8 +839,8 @@ class Dispatcher:
         if flight.opinion is None:
             self._held[handle] = None
             self._requeue(flight, list(range(len(flight.cases))))
-        elif self._submit(flight):
-            self._held[handle] = next(reversed(self.flights))
+        elif not any(until is not None for until in self._held.values()) and self._submit(flight):
+            self._held[handle] = next(reversed(self.flights))  # one at a time: two would wait for each other's device
         else:
             self._held[handle] = handle
             self._release(handle)

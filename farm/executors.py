@@ -48,7 +48,8 @@ class Executor(Protocol):
     (handle, an exception) when its supervisor was lost, Unplaced if it had none.
 
     nodes: those that are there, {"id", "host", "resources", "labels"} each; ship: they share no cache, so that prepared
-    cases are sent to them. `submit` may name the ids of the nodes that a job may go to (default: all of its offer).
+    cases are sent to them. `submit` may name the ids of the nodes that a job may go to (default: all of its offer);
+    `nodes_of`: those it was sent to of them, none for any.
     """
 
     nodes: list[dict[str, Any]]
@@ -57,6 +58,7 @@ class Executor(Protocol):
     def slots(self, offer: Offer | None, fraction: float) -> int: ...
     def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int: ...
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]: ...
+    def nodes_of(self, handle: int) -> Sequence[str]: ...
     def cancel(self, handle: int) -> None: ...
     def changes(self) -> Changes: ...
     def parcel(self, path: Path) -> Any: ...
@@ -82,6 +84,9 @@ class Inline:
         self._next += 1
         self._queue.append((self._next, job))
         return self._next
+
+    def nodes_of(self, handle: int) -> Sequence[str]:
+        return ()
 
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         if self._queue:
@@ -276,8 +281,12 @@ class RayCluster:
         return self._ray.put(np.fromfile(path, dtype=np.uint8))
 
     def fetch(self, parcel: Any, path: Path) -> None:
-        """Put a parcel where this driver's cache has no such file."""
-        _write(self._ray.get(parcel), path)
+        """Put a parcel where this driver's cache has no such file. Raises OSError if it went with its node."""
+        try:
+            data = self._ray.get(parcel)
+        except self._ray.exceptions.RayError as error:
+            raise OSError(f"{path.name}, prepared on a node that has left, is lost: {type(error).__name__}") from None
+        _write(data, path)
 
     def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
         options: dict[str, Any] = {"name": job.name}
@@ -299,6 +308,9 @@ class RayCluster:
         self._running[self._task.options(**options).remote(replace(job, ship=self.ship), names, vendor)] = self._next
         self._load[self._next] = (resource, *nodes)
         return self._next
+
+    def nodes_of(self, handle: int) -> Sequence[str]:
+        return self._load.get(handle, ("",))[1:]
 
     def _place(self, offer: Offer | None, among: Sequence[str]) -> tuple[str, list[str]]:
         """(resource, ids of nodes, none for any) of a job. A task asks for one resource: where the nodes count the

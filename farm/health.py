@@ -5,6 +5,7 @@ opinion); only a device that fails what others pass, time and again, is quaranti
 """
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from typing import Any, NamedTuple
 OPINIONS, AGAINST, TIMES = 4, 3, 4.0
 #: The first failures of a backend on a device are asked about, and then each of so many; again after one against it.
 EAGER, THEN = 4, 16
-#: How often a device must have been gone in a new child before that is believed.
-GONE = 2
+#: How often a device must have been gone in a new child before that is believed, with so few rows between.
+GONE, GONE_ROWS = 2, 500
 #: Pieces of evidence kept in the run's record.
 KEPT = 8
 
@@ -60,6 +61,8 @@ class _Chart:
     given: int = 0  # opinions that this device gave on others, and those of them that agreed with the failure
     agreed: int = 0
     gone: int = 0
+    gone_at: float = 0.0  # when, and after how many rows
+    gone_rows: int = 0
 
 
 class Health:
@@ -118,10 +121,15 @@ class Health:
         usual = share * (sum(len(c.failures) + c.agreed for c in others) + 1) / (sum(c.rows + c.given for c in others) + 1)
         return chart.against / chart.answered * len(chart.failures) / max(chart.rows, 1) >= TIMES * usual
 
-    def gone(self, backend: int, place: Place) -> bool:
-        """Note that a backend's device was not there for a new child; whether that is believed by now."""
+    def gone(self, backend: int, place: Place, began: float) -> bool:
+        """Note that a backend's device was not there for a new child of a job that ``began`` then (monotonic seconds);
+        whether that is believed by now. Jobs side by side see one incident; one long ago counts no more."""
         chart = self._chart(backend, place)
-        chart.gone += 1
+        if chart.gone and began < chart.gone_at:
+            return chart.gone >= GONE
+        if chart.rows - chart.gone_rows > GONE_ROWS:
+            chart.gone = 0
+        chart.gone, chart.gone_at, chart.gone_rows = chart.gone + 1, time.monotonic(), chart.rows
         return chart.gone >= GONE
 
     def quarantine(self, scope: str, place: Place, backends: Mapping[int, str], record: dict[str, Any]) -> dict[Case, Failure]:

@@ -27,7 +27,7 @@ class Offer:
     """What a run knows of one backend.
 
     available: some node can run it; reason: why none can; nodes: the hosts that can, node_ids: Ray's ids of them;
-    places, devices: per such id, the Ray resource that counts its devices there, and their number; labels: what a node
+    places, devices: per such id, the Ray resource that counts its devices there, and their number; models: the devices' name there; labels: what a node
     must be labelled, by glob;
     info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took.
     """
@@ -44,13 +44,14 @@ class Offer:
     node_ids: list[str] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """Plain data for the run's record."""
         kept = {k: self.info.get(k, "") for k in ("device", "runtime_version", "driver_version", "compute_precision")}
-        return {k: v for k, v in asdict(self).items() if k not in ("info", "places", "devices")} | kept
+        return {k: v for k, v in asdict(self).items() if k not in ("info", "places", "devices", "models")} | kept
 
     def admit(self, node: dict[str, Any], answer: Mapping[str, Any]) -> str:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
@@ -60,6 +61,7 @@ class Offer:
             self.node_ids.append(node["id"])
             self.places[node["id"]] = resource_on(self, node)
             self.devices[node["id"]] = int(node["resources"][self.places[node["id"]]])
+            self.models[node["id"]] = str(answer.get("device", ""))
             self.info = self.info or dict(answer)
         return reason
 
@@ -67,7 +69,7 @@ class Offer:
         """Forget a node that has gone, by its id."""
         if node in self.places:
             place = self.node_ids.index(node)
-            del self.node_ids[place], self.nodes[place], self.places[node], self.devices[node]
+            del self.node_ids[place], self.nodes[place], self.places[node], self.devices[node], self.models[node]
 
 
 def probe(

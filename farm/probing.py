@@ -1,13 +1,14 @@
 """What backends have answered before, by their version: whether they work here, and which cases they do not implement.
 
 Both are forgotten as soon as anything that decides the answer changes: the backend's options, a version in its
-environment, the farm's own code of backends and forms.
+environment, the code of backends and forms, the farm's own and that of plugins.
 """
 from __future__ import annotations
 
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import platform
@@ -20,9 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import tasks
 from farm import envs
-from tasks import backends
+from tasks import backends, plugins
 from tasks.backends import BackendSpec
 
 #: Columns of an `unsupported` row that are the backend's own words.
@@ -37,7 +37,8 @@ def identity(spec: BackendSpec, cache: Path) -> str:
     else:
         versions = str((environment.record(cache) or {}).get("digest", "not built"))
     part = backends.known()[spec.runtime]
-    parts = [spec.to_json(), versions, part.value, part.origin, _sources(), platform.machine(), socket.gethostname()]
+    sources = [_sources(), *map(_sources, plugins.packages())]
+    parts = [spec.to_json(), versions, part.value, part.origin, sources, platform.machine(), socket.gethostname()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
@@ -49,9 +50,14 @@ def _own_versions() -> str:
 
 
 @functools.cache
-def _sources() -> str:
+def _sources(module: str = "tasks") -> str:
+    """Digest of the sources of a module or of a package and all that is in it; nothing is imported."""
+    found = importlib.util.find_spec(module)
+    paths = [Path(found.origin)] if found and found.origin and Path(found.origin).is_file() else []
+    for folder in found.submodule_search_locations or () if found else ():
+        paths += Path(folder).rglob("*.py")
     digest = hashlib.sha256()
-    for path in sorted(Path(tasks.__file__).parent.rglob("*.py")):
+    for path in sorted(set(paths)):
         if "zoo" not in path.parts:
             digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -98,6 +104,7 @@ class Support:
     path: Path
     cases: dict[str, dict[str, str]] = field(default_factory=dict)
     changed: bool = False
+    anew: bool = False
 
     @classmethod
     def load(cls, spec: BackendSpec, info: Mapping[str, Any], cache: Path) -> Support:
@@ -124,9 +131,15 @@ class Support:
             self.cases[name] = {k: str(row.get(k) or "") for k in WORDS} | {"run": run_id}
             self.changed = True
 
+    def forget(self) -> None:
+        """Ask anew: what was known counts no more, in later runs either."""
+        self.cases.clear()
+        self.anew = True
+
     def save(self) -> None:
         """Write what was learned; another run may have learned meanwhile."""
-        if self.changed:
-            self._read()
+        if self.changed or self.anew:
+            if not self.anew:
+                self._read()
             _write(self.path, self.cases)
-            self.changed = False
+            self.changed = self.anew = False

@@ -341,6 +341,7 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 _forget(job)  # the next child may find what this one did not
                 if pauses:
                     time.sleep(pauses.pop(0))
+                    yield _spending()  # a sign of life: a hello may take minutes
                     continue
                 yield from out.rest()
                 yield {"gone": info["unavailable"]}
@@ -386,6 +387,8 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 yield from out.rest()
                 yield {"gone": f"{STRIKES} processes died before their first case: {death.text}"}
                 return
+            time.sleep(PAUSES[0])
+            yield _spending()
             continue
         if not batch.doubts(death, 0 if isinstance(got, Death) else child.served):
             for row in batch.dead(death):

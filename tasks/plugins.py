@@ -8,6 +8,10 @@ from importlib import import_module
 from typing import Any
 
 
+#: What there may be parts of.
+KINDS = ("backend", "catalog", "check")
+
+
 class PluginError(Exception):
     """A part that cannot be loaded; the text names it, its package and what its import raised."""
 
@@ -40,6 +44,11 @@ class Part:
 def parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:
     """All parts of a kind ("backend", "catalog", "check"), by name. A built-in name cannot be taken by a package."""
     return _installed(kind) | {name: Part(kind, name, value) for name, value in built_in.items()}
+
+
+def packages() -> list[str]:
+    """Top-level modules of all that other packages bring."""
+    return sorted({p.value.partition(":")[0].partition(".")[0] for kind in KINDS for p in _installed(kind).values()})
 
 
 @functools.cache

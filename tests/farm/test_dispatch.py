@@ -1,6 +1,7 @@
 """Where jobs go and what becomes of them on a simulated cluster: placement, sickness, nodes that come and go."""
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from farm import inventory, lake, matrix
 from farm.config import BackendConfig, CatalogConfig, Config
 from farm.dispatch import Dispatcher
+from farm.health import Health, Place
 from tasks import catalogs, verdict
 from tests.farm.simulated import Simulated, node
 
@@ -30,13 +32,14 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr("farm.dispatch.START_SHARE", 0.0)
 
     def do(backends: list[dict[str, Any]], cluster: Simulated, without: dict[str, list[str]] | None = None, **more: Any) -> Any:
+        models = more.pop("models", {})
         config = Config(
             catalogs=[CatalogConfig(name="load", dtypes=["float32"], samples=SAMPLES)],
             backends=[BackendConfig(**b) for b in backends], node_wait_s=more.pop("node_wait_s", 0.3),
         )  # fmt: skip
         specs = [b.spec() for b in config.backends]
         answers = {
-            n["id"]: {s.name: {"device": "d", "start_s": cluster.start_s} for s in specs if s.name not in (without or {}).get(n["id"], [])} for n in cluster.nodes
+            n["id"]: {s.name: {"device": models.get(n["id"], "d"), "start_s": cluster.start_s} for s in specs if s.name not in (without or {}).get(n["id"], [])} for n in cluster.nodes
         }  # fmt: skip
         offers = inventory.offers(specs, cluster.nodes, answers, {b.name: b.labels for b in config.backends})
         lakes = lake.open_lake(tmp_path / "results")
@@ -111,6 +114,36 @@ def test_a_kernel_that_fails_everywhere_quarantines_nothing(run: Run, fails: str
     done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("a", NVIDIA, GPU=1), node("b", NVIDIA, GPU=1)], status))
     assert Counter(rows["status"]) == {"pass": TOTAL * 2 // 3, "wrong": TOTAL // 3}
     assert not done.health.records
+
+
+def test_two_devices_of_one_node_do_not_wait_for_each_others_opinion(run: Run) -> None:
+    def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
+        return "wrong" if sample % 3 == 0 else "pass"
+
+    done, cluster, rows = run([GPU], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=2)], status))
+    assert Counter(rows["status"]) == {"pass": TOTAL * 2 // 3, "wrong": TOTAL // 3}
+    assert not done.health.records
+    assert sum(cases for *_, cases in cluster.log) > TOTAL  # opinions were given
+
+
+@pytest.mark.parametrize("models", [{"sick": "A10", "well": "H200"}, {}])
+def test_another_model_is_no_witness(run: Run, models: dict[str, str]) -> None:
+    def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
+        return "wrong" if on == "sick" and sample % 2 else "pass"
+
+    done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("well", NVIDIA, GPU=1), node("sick", NVIDIA, GPU=1)], status), models=models)
+    assert bool(done.health.records) is not bool(models)
+    assert ("wrong" in set(rows["status"])) is bool(models)
+
+
+def test_two_jobs_that_miss_a_device_at_once_are_one_incident() -> None:
+    health, place = Health(), Place("n", "")
+    began = time.monotonic()
+    assert not health.gone(0, place, began)
+    assert not health.gone(0, place, began)
+    health.done(0, place, 1000)
+    assert not health.gone(0, place, time.monotonic())  # long ago
+    assert health.gone(0, place, time.monotonic())
 
 
 def test_a_device_that_a_new_child_does_not_find_is_left_to_the_others(run: Run) -> None:
