@@ -17,7 +17,7 @@ import numpy as np
 from farm import envs, inventory
 from farm.inventory import Offer
 from farm.supervisor import CHUNK_S, Job, close_children, run_job
-from tasks.artefacts import FOLDER
+from tasks.artefacts import FOLDER, inductor_cache
 from tasks.backends import BackendSpec
 from tasks.vendors import BY_LABEL
 
@@ -101,7 +101,7 @@ class Inline:
         if key not in self._children:
             if job.backend is not None and envs.of(BackendSpec(**job.backend)):
                 raise envs.EnvError("it needs an environment of its own, which --inline cannot give; --no-ray can")
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(job.cache) / "inductor"))
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor_cache(Path(job.cache)))
             os.environ.setdefault(FOLDER, str(Path(job.cache) / "artefacts"))
             self._children[key] = DirectChild()
             self._children[key].info = self._children[key].ask({"do": "hello", "backend": job.backend, "policy": job.policy})

@@ -92,6 +92,10 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
         limit = policy.limit(label, name, dtype).value
         if row["oracles_units"] is not None and row["oracles_units"] > limit:
             return f"its oracles are further apart ({row['oracles_units']:.3g}) than the limit ({limit:g})", None
+    precision = row["compute_precision"] or ""
+    precision = precision if precision != dtype and precision in EPS else ""
+    if limit is not None:
+        limit = policy.limit(label, name, dtype, precision).value
     nonfinite = row["nonfinite"]
     if nonfinite is None:  # an older schema: only the kind tells
         nonfinite = int(row["kind"] == "nonfinite")
@@ -99,8 +103,6 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
         max_diff=row["max_diff"], max_ulp=row["max_ulp"], error_units=row["error_units"], mismatched=int(row["mismatched"] or 0),
         nonfinite=int(nonfinite), numel=int(row["numel"]), classic=bool(row["classic"]),
     )  # fmt: skip
-    precision = row["compute_precision"] or ""
-    precision = precision if precision != dtype and precision in EPS else ""
     status, kind = verdict.judge(metrics, policy, label, name, dtype, oracle, precision)
     return "", (status.value, kind, limit)
 

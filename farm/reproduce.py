@@ -26,6 +26,7 @@ from farm.child_process import Limits, child_env
 from farm.config import CatalogConfig, Config
 from farm.supervisor import Gone, Job, close_children, rows_of, run_job
 from tasks import catalogs, forms, verdict
+from tasks.artefacts import inductor_cache
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Entry
@@ -155,7 +156,7 @@ def _environment(cache: Path) -> None:
     for name, value in child_env().items():
         if name.endswith("_NUM_THREADS") or name == "TORCH_DEVICE_BACKEND_AUTOLOAD":
             os.environ.setdefault(name, value)
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor_cache(cache))
     warnings.simplefilter("ignore")
     warnings.simplefilter("always", lakes.LakeWarning)
 
@@ -418,7 +419,8 @@ def print_case(case: Case) -> None:
         _line("run on", f"{case.spec.name}" + (f" (stored there: {_status(case.stored)})" if case.stored else " (not in the run)"))
     limit = ""
     if case.policy.rule == "error_units":
-        limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype)}"
+        precision = str(case.row.get("compute_precision") or "")
+        limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision if is_inexact(precision) else '')}"
     _line("policy", f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {case.sample.record['oracle']}")
     record = case.sample.record
     try:

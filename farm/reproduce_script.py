@@ -198,7 +198,7 @@ def _rule(source: Source) -> str:
         return f'''    """The policy {policy.id}: one bound on the largest difference."""
     near = not total["outside"] if total["diff"] is None else total["diff"] < {policy.bound!r}
     return "pass" if near and not total["misplaced"] else "wrong"'''
-    limit = None if policy.rule == "classic" else policy.limit(source.group.label, source.op_class.value, source.group.dtype)
+    limit = None if policy.rule == "classic" else policy.limit(source.group.label, source.op_class.value, source.group.dtype, source.precision)
     if limit is None or (source.oracle == "stored" and source.op_class is not OpClass.EXACT):
         why = f"The policy {policy.id}" if policy.rule == "classic" else "A stored expected output has no noise floor"
         return f'''    """{why}: each element within rtol and atol."""

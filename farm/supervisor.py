@@ -16,7 +16,7 @@ from farm import envs, user
 from farm.child_process import ChildProcess, Death, Limits
 from farm.lake import SCHEMA, to_batch
 from tasks import verdict
-from tasks.artefacts import FOLDER
+from tasks.artefacts import FOLDER, inductor_cache
 from tasks.model import FAILED, Group, Status
 from tasks.prepare import PreparedGroup
 from tasks.runner import sample_columns
@@ -116,7 +116,7 @@ def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
         if _pool[key][0].alive():
             return _pool[key]
         _drop(key)
-    env = {"TORCHINDUCTOR_CACHE_DIR": str(Path(job.cache) / "inductor"), FOLDER: str(Path(job.cache) / "artefacts"), **job.env}
+    env = {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(Path(job.cache)), FOLDER: str(Path(job.cache) / "artefacts"), **job.env}
     began = time.monotonic()
     child = ChildProcess(envs.python_of(job.backend, Path(job.cache)), job.limits, env)
     # An import is not a case: it has a bound of its own.

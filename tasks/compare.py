@@ -177,7 +177,7 @@ def tolerance_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[fl
     """(rtol, atol) of a leaf: its own or its dtype's classic tolerance, no narrower than a coarser ``precision`` allows."""
     rtol, atol = classic_tolerance(leaf.dtype)
     rtol, atol = rtol if leaf.rtol is None else leaf.rtol, atol if leaf.atol is None else leaf.atol
-    if _coarser(leaf.dtype, precision) and leaf.noise is None and op_class not in WITHOUT_NOISE:
+    if is_coarser(precision, leaf.dtype) and leaf.noise is None and op_class not in WITHOUT_NOISE:
         # No float64 evaluation, so no noise floor: what rounding does to sums is known by the largest result alone.
         assert leaf.reference is not None
         eps, sizes = EPS[precision], np.abs(leaf.reference)
@@ -186,7 +186,8 @@ def tolerance_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[fl
     return rtol, atol
 
 
-def _coarser(dtype: str, precision: str) -> bool:
+def is_coarser(precision: str, dtype: str) -> bool:
+    """Whether a declared compute precision ("" for none) rounds more than a floating dtype does."""
     return bool(precision) and EPS[precision] > EPS.get(dtype, np.inf)
 
 
@@ -198,7 +199,7 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
     eps, smallest, largest = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0), LARGEST.get(dtype, np.inf)
     sums.numel += a.size
     a, y = a.reshape(-1), reference.reshape(-1)
-    coarser = _coarser(dtype, precision)
+    coarser = is_coarser(precision, dtype)
     rounded = coarser and op_class in WITHOUT_NOISE  # a coarser device rounds the inputs of every op, however given
     noise = None if leaf.noise is None or (op_class in WITHOUT_NOISE and not rounded) else leaf.noise.reshape(-1)
     if op_class is OpClass.EXACT and is_complex(dtype):

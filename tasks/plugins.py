@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-
 #: What there may be parts of.
 KINDS = ("backend", "catalog", "check")
 

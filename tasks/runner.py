@@ -1,6 +1,8 @@
 """Runs prepared cases on one backend, one after another, and judges them: the core of the child and of --inline."""
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +33,9 @@ from tasks.model import (
 from tasks.pack import Pack, save
 from tasks.prepare import PreparedGroup, PreparedSample
 from tasks.verdict import Policy, judge
+
+#: Exit code of a process whose device was lost while several samples were built together.
+LOST_DEVICE = 70
 
 #: Stages as the progress page shows them; an error's row names the stage it happened in.
 STAGES = ("idle", "load", "build", "run", "judge")
@@ -175,6 +180,10 @@ class Runner:
             try:
                 built = self.backend.build_all([c.form for c in ready if c.form])
             except Exception as error:
+                if len(ready) > 1 and self.backend.is_sticky(error):
+                    # The device is lost to all of them. With this process the blame is open: each is built alone in a new one.
+                    print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                    os._exit(LOST_DEVICE)
                 built = [error] * len(ready)
             share = (time.perf_counter() - begin) * 1e3 / len(ready)
             for case, made in zip(ready, built):
@@ -268,7 +277,7 @@ class Runner:
             return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle, precision)
 
         status, kind = judged(metrics)
-        more: dict[str, Any] = {"limit": self._limit(sample), "output_digest": fingerprint.digest(arrays[0])}
+        more: dict[str, Any] = {"limit": self._limit(sample, precision), "output_digest": fingerprint.digest(arrays[0])}
         if status is not Status.PASS and oracle != "stored" and not record["definition"]:
             # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice the limit.
             more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
@@ -278,7 +287,7 @@ class Runner:
             second = compare(arrays[0], sample.other(number), op_class, precision)
             own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
             more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
-            limit = more["limit"]
+            limit = self._limit(sample)
             apart = not other["classic"] if limit is None else other["units"] > limit
             apart = apart and not (other["rounded"] and other["classic"])
             if apart and not metrics.kind:
@@ -293,11 +302,11 @@ class Runner:
             metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
         return metrics, status, kind, more
 
-    def _limit(self, sample: PreparedSample) -> float | None:
+    def _limit(self, sample: PreparedSample, precision: str = "") -> float | None:
         group = sample.owner.group
         if self.policy.rule != "error_units" or sample.op_class is OpClass.UNINITIALISED:
             return None
-        return self.policy.limit(group.label, sample.op_class.value, group.dtype).value
+        return self.policy.limit(group.label, sample.op_class.value, group.dtype, precision).value
 
     def _measure(self, sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str) -> Metrics:
         record = sample.record

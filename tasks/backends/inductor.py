@@ -51,8 +51,9 @@ class Inductor(TorchEager):
         if len(forms) > 1 and all(form.check == "forward" for form in forms):
             try:
                 return list(self._compile(forms))
-            except Exception:  # which sample it was, the single builds tell
-                pass
+            except Exception as error:  # which sample it was, the single builds tell
+                if self.is_sticky(error):
+                    raise
         return super().build_all(forms)
 
     def _compile(self, forms: Sequence[Form]) -> list[Program]:
@@ -91,6 +92,7 @@ class Inductor(TorchEager):
         fallback = self._fallback(kernels) if graphs else "no graph was compiled"
         placement = self._where(kernels)
         results: list[Any] = []
+        taken: set[int] = set()
 
         def run_all() -> list[Any]:
             if not results:
@@ -103,6 +105,10 @@ class Inductor(TorchEager):
             made = Program(run=lambda: [], placement=placement, fallback=fallback, flags=flags)
 
             def run() -> Sequence[Any]:
+                if i in taken:  # a further run of the sample: the results are computed again, not handed out again
+                    results.clear()
+                    taken.clear()
+                taken.add(i)
                 out = list(torch_tree.leaves(run_all()[i]))
                 if self.target != "cpu" and made.fallback is None:
                     self._placed(out, made)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import io
-import platform
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,7 +135,7 @@ class Iree(Backend):
         adapter = _properties(said)
         # A Vulkan adapter of type cpu (lavapipe, SwiftShader) is a processor's imitation of a graphics device.
         self.emulated = self._target.driver == "vulkan" and adapter.get("type") == "cpu"
-        name = adapter.get("name") or (_processor() if self._target.driver.startswith("local") else found[0]["name"])
+        name = adapter.get("name") or (artefacts.processor_name() if self._target.driver.startswith("local") else found[0]["name"])
         if adapter.get("name"):
             self._adapter = name
         return RuntimeInfo(
@@ -167,7 +165,7 @@ class Iree(Backend):
         names = graph_inputs(model)
         if len(names) != len(values):
             raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
-        code = artefacts.kept("iree", (_version(), _processor(), *FLAGS, *self._flags, model), lambda: _compiled(model, self._flags))
+        code = artefacts.kept("iree", (_version(), artefacts.processor(), *FLAGS, *self._flags, model), lambda: _compiled(model, self._flags))
         dtypes = [_DTYPE_OF_ELEMENT_TYPE.get(x, "") for x in _output_types(model)]
         run = _loaded(self._target.driver, code, values, dtypes)
         return Program(run, f"{self._target.driver} ({self._adapter})", None, " ".join(self._flags))
@@ -181,17 +179,6 @@ def _version() -> str:
     from iree.compiler.version import VERSION
 
     return str(VERSION)
-
-
-@functools.cache
-def _processor() -> str:
-    """Model name of the processor: code for "host" runs on no other."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or platform.machine()
-    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
 
 
 def _properties(said: str) -> dict[str, str]:

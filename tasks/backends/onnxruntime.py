@@ -111,6 +111,12 @@ _SOFTWARE_VULKAN = ("/usr/lib/chromium*/vk_swiftshader_icd.json", "/opt/google/c
 #: The Vulkan loader's variables for drivers other than those installed.
 _VULKAN_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 
+#: Options of providers that compute coarser than the tensors' dtype, the coarsest first, and what in.
+_COARSER = {
+    "trt_int8_enable": "float8_e4m3fn", "migraphx_int8_enable": "float8_e4m3fn", "migraphx_fp8_enable": "float8_e4m3fn",
+    "trt_bf16_enable": "bfloat16", "migraphx_bf16_enable": "bfloat16", "trt_fp16_enable": "float16", "migraphx_fp16_enable": "float16",
+    "use_tf32": "tfloat32",
+}  # fmt: skip
 _OPTIONS = (
     "provider_options", "session_config", "graph_optimization", "tf32", "soc_model", "compute_precision", "library",
     "vendor", "device_vendor", "resource",
@@ -179,7 +185,9 @@ class OnnxRuntime(Backend):
         known = PROVIDERS.get(device) or Provider("", device, device, "GPU")
         self._known = known
         self._options = dict(known.options)
-        if "tf32" in options:
+        if options.get("tf32") and "use_tf32" not in known.options:
+            raise ValueError(f"backend {name}: tf32 is an option of ort-cuda alone")
+        if "use_tf32" in known.options and "tf32" in options:
             self._options["use_tf32"] = str(int(bool(options["tf32"])))
         if "soc_model" in options:
             if device != "qnn":
@@ -310,10 +318,13 @@ class OnnxRuntime(Backend):
     def _compute_precision(self) -> str:
         if "compute_precision" in self.options:
             return str(self.options["compute_precision"])
-        if self._options.get("use_tf32") == "1":
-            return "tfloat32"
-        if self._options.get("trt_fp16_enable") in ("1", "True") or self._options.get("migraphx_fp16_enable") == "1":
+        for option, precision in _COARSER.items():
+            if self._options.get(option, "").lower() in ("1", "true"):
+                return precision
+        if self.device == "openvino" and self._options.get("precision", "").upper() == "FP16":
             return "float16"
+        if self._options.get("enable_htp_fp16_precision", "").lower() in ("0", "false"):
+            return ""
         return self._known.compute_precision
 
     # -- one sample -------------------------------------------------------------------------------------------

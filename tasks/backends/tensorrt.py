@@ -140,6 +140,8 @@ class TensorRt(Backend):
         Raises Unsupported (the parser or the builder does not implement something, a type TensorRT does not have),
         TensorRtError with what TensorRT logged, CudaError.
         """
+        if self.precision not in ("fp32", "tf32") and form.dtype in ("float16", "bfloat16"):
+            raise Unsupported(f"precision {self.precision} is a mode of float32 models; a {form.dtype} one runs in its own type")
         trt = importlib.import_module(self.module)
         assert self._gpu is not None, "probe() finds the device"
         inputs = self._inputs(form)
@@ -182,8 +184,8 @@ class TensorRt(Backend):
         digest = hashlib.sha256()
         for name, value in inputs.items():
             digest.update(f"{name} {value.dtype.name} {value.shape}".encode())
-            # Integers may be shapes, for which the engine is built; int8 is calibrated on values.
-            if self.precision == "int8" or (value.dtype.kind in "iu" and value.size <= _LARGEST_SHAPE):
+            # Small ones may be shapes, for which the engine is built, or become constants of it; int8 is calibrated on values.
+            if self.precision == "int8" or value.size <= _LARGEST_SHAPE:
                 digest.update(value.tobytes())
         return repr(sorted(self.options.items())), form.model or b"", digest.digest()
 
@@ -241,6 +243,8 @@ class TensorRt(Backend):
             calibrator.release()
         if made is None:
             words = log.words() or f"{self.title} built no engine and logged nothing"
+            if self.sticky.search(words) or self.out_of_memory.search(words) or "insufficient" in words:
+                raise TensorRtError(words)
             if rewritten:
                 raise Unsupported(f"not with {self.precision} casts in its network: {words}")
             raise Unsupported(words) if _UNSUPPORTED.search(words) else TensorRtError(words)

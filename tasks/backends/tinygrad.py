@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -228,14 +228,14 @@ def _caches() -> dict[str, str]:
 
 
 def _machine() -> str:
-    """Digest of what decides a compiled kernel: the CPU's flags and the compiler."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    flags = next((x for x in lines if x.startswith(("flags", "Features"))), platform.processor())
-    model = next((x for x in lines if x.startswith("model name")), "")
-    return hashlib.sha256(f"{platform.machine()} {model} {flags} {_clang()}".encode()).hexdigest()[:12]
+    """Digest of what decides a compiled kernel: the processor and the compiler."""
+    return hashlib.sha256(f"{artefacts.processor()} {_clang()} {_clang_version()}".encode()).hexdigest()[:12]
+
+
+def _clang_version() -> str:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run([_clang() or "clang", "--version"], capture_output=True, text=True, timeout=10).stdout
+    return ""
 
 
 def _clang() -> str:

@@ -76,9 +76,12 @@ def test_each_precision_sets_its_flags_and_declares_itself(install: Install, pre
     assert f"precision={precision}" in program.flags
 
 
-def test_a_model_of_half_precision_is_strongly_typed_whatever_the_mode(install: Install) -> None:
-    backend, state, _ = install(precision="int8")
+def test_a_model_of_half_precision_is_strongly_typed_and_no_matter_of_a_mode(install: Install) -> None:
     half = model("Neg", {"x": (TensorProto.FLOAT16, (2,))}, {"y": (TensorProto.FLOAT16, (2,))})
+    backend, _, _ = install(precision="int8")  # which it would not be computed in, whatever the rows declare
+    with pytest.raises(Unsupported, match="int8 is a mode of float32 models"):
+        backend.build(form(half, np.array([1, 2], np.float16), dtype="float16"))
+    backend, state, _ = install()
     (result,) = backend.build(form(half, np.array([1, 2], np.float16), dtype="float16")).run()
     assert state.flags == set() and state.network_flags and result.dtype == np.float16 and result.tolist() == [-1, -2]
 
@@ -106,6 +109,18 @@ def test_int8_is_calibrated_on_the_bytes_of_the_case(install: Install, monkeypat
     assert state.calibrated == {"a": A.tobytes(), "b": B.tobytes()}
     backend.build(form(ADD, B, A))  # other values, another engine
     assert state.calibrated == {"a": B.tobytes(), "b": A.tobytes()}
+
+
+def test_a_device_that_is_lost_while_building_is_no_lack_of_support(install: Install) -> None:
+    backend, state, _ = install()
+    for words, wanted in (
+        ("an illegal memory access was encountered; Could not find any implementation for node Add", TensorRtError),
+        ("Could not find any implementation for node Add due to insufficient workspace", TensorRtError),
+        ("Could not find any implementation for node Add", Unsupported),
+    ):
+        state.silent = words
+        with pytest.raises(wanted):
+            backend.build(form(ADD, A, B))
 
 
 def test_outputs_come_in_the_models_order_with_dtype_and_shape(install: Install) -> None:

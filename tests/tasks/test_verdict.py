@@ -145,6 +145,17 @@ UNITS, CLASSIC, ABSOLUTE = (load(n) for n in ("error_units", "classic", "absolut
 LIMIT = UNITS.limit("torch:x", "composite", "float32").value
 
 
+@pytest.mark.parametrize(("dtype", "precision", "units"), [
+    ("float32", "float16", 4), ("float32", "bfloat16", 4), ("float32", "tfloat32", 4), ("float32", "float8_e4m3fn", 2),
+    ("float16", "float16", 4), ("float16", "float32", 4), ("float32", "", 32),
+])  # fmt: skip
+def test_a_declared_precision_is_no_licence(dtype: str, precision: str, units: float) -> None:
+    assert UNITS.limit("torch:mm", "contraction", dtype, precision).value == units
+    nothing = compare([np.zeros(3)], [Leaf("float32", (3,), np.array([1.0, 2.0, 3.0]), np.zeros(3))], OpClass.CONTRACTION, precision)
+    if dtype == "float32" and precision:
+        assert judge(nothing, UNITS, "torch:mm", "contraction", dtype, "torch float64", precision)[0] is Status.WRONG
+
+
 def judged(
     metrics: Metrics, policy: Policy = UNITS, op_class: str = "composite", dtype: str = "float32", oracle: str = "float64",
     label: str = "torch:x",

@@ -1,0 +1,52 @@
+"""What is kept of compiled programs: whole or not at all, and for this processor."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks import artefacts
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_kept_is_made_once(folder: Path) -> None:
+    made = []
+
+    def make() -> bytes:
+        made.append(1)
+        return b"code"
+
+    assert [artefacts.kept("k", ("a",), make) for _ in range(2)] == [b"code"] * 2 and len(made) == 1
+    artefacts.kept("k", ("b",), make)
+    assert len(made) == 2
+    assert not [p for p in folder.rglob(".*")]
+
+
+def test_a_torn_file_is_made_again(folder: Path) -> None:
+    artefacts.keep("k", ("a",), b"code" * 100)
+    (path,) = (p for p in folder.rglob("*") if p.is_file())
+    for damage in (path.read_bytes()[:-7], b"", path.read_bytes()[:-1] + b"!"):
+        path.write_bytes(damage)
+        assert artefacts.recall("k", ("a",)) is None
+    assert artefacts.kept("k", ("a",), lambda: b"again") == b"again" == artefacts.recall("k", ("a",))
+
+
+def test_a_change_of_the_backends_code_forgets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artefacts.keep("k", ("a",), b"code")
+    monkeypatch.setattr(artefacts, "_code", lambda: "other")
+    assert artefacts.recall("k", ("a",)) is None
+
+
+def test_features_tell_processors_of_one_name_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set()
+    for features in ("sse avx512f", "sse avx512f avx512_fp16"):
+        monkeypatch.setattr(artefacts, "_cpuinfo", {"model name": "Xeon", "flags": features}.get)
+        artefacts.processor.cache_clear()
+        found |= {artefacts.processor(), artefacts.inductor_cache(folder)}
+    artefacts.processor.cache_clear()
+    assert len(found) == 4
