@@ -193,3 +193,12 @@ def test_a_broken_reference_is_told_and_fails_the_run(config: Path, tmp_path: Pa
     assert main([str(file), "--results", str(tmp_path / "r"), "--inline"]) == FOUND
     said = capsys.readouterr().out
     assert "no reference today" in said and "No findings" not in said and "could not be judged" in said
+
+
+def test_a_compiled_kernel_that_wobbles_is_seen(config: Path, results: Path) -> None:
+    # Samples that are compiled together are computed together: a further run must not be handed the first one's result.
+    (config.parent / "k.py").write_text("import torch\ndef right(x): return 2 * x\ndef wobbles(x): return x * 2 + torch.rand_like(x) * 1e-2\n")
+    config.write_text(HEAD + "  kernels:\n" + kernel(kernel='"k.py:wobbles"') + "backends: [inductor-cpu]\n")
+    assert main([str(config), "--no-ray", "--results", str(results)]) == FOUND
+    rows = lake.read(results, lake.run_ids(results)[-1])
+    assert set(rows["kind"]) == {"nondeterministic"}
