@@ -30,6 +30,8 @@ POOL_SIZE = 8
 STRIKES = 3
 #: Seconds between two tries of a new child whose device cannot be had: a driver may be resetting it.
 PAUSES = (0.5, 2.0)
+#: Seconds for which a child that has done its batch is watched: it may wait for the next one, but not spin.
+IDLE_S = 0.03
 #: Failures in a row on a device after which a new child asks, once a batch, whether it is still there.
 STREAK = 25
 #: Statuses of a case that ran and failed, in which a device may show that it is sick.
@@ -233,11 +235,18 @@ def _forget(job: Job) -> None:
 
 
 def _recycle(job: Job) -> None:
-    """Replace a child that has grown: nobody is to blame, the next batch starts afresh."""
+    """End a child that has grown, or that spins while it waits: nobody is to blame, the next batch starts afresh."""
     key = _key(job)
-    if key in _pool and _pool[key][0].resident() > job.limits.recycle_bytes:
+    if key in _pool and (_pool[key][0].resident() > job.limits.recycle_bytes or _spins(_pool[key][0])):
         _drop(key)
     _make_room(key, job.limits)
+
+
+def _spins(child: ChildProcess) -> bool:
+    """Whether a child without work uses the processor all the same, as IREE's threads do that wait for Mesa's semaphores."""
+    before = child.cpu_s()
+    time.sleep(IDLE_S)
+    return child.cpu_s() - before > IDLE_S / 2
 
 
 def _make_room(key: tuple[Any, ...], limits: Limits) -> None:

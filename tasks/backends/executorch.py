@@ -214,6 +214,8 @@ def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...]) -> Any
         with torch.no_grad():
             return torch.export.export(Op(), given, strict=False)
     except Exception as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise
         raise Unsupported(f"not exported: {type(error).__name__}: {_first_line(error)}") from None
 
 

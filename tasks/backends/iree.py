@@ -70,7 +70,7 @@ _DTYPE_OF_ELEMENT_TYPE = {v: k for k, v in ELEMENT_TYPE.items()}
 
 #: The importer's and the compiler's ways to say that they have no lowering of an op or a type.
 _UNSUPPORTED = re.compile(
-    r"failed to legalize( unresolved materialization| operation)|unimplemented|not implemented|[Uu]nsupported|not supported"
+    r"failed to legalize operation '(torch|onnx|arith\.(truncf|extf))|failed to convert SPIR-V type|unimplemented|not implemented|[Uu]nsupported|not supported"
     r"|unhandled torch type|does not have integral number of total bytes|is missing onnx opset version attribute|not yet"
 )
 _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|OUT_OF_(HOST|DEVICE)_MEMORY|bad_alloc")

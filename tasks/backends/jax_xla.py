@@ -29,7 +29,7 @@ _DEVICES = {
 #: Shapes that depend on values have no compiled program; some kernels (LAPACK's, FFTs) lack the 16-bit types. A scalar has
 #: no axis in NumPy's conventions, in torch's it has axis 0.
 _UNSUPPORTED = re.compile(
-    r"Unsupported dtype|does not accept dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED|[Nn]ot implemented|is not supported|boolean indices must be concrete|out of bounds for array of dimension 0"
+    r"Unsupported dtype|does not accept dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED(?!: DNN library)|[Nn]ot implemented|is not supported|boolean indices must be concrete|out of bounds for array of dimension 0"
 )
 _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
 _STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)|hipError(Illegal|Launch)")

@@ -29,7 +29,7 @@ _OPTIONS = ("inference_precision", "execution_mode", "threads", "properties")
 _PRECISION = {"f32": "float32", "dynamic": "", "bf16": "bfloat16", "f16": "float16"}
 
 _UNSUPPORTED = re.compile(
-    r"OpConversionFailure|No conversion rule|not supported|[Uu]nsupported|[Nn]ot implemented|NOT_IMPLEMENTED"
+    r"No conversion rule|only supported|must be a constant|Shape\{1\} constant|attribute must be set to|Bad format for f8|not supported|[Uu]nsupported|[Nn]ot implemented|NOT_IMPLEMENTED"
     r"|doesn't support|does not support|[Cc]annot convert|No translator found|Not supported|isn't supported"
 )
 _OUT_OF_MEMORY = re.compile(

@@ -54,6 +54,17 @@ def test_the_children_of_a_worker_are_bounded_together(pool: collections.Ordered
     assert [c.closed for c in children] == [True, False, False, True]
 
 
+def test_a_child_that_spins_while_it_waits_is_ended(pool: collections.OrderedDict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits()
+    quiet, busy = FakeChild(1, 1), FakeChild(2, 1)
+    for child in (quiet, busy):
+        pool[supervisor._key(job(str(child.process.pid), limits))] = (child, {})
+    monkeypatch.setattr(supervisor.time, "sleep", lambda s: setattr(busy, "used", busy.used + s))
+    for name in ("1", "2"):
+        supervisor._recycle(job(name, limits))
+    assert (quiet.closed, busy.closed) == (False, True)
+
+
 def test_what_children_cost_is_told_once_also_of_those_that_ended(pool: collections.OrderedDict[Any, Any]) -> None:
     limits = Limits()
     child = FakeChild(7, 1)
