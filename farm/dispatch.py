@@ -66,7 +66,7 @@ class Flight:
     heard: float = 0.0
     first: float = 0.0  # when its first result came
     begun: bool = False  # a queued job may be silent for as long as others hold the slots
-    began: float = 0.0
+    began: float = 0.0  # when; when it was handed over, as long as it has not
     patience_s: float = 0.0
     pool: str = ""
     load: float = 1.0
@@ -363,7 +363,7 @@ class Dispatcher:
             avoid |= {p for scope in self._scopes(b) for p in self.health.sick.get(scope, ()) if p.node in among}
         flight.job = replace(flight.job, avoid=tuple((p.node, p.device) for p in avoid))
         flight.load = fraction
-        flight.heard = time.monotonic()
+        flight.heard = flight.began = time.monotonic()
         steps = len(flight.cases) if offer is not None and offer.joint else 1
         for g in flight.groups:  # a group is one message, whatever number of samples
             steps = max(steps, self.matrix.groups[g].samples)
