@@ -66,6 +66,10 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
+#: Why a backend has no part in --inline: one process cannot be several environments.
+ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
+
+
 class Inline:
     """One process, one job at a time, no Ray, no isolation: a crash of a case is a crash of the run."""
 
@@ -100,7 +104,7 @@ class Inline:
         key = job.kind if job.backend is None else str(job.backend)
         if key not in self._children:
             if job.backend is not None and envs.of(BackendSpec(**job.backend)):
-                raise envs.EnvError("it needs an environment of its own, which --inline cannot give; --no-ray can")
+                raise envs.EnvError(ALONE)
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor_cache(Path(job.cache)))
             os.environ.setdefault(FOLDER, str(Path(job.cache) / "artefacts"))
             self._children[key] = DirectChild()

@@ -30,7 +30,7 @@ from farm import policies, user
 from farm.child_process import ChildProcess, Death, Limits, default_python
 from farm.config import BackendConfig, Config, ConfigError
 from farm.dispatch import Dispatcher
-from farm.executors import ChildProcesses, ClusterError, DirectChild, Executor, Inline, RayCluster
+from farm.executors import ALONE, ChildProcesses, ClusterError, DirectChild, Executor, Inline, RayCluster
 from farm.inventory import Offer, offers, probe
 from farm.progress import Progress
 from tasks import catalogs, verdict
@@ -43,8 +43,6 @@ from tasks.prepare import default_cache
 GROUP = ("check", "op", "variant", "dtype", "distribution")
 #: Exit codes.
 OK, FOUND, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
-#: Why a backend has no part in --inline: one process cannot be several environments.
-ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

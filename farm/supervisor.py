@@ -239,7 +239,6 @@ def _recycle(job: Job) -> None:
     key = _key(job)
     if key in _pool and (_pool[key][0].resident() > job.limits.recycle_bytes or _spins(_pool[key][0])):
         _drop(key)
-    _make_room(key, job.limits)
 
 
 def _spins(child: ChildProcess) -> bool:

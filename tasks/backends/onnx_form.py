@@ -102,7 +102,7 @@ def graph_outputs(model: bytes) -> list[tuple[str, str]]:
     for message in (x for number, x in _fields(graph) if number == 12):
         parts = dict(_fields(message))
         tensor = dict(_fields(parts.get(2, memoryview(b"")))).get(1, memoryview(b""))
-        number = varint(tensor, 1)[0] if tensor[:1] == b"\x08" else 0
+        number = _varint(tensor, 1)[0] if tensor[:1] == b"\x08" else 0
         found.append((bytes(parts.get(1, b"")).decode(), _DTYPE_OF_ELEMENT.get(number, "")))
     return found
 
@@ -135,26 +135,36 @@ def _as_varint(value: int) -> bytes:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Number and bytes of every length-delimited field of a protobuf message."""
+    """Number and bytes of every field of a protobuf message that is no integer."""
+    return ((number, value) for number, value in fields(data) if not isinstance(value, int))
+
+
+def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Number and value of every field of a protobuf message: an integer for a varint, else its bytes.
+
+    Raises ValueError for damaged bytes.
+    """
     at, end = 0, len(data)
     while at < end:
-        key, at = varint(data, at)
+        key, at = _varint(data, at)
         kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
         if kind == 2:
-            size, at = varint(data, at)
-            if at + size > end:
-                raise ValueError("the model is truncated")
-            yield key >> 3, data[at : at + size]
-            at += size
-        elif kind == 0:
-            _, at = varint(data, at)
+            size, at = _varint(data, at)
         elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
+            size = 8 if kind == 1 else 4
         else:
             raise ValueError(f"the model is no protobuf (wire type {kind})")
+        if at + size > end:
+            raise ValueError("the model is truncated")
+        yield key >> 3, data[at : at + size]
+        at += size
 
 
-def varint(data: memoryview, at: int) -> tuple[int, int]:
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """(a protobuf varint, the place behind it). Raises ValueError where the message ends within."""
     value = shift = 0
     while at < len(data):

@@ -47,7 +47,7 @@ def test_the_children_of_a_worker_are_bounded_together(pool: collections.Ordered
     children = [FakeChild(i, 40) for i in range(4)]
     for child in children:
         pool[supervisor._key(job(str(child.process.pid), limits))] = (child, {})
-    supervisor._recycle(job("3", limits))
+    supervisor._make_room(supervisor._key(job("3", limits)), limits)
     assert [c.closed for c in children] == [True, False, False, False]  # the least recently used first, never its own
     children[3].size = 101
     supervisor._recycle(job("3", limits))
