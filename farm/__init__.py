@@ -1,4 +1,5 @@
 """The engine of the validation farm: everything that knows Ray, pandas, Parquet and the cluster."""
+
 import os
 
 #: One thread in every process of the farm: slots are its parallelism, and a sum must not depend on a thread count.

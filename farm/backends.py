@@ -1,4 +1,5 @@
 """What is known and what runs where: ``python -m farm.backends [CONFIG]``."""
+
 from __future__ import annotations
 
 import argparse
@@ -55,25 +56,38 @@ def describe(specs: Sequence[BackendSpec], known: dict[str, Offer] | None, cache
         vendor, environment = "", envs.of(spec)
         with contextlib.suppress(PluginError):
             vendor = spec.create().vendor
-        where = "farm" if environment is None else environment.key if environment.record(cache) else f"{environment.key} (not built)"
+        where = (
+            "farm"
+            if environment is None
+            else environment.key
+            if environment.record(cache)
+            else f"{environment.key} (not built)"
+        )
         state, text = "not asked", ""
         nodes: list[str] = []
         if known is not None:
             offer = known[spec.name]
-            state, text, nodes = ("available", "", offer.nodes) if offer.available else ("unavailable", offer.reason, [])
+            state, text, nodes = (
+                ("available", "", offer.nodes) if offer.available else ("unavailable", offer.reason, [])
+            )
             if offer.available:
                 text = ", ".join(str(offer.info.get(k)) for k in ("runtime_version", "device") if offer.info.get(k))
-        lines.append(Line(spec.name, vendor, origins[spec.runtime].origin, where, state, text, tuple(sorted(set(nodes)))))
+        lines.append(
+            Line(spec.name, vendor, origins[spec.runtime].origin, where, state, text, tuple(sorted(set(nodes))))
+        )
     return lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.backends", description="Every backend that is known: from where, available or why not, on which nodes, with versions.",
+        prog="python -m farm.backends",
+        description="Every backend that is known: from where, available or why not, on which nodes, with versions.",
         epilog="Environments that are not built are not built for this list: say build, or python -m farm.envs build.",
-    )  # fmt: skip
-    parser.add_argument("what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known")
+    )
+    parser.add_argument(
+        "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"
+    )
     parser.add_argument("--address", help="ask the nodes of a Ray cluster instead of this machine")
     parser.add_argument("--no-probe", action="store_true", help="only list them; import no runtime")
     parser.add_argument("--build", action="store_true", help="build environments that are missing")
@@ -128,7 +142,10 @@ def _print(lines: Sequence[Line], as_json: bool) -> None:
     heads = {"backend": "name", "vendor": "vendor", "from": "origin", "environment": "environment", "state": "state"}
     columns = [[head, *(getattr(line, name) for line in lines)] for head, name in heads.items()]
     widths = [max(map(len, column)) for column in columns]
-    texts = ["version, device, nodes; or why not", *(line.text + (f", on {', '.join(line.nodes)}" if line.nodes else "") for line in lines)]
+    texts = [
+        "version, device, nodes; or why not",
+        *(line.text + (f", on {', '.join(line.nodes)}" if line.nodes else "") for line in lines),
+    ]
     for *cells, text in zip(*columns, texts):
         row = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths))
         style = {"available": "green", "unavailable": "yellow"}.get(cells[-1])

@@ -5,6 +5,7 @@ times the --quantile of the ops' largest error units, and at least LEAST (in 16 
 beyond is named as a finding, never accommodated; an op that has a reason to need more gets a limit of its own, with that
 reason (--op).
 """
+
 from __future__ import annotations
 
 import argparse
@@ -33,9 +34,7 @@ from tasks.verdict import Limit, Policy, PolicyError
 
 BAD_INPUT = 2
 #: Classes whose limits are found; those of the others follow from what the class is, or from published bounds.
-CALIBRATED = (
-    OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.COMPOSITE,
-)  # fmt: skip
+CALIBRATED = (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.COMPOSITE)
 #: Another correct kernel on another machine may add and round in another order.
 MARGIN = 2.0
 #: Nobody is asked for less. Sums are accumulated in float32 itself, in whatever order: one after another, 14 units were
@@ -69,7 +68,9 @@ class Finding:
     @property
     def beyond(self) -> dict[str, float]:
         """Ops that the limit does not cover, the largest first."""
-        over = self.failed | {name: units for name, units in self.ops.items() if self.limit is not None and units > self.limit}
+        over = self.failed | {
+            name: units for name, units in self.ops.items() if self.limit is not None and units > self.limit
+        }
         return dict(sorted(over.items(), key=lambda item: -item[1]))
 
     @property
@@ -97,10 +98,14 @@ def evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame:
     oracles disagree. The label is the op's without its variant: 40 node cases of one op are one op.
     """
     wanted = (
-        rows["backend"].isin(backends) & rows["status"].isin(DECIDED) & rows["kind"].fillna("").isin(NUMBERS[:2])
-        & rows["op_class"].isin([c.value for c in CALIBRATED]) & rows["error_units"].notna() & (rows["check"] == "forward")
+        rows["backend"].isin(backends)
+        & rows["status"].isin(DECIDED)
+        & rows["kind"].fillna("").isin(NUMBERS[:2])
+        & rows["op_class"].isin([c.value for c in CALIBRATED])
+        & rows["error_units"].notna()
+        & (rows["check"] == "forward")
         & rows["dtype"].isin([name for name in EPS if name not in UNMEASURED])
-    )  # fmt: skip
+    )
     return rows[wanted].assign(label=rows["op"])[["label", "op_class", "dtype", "error_units", "status", "backend"]]
 
 
@@ -114,13 +119,17 @@ def calibrate(found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[s
         ops = {str(name): float(units) for name, units in worst.items() if name not in bad}
         limit = None
         if len(ops) >= FEWEST_OPS:
-            limit = power_of_two(max(least(str(dtype)), MARGIN * float(np.quantile(list(ops.values()), quantile, method="lower"))))
+            limit = power_of_two(
+                max(least(str(dtype)), MARGIN * float(np.quantile(list(ops.values()), quantile, method="lower")))
+            )
         failed = {str(name): float(worst[name]) for name in bad}
         findings.append(Finding(str(op_class), str(dtype), ops, failed, int((~some["label"].isin(bad)).sum()), limit))
     return findings
 
 
-def limits(found: pd.DataFrame, findings: Sequence[Finding], reasons: Mapping[str, str], quantile: float, made_with: str) -> list[Limit]:
+def limits(
+    found: pd.DataFrame, findings: Sequence[Finding], reasons: Mapping[str, str], quantile: float, made_with: str
+) -> list[Limit]:
     """The lines of a policy: one per class and dtype, then those of the ops with a reason of their own to need more."""
     today = datetime.date.today().isoformat()
     lines = []
@@ -150,7 +159,11 @@ def merged(policy: Policy, lines: Sequence[Limit]) -> Policy:
     """``policy`` with ``lines`` after its first limit, in the place of what an earlier calibration put there; one version on."""
     of_class = {(x.classes, x.dtypes) for x in lines if not x.ops}
     of_ops = {(x.ops, x.dtypes) for x in lines if x.ops}
-    kept = [x for x in policy.limits[1:] if (x.ops, x.dtypes) not in of_ops and (x.ops or (x.classes, x.dtypes) not in of_class)]
+    kept = [
+        x
+        for x in policy.limits[1:]
+        if (x.ops, x.dtypes) not in of_ops and (x.ops or (x.classes, x.dtypes) not in of_class)
+    ]
     # Ops of their own go last: they have precedence over every class.
     made = (policy.limits[0], *(x for x in lines if not x.ops), *kept, *(x for x in lines if x.ops))
     return replace(policy, version=policy.version + 1, limits=made)
@@ -163,7 +176,9 @@ def to_json(policy: Policy) -> str:
     lines = []
     for limit in policy.limits:
         given = {k: getattr(limit, k) for k in order if getattr(limit, k) not in (None, ())}
-        kept = {k: v for k, v in given.items() if k in ("units", "ulps", "evidence", "date") or v != getattr(default, k)}
+        kept = {
+            k: v for k, v in given.items() if k in ("units", "ulps", "evidence", "date") or v != getattr(default, k)
+        }
         lines.append("    " + json.dumps({k: _plain(v) for k, v in kept.items()}, ensure_ascii=False))
     fields = {k: v for k, v in asdict(policy).items() if k != "limits" and v != Policy.__dataclass_fields__[k].default}
     head = "".join(f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)},\n" for k, v in fields.items())
@@ -180,16 +195,25 @@ def _plain(value: Any) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 for a bad command line, lake or policy."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.calibrate", description="Find the limits of a policy from rows of backends held to be right.",
+        prog="python -m farm.calibrate",
+        description="Find the limits of a policy from rows of backends held to be right.",
         epilog=f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "
         f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated",
-    )  # fmt: skip
-    parser.add_argument("--backends", required=True, metavar="NAMES", help="held to be right, comma-separated: torch-cpu,ort-cpu")
+    )
+    parser.add_argument(
+        "--backends", required=True, metavar="NAMES", help="held to be right, comma-separated: torch-cpu,ort-cpu"
+    )
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
-    parser.add_argument("--quantile", type=float, default=QUANTILE, metavar="Q", help=f"of the ops' maxima (default {QUANTILE})")
-    parser.add_argument("--policy", default="error_units", metavar="P", help="the policy whose other limits are kept (error_units)")
-    parser.add_argument("--op", action="append", default=[], metavar="GLOB=REASON", help="ops with limits of their own, and why")
+    parser.add_argument(
+        "--quantile", type=float, default=QUANTILE, metavar="Q", help=f"of the ops' maxima (default {QUANTILE})"
+    )
+    parser.add_argument(
+        "--policy", default="error_units", metavar="P", help="the policy whose other limits are kept (error_units)"
+    )
+    parser.add_argument(
+        "--op", action="append", default=[], metavar="GLOB=REASON", help="ops with limits of their own, and why"
+    )
     parser.add_argument("--out", metavar="FILE.json", help="write the policy")
     args = parser.parse_args(argv)
     try:
@@ -211,18 +235,24 @@ def _calibrate(args: argparse.Namespace, console: Console) -> int:
     for text in args.op:
         glob, _, reason = text.partition("=")
         if not glob or not reason.strip():
-            raise PolicyError(f"--op {text!r}: GLOB=REASON, e.g. 'torch:linalg.pinv*=composes a decomposition and two products'")
+            raise PolicyError(
+                f"--op {text!r}: GLOB=REASON, e.g. 'torch:linalg.pinv*=composes a decomposition and two products'"
+            )
         reasons[glob] = reason.strip()
     policy = verdict.load(args.policy)
     if policy.rule != "error_units":
-        raise PolicyError(f"--policy {args.policy}: its rule is {policy.rule}; only limits of error_units are calibrated")
+        raise PolicyError(
+            f"--policy {args.policy}: its rule is {policy.rule}; only limits of error_units are calibrated"
+        )
     rows, _ = load(args.results, args.run)
     backends = [name for name in args.backends.split(",") if name]
     for name in backends:
         if name not in set(rows["backend"]):
             raise PolicyError(f"--backends: no row of {name!r}{nearest(name, sorted(set(rows['backend'])))}")
     if rows["op_class"].isna().any():
-        raise lake.LakeError(f"{args.results}: rows of an older schema have no op_class; run them again to calibrate from them")
+        raise lake.LakeError(
+            f"{args.results}: rows of an older schema have no op_class; run them again to calibrate from them"
+        )
     found = evidence(rows, backends)
     if found.empty:
         raise lake.LakeError(f"{args.results}: no row of {', '.join(backends)} is judged in error units")
@@ -270,8 +300,6 @@ def table(policy: Policy, findings: Sequence[Finding]) -> list[str]:
         for name, units in one.beyond.items():
             lines.append(f"  {'failed' if name in one.failed else 'beyond'}: {name} {number(units)} error units")
     return lines
-
-
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """One child process as its owner sees it: starting, commands and answers, deadlines, memory, and its last words."""
+
 from __future__ import annotations
 
 import contextlib
@@ -78,9 +79,13 @@ class ChildProcess:
         fds = (child_in, child_out, page_fd)
         self.process = subprocess.Popen(
             [python, "-u", "-m", "tasks.child", *map(str, fds)],
-            stdin=subprocess.DEVNULL, stdout=self._stderr, stderr=self._stderr,
-            pass_fds=fds, env=child_env(env, python), start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=self._stderr,
+            stderr=self._stderr,
+            pass_fds=fds,
+            env=child_env(env, python),
+            start_new_session=True,
+        )
         for fd in fds:
             os.close(fd)
         self._buffer = b""
@@ -247,7 +252,9 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
 @functools.cache
 def tasks_alone() -> Path:
     """A folder that holds `tasks` and nothing else: beside an installed farm stand packages of another Python."""
-    folder = Path(tempfile.gettempdir()) / f"farm-tasks-{os.getuid()}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
+    folder = (
+        Path(tempfile.gettempdir()) / f"farm-tasks-{os.getuid()}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
+    )
     folder.mkdir(mode=0o700, exist_ok=True)
     link = folder / "tasks"
     if not link.is_symlink() or link.resolve() != ROOT / "tasks":

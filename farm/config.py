@@ -1,4 +1,5 @@
 """YAML to validated models: an error names the file, the line and the key, and the nearest valid names."""
+
 from __future__ import annotations
 
 import contextlib
@@ -102,7 +103,12 @@ class BackendConfig(_Model):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _named_by_version(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or "name" in data or not data.get("like") or not isinstance(data.get("packages"), list):
+        if (
+            not isinstance(data, dict)
+            or "name" in data
+            or not data.get("like")
+            or not isinstance(data.get("packages"), list)
+        ):
             return data
         version = str(data["packages"][0]).partition("==")[2].partition(";")[0].strip() if data["packages"] else ""
         return data | {"name": f"{data['like']}@{version}"} if version else data
@@ -168,7 +174,9 @@ class Config(_Model):
         """A run that names no dtypes takes those that its own kernels declare."""
         if not isinstance(data, dict) or "dtypes" in data or not isinstance(data.get("catalogs"), list):
             return data
-        own = [{"dtypes": ["*"]} | c if isinstance(c, dict) and c.get("name") == "user" else c for c in data["catalogs"]]
+        own = [
+            {"dtypes": ["*"]} | c if isinstance(c, dict) and c.get("name") == "user" else c for c in data["catalogs"]
+        ]
         return data | {"catalogs": own}
 
     @pydantic.field_validator("backends", mode="before")
@@ -241,7 +249,9 @@ def _listed(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
     except OSError as error:
         raise ConfigError(f"{where}: known_failures: {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
-        raise ConfigError(f"{where}: known_failures: {path}: not a YAML list ({' '.join(str(error).split())})") from None
+        raise ConfigError(
+            f"{where}: known_failures: {path}: not a YAML list ({' '.join(str(error).split())})"
+        ) from None
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "entry"
@@ -290,14 +300,20 @@ def _explain(file: Path, node: Any, error: Any) -> str:
     key = ".".join(map(str, place))
     text = error["msg"]
     if error["type"] == "extra_forbidden":
-        models: dict[str, type[BaseModel]] = {"catalogs": CatalogConfig, "backends": BackendConfig, "skip": Skip,
-                                              "known_failures": KnownFailure}  # fmt: skip
+        models: dict[str, type[BaseModel]] = {
+            "catalogs": CatalogConfig,
+            "backends": BackendConfig,
+            "skip": Skip,
+            "known_failures": KnownFailure,
+        }
         model = models.get(str(place[0]), Config) if len(place) > 1 else Config
         if place[2:3] == ("kernels",) and len(place) > 3:
             model = KernelConfig
         if model is KernelConfig and place[-1] in CatalogConfig.model_fields:
             return f"{_place(file, node, place)}: {key}: it is a key of the catalog, not of a kernel"
-        text = f"unknown key{nearest(str(place[-1]), sorted(f.alias or name for name, f in model.model_fields.items()))}"
+        text = (
+            f"unknown key{nearest(str(place[-1]), sorted(f.alias or name for name, f in model.model_fields.items()))}"
+        )
     return f"{_place(file, node, place)}: {key}: {text}"
 
 
@@ -334,7 +350,9 @@ def _check_names(config: Config, place: Any) -> None:
             raise ConfigError(f"{place('checks', i)}: checks: unknown check {name!r}{nearest(name, valid)}")
     _check_dtypes(config.dtypes, lambda k: str(place("dtypes", k)))
     if not config.policy.endswith(".json") and config.policy not in verdict.names():
-        raise ConfigError(f"{place('policy')}: policy: unknown {config.policy!r}{nearest(config.policy, verdict.names())}")
+        raise ConfigError(
+            f"{place('policy')}: policy: unknown {config.policy!r}{nearest(config.policy, verdict.names())}"
+        )
     try:
         verdict.load(config.policy)
     except verdict.PolicyError as error:
@@ -372,7 +390,19 @@ def check_dtype(name: str, where: str) -> None:
     if name == "*":
         return
     if name not in DTYPES:
-        common = ["float32", "float16", "bfloat16", "float64", "complex64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+        common = [
+            "float32",
+            "float16",
+            "bfloat16",
+            "float64",
+            "complex64",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "bool",
+        ]
         near = nearest(name, common if not difflib.get_close_matches(name, DTYPES, 1, 0.5) else list(DTYPES))
         raise ConfigError(f"{where}: dtypes: unknown dtype {name!r}{near}")
     try:

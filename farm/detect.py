@@ -1,4 +1,5 @@
 """Which vendors' devices this machine has, and how that is known: device files, sysfs, the vendors' own commands."""
+
 from __future__ import annotations
 
 import functools
@@ -23,9 +24,10 @@ OVERRIDE = "FARM_VENDORS"
 VENDOR_LABEL, COUNT_LABEL = "vendor", "farm.io/"
 #: Device classes that vendors share: whose one of them is, sysfs says. Folder of device nodes → sysfs's PCI ids.
 _SHARED = {
-    "/dev/dri/": "/sys/class/drm/{name}/device", "/dev/accel": "/sys/class/accel/{name}/device",
+    "/dev/dri/": "/sys/class/drm/{name}/device",
+    "/dev/accel": "/sys/class/accel/{name}/device",
     "/dev/vfio/": "/sys/kernel/iommu_groups/{name}/devices/*",
-}  # fmt: skip
+}
 
 
 class UnknownVendor(Exception):
@@ -91,7 +93,11 @@ class _Search:
         """Number of its devices on the PCI bus."""
         if not self.vendor.pci:
             return 0
-        found = [p for p in _glob(self.root, "/sys/bus/pci/devices/*") if self._has_id(_read(self.root, f"{p}/vendor"), _read(self.root, f"{p}/class"))]
+        found = [
+            p
+            for p in _glob(self.root, "/sys/bus/pci/devices/*")
+            if self._has_id(_read(self.root, f"{p}/vendor"), _read(self.root, f"{p}/class"))
+        ]
         self.because += [f"PCI device {p.rpartition('/')[2]}" for p in found]
         if not found:
             self.without.append("no such PCI device")
@@ -136,7 +142,13 @@ def _search(vendor: Vendor, root: Path) -> Finding:
     listed = max(search.lists, key=len, default=[])
     # Files are counted where nothing better is there: AMD has one for all, and one may be a part of a device.
     models = listed or [""] * nodes
-    return Finding(vendor, tuple(models), search.counted or len(models), tuple(dict.fromkeys(search.because)), tuple(search.without))
+    return Finding(
+        vendor,
+        tuple(models),
+        search.counted or len(models),
+        tuple(dict.fromkeys(search.because)),
+        tuple(search.without),
+    )
 
 
 def detected(labels: Mapping[str, str] | None = None) -> dict[str, list[str]]:
@@ -166,7 +178,9 @@ def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
 def _told(labels: Mapping[str, str]) -> list[str] | None:
     """Vendors that $FARM_VENDORS or a node's labels name; None if they say nothing."""
     if OVERRIDE in os.environ:
-        told = [check_vendor(name.strip(), f"${OVERRIDE}").label for name in os.environ[OVERRIDE].split(",") if name.strip()]
+        told = [
+            check_vendor(name.strip(), f"${OVERRIDE}").label for name in os.environ[OVERRIDE].split(",") if name.strip()
+        ]
         return told
     named = [labels[VENDOR_LABEL]] if labels.get(VENDOR_LABEL) else []
     named += [key.removeprefix(COUNT_LABEL) for key in labels if key.startswith(COUNT_LABEL)]
@@ -209,7 +223,11 @@ def _output(argv: tuple[str, ...]) -> tuple[str, str]:
         return "", f"{argv[0]} is not there"
     try:
         process = subprocess.Popen(
-            [path, *argv[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            [path, *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     except OSError as error:
         return "", f"{argv[0]} cannot be started ({error.strerror})"

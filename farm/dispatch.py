@@ -1,4 +1,5 @@
 """Keeps the slots full: prepares, exports, batches; counts every case, requeues lost ones, writes the lake."""
+
 from __future__ import annotations
 
 import datetime
@@ -105,11 +106,20 @@ class Dispatcher:
     """
 
     def __init__(
-        self, matrix: Matrix, config: Config, executor: Executor, offers: dict[str, Offer], lake: lakes.Lake,
-        run_id: str, cache: Path, policy: Policy, done: dict[tuple[int, int], set[int]] | None = None,
+        self,
+        matrix: Matrix,
+        config: Config,
+        executor: Executor,
+        offers: dict[str, Offer],
+        lake: lakes.Lake,
+        run_id: str,
+        cache: Path,
+        policy: Policy,
+        done: dict[tuple[int, int], set[int]] | None = None,
         had: Collection[str] = (),
-        progress: Callable[[Dispatcher], None] = lambda d: None, fresh: bool = False,
-    ) -> None:  # fmt: skip
+        progress: Callable[[Dispatcher], None] = lambda d: None,
+        fresh: bool = False,
+    ) -> None:
         self.matrix, self.config, self.executor, self.offers = matrix, config, executor, offers
         self.lake, self.run_id, self.cache, self.progress = lake, run_id, cache, progress
         self.done = done or {}
@@ -318,7 +328,13 @@ class Dispatcher:
                 kind = "CPU" if offer.resource == "CPU" else f"{offer.resource}/{offer.device_vendor}"
                 shared.setdefault((kind, nodes), []).append(b)
         main = Pool("CPU", tuple(shared.pop(("CPU", cpus), ())), self.executor.slots(None, 1.0), main=True)
-        return [main, *(Pool(f"{kind} on {' '.join(nodes)}", tuple(bs), self._devices(bs[0])) for (kind, nodes), bs in shared.items())]
+        return [
+            main,
+            *(
+                Pool(f"{kind} on {' '.join(nodes)}", tuple(bs), self._devices(bs[0]))
+                for (kind, nodes), bs in shared.items()
+            ),
+        ]
 
     def _scopes(self, b: int) -> tuple[str, ...]:
         """What a device may be sick for, as far as a backend is concerned (`farm.health`)."""
@@ -392,7 +408,9 @@ class Dispatcher:
         if not groups:
             return None
         items = [{"group": asdict(self.matrix.groups[g])} for g in groups]
-        job = Job("prepare", f"prepare {self._label(groups[0])} +{len(groups) - 1}", items, str(self.cache), self._limits(-1))
+        job = Job(
+            "prepare", f"prepare {self._label(groups[0])} +{len(groups) - 1}", items, str(self.cache), self._limits(-1)
+        )
         return Flight(job, groups=groups)
 
     def _exporting(self) -> Flight | None:
@@ -402,8 +420,12 @@ class Dispatcher:
         items = []
         for g in groups:
             most = max(int(self.wanted[g, b]) for b in self._export_for[self.matrix.groups[g].catalog])
-            items.append({"pack": str(pack_path(self.cache, self.keys[g])), "form": "onnx", "count": most, **self._parcels(g)})
-        job = Job("export", f"export {self._label(groups[0])} +{len(groups) - 1}", items, str(self.cache), self._limits(-1))
+            items.append(
+                {"pack": str(pack_path(self.cache, self.keys[g])), "form": "onnx", "count": most, **self._parcels(g)}
+            )
+        job = Job(
+            "export", f"export {self._label(groups[0])} +{len(groups) - 1}", items, str(self.cache), self._limits(-1)
+        )
         return Flight(job, groups=groups)
 
     def _batch_for(self, pool: Pool, small: bool = False, joint: bool = True) -> Flight | None:
@@ -432,7 +454,9 @@ class Dispatcher:
             complete = not self.left_to_prepare and not (self.left_to_export and b in self._exporting_all)
             # The first numbers come early; after that a task is worth its start, whatever a case takes.
             first = self.queued[b] >= BATCH_MIN and not self.started_batches[b]
-            enough = first or self.queued[b] >= BATCH_MAX or left_s[b] >= max(START_SHARE * self.start_s(b), BATCH_MIN_S)
+            enough = (
+                first or self.queued[b] >= BATCH_MAX or left_s[b] >= max(START_SHARE * self.start_s(b), BATCH_MIN_S)
+            )
             if not (small or enough or complete):
                 continue
             target_s = max(min(BATCH_S, left_s[b] / (2 * slots)), worth_s)
@@ -471,9 +495,11 @@ class Dispatcher:
         items, cases = [], []
         for g, places in chosen:
             item: dict[str, Any] = {
-                "pack": str(pack_path(self.cache, self.keys[g])), "places": places, "group": asdict(self.matrix.groups[g]),
+                "pack": str(pack_path(self.cache, self.keys[g])),
+                "places": places,
+                "group": asdict(self.matrix.groups[g]),
                 **self._parcels(g),
-            }  # fmt: skip
+            }
             if b in self._export_for.get(self.matrix.groups[g].catalog, ()):
                 item["form"] = self.forms.get(g)
             if b in self.support:
@@ -486,9 +512,16 @@ class Dispatcher:
             cases += [(g, p) for p in places]
         name = f"{self._label(chosen[0][0])} +{len(chosen) - 1}/{spec.name}"
         job = Job(
-            "batch", name, items, str(self.cache), self._limits(b), spec.to_json(), asdict(self.policy), self.run_id,
+            "batch",
+            name,
+            items,
+            str(self.cache),
+            self._limits(b),
+            spec.to_json(),
+            asdict(self.policy),
+            self.run_id,
             info=self.offers[spec.name].info,
-        )  # fmt: skip
+        )
         return Flight(job, b, cases)
 
     def _attempts(self, g: int, b: int, place: int) -> int:
@@ -635,9 +668,23 @@ class Dispatcher:
     def _unprepared_rows(self, g: int, failed: dict[str, str]) -> None:
         """One row per backend of a group that could not be prepared at all."""
         group = self.matrix.groups[g]
-        row = {"check": group.check, "distribution": group.distribution, "catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype, "sample": -1,
-               "seed": group.seed, "digest": "", "shapes": "", "attempts": 1, "policy": self.policy.id,
-               "started_at": time.time(), "kind": "", **failed}  # fmt: skip
+        row = {
+            "check": group.check,
+            "distribution": group.distribution,
+            "catalog": group.catalog,
+            "op": group.op,
+            "variant": group.variant,
+            "dtype": group.dtype,
+            "sample": -1,
+            "seed": group.seed,
+            "digest": "",
+            "shapes": "",
+            "attempts": 1,
+            "policy": self.policy.id,
+            "started_at": time.time(),
+            "kind": "",
+            **failed,
+        }
         self.samples[g] = [-1]
         for b in range(len(self.specs)):
             if self.wanted[g, b]:
@@ -659,11 +706,20 @@ class Dispatcher:
             prepared = prepared or self._prepared(g)
             attempts = self._attempts(g, b, place)
             self._replaces(Case(g, b, place))
-            self._own_row(b, sample_columns(prepared.samples[place]) | {
-                "status": Status.UNAVAILABLE.value, "kind": "", "stage": "", "error_type": "", "policy": self.policy.id,
-                "error": f"available when the run began, gone since: {self.offers[self.specs[b].name].reason}",
-                "attempts": attempts + 1, "started_at": time.time(),
-            })  # fmt: skip
+            self._own_row(
+                b,
+                sample_columns(prepared.samples[place])
+                | {
+                    "status": Status.UNAVAILABLE.value,
+                    "kind": "",
+                    "stage": "",
+                    "error_type": "",
+                    "policy": self.policy.id,
+                    "error": f"available when the run began, gone since: {self.offers[self.specs[b].name].reason}",
+                    "attempts": attempts + 1,
+                    "started_at": time.time(),
+                },
+            )
 
     def _own_row(self, b: int, row: dict[str, Any]) -> None:
         spec = self.specs[b]
@@ -701,10 +757,20 @@ class Dispatcher:
                 columns = sample_columns(self._prepared(g).samples[place])
                 attempts = self._attempts(*key)
                 self._replaces(Case(g, b, place))
-                self._own_row(b, columns | {
-                    "status": Status.CRASH.value, "kind": "supervisor lost", "stage": "run", "error_type": "", "error": story,
-                    "attempts": attempts, "policy": self.policy.id, "started_at": time.time(),
-                })  # fmt: skip
+                self._own_row(
+                    b,
+                    columns
+                    | {
+                        "status": Status.CRASH.value,
+                        "kind": "supervisor lost",
+                        "stage": "run",
+                        "error_type": "",
+                        "error": story,
+                        "attempts": attempts,
+                        "policy": self.policy.id,
+                        "started_at": time.time(),
+                    },
+                )
 
     # --- nodes and devices that come, go and fall sick ---------------------------------------------------------
 
@@ -718,8 +784,14 @@ class Dispatcher:
         for node, answers in changes.come.items():
             found = next((n for n in self.executor.nodes if n["id"] == node), None)
             if found is not None:
-                new = [o.name for o in self.offers.values() if not o.admit(found, answers.get(o.name, {"unavailable": "it was not asked"}))]
-                for b in [b for b in self.support if self.specs[b].name in new and found["host"] != socket.gethostname()]:
+                new = [
+                    o.name
+                    for o in self.offers.values()
+                    if not o.admit(found, answers.get(o.name, {"unavailable": "it was not asked"}))
+                ]
+                for b in [
+                    b for b in self.support if self.specs[b].name in new and found["host"] != socket.gethostname()
+                ]:
                     self.support.pop(b).save()  # it may have other versions than those that have answered
                 self.notices.append(f"node {found['host']} has joined, with {', '.join(new) or 'none of the backends'}")
         if changes.gone or changes.come:
@@ -734,7 +806,9 @@ class Dispatcher:
                 self._vanished.pop(b, None)
             elif now - self._vanished.setdefault(b, now) >= self.config.node_wait_s:
                 del self._vanished[b]
-                self._bury(b, f"the last node that offered it has left, and none came within {self.config.node_wait_s:g} s")
+                self._bury(
+                    b, f"the last node that offered it has left, and none came within {self.config.node_wait_s:g} s"
+                )
 
     def _call_back(self, handle: int, flight: Flight) -> None:
         flight.moved = True
@@ -764,7 +838,9 @@ class Dispatcher:
         alike: only on devices of the same name: what one model gets wrong, another may well pass.
         """
         models = self.offers[self.specs[b].name].models
-        others = [n for n in self._nodes(b) if n != place.node and not (alike and models.get(n) != models.get(place.node))]
+        others = [
+            n for n in self._nodes(b) if n != place.node and not (alike and models.get(n) != models.get(place.node))
+        ]
         if others:
             return others, set()
         return ([place.node], {place}) if place.device and self._healthy(b, place.node) > 1 else None
@@ -787,8 +863,14 @@ class Dispatcher:
             rows = reader.read_all().select(["case_id", "status", "node", "device_ids"]).to_pylist()
         for number, row in zip(message["done"], rows):
             status, error = earlier[number]
-            evidence = {"case_id": row["case_id"], "backend": self.specs[b].name, "status": status, "error": error,
-                        "elsewhere": row["status"], "on": " ".join(filter(None, [row["node"], row["device_ids"]]))}  # fmt: skip
+            evidence = {
+                "case_id": row["case_id"],
+                "backend": self.specs[b].name,
+                "status": status,
+                "error": error,
+                "elsewhere": row["status"],
+                "on": " ".join(filter(None, [row["node"], row["device_ids"]])),
+            }
             case = Case(flight.cases[number][0], b, flight.cases[number][1])
             if self.health.is_sick(self._scopes(b), place) or row["status"] in ("unavailable", "unsupported"):
                 continue
@@ -799,7 +881,11 @@ class Dispatcher:
     def _place_gone(self, flight: Flight, left: list[int]) -> None:
         """A new child of a backend did not find its device: elsewhere it may be there."""
         b, place = flight.backend, flight.place
-        if self.available[b] and self.health.gone(b, place, flight.began) and not self.health.is_sick(self._scopes(b), place):
+        if (
+            self.available[b]
+            and self.health.gone(b, place, flight.began)
+            and not self.health.is_sick(self._scopes(b), place)
+        ):
             if self._elsewhere(b, place, alike=False) is None:
                 self._bury(b, flight.gone)
             else:
@@ -810,8 +896,14 @@ class Dispatcher:
         """Give a device no more jobs; what it failed is run again elsewhere, and that row counts."""
         covered = {b: s.name for b, s in enumerate(self.specs) if scope in self._scopes(b)}
         host = next((n["host"] for n in self.executor.nodes if n["id"] == place.node), place.node)
-        record = {"scope": scope, "node": host, "node_id": place.node, "device": place.device, "why": why,
-                  "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}  # fmt: skip
+        record = {
+            "scope": scope,
+            "node": host,
+            "node_id": place.node,
+            "device": place.device,
+            "why": why,
+            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        }
         failures = self.health.quarantine(scope, place, covered, record)
         for case, failure in failures.items():
             self.again[case] = failure
@@ -821,7 +913,9 @@ class Dispatcher:
                 self._unavailable(case.backend, case.group, [case.place])
         self._changed()
         for handle, flight in self.flights.items():
-            there = place in (flight.place, Place(flight.place.node, "")) if flight.begun else place.node in flight.among
+            there = (
+                place in (flight.place, Place(flight.place.node, "")) if flight.begun else place.node in flight.among
+            )
             if flight.backend in covered and there and not flight.moved:
                 self._call_back(handle, flight)
         what = f"device {place.device} of {host}" if place.device else host
@@ -892,5 +986,3 @@ class Dispatcher:
                 yield name, count.planned - count.done
         if self.left_to_prepare:
             yield "(not prepared)", self.left_to_prepare
-
-

@@ -2,6 +2,7 @@
 
 ``python -m farm.envs list | build CONFIG… | remove KEY…``: what is there, what a config needs, what can go.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -54,7 +55,13 @@ class Environment:
     @property
     def key(self) -> str:
         """Content key: equal lists of packages share one environment, whoever asks for them."""
-        parts = [self.version, sorted(p.replace(" ", "") for p in self.packages), OWN_PACKAGES, platform.system(), platform.machine()]
+        parts = [
+            self.version,
+            sorted(p.replace(" ", "") for p in self.packages),
+            OWN_PACKAGES,
+            platform.system(),
+            platform.machine(),
+        ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def path(self, cache: Path) -> Path:
@@ -146,9 +153,12 @@ def _install(environment: Environment, cache: Path, deadline: float) -> None:
         raise
     versions = dict(line.split("==", 1) for line in frozen.splitlines() if "==" in line)
     record = {
-        "packages": list(environment.packages), "python": environment.version, "versions": versions,
-        "built_s": round(time.monotonic() - began, 2), "digest": hashlib.sha256(frozen.encode()).hexdigest()[:16],
-    }  # fmt: skip
+        "packages": list(environment.packages),
+        "python": environment.version,
+        "versions": versions,
+        "built_s": round(time.monotonic() - began, 2),
+        "digest": hashlib.sha256(frozen.encode()).hexdigest()[:16],
+    }
     lock.write_text(frozen)
     aside = path / f".environment.{os.getpid()}"
     aside.write_text(json.dumps(record, indent=1))
@@ -159,9 +169,13 @@ def _uv(arguments: Sequence[str], deadline: float) -> str:
     """Stdout of uv. Raises EnvError with its last words, or after ``deadline`` (monotonic seconds)."""
     with tempfile.TemporaryFile(mode="w+") as said, tempfile.TemporaryFile(mode="w+") as out:
         process = subprocess.Popen(
-            [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=said,
-            env=_uv_environment(), start_new_session=True,
-        )  # fmt: skip
+            [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=said,
+            env=_uv_environment(),
+            start_new_session=True,
+        )
         try:
             code = process.wait(max(deadline - time.monotonic(), 0.1))
         except BaseException as error:
@@ -236,7 +250,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
     from farm.config import BackendConfig, ConfigError, check_backend, load
 
-    parser = argparse.ArgumentParser(prog="python -m farm.envs", description="The environments of backends on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="python -m farm.envs", description="The environments of backends on this machine."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="what is built, how large, of what")
     make = commands.add_parser("build", help="build what a config (*.yaml) or a backend asks for, ahead of a run")
@@ -276,7 +292,10 @@ def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
         try:
             build(environment, cache)
             record = environment.record(cache) or {}
-            print(f"{spec.name}: {environment.key}", "was there" if there else f"built in {record.get('built_s', 0):.1f} s")
+            print(
+                f"{spec.name}: {environment.key}",
+                "was there" if there else f"built in {record.get('built_s', 0):.1f} s",
+            )
         except EnvError as error:
             failed = 1
             print(f"{spec.name}: {environment.key} failed: {error}", file=sys.stderr)
@@ -299,7 +318,14 @@ def _list(cache: Path) -> int:
     table = Table("key", "Python", "packages", "GB", "alone", "built in s", title=f"environments in {cache / 'envs'}")
     for key, record in built(cache).items():
         total, alone = _size(cache / "envs" / key)
-        table.add_row(key, record["python"], " ".join(record["packages"]), f"{total / 1e9:.2f}", f"{alone / 1e9:.2f}", f"{record['built_s']:.1f}")
+        table.add_row(
+            key,
+            record["python"],
+            " ".join(record["packages"]),
+            f"{total / 1e9:.2f}",
+            f"{alone / 1e9:.2f}",
+            f"{record['built_s']:.1f}",
+        )
     table.caption = "alone: bytes that no other environment and no package cache shares by hard links"
     Console().print(table)
     return 0

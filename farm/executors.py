@@ -1,4 +1,5 @@
 """Where jobs run: as Ray tasks pinned to devices, or inline in this very process without Ray."""
+
 from __future__ import annotations
 
 import mmap
@@ -108,7 +109,9 @@ class Inline:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor_cache(Path(job.cache)))
             os.environ.setdefault(FOLDER, str(Path(job.cache) / "artefacts"))
             self._children[key] = DirectChild()
-            self._children[key].info = self._children[key].ask({"do": "hello", "backend": job.backend, "policy": job.policy})
+            self._children[key].info = self._children[key].ask(
+                {"do": "hello", "backend": job.backend, "policy": job.policy}
+            )
         return self._children[key], self._children[key].info
 
     def cancel(self, handle: int) -> None:
@@ -187,9 +190,14 @@ class RayCluster:
         self._ray = ray
         root = str(Path(__file__).resolve().parent.parent)
         options: dict[str, Any] = {
-            "address": address or "local", "log_to_driver": False, "logging_level": "ERROR", "namespace": "farm",
-            "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}},
-        }  # fmt: skip
+            "address": address or "local",
+            "log_to_driver": False,
+            "logging_level": "ERROR",
+            "namespace": "farm",
+            "runtime_env": {
+                "env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+            },
+        }
         if address is None:
             options |= {"num_cpus": num_cpus, "include_dashboard": dashboard}
         try:
@@ -220,7 +228,9 @@ class RayCluster:
                 # A node that was given a name of its own is called by it; Ray's default is the address.
                 name, host = n.get("NodeName") or "", n.get("NodeManagerHostname", "")
                 own = name if name and name != n.get("NodeManagerAddress") else host
-                found.append({"id": n["NodeID"], "host": own, "resources": n["Resources"], "labels": n.get("Labels") or {}})
+                found.append(
+                    {"id": n["NodeID"], "host": own, "resources": n["Resources"], "labels": n.get("Labels") or {}}
+                )
         return found
 
     def slots(self, offer: Offer | None, fraction: float) -> int:
@@ -232,7 +242,9 @@ class RayCluster:
                 total += int(node["resources"].get(resource, 0.0)) * int(1 / fraction)
         return total
 
-    def probe(self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True) -> dict[str, dict[str, dict[str, Any]]]:
+    def probe(
+        self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True
+    ) -> dict[str, dict[str, dict[str, Any]]]:
         """What the backends answer on every node, by node id; nodes that come later are asked by `changes`."""
         token = Path(cache) / f".token-{uuid.uuid4().hex}"
         token.touch()
@@ -272,7 +284,11 @@ class RayCluster:
             del self._probes[gone]
         for new in set(now) - known - set(self._probes):
             self._probes[new] = self._ask(now[new], True)
-        ready = self._ray.wait(list(self._probes.values()), num_returns=len(self._probes), timeout=0)[0] if self._probes else []
+        ready = (
+            self._ray.wait(list(self._probes.values()), num_returns=len(self._probes), timeout=0)[0]
+            if self._probes
+            else []
+        )
         for node, ref in list(self._probes.items()):
             if ref in ready:
                 del self._probes[node]
@@ -331,7 +347,9 @@ class RayCluster:
 
         def load(resource: str) -> float:
             size = sum(sizes.get(n, {}).get(resource, 0.0) for n in groups[resource])
-            return sum(1 for other, *nodes in loads if other == resource and set(nodes) & set(groups[resource])) / max(size, 1e-9)
+            return sum(1 for other, *nodes in loads if other == resource and set(nodes) & set(groups[resource])) / max(
+                size, 1e-9
+            )
 
         return min(groups.items(), key=lambda g: load(g[0]))
 

@@ -1,4 +1,5 @@
 """Gradients of one op against both oracles: python -m farm.gradcheck OP [--plot OUT.png]; --table for those of a run."""
+
 from __future__ import annotations
 
 import argparse
@@ -39,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m farm.gradcheck", description=__doc__)
     parser.add_argument("op", nargs="?", help="an op of the torch catalog, with or without its variant")
     parser.add_argument("--dtype", default="float64", help="dtype under test (default: float64)")
-    parser.add_argument("--samples", type=int, default=4, metavar="N", help="how many samples, spread over the op's list (default: 4)")
+    parser.add_argument(
+        "--samples", type=int, default=4, metavar="N", help="how many samples, spread over the op's list (default: 4)"
+    )
     parser.add_argument("--sample", type=int, metavar="INDEX", help="one sample, by its index in the op's list")
     parser.add_argument("--double", action="store_true", help="the gradient of the gradient")
     parser.add_argument("--backend", default="torch-cpu", help="whose gradient is judged (default: torch-cpu)")
@@ -67,7 +70,13 @@ def _table(results: str, run: str) -> int:
     if table.empty:
         raise GradcheckError(f"no gradients in run {run} of {results}; a config asks for them with checks: [backward]")
     table.to_csv(sys.stdout, index=False, lineterminator="\n")
-    return 1 if table[["only autograd agrees", "only differences agree", "neither agrees", "no differences, wrong"]].to_numpy().any() else 0
+    return (
+        1
+        if table[["only autograd agrees", "only differences agree", "neither agrees", "no differences, wrong"]]
+        .to_numpy()
+        .any()
+        else 0
+    )
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -75,7 +84,9 @@ def _check(args: argparse.Namespace) -> int:
     places = [i for i, s in enumerate(prepared.samples) if args.sample is None or s.index == args.sample]
     if not places:
         valid = ", ".join(str(s.index) for s in sorted(prepared.samples, key=lambda s: s.index)[:20])
-        raise GradcheckError(f"--sample: {prepared.group.label} has no sample {args.sample} in {args.dtype}; it has {valid}")
+        raise GradcheckError(
+            f"--sample: {prepared.group.label} has no sample {args.sample} in {args.dtype}; it has {valid}"
+        )
     rows = pd.DataFrame(list(_rows(prepared, places, args.backend))).reindex(columns=_COLUMNS)
     rows["agreement"] = agreement(rows)
     print(f"{prepared.group.label} {args.dtype}, {prepared.group.check} on {args.backend}")
@@ -90,14 +101,33 @@ def _check(args: argparse.Namespace) -> int:
     return 0 if set(met) <= {"both agree", "no differences"} else 1
 
 
-_COLUMNS = ["sample", "shapes", "check", "status", "kind", "stage", "error", "oracle", "limit", "error_units", "nonfinite",
-            "second_oracle", "second_units", "oracles_units"]  # fmt: skip
+_COLUMNS = [
+    "sample",
+    "shapes",
+    "check",
+    "status",
+    "kind",
+    "stage",
+    "error",
+    "oracle",
+    "limit",
+    "error_units",
+    "nonfinite",
+    "second_oracle",
+    "second_units",
+    "oracles_units",
+]
 
 
 def _prepared(args: argparse.Namespace) -> PreparedGroup:
     """The op's samples with their gradients. Raises GradcheckError."""
     catalog = catalogs.get("torch")
-    entries = {n: e for e in catalog.entries() for n in names(Entry(e.op, e.variant, ())) if not e.variant or n.endswith(f".{e.variant}")}
+    entries = {
+        n: e
+        for e in catalog.entries()
+        for n in names(Entry(e.op, e.variant, ()))
+        if not e.variant or n.endswith(f".{e.variant}")
+    }
     if args.op not in entries:
         raise GradcheckError(f"no op {args.op!r} in the torch catalog{nearest(args.op, sorted(entries))}")
     entry, check = entries[args.op], "double_backward" if args.double else "backward"
@@ -186,8 +216,12 @@ def _plot(samples: list[PreparedSample], path: Path) -> None:
     best = differences.EPS64 ** (1 / 3)
     axes.axvline(best, color="grey", linestyle="--", linewidth=1)
     axes.text(best, 0.98, " $\\varepsilon_{64}^{1/3}$", transform=axes.get_xaxis_transform(), va="top", color="grey")
-    axes.set(xscale="log", yscale="log", xlabel="ε, relative to the input", ylabel="relative error of the central difference")
-    axes.set_title(f"{group.label} {group.dtype}, {group.check}: truncation ε² to the right, roundoff 1/ε to the left", fontsize=10)
+    axes.set(
+        xscale="log", yscale="log", xlabel="ε, relative to the input", ylabel="relative error of the central difference"
+    )
+    axes.set_title(
+        f"{group.label} {group.dtype}, {group.check}: truncation ε² to the right, roundoff 1/ε to the left", fontsize=10
+    )
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     try:

@@ -3,6 +3,7 @@
 No device is judged by its failures alone, which may be the kernels'. Some of them are run again elsewhere (a second
 opinion); only a device that fails what others pass, time and again, is quarantined.
 """
+
 from __future__ import annotations
 
 import time
@@ -118,7 +119,9 @@ class Health:
         # What the others have been asked about and not answered may count against them.
         doubtful = sum(c.against + c.asked - c.answered for c in others) + 1
         share = doubtful / (sum(c.asked for c in others) + 1)
-        usual = share * (sum(len(c.failures) + c.agreed for c in others) + 1) / (sum(c.rows + c.given for c in others) + 1)
+        usual = (
+            share * (sum(len(c.failures) + c.agreed for c in others) + 1) / (sum(c.rows + c.given for c in others) + 1)
+        )
         return chart.against / chart.answered * len(chart.failures) / max(chart.rows, 1) >= TIMES * usual
 
     def gone(self, backend: int, place: Place, began: float) -> bool:
@@ -132,7 +135,9 @@ class Health:
         chart.gone, chart.gone_at, chart.gone_rows = chart.gone + 1, time.monotonic(), chart.rows
         return chart.gone >= GONE
 
-    def quarantine(self, scope: str, place: Place, backends: Mapping[int, str], record: dict[str, Any]) -> dict[Case, Failure]:
+    def quarantine(
+        self, scope: str, place: Place, backends: Mapping[int, str], record: dict[str, Any]
+    ) -> dict[Case, Failure]:
         """Close a device for a scope; the failures it caused there, to be run again elsewhere.
 
         backends: names of those the scope covers, by place in the plan.
@@ -144,7 +149,9 @@ class Health:
             if chart := self._charts.pop((b, place), None):
                 found |= chart.failures
                 evidence += chart.evidence
-        self.records.append(record | {"backends": list(backends.values()), "failures": len(found), "evidence": evidence[-KEPT:]})
+        self.records.append(
+            record | {"backends": list(backends.values()), "failures": len(found), "evidence": evidence[-KEPT:]}
+        )
         return found
 
     def _chart(self, backend: int, place: Place) -> _Chart:

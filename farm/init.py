@@ -1,4 +1,5 @@
 """The command that writes a working example project: python -m farm.init DIR"""
+
 from __future__ import annotations
 
 import argparse
@@ -115,9 +116,10 @@ def test_kernels(tmp_path):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 written, 2 a directory that cannot be had or is not empty."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.init", description="Write an example project: a config, two kernels, a reference function, "
+        prog="python -m farm.init",
+        description="Write an example project: a config, two kernels, a reference function, "
         "a reference script and a test.",
-    )  # fmt: skip
+    )
     parser.add_argument("directory", metavar="DIR", help="a new or empty directory")
     folder = Path(parser.parse_args(argv).directory)
     try:
@@ -125,8 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {error.filename or folder}: {error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
-    print(f"{folder}: farm.yaml, kernels.py, rms_norm_reference.py, test_kernels.py; run\n"
-          f"  python -m farm.launch {folder}/farm.yaml\n  pytest {folder}")  # fmt: skip
+    print(
+        f"{folder}: farm.yaml, kernels.py, rms_norm_reference.py, test_kernels.py; run\n"
+        f"  python -m farm.launch {folder}/farm.yaml\n  pytest {folder}"
+    )
     return OK
 
 
@@ -135,11 +139,15 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found = sorted(p.name for p in folder.iterdir())
     if found:
-        raise OSError(f"the directory is not empty ({', '.join(found[:3])}{' …' if len(found) > 3 else ''}): name a new one")
+        raise OSError(
+            f"the directory is not empty ({', '.join(found[:3])}{' …' if len(found) > 3 else ''}): name a new one"
+        )
     files = {
-        "farm.yaml": CONFIG.format(folder=folder), "kernels.py": KERNELS, "rms_norm_reference.py": SCRIPT,
+        "farm.yaml": CONFIG.format(folder=folder),
+        "kernels.py": KERNELS,
+        "rms_norm_reference.py": SCRIPT,
         "test_kernels.py": TEST.format(folder=folder),
-    }  # fmt: skip
+    }
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
 

@@ -1,4 +1,5 @@
 """Which node offers what: every backend is tried in a process of its own, and a missing one gets its true reason."""
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -73,9 +74,13 @@ class Offer:
 
 
 def probe(
-    specs: Sequence[BackendSpec], cache: Path, env: dict[str, str] | None = None, fresh: bool = True,
-    labels: Mapping[str, str] | None = None, apart: str = "",
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+    specs: Sequence[BackendSpec],
+    cache: Path,
+    env: dict[str, str] | None = None,
+    fresh: bool = True,
+    labels: Mapping[str, str] | None = None,
+    apart: str = "",
+) -> dict[str, dict[str, Any]]:
     """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
 
     Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
@@ -132,9 +137,11 @@ def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | N
 
 
 def offers(
-    specs: Sequence[BackendSpec], nodes: Sequence[dict[str, Any]], answers: dict[str, dict[str, dict[str, Any]]],
+    specs: Sequence[BackendSpec],
+    nodes: Sequence[dict[str, Any]],
+    answers: dict[str, dict[str, dict[str, Any]]],
     labels: Mapping[str, Mapping[str, str]] | None = None,
-) -> dict[str, Offer]:  # fmt: skip
+) -> dict[str, Offer]:
     """Put the nodes' answers together.
 
     nodes: {"id", "host", "resources", "labels"} each; answers: per node id, what `probe` said there; labels: per
@@ -148,9 +155,14 @@ def offers(
             table[spec.name] = Offer(spec.name, "", "", "CPU", [], False, reason=str(error))
             continue
         offer = Offer(
-            spec.name, made.vendor, made.device_vendor, made.resource, list(made.forms), made.joint,
+            spec.name,
+            made.vendor,
+            made.device_vendor,
+            made.resource,
+            list(made.forms),
+            made.joint,
             labels=dict((labels or {}).get(spec.name, {})),
-        )  # fmt: skip
+        )
         reasons: dict[str, list[str]] = {}
         for node in nodes:
             answer = answers.get(node["id"], {}).get(spec.name, {"unavailable": "the node did not answer the probe"})
@@ -159,7 +171,9 @@ def offers(
         offer.available = bool(offer.places)
         if not offer.available:
             several = len(reasons) > 1
-            offer.reason = "; ".join(f"{r} (on {', '.join(h)})" if several else r for r, h in reasons.items()) or "no node"
+            offer.reason = (
+                "; ".join(f"{r} (on {', '.join(h)})" if several else r for r, h in reasons.items()) or "no node"
+            )
         table[spec.name] = offer
     return table
 
@@ -176,12 +190,22 @@ def misplaced(offer: Offer, node: dict[str, Any]) -> str:
     resource, labels, vendor = resource_on(offer, node), node["labels"], offer.device_vendor
     for name, pattern in offer.labels.items():
         if not fnmatch.fnmatchcase(labels.get(name, ""), pattern):
-            has = f"labelled {name}={labels[name]}, not {pattern}" if name in labels else f"without a label {name} ({pattern} is asked for)"
+            has = (
+                f"labelled {name}={labels[name]}, not {pattern}"
+                if name in labels
+                else f"without a label {name} ({pattern} is asked for)"
+            )
             return f"the node is {has}"
     if not node["resources"].get(resource):
         return f"the node offers no Ray resource {resource}"
     label = labels.get(detect.VENDOR_LABEL)
-    if not vendor or not label or resource != offer.resource or detect.COUNT_LABEL + vendor in labels or label == vendor:
+    if (
+        not vendor
+        or not label
+        or resource != offer.resource
+        or detect.COUNT_LABEL + vendor in labels
+        or label == vendor
+    ):
         return ""
     if label not in BY_LABEL:
         return f"the node is labelled vendor={label}, which nobody knows; known are {', '.join(BY_LABEL)}"

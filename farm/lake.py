@@ -1,4 +1,5 @@
 """The Parquet lake: schema, appending, reading; local directories and any pyarrow filesystem (s3://…)."""
+
 from __future__ import annotations
 
 import contextlib
@@ -37,7 +38,9 @@ SCHEMA = pa.schema(
         _field("variant", _S, "the op's variant, empty when it has none"),
         _field("dtype", _S, "dtype under test"),
         _field("op_class", _S, "how the op is judged: exact, elementary, contraction, …"),
-        _field("distribution", _S, "where the values come from: own (the op's list), regular, boundary, adversarial, nan"),
+        _field(
+            "distribution", _S, "where the values come from: own (the op's list), regular, boundary, adversarial, nan"
+        ),
         _field("sample", _I, "index in the op's list of samples; -1: the group could not be prepared"),
         _field("seed", pa.int64(), "seed of the samples"),
         _field("digest", _S, "SHA-256 of the inputs' bytes, first 16 hex digits"),
@@ -45,16 +48,27 @@ SCHEMA = pa.schema(
         _field("backend", _S, "runtime-device[@version]"),
         _field("vendor", _S, "who ships the runtime"),
         _field("device", _S, "the device as the runtime names it"),
-        _field("device_ids", _S, "numbers of the devices that Ray gave the case, of those of its node; empty for the CPU"),
+        _field(
+            "device_ids", _S, "numbers of the devices that Ray gave the case, of those of its node; empty for the CPU"
+        ),
         _field("node", _S, "host that ran the case, or the name its Ray node was given"),
         _field("status", _S, "one of the closed set of statuses"),
-        _field("kind", _S, "for wrong: numbers, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; for crash: the signal"),
+        _field(
+            "kind",
+            _S,
+            "for wrong: numbers, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; for crash: the signal",
+        ),
         _field("stage", _S, "where it failed: sample, reference, export, build, run, judge"),
         _field("error_type", _S, "class of the error"),
         _field("error", _S, "text of the error, with the end of stderr for a dead process"),
         _field("max_diff", _F, "largest |actual − reference|", "as the output"),
         _field("max_rel", _F, "largest |actual − reference| / |reference|", "1"),
-        _field("max_ulp", _F, "largest |actual − reference| in units in the last place of the output dtype, or of compute_precision if coarser", "ulp"),
+        _field(
+            "max_ulp",
+            _F,
+            "largest |actual − reference| in units in the last place of the output dtype, or of compute_precision if coarser",
+            "ulp",
+        ),
         _field("rmse", _F, "root of the mean squared error", "as the output"),
         _field("error_units", _F, "largest |actual − reference| / (ε·|reference| + δ + tiny)", "1"),
         _field("noise_floor", _F, "largest noise floor δ of the case", "as the output"),
@@ -63,8 +77,17 @@ SCHEMA = pa.schema(
         _field("second_oracle", _S, "a further oracle that computed the expected output"),
         _field("second_units", _F, "the result against that oracle, as error_units or max_ulp", "1"),
         _field("oracles_units", _F, "that oracle against the first", "1"),
-        _field("output_digest", _S, "SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result"),
-        _field("signature", pa.list_(pa.float32()), "of a result outside the limit, at most 16 signed errors: of each element, or the smallest and largest of runs of elements", "1"),
+        _field(
+            "output_digest",
+            _S,
+            "SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result",
+        ),
+        _field(
+            "signature",
+            pa.list_(pa.float32()),
+            "of a result outside the limit, at most 16 signed errors: of each element, or the smallest and largest of runs of elements",
+            "1",
+        ),
         _field("mismatched", pa.int64(), "elements outside the classic tolerance, misplaced NaN and Inf included"),
         _field("numel", pa.int64(), "elements compared"),
         _field("classic", pa.bool_(), "verdict of the classic tolerance (torch.testing's atol/rtol by dtype)"),
@@ -72,7 +95,9 @@ SCHEMA = pa.schema(
         _field("policy", _S, "name-version of the policy that judged"),
         _field("oracle", _S, "who computed the expected output: float64, numpy-float64, stored, metadata, …"),
         _field("compute_precision", _S, "precision the backend was asked to compute in"),
-        _field("placement", _S, "where the case ran, in the runtime's words; after \"emulated\" where no device was used"),
+        _field(
+            "placement", _S, 'where the case ran, in the runtime\'s words; after "emulated" where no device was used'
+        ),
         _field("prepare_ms", _F, "time to make inputs, reference and noise floor (once for all backends)", "ms"),
         _field("build_ms", _F, "time to build or compile", "ms"),
         _field("run_ms", _F, "time of the measured call", "ms"),
@@ -146,7 +171,9 @@ def check_writable(lake: Lake) -> None:
             file.write(b"x")
         lake.filesystem.delete_file(probe)
     except OSError as error:
-        raise LakeError(f"results {lake.uri!r} cannot be written: {error}; choose another place with --results") from None
+        raise LakeError(
+            f"results {lake.uri!r} cannot be written: {error}; choose another place with --results"
+        ) from None
 
 
 def to_batch(rows: Sequence[dict[str, Any]], constant: dict[str, Any]) -> pa.RecordBatch:
@@ -171,7 +198,15 @@ def to_batch(rows: Sequence[dict[str, Any]], constant: dict[str, Any]) -> pa.Rec
 
 
 def _case_id(row: dict[str, Any]) -> str:
-    group = Group(row["op"], row["variant"], row["dtype"], 0, row["seed"], row.get("check", "forward"), row.get("distribution", "own"))
+    group = Group(
+        row["op"],
+        row["variant"],
+        row["dtype"],
+        0,
+        row["seed"],
+        row.get("check", "forward"),
+        row.get("distribution", "own"),
+    )
     return group.case_id(row["sample"])
 
 
@@ -242,7 +277,9 @@ def run_ids(results: str | os.PathLike[str]) -> list[str]:
     """Ids of the runs in a lake, oldest first (they begin with their date). Raises LakeError."""
     lake = open_lake(results)
     found = _list(lake, lake.root)
-    return sorted(i.base_name[4:] for i in found if i.type == pafs.FileType.Directory and i.base_name.startswith("run="))
+    return sorted(
+        i.base_name[4:] for i in found if i.type == pafs.FileType.Directory and i.base_name.startswith("run=")
+    )
 
 
 def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
@@ -259,7 +296,9 @@ def read_run(results: str | os.PathLike[str], run_id: str) -> dict[str, Any]:
     return read_json(open_lake(results), run_id, "_run.json")
 
 
-def read_table(results: str | os.PathLike[str], run_id: str | None = None, columns: list[str] | None = None) -> pa.Table:
+def read_table(
+    results: str | os.PathLike[str], run_id: str | None = None, columns: list[str] | None = None
+) -> pa.Table:
     """Rows of one run, or of all, in the schema's columns (or those of them that are named).
 
     A foreign or damaged file is skipped with a LakeWarning that names it. Raises LakeError.
@@ -302,9 +341,10 @@ def parts(lake: Lake, run_id: str) -> list[str]:
     """Paths of a run's part files. Raises LakeError."""
     found = _list(lake, lake.path(run_id))
     return sorted(
-        i.path for i in found
+        i.path
+        for i in found
         if i.type == pafs.FileType.File and i.base_name.endswith(".parquet") and i.base_name[0] not in "._"
-    )  # fmt: skip
+    )
 
 
 def read(results: str | os.PathLike[str], run_id: str | None = None) -> pd.DataFrame:

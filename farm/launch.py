@@ -1,4 +1,5 @@
 """The command that runs a config: python -m farm.launch configs/full.yaml"""
+
 from __future__ import annotations
 
 import argparse
@@ -62,23 +63,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m farm.launch", description="Run a matrix of op × dtype × backend, judge it, keep it, show it.",
+        prog="python -m farm.launch",
+        description="Run a matrix of op × dtype × backend, judge it, keep it, show it.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
         "2 bad config or command line; 3 incomplete (resume it with --resume)",
-    )  # fmt: skip
+    )
     parser.add_argument("config", nargs="?", help="a YAML file, e.g. configs/quick.yaml")
     parser.add_argument("--dry-run", action="store_true", help="print the cells and what can run where; run nothing")
-    parser.add_argument("--ops", action="append", default=[], metavar="GLOB", help="only these ops (may be repeated or comma-separated)")
+    parser.add_argument(
+        "--ops", action="append", default=[], metavar="GLOB", help="only these ops (may be repeated or comma-separated)"
+    )
     parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
     parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
-    parser.add_argument("--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend")
+    parser.add_argument(
+        "--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend"
+    )
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
     parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
-    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one")
-    parser.add_argument("--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging")
-    parser.add_argument("--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one")
-    parser.add_argument("--fresh", action="store_true", help="ask every backend anew what it is and supports; earlier answers do not count")
-    parser.add_argument("--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s sooner)")
+    parser.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one",
+    )
+    parser.add_argument(
+        "--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging"
+    )
+    parser.add_argument(
+        "--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one"
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="ask every backend anew what it is and supports; earlier answers do not count",
+    )
+    parser.add_argument(
+        "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s sooner)"
+    )
     parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
     return parser
 
@@ -116,7 +136,11 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         names = list(dict.fromkeys(c.name for c in config.catalogs))
         listing = {name: background.submit(list_catalog, name, cache, args.inline, args.config) for name in names}
         local = args.inline or args.no_ray or not args.address
-        here = background.submit(probe, specs, cache, fresh=args.fresh, apart=ALONE if args.inline else "") if local else None
+        here = (
+            background.submit(probe, specs, cache, fresh=args.fresh, apart=ALONE if args.inline else "")
+            if local
+            else None
+        )
         background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
 
         def plan() -> matrices.Matrix:
@@ -147,8 +171,13 @@ def _launch(args: argparse.Namespace, console: Console) -> int:
         if args.dry_run:
             print_cells(console, matrix, known)
             return OK
-        if not any(matrix.wanted[:, b].any() and known[s.name].available for b, s in enumerate(specs)) and record is None:
-            raise ConfigError("none of the config's backends is available here (see the reasons above): nothing can be judged")
+        if (
+            not any(matrix.wanted[:, b].any() and known[s.name].available for b, s in enumerate(specs))
+            and record is None
+        ):
+            raise ConfigError(
+                "none of the config's backends is available here (see the reasons above): nothing can be judged"
+            )
         return _run(args, console, lake, config, matrix, executor, known, cache, record)
     finally:
         executor.close()
@@ -205,7 +234,9 @@ def _recorded(record: dict[str, Any]) -> Config:
         verdict.from_json(record["policy"])
     except (pydantic.ValidationError, verdict.PolicyError) as error:
         text = str(error).replace("\n", " ")
-        raise ConfigError(f"{where} cannot be resumed: its record is of another version ({text}); start a new run") from None
+        raise ConfigError(
+            f"{where} cannot be resumed: its record is of another version ({text}); start a new run"
+        ) from None
     for backend in config.backends:
         configs.check_backend(backend, f"{where} cannot be resumed")
     return config
@@ -220,19 +251,23 @@ def _narrowed(config: Config, args: argparse.Namespace) -> Config:
         change["dtypes"] = dtypes
         # A catalog's own dtypes are narrowed, never widened.
         change["catalogs"] = [
-            c.model_copy(update={"dtypes": None if c.dtypes is None or "*" in c.dtypes else [d for d in c.dtypes if d in dtypes]})
+            c.model_copy(
+                update={"dtypes": None if c.dtypes is None or "*" in c.dtypes else [d for d in c.dtypes if d in dtypes]}
+            )
             for c in config.catalogs
         ]
     if args.samples is not None:
         if args.samples < 1:
             raise ConfigError("--samples: at least 1")
         change["catalogs"] = [
-            c.model_copy(update={
-                "samples": min(c.samples, args.samples),
-                "samples_for": {k: min(v, args.samples) for k, v in c.samples_for.items()},
-            })
+            c.model_copy(
+                update={
+                    "samples": min(c.samples, args.samples),
+                    "samples_for": {k: min(v, args.samples) for k, v in c.samples_for.items()},
+                }
+            )
             for c in change.get("catalogs", config.catalogs)
-        ]  # fmt: skip
+        ]
     if names := _split(args.backends):
         known = {b.name: b for b in config.backends}
         chosen = []
@@ -293,7 +328,9 @@ def list_catalog(name: str, cache: Path, inline: bool = False, config: str | Non
         answer = child.ask({"do": "list", "catalog": name}, deadline_s=300)
         child.close()
         if isinstance(answer, Death):
-            raise ConfigError(f"{_culprit(name, config, answer)}catalog {name} cannot be listed: {answer.text}") from None
+            raise ConfigError(
+                f"{_culprit(name, config, answer)}catalog {name} cannot be listed: {answer.text}"
+            ) from None
         if "error" in answer:
             key = tuple(answer["key"])
             where = f"{configs.place(config, key)}: " if config and key else ""
@@ -308,6 +345,7 @@ def list_catalog(name: str, cache: Path, inline: bool = False, config: str | Non
 
 def _culprit(name: str, config: str | None, death: Death) -> str:
     """Place and name of the user's module that ends the process that imports it; "" if it cannot be told."""
+
     def dies() -> bool:
         child = ChildProcess(default_python(), Limits())
         answer = child.ask({"do": "list", "catalog": name}, deadline_s=60)
@@ -331,7 +369,13 @@ def print_preflight(console: Console, known: dict[str, Offer]) -> None:
             text = f"{info['runtime_version']}, {info['device']}, on {', '.join(sorted(set(offer.nodes)))}"
             console.print(f"  {name:{width}}  [green]available[/]    ", text, highlight=False, soft_wrap=True)
         else:
-            console.print(f"  {name:{width}}  [yellow]unavailable[/]  ", offer.reason, highlight=False, soft_wrap=True, markup=True)
+            console.print(
+                f"  {name:{width}}  [yellow]unavailable[/]  ",
+                offer.reason,
+                highlight=False,
+                soft_wrap=True,
+                markup=True,
+            )
 
 
 def print_cells(console: Console, matrix: matrices.Matrix, known: dict[str, Offer]) -> None:
@@ -339,15 +383,22 @@ def print_cells(console: Console, matrix: matrices.Matrix, known: dict[str, Offe
     for g, group in enumerate(matrix.groups):
         planned = [
             f"{spec.name}×{matrix.wanted[g, b]}" + ("" if known[spec.name].available else " (unavailable)")
-            for b, spec in enumerate(matrix.backends) if matrix.wanted[g, b]
-        ]  # fmt: skip
+            for b, spec in enumerate(matrix.backends)
+            if matrix.wanted[g, b]
+        ]
         if planned:
-            console.print(f"{group.label} {group.dtype}: {', '.join(planned)}", highlight=False, soft_wrap=True, markup=False)
+            console.print(
+                f"{group.label} {group.dtype}: {', '.join(planned)}", highlight=False, soft_wrap=True, markup=False
+            )
     for g, b, reason in matrix.skipped:
         group = matrix.groups[g]
-        console.print(f"{group.label} {group.dtype} {matrix.backends[b].name}: skipped, {reason}", highlight=False, markup=False)
+        console.print(
+            f"{group.label} {group.dtype} {matrix.backends[b].name}: skipped, {reason}", highlight=False, markup=False
+        )
     run = int(sum((matrix.wanted[:, b] > 0).sum() for b, s in enumerate(matrix.backends) if known[s.name].available))
-    console.print(f"{matrix.cells} cells planned, {run} of them on backends that are available, {len(matrix.skipped)} skipped")
+    console.print(
+        f"{matrix.cells} cells planned, {run} of them on backends that are available, {len(matrix.skipped)} skipped"
+    )
 
 
 def _find_run(args: argparse.Namespace) -> dict[str, Any]:
@@ -365,9 +416,16 @@ def _find_run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(
-    args: argparse.Namespace, console: Console, lake: lakes.Lake, config: Config, matrix: matrices.Matrix,
-    executor: Executor, known: dict[str, Offer], cache: Path, record: dict[str, Any] | None,
-) -> int:  # fmt: skip
+    args: argparse.Namespace,
+    console: Console,
+    lake: lakes.Lake,
+    config: Config,
+    matrix: matrices.Matrix,
+    executor: Executor,
+    known: dict[str, Offer],
+    cache: Path,
+    record: dict[str, Any] | None,
+) -> int:
     from farm import report
     from farm.report.__main__ import default_out as report_dir
 
@@ -375,9 +433,16 @@ def _run(
         policy = verdict.load(config.policy)
         now = datetime.datetime.now(datetime.timezone.utc)
         record = {
-            "run_id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", "name": config.name, "config": config.model_dump(mode="json"),
-            "policy": asdict(policy), "ops": args.ops, "results": lake.uri, "started_at": now.isoformat(), "finished_at": None, "versions": versions(),
-        }  # fmt: skip
+            "run_id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            "name": config.name,
+            "config": config.model_dump(mode="json"),
+            "policy": asdict(policy),
+            "ops": args.ops,
+            "results": lake.uri,
+            "started_at": now.isoformat(),
+            "finished_at": None,
+            "versions": versions(),
+        }
         done: dict[tuple[int, int], set[int]] = {}
         had: list[str] = []
     else:
@@ -391,10 +456,16 @@ def _run(
     record["inventory"] = {"backends": {n: o.record() for n, o in known.items()}, "nodes": executor.nodes}
     record["skipped"] = _skipped(matrix)
     lakes.write_json(lake, run_id, "_run.json", record)
-    console.print(f"run {run_id}: {matrix.cells} cells, results in {lake.uri}/run={run_id}", highlight=False, soft_wrap=True)
+    console.print(
+        f"run {run_id}: {matrix.cells} cells, results in {lake.uri}/run={run_id}", highlight=False, soft_wrap=True
+    )
     progress = Progress(console)
-    dispatcher = Dispatcher(matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress, args.fresh)
-    again = f"python -m farm.launch --resume {run_id}" + (f" --results {args.results}" if args.results != "results" else "")
+    dispatcher = Dispatcher(
+        matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress, args.fresh
+    )
+    again = f"python -m farm.launch --resume {run_id}" + (
+        f" --results {args.results}" if args.results != "results" else ""
+    )
     try:
         dispatcher.run()
     except KeyboardInterrupt:
@@ -429,19 +500,33 @@ def _run(
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
     if missing or len(rows) != planned:
         names = ", ".join(f"{name} {n}" for name, n in missing)
-        print(f"error: incomplete: {len(rows)} rows of {planned} planned ({names}); go on with: {again}", file=sys.stderr)
+        print(
+            f"error: incomplete: {len(rows)} rows of {planned} planned ({names}); go on with: {again}", file=sys.stderr
+        )
         return INCOMPLETE
     failed, unjudged = failures(rows, config), len(not_known(rows[report.broken(rows)], config))
     if failed:
-        console.print(f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})", highlight=False)
+        console.print(
+            f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})",
+            highlight=False,
+        )
     if unjudged:
-        console.print(f"{unjudged} samples of your own kernels could not be judged: reference or inputs are broken (exit code {FOUND})", highlight=False, soft_wrap=True)
+        console.print(
+            f"{unjudged} samples of your own kernels could not be judged: reference or inputs are broken (exit code {FOUND})",
+            highlight=False,
+            soft_wrap=True,
+        )
     return FOUND if failed or unjudged else OK
 
 
 def _skipped(matrix: matrices.Matrix) -> list[dict[str, str]]:
     return [
-        {"op": matrix.groups[g].label, "dtype": matrix.groups[g].dtype, "backend": matrix.backends[b].name, "reason": reason}
+        {
+            "op": matrix.groups[g].label,
+            "dtype": matrix.groups[g].dtype,
+            "backend": matrix.backends[b].name,
+            "reason": reason,
+        }
         for g, b, reason in matrix.skipped
     ]
 
@@ -455,15 +540,19 @@ def not_known(rows: Any, config: Config) -> Any:
     """The rows that no known failure of the config covers."""
     keep = [
         not any(
-            matrices.matcher([k.op])(names) and matrices.matcher([k.dtype])([dtype])
-            and matrices.matcher([k.backend])([backend]) and k.status in ("*", status)
+            matrices.matcher([k.op])(names)
+            and matrices.matcher([k.dtype])([dtype])
+            and matrices.matcher([k.backend])([backend])
+            and k.status in ("*", status)
             for k in config.known_failures
         )
         for names, dtype, backend, status in zip(
             (matrices.names(Entry(op, variant, ())) for op, variant in zip(rows["op"], rows["variant"])),
-            rows["dtype"], rows["backend"], rows["status"],
+            rows["dtype"],
+            rows["backend"],
+            rows["status"],
         )
-    ]  # fmt: skip
+    ]
     return rows[keep]
 
 

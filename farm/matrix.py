@@ -1,4 +1,5 @@
 """Config to cells: which groups each backend is given, how many samples, and why a cell is not planned."""
+
 from __future__ import annotations
 
 import fnmatch
@@ -52,7 +53,9 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     """
     specs = [b.spec() for b in config.backends]
     takes = {check: np.array([_takes(spec, check) for spec in specs]) for check in config.checks}
-    rows: dict[tuple[str, str, str, str, str], list[int]] = {}  # a catalog may be listed twice: the larger number counts
+    rows: dict[
+        tuple[str, str, str, str, str], list[int]
+    ] = {}  # a catalog may be listed twice: the larger number counts
     for catalog in config.catalogs:
         dtypes = catalog.dtypes or config.dtypes
         listed = entries[catalog.name]

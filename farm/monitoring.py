@@ -1,4 +1,5 @@
 """Ray metrics of a run, to watch it with (a scrape can miss counts: the lake accounts)."""
+
 from __future__ import annotations
 
 import functools

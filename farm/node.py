@@ -2,6 +2,7 @@
 
 ``python -m farm.node detect`` says what is found here and why; ``python -m farm.node start`` wraps ``ray start``.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -69,7 +70,9 @@ def own_resource(label: str, resource: str) -> str:
 
 def model_label(model: str, vendor: str) -> str:
     """A model's name as a label value: "NVIDIA H200" → "H200". Letters, digits, "-", "_", "."; at most 63 (Kubernetes' rule)."""
-    words = [w for w in re.sub(r"\((R|TM|C)\)|®|™", " ", model, flags=re.IGNORECASE).split() if w.lower() != vendor.lower()]
+    words = [
+        w for w in re.sub(r"\((R|TM|C)\)|®|™", " ", model, flags=re.IGNORECASE).split() if w.lower() != vendor.lower()
+    ]
     return re.sub(r"[^A-Za-z0-9_.]+", "-", " ".join(words)).strip("-_.")[:63].rstrip("-_.")
 
 
@@ -85,7 +88,9 @@ def by_hand(values: Sequence[str]) -> dict[str, tuple[Vendor, int, tuple[str, ..
     return made
 
 
-def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict[str, tuple[Vendor, int, Sequence[str]]]:
+def devices_here(
+    values: Sequence[str], findings: Mapping[str, Finding]
+) -> dict[str, tuple[Vendor, int, Sequence[str]]]:
     """What is to be offered: as named by hand, else as $FARM_VENDORS says, else as found. A vendor that is named
     without a number and found has as many devices as were found."""
     named = list(values)
@@ -96,7 +101,11 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
     made: dict[str, tuple[Vendor, int, Sequence[str]]] = {}
     for value, (label, (vendor, count, models)) in zip(named, by_hand(named).items()):
         found = findings.get(label)
-        made[label] = (vendor, found.count, found.models) if found and found.count and "=" not in value else (vendor, count, models)
+        made[label] = (
+            (vendor, found.count, found.models)
+            if found and found.count and "=" not in value
+            else (vendor, count, models)
+        )
     return made
 
 
@@ -134,14 +143,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("detect", help="what devices this machine has, and how that is known")
     start = commands.add_parser(
-        "start", help="ray start with the labels and resources of the devices found here",
+        "start",
+        help="ray start with the labels and resources of the devices found here",
         epilog="further options are handed to ray start, e.g. --num-cpus=8 --block",
-    )  # fmt: skip
+    )
     where = start.add_mutually_exclusive_group(required=True)
     where.add_argument("--head", action="store_true", help="the first node of a cluster")
     where.add_argument("--address", metavar="HOST:PORT", help="join this cluster")
-    start.add_argument("--vendor", action="append", default=[], metavar="LABEL[=N]", help="offer N devices of this vendor instead of what is found (may be repeated)")
-    start.add_argument("--labels", action="append", default=[], metavar="NAME=VALUE,…", help="further labels, or other values of those found")
+    start.add_argument(
+        "--vendor",
+        action="append",
+        default=[],
+        metavar="LABEL[=N]",
+        help="offer N devices of this vendor instead of what is found (may be repeated)",
+    )
+    start.add_argument(
+        "--labels",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,…",
+        help="further labels, or other values of those found",
+    )
     start.add_argument("--resources", metavar="JSON", help="further resources, or other numbers of those found")
     start.add_argument("--num-gpus", type=int, metavar="N", help="GPUs, instead of those found")
     start.add_argument("--dry-run", action="store_true", help="print the command; start nothing")

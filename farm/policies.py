@@ -1,4 +1,5 @@
 """Policies against catalogs: a limit that names an op nobody has is most likely misspelt."""
+
 from __future__ import annotations
 
 import difflib
@@ -26,11 +27,17 @@ def check_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) ->
             literal = not any(c in catalog for c in "*?[")
             if literal and not colon:
                 near = [label for label in known if label.partition(":")[2] == glob]
-                raise PolicyError(f"{where}: {glob!r} names no catalog; did you mean {' or '.join(near[:3]) or f'torch:{glob}'}?")
+                raise PolicyError(
+                    f"{where}: {glob!r} names no catalog; did you mean {' or '.join(near[:3]) or f'torch:{glob}'}?"
+                )
             if literal and catalog not in catalogs.known():
-                raise PolicyError(f"{where}: {glob!r}: unknown catalog {catalog!r}; known: {', '.join(sorted(catalogs.known()))}")
+                raise PolicyError(
+                    f"{where}: {glob!r}: unknown catalog {catalog!r}; known: {', '.join(sorted(catalogs.known()))}"
+                )
             unseen = [name for name in catalogs.known() if fnmatch.fnmatchcase(name, catalog) and name not in labels]
             if unseen or any(fnmatch.fnmatchcase(label, glob) for label in known):
                 continue
             near = difflib.get_close_matches(glob, known, 3, 0.5)
-            raise PolicyError(f"{where}: no op matches {glob!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+            raise PolicyError(
+                f"{where}: no op matches {glob!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+            )

@@ -3,6 +3,7 @@
 Both are forgotten as soon as anything that decides the answer changes: the backend's options, a version in its
 environment, the code of backends and forms, the farm's own and that of plugins.
 """
+
 from __future__ import annotations
 
 import contextlib

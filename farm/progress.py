@@ -1,4 +1,5 @@
 """What a run shows while it goes on: one line per backend with counts by status and the time left."""
+
 from __future__ import annotations
 
 import time

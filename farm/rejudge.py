@@ -1,4 +1,5 @@
 """Judges the rows of a lake again under another policy, from their metrics alone: python -m farm.rejudge --policy P"""
+
 from __future__ import annotations
 
 import argparse
@@ -32,9 +33,24 @@ DECIDED = (Status.PASS.value, Status.IMPRECISE.value, Status.WRONG.value)
 NUMBERS = ("", "numbers", "nonfinite")
 #: Columns that judging reads, beside those it writes.
 _READ = (
-    "op", "variant", "dtype", "op_class", "oracle", "compute_precision", "status", "kind", "limit", "nonfinite",
-    "oracles_units", "max_diff", "max_ulp", "error_units", "mismatched", "numel", "classic",
-)  # fmt: skip
+    "op",
+    "variant",
+    "dtype",
+    "op_class",
+    "oracle",
+    "compute_precision",
+    "status",
+    "kind",
+    "limit",
+    "nonfinite",
+    "oracles_units",
+    "max_diff",
+    "max_ulp",
+    "error_units",
+    "mismatched",
+    "numel",
+    "classic",
+)
 #: Classes that rows without a class measured in another way than rows with one.
 _MEASURED_ANEW = (OpClass.DISCONTINUOUS, OpClass.CHOICE)
 
@@ -84,7 +100,12 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
             return f"its schema measured {placement.op_class} results by another formula", None
         name = placement.op_class.value
     units = policy.rule == "error_units" and not (oracle == "stored" and name != OpClass.EXACT)
-    if units and row["error_units"] is None and name not in (OpClass.RANDOM, OpClass.UNINITIALISED) and oracle not in ("stored", "metadata"):
+    if (
+        units
+        and row["error_units"] is None
+        and name not in (OpClass.RANDOM, OpClass.UNINITIALISED)
+        and oracle not in ("stored", "metadata")
+    ):
         return "error_units is missing", None
     label = f"{op}.{variant}" if variant else op
     limit = None
@@ -100,9 +121,14 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
     if nonfinite is None:  # an older schema: only the kind tells
         nonfinite = int(row["kind"] == "nonfinite")
     metrics = Metrics(
-        max_diff=row["max_diff"], max_ulp=row["max_ulp"], error_units=row["error_units"], mismatched=int(row["mismatched"] or 0),
-        nonfinite=int(nonfinite), numel=int(row["numel"]), classic=bool(row["classic"]),
-    )  # fmt: skip
+        max_diff=row["max_diff"],
+        max_ulp=row["max_ulp"],
+        error_units=row["error_units"],
+        mismatched=int(row["mismatched"] or 0),
+        nonfinite=int(nonfinite),
+        numel=int(row["numel"]),
+        classic=bool(row["classic"]),
+    )
     status, kind = verdict.judge(metrics, policy, label, name, dtype, oracle, precision)
     return "", (status.value, kind, limit)
 
@@ -135,18 +161,25 @@ def cells(changed: pd.DataFrame) -> list[str]:
     for _, some in changed.groupby(keys, sort=False, dropna=False):
         row = some.iloc[0]
         label = f"{row['op']}.{row['variant']}" if row["variant"] else row["op"]
-        measured = [f"{number(row[name])} {words}" for name, words in
-                    (("error_units", "error units"), ("max_ulp", "ulps"), ("max_diff", "max diff")) if pd.notna(row[name])]  # fmt: skip
+        measured = [
+            f"{number(row[name])} {words}"
+            for name, words in (("error_units", "error units"), ("max_ulp", "ulps"), ("max_diff", "max diff"))
+            if pd.notna(row[name])
+        ]
         kind = f" ({row['new_kind']})" if row["new_kind"] else ""
         limit = f"limit {number(row['limit'])} → {number(row['new_limit'])}"
-        lines.append(plain(
-            f"{row['status']} → {row['new_status']}{kind}  {label} {row['dtype']} on {row['backend']}  "
-            f"{len(some)} sample{'' if len(some) == 1 else 's'}  {'; '.join([*measured, limit])}"
-        ))  # fmt: skip
+        lines.append(
+            plain(
+                f"{row['status']} → {row['new_status']}{kind}  {label} {row['dtype']} on {row['backend']}  "
+                f"{len(some)} sample{'' if len(some) == 1 else 's'}  {'; '.join([*measured, limit])}"
+            )
+        )
     return lines
 
 
-def print_changes(console: Console, rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, limit: int | None = 20) -> pd.DataFrame:
+def print_changes(
+    console: Console, rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, limit: int | None = 20
+) -> pd.DataFrame:
     """Print what ``again`` (of `rejudge`) changes in ``rows``; returns the changed rows. ``limit``: cells, None for all."""
 
     def line(text: str) -> None:
@@ -160,7 +193,9 @@ def print_changes(console: Console, rows: pd.DataFrame, again: pd.DataFrame, pol
         line(f"not a matter of policy: {' · '.join(f'{name} {n}' for name, n in rest.items())}")
     for why, some in rows[blind].groupby(again.loc[blind, "why"].str.replace(r"\d[\d.e+-]*", "…", regex=True)):
         names = sorted(set(some["op"]))
-        line(f"not judged again, {len(some)} rows: {why}: {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}")
+        line(
+            f"not judged again, {len(some)} rows: {why}: {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
+        )
     changed = changes(rows, again)
     if changed.empty:
         line("nothing changes")
@@ -169,7 +204,9 @@ def print_changes(console: Console, rows: pd.DataFrame, again: pd.DataFrame, pol
         line(text)
     told = cells(changed)
     shown = told if limit is None else told[:limit]
-    line(f"changed cells{f', {len(shown)} of {len(told)} (--all for the others)' if len(shown) < len(told) else f': {len(told)}'}")
+    line(
+        f"changed cells{f', {len(shown)} of {len(told)} (--all for the others)' if len(shown) < len(told) else f': {len(told)}'}"
+    )
     for text in shown:
         line(f"  {text}")
     return changed
@@ -184,16 +221,21 @@ def write(rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, out: Path) ->
         made.to_csv(out, index=False, lineterminator="\n")
     else:
         fields = [field for field in lake.SCHEMA if field.name in made.columns]
-        pq.write_table(pa.Table.from_pandas(made, schema=pa.schema(fields, lake.SCHEMA.metadata), preserve_index=False), out)
+        pq.write_table(
+            pa.Table.from_pandas(made, schema=pa.schema(fields, lake.SCHEMA.metadata), preserve_index=False), out
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.rejudge", description="Judge the rows of a lake again under another policy; runs nothing.",
+        prog="python -m farm.rejudge",
+        description="Judge the rows of a lake again under another policy; runs nothing.",
         epilog="exit code: 0 nothing changes; 1 some row has another status; 2 bad policy or command line",
-    )  # fmt: skip
-    parser.add_argument("--policy", required=True, metavar="P", help=f"{', '.join(verdict.names())} or a path/to/policy.json")
+    )
+    parser.add_argument(
+        "--policy", required=True, metavar="P", help=f"{', '.join(verdict.names())} or a path/to/policy.json"
+    )
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument("--all", action="store_true", help="print every changed cell")
@@ -221,7 +263,9 @@ def known_ops(rows: pd.DataFrame) -> dict[str, set[str]]:
     """Per catalog of the rows: the labels of its ops, as rows have them and as it lists them here, if it does."""
     names: dict[str, set[str]] = {}
     for catalog, some in rows[["catalog", "op", "variant"]].drop_duplicates().groupby("catalog"):
-        names[str(catalog)] = {f"{op}.{variant}" if variant else op for op, variant in zip(some["op"], some["variant"].fillna(""))}
+        names[str(catalog)] = {
+            f"{op}.{variant}" if variant else op for op, variant in zip(some["op"], some["variant"].fillna(""))
+        }
         if catalog in catalogs.known():
             with contextlib.suppress(ConfigError):  # a package that is not installed here
                 listed = list_catalog(str(catalog), default_cache())

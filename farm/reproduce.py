@@ -1,4 +1,5 @@
 """The command that runs one case of a lake again, by itself: python -m farm.reproduce '<run>:<case>:<backend>'"""
+
 from __future__ import annotations
 
 import argparse
@@ -56,9 +57,7 @@ from tasks.verdict import Policy
 #: Exit codes.
 SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 #: Columns of a row that a reproduction must give again, bit for bit.
-METRICS = (
-    "error_units", "noise_floor", "max_diff", "max_rel", "max_ulp", "rmse", "mismatched", "numel", "classic",
-)  # fmt: skip
+METRICS = ("error_units", "noise_floor", "max_diff", "max_rel", "max_ulp", "rmse", "mismatched", "numel", "classic")
 VERDICT = ("kind", "stage", "error_type")
 #: Outcomes that can take the process down.
 DEADLY = (Status.CRASH, Status.TIMEOUT, Status.OOM)
@@ -138,15 +137,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m farm.reproduce", description="Run one case of a run again, by itself, and show its numbers: in this process, or, for a backend with an "
+        prog="python -m farm.reproduce",
+        description="Run one case of a run again, by itself, and show its numbers: in this process, or, for a backend with an "
         "environment of its own, in a process of that (built first if it is not there).",
         epilog="exit code: 0 the stored status again; 1 another status, or a script that does not show it; 2 no such case",
-    )  # fmt: skip
+    )
     parser.add_argument("key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run)")
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
     parser.add_argument("--backend", metavar="NAME", help="run the case on this backend instead")
     parser.add_argument("--script", metavar="OUT.py", help="also write a script that needs numpy and the runtime alone")
-    parser.add_argument("--child", action="store_true", help="run it in a child process: for a case that crashes or hangs")
+    parser.add_argument(
+        "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"
+    )
     parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
     return parser
 
@@ -168,11 +170,19 @@ def _reproduce(args: argparse.Namespace) -> int:
     child = args.child or case.environment is not None
     if case.environment:
         if case.environment.record(case.cache) is None:
-            print(f"building the environment of {case.spec.name}: {' '.join(case.environment.packages)}", file=sys.stderr, flush=True)
+            print(
+                f"building the environment of {case.spec.name}: {' '.join(case.environment.packages)}",
+                file=sys.stderr,
+                flush=True,
+            )
         _line("environment", f"{case.python}\nPython {case.environment.version}: {' '.join(case.environment.packages)}")
     if case.stored and case.stored["status"] in DEADLY and not child:
-        print(f"warning: the stored outcome is {case.stored['status']}: this process may not survive it; --child runs "
-              "the case in a process of its own", file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            f"warning: the stored outcome is {case.stored['status']}: this process may not survive it; --child runs "
+            "the case in a process of its own",
+            file=sys.stderr,
+            flush=True,
+        )
     sys.stdout.flush()
     outcome = run_child(case) if child else run_here(case)
     print_outcome(case, outcome)
@@ -200,8 +210,10 @@ def parse(text: str, results: str) -> Key:
     run_id, first, rest = text.partition(":")
     case_id, second, backend = rest.rpartition(":")
     if not (first and second and run_id and case_id and backend):
-        raise ReproduceError(f"{text!r} is no key: a key is run_id:case_id:backend, e.g. "
-                             "'last:forward/torch:log_softmax/float16/4:torch-cpu'")  # fmt: skip
+        raise ReproduceError(
+            f"{text!r} is no key: a key is run_id:case_id:backend, e.g. "
+            "'last:forward/torch:log_softmax/float16/4:torch-cpu'"
+        )
     if run_id == "last":
         known = lakes.run_ids(results)
         if not known:
@@ -221,8 +233,10 @@ def find(key: Key, results: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{_nearest(key.case_id, known)}")
     by_backend = {row["backend"]: row for row in rows}
     if key.backend not in by_backend:
-        raise ReproduceError(f"run {key.run_id} has no row of {key.case_id} on backend {key.backend!r}; it ran on "
-                             f"{', '.join(sorted(by_backend))}")  # fmt: skip
+        raise ReproduceError(
+            f"run {key.run_id} has no row of {key.case_id} on backend {key.backend!r}; it ran on "
+            f"{', '.join(sorted(by_backend))}"
+        )
     return by_backend[key.backend], list(by_backend.values())
 
 
@@ -268,18 +282,23 @@ def _spec(name: str, config: Config) -> BackendSpec:
     try:
         return BackendSpec.parse(name)
     except KeyError:
-        raise ReproduceError(f"no backend {name!r}: neither the run's config ({', '.join(b.name for b in config.backends)}) "
-                             "nor a runtime of this farm is called so") from None  # fmt: skip
+        raise ReproduceError(
+            f"no backend {name!r}: neither the run's config ({', '.join(b.name for b in config.backends)}) "
+            "nor a runtime of this farm is called so"
+        ) from None
 
 
 def _catalog_configs(row: dict[str, Any], config: Config) -> list[CatalogConfig]:
     """The parts of a config that plan a row's op and dtype."""
     called = matrices.names(Entry(row["op"], row["variant"], ()))
     return [
-        c for c in config.catalogs
-        if c.name == row["catalog"] and matrices.matcher(c.ops)(called) and not matrices.matcher(c.exclude)(called)
+        c
+        for c in config.catalogs
+        if c.name == row["catalog"]
+        and matrices.matcher(c.ops)(called)
+        and not matrices.matcher(c.exclude)(called)
         and {row["dtype"], "*"} & set(c.dtypes or config.dtypes)
-    ]  # fmt: skip
+    ]
 
 
 def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, PreparedGroup]:
@@ -302,7 +321,9 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
         if any(s.index == row["sample"] for s in made.samples):
             found.append((group, made))
     if not found:
-        raise ReproduceError(f"{row['op']} in {row['dtype']} has no sample {row['sample']} here: its catalog is not the run's")
+        raise ReproduceError(
+            f"{row['op']} in {row['dtype']} has no sample {row['sample']} here: its catalog is not the run's"
+        )
     # A config may plan an op twice, with different numbers of samples.
     return next((f for f in found if any(s.record["digest"] == row["digest"] for s in f[1].samples)), found[0])
 
@@ -325,7 +346,8 @@ def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
         matrices.samples_of(catalog, b.name)
         for catalog in _catalog_configs(row, config)
         for b in config.backends
-        if offers.get(b.name, {}).get("available") and not set(offers[b.name]["forms"]) & set(catalogs.get(group.catalog).forms)
+        if offers.get(b.name, {}).get("available")
+        and not set(offers[b.name]["forms"]) & set(catalogs.get(group.catalog).forms)
     ]
     return max(counts, default=1)
 
@@ -335,12 +357,18 @@ def _exported(made: PreparedGroup, cache: Path, count: int) -> Path:
     path = forms.path_of(Path(made.pack.path), cache, "onnx", count, {})
     if path.exists():
         return path
-    print(f"exporting {made.group.label} {made.group.dtype} again: it is not in the cache {cache}", file=sys.stderr, flush=True)
+    print(
+        f"exporting {made.group.label} {made.group.dtype} again: it is not in the cache {cache}",
+        file=sys.stderr,
+        flush=True,
+    )
     items = [{"pack": str(made.pack.path), "form": "onnx", "count": count}]
     for message in run_job(Job("export", f"export {made.group.label}", items, str(cache), Limits(300.0))):
         if "path" in message:
             return Path(message["path"])
-        raise ReproduceError(f"{made.group.label} in {made.group.dtype} cannot be exported: {message['failed']['error']}")
+        raise ReproduceError(
+            f"{made.group.label} in {made.group.dtype} cannot be exported: {message['failed']['error']}"
+        )
     raise ReproduceError(f"{made.group.label} in {made.group.dtype} could not be exported")
 
 
@@ -389,12 +417,22 @@ def _run_child(case: Case, keep: Path) -> Outcome:
     settings = next((b for b in case.config.backends if b.name == case.spec.name), None)
     limits = Limits(case.config.deadline_s, int((settings.memory_gib if settings else 6.0) * (1 << 30)))
     item: dict[str, Any] = {
-        "pack": str(case.item.group.pack.path), "places": case.item.places, "group": asdict(case.group),
-        "form": str(case.exported) if case.exported else None, "keep": str(keep),
-    }  # fmt: skip
+        "pack": str(case.item.group.pack.path),
+        "places": case.item.places,
+        "group": asdict(case.group),
+        "form": str(case.exported) if case.exported else None,
+        "keep": str(keep),
+    }
     job = Job(
-        "batch", str(case.key), [item], str(case.cache), limits, case.spec.to_json(), asdict(case.policy), case.key.run_id,
-    )  # fmt: skip
+        "batch",
+        str(case.key),
+        [item],
+        str(case.cache),
+        limits,
+        case.spec.to_json(),
+        asdict(case.policy),
+        case.key.run_id,
+    )
     try:
         row = list(rows_of(job))[-1]
     except Gone as error:
@@ -414,14 +452,23 @@ def print_case(case: Case) -> None:
     """What is going to be run: the case, its policy and its inputs."""
     group = case.group
     _line("case", case.key.case_id)
-    _line("stored", f"{_status(case.row)} on {case.key.backend}, run {case.key.run_id}, {case.row['started_at']:%Y-%m-%d %H:%M} UTC")
+    _line(
+        "stored",
+        f"{_status(case.row)} on {case.key.backend}, run {case.key.run_id}, {case.row['started_at']:%Y-%m-%d %H:%M} UTC",
+    )
     if case.spec.name != case.key.backend:
-        _line("run on", f"{case.spec.name}" + (f" (stored there: {_status(case.stored)})" if case.stored else " (not in the run)"))
+        _line(
+            "run on",
+            f"{case.spec.name}" + (f" (stored there: {_status(case.stored)})" if case.stored else " (not in the run)"),
+        )
     limit = ""
     if case.policy.rule == "error_units":
         precision = str(case.row.get("compute_precision") or "")
         limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision if is_inexact(precision) else '')}"
-    _line("policy", f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {case.sample.record['oracle']}")
+    _line(
+        "policy",
+        f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {case.sample.record['oracle']}",
+    )
     record = case.sample.record
     try:
         arrays = case.sample.inputs()
@@ -430,7 +477,11 @@ def print_case(case: Case) -> None:
     for i, spec in enumerate(tensor_specs(record["args"]) + tensor_specs(record["kwargs"])):
         _line("inputs" if not i else "", _tensor_text(spec, arrays))
     digest = record["digest"]
-    agrees = "as stored" if digest == case.row["digest"] else f"NOT the stored {case.row['digest']}: the inputs differ from the run's"
+    agrees = (
+        "as stored"
+        if digest == case.row["digest"]
+        else f"NOT the stored {case.row['digest']}: the inputs differ from the run's"
+    )
     _line("digest", f"{digest} ({agrees})")
 
 
@@ -446,8 +497,12 @@ def _tensor_text(spec: TensorSpec, arrays: list[np.ndarray]) -> str:
 def print_outcome(case: Case, outcome: Outcome) -> None:
     """The runtime, the outputs and the worst element, and the metrics beside the stored ones."""
     row = outcome.row
-    _line("backend", f"{case.spec.name}" + (f", {row['placement']}" if row.get("placement") else "")
-          + (f", {row['flags']}" if row.get("flags") else ""))  # fmt: skip
+    _line(
+        "backend",
+        f"{case.spec.name}"
+        + (f", {row['placement']}" if row.get("placement") else "")
+        + (f", {row['flags']}" if row.get("flags") else ""),
+    )
     if outcome.info:
         _line("runtime", _changed(case.stored and case.stored["runtime_version"], outcome.info.runtime_version))
         _line("device", _changed(case.stored and case.stored["device"], outcome.info.device))
@@ -545,7 +600,9 @@ def _value(value: Any) -> str:
 
 
 def _line(name: str, text: str) -> None:
-    lines = [part for line in text.splitlines() for part in textwrap.wrap(_plain(line), 86, drop_whitespace=False) or [""]]
+    lines = [
+        part for line in text.splitlines() for part in textwrap.wrap(_plain(line), 86, drop_whitespace=False) or [""]
+    ]
     for i, line in enumerate(lines or [""]):
         print(f"{'' if i else name:13} {line}".rstrip())
 
@@ -572,7 +629,11 @@ def conclusion(case: Case, now: dict[str, Any]) -> tuple[bool, str]:
         return same, line
     assert there is not None
     if there["status"] != now["status"]:
-        why = f" ({now['error'].splitlines()[0][:200]})" if now["status"] == Status.UNAVAILABLE and now.get("error") else ""
+        why = (
+            f" ({now['error'].splitlines()[0][:200]})"
+            if now["status"] == Status.UNAVAILABLE and now.get("error")
+            else ""
+        )
         return False, f"NOT reproduced: stored {there['status']}, now {now['status']}{_plain(why)}"
     different = [n for n in (*VERDICT, *METRICS) if not _equal(there.get(n), now.get(n))]
     if different:
@@ -595,12 +656,22 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
     if row["status"] == Status.WRONG and row.get("stage"):
         raise scripts.NoScript(f"no script: what is wrong is no number ({row['kind']}: {row['error']})")
     source = scripts.Source(
-        title=f"{case.key.case_id} on {case.spec.name}", found=_status(row), backend=backend, runtime=case.spec.runtime,
-        form=form, expected=case.sample.expected(), group=case.group, policy=case.policy, op_class=case.sample.op_class,
-        oracle=case.sample.record["oracle"], precision=precision if is_inexact(precision) else "",
+        title=f"{case.key.case_id} on {case.spec.name}",
+        found=_status(row),
+        backend=backend,
+        runtime=case.spec.runtime,
+        form=form,
+        expected=case.sample.expected(),
+        group=case.group,
+        policy=case.policy,
+        op_class=case.sample.op_class,
+        oracle=case.sample.record["oracle"],
+        precision=precision if is_inexact(precision) else "",
         version=outcome.info.runtime_version if outcome.info else story["runtime_version"],
-        device=outcome.info.device if outcome.info else story["device"], actual=outcome.actual, environment=case.environment,
-    )  # fmt: skip
+        device=outcome.info.device if outcome.info else story["device"],
+        actual=outcome.actual,
+        environment=case.environment,
+    )
     try:
         path.write_text(scripts.generate(source), encoding="utf-8")
     except OSError as error:
@@ -630,7 +701,9 @@ def _write_in_fork(case: Case, outcome: Outcome, path: Path) -> bool:
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
-        raise scripts.NoScript(f"no script: preparing it died of {signal.Signals(-code).name}; the command above shows the case")
+        raise scripts.NoScript(
+            f"no script: preparing it died of {signal.Signals(-code).name}; the command above shows the case"
+        )
     if code == 3:
         raise ReproduceError(f"{path} was not written")
     if code == 2:

@@ -2,6 +2,7 @@
 
 What comes from a lake or a cache gets into a script as base64 or through repr() only, never as code.
 """
+
 from __future__ import annotations
 
 import base64
@@ -100,8 +101,11 @@ class _Data:
 def generate(source: Source) -> str:
     """The text of the script. Raises NoScript."""
     makers: dict[str, Callable[[Source, _Data], str]] = {
-        "torch": _torch, "inductor": _torch, "ort": _ort, "openvino": _openvino,
-    }  # fmt: skip
+        "torch": _torch,
+        "inductor": _torch,
+        "ort": _ort,
+        "openvino": _openvino,
+    }
     if source.form.check != "forward":
         raise NoScript(f"no script: none can be written for the {source.form.check} check")
     data = _Data()
@@ -111,14 +115,31 @@ def generate(source: Source) -> str:
     floats = {leaf.dtype: _float(leaf.dtype, source.precision) for leaf in source.expected if is_inexact(leaf.dtype)}
     modules = {"ort": ("onnxruntime", " as ort"), "openvino": ("openvino", " as ov")}
     module, name = ("ml_dtypes", "") if bundled else modules.get(source.runtime, ("torch", ""))
-    needs = "numpy, ml_dtypes and the runtime; how it is called is embedded, see run()" if bundled else f"numpy and {module} alone"
+    needs = (
+        "numpy, ml_dtypes and the runtime; how it is called is embedded, see run()"
+        if bundled
+        else f"numpy and {module} alone"
+    )
     text = _fill(
-        _TEMPLATE, install=_install(source), needs=needs, runtime=runtime.strip("\n"), title=repr(source.title), found=repr(source.found),
-        version=repr(source.version), device=repr(source.device), module=module, alias=name,
-        module_name=name.removeprefix(" as ") or module, expected=_lines(expected),
-        floats="".join(f"    {k!r}: {v!r},\n" for k, v in floats.items()), rule=_rule(source), judge=repr(_judge(source)), oracle=repr(source.oracle),
-        arrays=_lines(data.index), data=data.text(),
-    )  # fmt: skip
+        _TEMPLATE,
+        install=_install(source),
+        needs=needs,
+        runtime=runtime.strip("\n"),
+        title=repr(source.title),
+        found=repr(source.found),
+        version=repr(source.version),
+        device=repr(source.device),
+        module=module,
+        alias=name,
+        module_name=name.removeprefix(" as ") or module,
+        expected=_lines(expected),
+        floats="".join(f"    {k!r}: {v!r},\n" for k, v in floats.items()),
+        rule=_rule(source),
+        judge=repr(_judge(source)),
+        oracle=repr(source.oracle),
+        arrays=_lines(data.index),
+        data=data.text(),
+    )
     return text if "ctypes." in runtime else text.replace("import ctypes\n", "", 1)
 
 
@@ -128,9 +149,13 @@ def _install(source: Source) -> str:
         return ""
     packages = [*source.environment.packages, *OWN_PACKAGES]
     lines = [
-        f"It was run with Python {source.environment.version} and: pip install {' '.join(map(shlex.quote, packages))}", "",
-        "/// script", f'requires-python = "=={source.environment.version}.*"', f"dependencies = {json.dumps(packages)}", "///",
-    ]  # fmt: skip
+        f"It was run with Python {source.environment.version} and: pip install {' '.join(map(shlex.quote, packages))}",
+        "",
+        "/// script",
+        f'requires-python = "=={source.environment.version}.*"',
+        f"dependencies = {json.dumps(packages)}",
+        "///",
+    ]
     return "".join(f"# {' '.join(line.split())}".rstrip() + "\n" for line in lines)
 
 
@@ -140,8 +165,11 @@ def _judge(source: Source) -> str:
         references = [x.reference for x in source.expected if x.reference is not None]
         return "random" if all(map(_finite, references)) else "metadata"
     named = {
-        OpClass.UNINITIALISED: "metadata", OpClass.DISCONTINUOUS: "stepwise", OpClass.EXACT: "exact", OpClass.ELEMENTARY: "ulps",
-    }  # fmt: skip
+        OpClass.UNINITIALISED: "metadata",
+        OpClass.DISCONTINUOUS: "stepwise",
+        OpClass.EXACT: "exact",
+        OpClass.ELEMENTARY: "ulps",
+    }
     return named.get(source.op_class, "numeric")
 
 
@@ -198,7 +226,11 @@ def _rule(source: Source) -> str:
         return f'''    """The policy {policy.id}: one bound on the largest difference."""
     near = not total["outside"] if total["diff"] is None else total["diff"] < {policy.bound!r}
     return "pass" if near and not total["misplaced"] else "wrong"'''
-    limit = None if policy.rule == "classic" else policy.limit(source.group.label, source.op_class.value, source.group.dtype, source.precision)
+    limit = (
+        None
+        if policy.rule == "classic"
+        else policy.limit(source.group.label, source.op_class.value, source.group.dtype, source.precision)
+    )
     if limit is None or (source.oracle == "stored" and source.op_class is not OpClass.EXACT):
         why = f"The policy {policy.id}" if policy.rule == "classic" else "A stored expected output has no noise floor"
         return f'''    """{why}: each element within rtol and atol."""
@@ -246,9 +278,14 @@ def _torch(source: Source, data: _Data) -> str:
     with torch.no_grad():
         return OP(*args, **kwargs)"""
     return _fill(
-        _TORCH, device=repr(target), op=op, settings=settings, call=call, args=_literal(form.args, form),
+        _TORCH,
+        device=repr(target),
+        op=op,
+        settings=settings,
+        call=call,
+        args=_literal(form.args, form),
         kwargs=_literal(form.kwargs, form),
-    )  # fmt: skip
+    )
 
 
 def _literal(node: Any, form: Form) -> str:
@@ -446,8 +483,11 @@ def _ort(source: Source, data: _Data) -> str:
     values = input_values(source.form)
     model = _model(source, data)
     inputs = "".join(f"        {_input(x, data)},\n" for x in values)
-    options = ["options = ort.SessionOptions()", "options.intra_op_num_threads = options.inter_op_num_threads = 1",
-               "options.log_severity_level = 4"]  # fmt: skip
+    options = [
+        "options = ort.SessionOptions()",
+        "options.intra_op_num_threads = options.inter_op_num_threads = 1",
+        "options.log_severity_level = 4",
+    ]
     if backend.device != "cpu":
         options.append('options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")')
     options += [f"options.add_session_config_entry({str(k)!r}, {str(v)!r})" for k, v in backend._session_config.items()]
@@ -473,9 +513,15 @@ def _ort(source: Source, data: _Data) -> str:
         types = {k: v for k, v in ELEMENT_TYPE.items() if k not in NATIVE and k != "str"}
         helpers = _fill(_ORT_RAW, types=repr(types), names=repr(_DTYPE_OF_TYPE), values=_VALUES)
     return _fill(
-        _ORT, inputs=inputs, options="\n    ".join(options), providers=providers, model=str(model), helpers=helpers,
-        run=_ORT_RUN_RAW if exotic else _ORT_RUN, read=_ORT_READ if exotic else "",
-    )  # fmt: skip
+        _ORT,
+        inputs=inputs,
+        options="\n    ".join(options),
+        providers=providers,
+        model=str(model),
+        helpers=helpers,
+        run=_ORT_RUN_RAW if exotic else _ORT_RUN,
+        read=_ORT_READ if exotic else "",
+    )
 
 
 def _openvino(source: Source, data: _Data) -> str:
@@ -493,9 +539,15 @@ def _openvino(source: Source, data: _Data) -> str:
     inputs = "".join(f"        {_input(x, data)},\n" for x in ordered)
     types = {k: v for k, v in _ELEMENT.items() if k not in NATIVE and k != "str"}
     return _fill(
-        _OPENVINO, inputs=inputs, model=str(model), target=repr(backend._target), asked=repr(backend._asked),
-        names=repr(_DTYPE), types=repr(types), values=_VALUES,
-    )  # fmt: skip
+        _OPENVINO,
+        inputs=inputs,
+        model=str(model),
+        target=repr(backend._target),
+        asked=repr(backend._asked),
+        names=repr(_DTYPE),
+        types=repr(types),
+        values=_VALUES,
+    )
 
 
 # --- every other runtime ------------------------------------------------------------------------------------------
@@ -509,9 +561,13 @@ def _bundled(source: Source, data: _Data) -> str:
     if type(source.backend).__module__.partition(".")[0] != "tasks":
         raise NoScript(f"no script: none can be written for the runtime {source.runtime} of another package")
     header = {
-        "form": {name: getattr(form, name) for name in ("kind", "op", "dtype", "args", "kwargs", "paired", "check", "wrt", "cotangents")},
-        "group": asdict(group), "arrays": len(form.arrays),
-    }  # fmt: skip
+        "form": {
+            name: getattr(form, name)
+            for name in ("kind", "op", "dtype", "args", "kwargs", "paired", "check", "wrt", "cotangents")
+        },
+        "group": asdict(group),
+        "arrays": len(form.arrays),
+    }
     model = [] if form.model is None else [np.frombuffer(form.model, np.uint8)]
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder) / "form", header, [*form.arrays, *model])
@@ -545,9 +601,14 @@ def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.e
     with tempfile.TemporaryDirectory() as elsewhere:
         try:
             done = subprocess.run(
-                [python, "-I", str(path.resolve())], cwd=elsewhere, env=env, capture_output=True, text=True,
-                timeout=timeout_s, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                [python, "-I", str(path.resolve())],
+                cwd=elsewhere,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                stdin=subprocess.DEVNULL,
+            )
         except subprocess.TimeoutExpired:
             shown = status == "timeout"
             return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
@@ -556,7 +617,12 @@ def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.e
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it died of signal {-done.returncode}"
     if status == "crash" and row["kind"] == f"exit code {done.returncode}" and "Traceback" not in done.stderr:
         return True, f"shows the crash: it ended with exit code {done.returncode}"
-    said = {m[1]: m[2] for m in re.finditer(r"^(verdict|error units|max abs diff|max rel diff|max ulp|raised) +(.*)$", done.stdout, re.M)}
+    said = {
+        m[1]: m[2]
+        for m in re.finditer(
+            r"^(verdict|error units|max abs diff|max rel diff|max ulp|raised) +(.*)$", done.stdout, re.M
+        )
+    }
     verdict = said.get("verdict")
     if verdict is None:
         words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
@@ -926,19 +992,19 @@ def named(x):
 
 _ORT_RUN = "    return session.run(None, feeds)"
 
-_ORT_RUN_RAW = '''\
+_ORT_RUN_RAW = """\
     feeds = {k: x if hasattr(x, "data_ptr") else ort.OrtValue.ortvalue_from_numpy(x) for k, x in feeds.items()}
     found = session.run_with_ort_values([x.name for x in session.get_outputs()], feeds)
-    return found'''
+    return found"""
 
-_ORT_READ = '''\
+_ORT_READ = """\
     dtype = x.data_type().rpartition("(")[2].rstrip(")")
     dtype = NAMES.get(dtype, dtype)
     if dtype in ELEMENT_TYPES:
         bits = np.frombuffer(ctypes.string_at(x.data_ptr(), x.tensor_size_in_bytes()), np.uint8)
         return dtype, values(bits, dtype, tuple(x.shape()))
     x = x.numpy()
-'''
+"""
 
 _ORT_RAW = '''\
 ELEMENT_TYPES = @types@

@@ -1,4 +1,5 @@
 """Runs the zoo of planted faults and their right twins, and counts what each policy catches: python -m farm.selftest"""
+
 from __future__ import annotations
 
 import argparse
@@ -85,17 +86,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 every fault is caught and no twin is blamed, 1 not so, 2 bad command
     line, 3 the run is incomplete."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.selftest", description="Run kernels with planted faults and their right twins; count what is caught.",
+        prog="python -m farm.selftest",
+        description="Run kernels with planted faults and their right twins; count what is caught.",
         epilog="exit code: 0 the policy catches every fault and blames no twin; 1 it does not; 2 bad command line; 3 incomplete",
-    )  # fmt: skip
-    parser.add_argument("--ops", action="append", default=[], metavar="GLOB",
-                        help="only kernels whose name, or whose twin's, matches (may be repeated)")
-    parser.add_argument("--policy", default=DEFAULT_POLICY, metavar="P", help="the policy that decides: a name or a path/to/policy.json")
-    parser.add_argument("--results", default=RESULTS, metavar="PATH", help=f"the lake: a directory or a URI (s3://…), default {RESULTS}")
-    parser.add_argument("--inline", action="store_true", help="in this one process, without isolation: faster, for debugging")
+    )
+    parser.add_argument(
+        "--ops",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="only kernels whose name, or whose twin's, matches (may be repeated)",
+    )
+    parser.add_argument(
+        "--policy", default=DEFAULT_POLICY, metavar="P", help="the policy that decides: a name or a path/to/policy.json"
+    )
+    parser.add_argument(
+        "--results", default=RESULTS, metavar="PATH", help=f"the lake: a directory or a URI (s3://…), default {RESULTS}"
+    )
+    parser.add_argument(
+        "--inline", action="store_true", help="in this one process, without isolation: faster, for debugging"
+    )
     args = parser.parse_args(argv)
     try:
-        policies = {p.id: p for p in map(verdict.load, [args.policy, *(n for n in verdict.names() if n != args.policy)])}
+        policies = {
+            p.id: p for p in map(verdict.load, [args.policy, *(n for n in verdict.names() if n != args.policy)])
+        }
         faults = _chosen(args.ops)
         rows = _run(args, faults)
     except (ConfigError, PolicyError, lake.LakeError) as error:
@@ -104,7 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rows is None:
         return INCOMPLETE
     # The other policies by what a comparison of numbers would have seen: promises are not theirs to keep.
-    counts = {name: count(statuses(rows, policy, promises=not number), faults) for number, (name, policy) in enumerate(policies.items())}
+    counts = {
+        name: count(statuses(rows, policy, promises=not number), faults)
+        for number, (name, policy) in enumerate(policies.items())
+    }
     console = Console(width=None if sys.stdout.isatty() else 100)
     console.print(_table(faults, counts), highlight=False)
     deciding = next(iter(policies))
@@ -127,7 +145,9 @@ def _chosen(globs: Sequence[str]) -> dict[str, zoo.Fault]:
 def _run(args: argparse.Namespace, faults: Mapping[str, zoo.Fault]) -> pd.DataFrame | None:
     """The rows of a run of the faults and their twins; None for an incomplete run, whose output is then shown."""
     twins = list(dict.fromkeys(f.twin for f in faults.values()))
-    print(f"{len(faults)} faults of {len({f.kind for f in faults.values()})} classes in {len(twins)} ops, each beside its right twin")
+    print(
+        f"{len(faults)} faults of {len({f.kind for f in faults.values()})} classes in {len(twins)} ops, each beside its right twin"
+    )
     command = [str(CONFIG), "--results", args.results, "--inline" if args.inline else "--no-ray"]
     if args.ops:
         command += [word for name in [*faults, *twins] for word in ("--ops", f"user:{name}")]
@@ -147,7 +167,9 @@ def _run(args: argparse.Namespace, faults: Mapping[str, zoo.Fault]) -> pd.DataFr
 
 def _table(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count]) -> Table:
     """Per class of fault and policy: faults caught, and right twins of such faults that are blamed."""
-    table = Table(title="Faults caught and right twins blamed, by class of fault and policy", title_justify="left", box=box.SIMPLE)
+    table = Table(
+        title="Faults caught and right twins blamed, by class of fault and policy", title_justify="left", box=box.SIMPLE
+    )
     table.add_column("class of fault", no_wrap=True)
     for heading in ("faults", "twins", *(f"{name}\ncaught blamed" for name in counts)):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -168,8 +190,13 @@ def _line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, Coun
 
 
 def _explain(
-    console: Console, rows: pd.DataFrame, faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count], deciding: str, results: str
-) -> None:  # fmt: skip
+    console: Console,
+    rows: pd.DataFrame,
+    faults: Mapping[str, zoo.Fault],
+    counts: Mapping[str, Count],
+    deciding: str,
+    results: str,
+) -> None:
     """Print the totals of every policy, and what escaped or was a false alarm under the one that decides."""
 
     def line(text: str) -> None:
@@ -179,12 +206,16 @@ def _explain(
     for name, made in counts.items():
         apart = f", {len(made.imprecise)} of them as imprecise" if made.imprecise else ""
         seen = "" if name == deciding else " by the numbers alone"
-        line(f"{name}: {percent(made.found, len(faults))} of the faults caught{seen}{apart}; {percent(len(made.alarms), len(twins))} of the twins blamed")
+        line(
+            f"{name}: {percent(made.found, len(faults))} of the faults caught{seen}{apart}; {percent(len(made.alarms), len(twins))} of the twins blamed"
+        )
     made = counts[deciding]
     if steep := {n: f for n, f in faults.items() if f.kind == "steep point"}:
         right = {f.twin for f in steep.values()}
         passed = percent(len(right - set(made.alarms)), len(right))
-        line(f"steep points: {percent(len(steep.keys() & set(made.caught)), len(steep))} of the faults wrong, {passed} of the right ones pass")
+        line(
+            f"steep points: {percent(len(steep.keys() & set(made.caught)), len(steep))} of the faults wrong, {passed} of the right ones pass"
+        )
     if made.imprecise:
         line(f"imprecise, not wrong (faults that lose digits and no more): {', '.join(made.imprecise)}")
     for name in made.escaped:

@@ -1,4 +1,5 @@
 """The Ray task that owns one child process: runs a job's work in it, survives its deaths, assigns the blame."""
+
 from __future__ import annotations
 
 import collections
@@ -106,7 +107,13 @@ def _spending() -> dict[str, Any]:
 
 def _key(job: Job) -> tuple[Any, ...]:
     visible = tuple(os.environ.get(v, "") for v in VISIBLE)
-    return (job.kind if job.backend is None else str(sorted(job.backend.items())), str(job.policy), job.limits, str(job.env), visible)
+    return (
+        job.kind if job.backend is None else str(sorted(job.backend.items())),
+        str(job.policy),
+        job.limits,
+        str(job.env),
+        visible,
+    )
 
 
 def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
@@ -118,11 +125,17 @@ def _child(job: Job) -> tuple[ChildProcess, dict[str, Any]] | Death:
         if _pool[key][0].alive():
             return _pool[key]
         _drop(key)
-    env = {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(Path(job.cache)), FOLDER: str(Path(job.cache) / "artefacts"), **job.env}
+    env = {
+        "TORCHINDUCTOR_CACHE_DIR": inductor_cache(Path(job.cache)),
+        FOLDER: str(Path(job.cache) / "artefacts"),
+        **job.env,
+    }
     began = time.monotonic()
     child = ChildProcess(envs.python_of(job.backend, Path(job.cache)), job.limits, env)
     # An import is not a case: it has a bound of its own.
-    answer = child.ask({"do": "hello", "backend": job.backend, "policy": job.policy}, deadline_s=max(120.0, job.limits.deadline_s))
+    answer = child.ask(
+        {"do": "hello", "backend": job.backend, "policy": job.policy}, deadline_s=max(120.0, job.limits.deadline_s)
+    )
     if isinstance(answer, Death):
         _end(child)
         return answer
@@ -225,7 +238,12 @@ def _failure(job: Job, number: int, death: Death) -> dict[str, str]:
     what, group = "reference" if job.kind == "prepare" else "export", job.items[number].get("group")
     of = f" of {Group(**group).label}" if group else ""
     story = death.text.replace(f" at stage {death.stage}", "", 1)  # the stages are those of a case
-    return {"status": "invalid", "stage": what, "error_type": death.kind, "error": f"while making the {what}{of}: {story}"}
+    return {
+        "status": "invalid",
+        "stage": what,
+        "error_type": death.kind,
+        "error": f"while making the {what}{of}: {story}",
+    }
 
 
 def _forget(job: Job) -> None:
@@ -300,7 +318,9 @@ class _Batch:
         number = death.number
         if death.status != "crash" or death.span > 1 or not served or number in self.doubted:
             return False
-        self.doubted[number] = f"a process that had run {served} other cases died of {death.kind} in this one; first in a process it does not"
+        self.doubted[number] = (
+            f"a process that had run {served} other cases died of {death.kind} in this one; first in a process it does not"
+        )
         self.attempts[number] += 1
         return True
 
@@ -313,7 +333,10 @@ class _Batch:
         """Cases that the backend has said before not to implement, with the columns of their rows."""
         for number, (item, place) in enumerate(self.cases):
             if words := item.get("known", {}).get(str(place)):
-                yield number, {k: v for k, v in words.items() if k != "run"} | {"flags": f"as answered in run {words['run']}"}
+                yield (
+                    number,
+                    {k: v for k, v in words.items() if k != "run"} | {"flags": f"as answered in run {words['run']}"},
+                )
 
     def settle(
         self, number: int, status: str, kind: str, stage: str, error_type: str, error: str, **more: Any
@@ -322,9 +345,17 @@ class _Batch:
         item, place = self.cases[number]
         sample = PreparedGroup(Path(item["pack"]), item["group"]["check"]).samples[place]
         return {
-            "number": number, **sample_columns(sample), "status": status, "kind": kind, "stage": stage,
-            "error_type": error_type, "error": error, "policy": verdict.from_json(self.job.policy).id, "started_at": time.time(), **more,
-        }  # fmt: skip
+            "number": number,
+            **sample_columns(sample),
+            "status": status,
+            "kind": kind,
+            "stage": stage,
+            "error_type": error_type,
+            "error": error,
+            "policy": verdict.from_json(self.job.policy).id,
+            "started_at": time.time(),
+            **more,
+        }
 
 
 def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
@@ -356,13 +387,15 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                 return
             batch.info = info
             command = {
-                "do": "batch", "skip": sorted(batch.done), "solo": sorted(batch.solo),
+                "do": "batch",
+                "skip": sorted(batch.done),
+                "solo": sorted(batch.solo),
                 "items": [
                     {k: item.get(k) for k in ("pack", "places", "form", "keep")}
                     | {"label": Group(**item["group"]).unit, "check": item["group"]["check"]}
                     for item in job.items
                 ],
-            }  # fmt: skip
+            }
             streak = 0
             for message in child.call(command):
                 if isinstance(message, Death):
@@ -438,13 +471,17 @@ class _Rows:
             writer.write_batch(to_batch(rows, constant))
         busy = sum((r.get("build_ms") or 0.0) + (r.get("run_ms") or 0.0) for r in rows)
         return {
-            "rows": sink.getvalue().to_pybytes(), "done": [r["number"] for r in rows], "busy_ms": busy,
+            "rows": sink.getvalue().to_pybytes(),
+            "done": [r["number"] for r in rows],
+            "busy_ms": busy,
             "status": dict(collections.Counter(r["status"] for r in rows)),
             "times": [(r.get("build_ms") or 0.0, r.get("run_ms") or 0.0) for r in rows],
             "failed": [
-                (r["number"], r["status"], r["attempts"], (r.get("error") or "")[:EVIDENCE]) for r in rows if r["status"] in FAILING
+                (r["number"], r["status"], r["attempts"], (r.get("error") or "")[:EVIDENCE])
+                for r in rows
+                if r["status"] in FAILING
             ],
-        }  # fmt: skip
+        }
 
 
 def run_columns(run_id: str, backend: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:

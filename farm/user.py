@@ -1,4 +1,5 @@
 """The config's own kernels: their files made absolute, their mistakes with place, and their way to every child."""
+
 from __future__ import annotations
 
 import json
@@ -32,8 +33,12 @@ def resolved(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
         path, colon, function = name.rpartition(":") if ":" in name and not name.endswith(".py") else (name, "", "")
         return f"{root / path}{colon}{function}" if path.endswith(".py") else name
 
-    kernels = [k.model_copy(update={"kernel": absolute(k.kernel), "reference": absolute(k.reference)}) for k in catalog.kernels]
-    return catalog.model_copy(update={"root": str(root), "modules": [absolute(m) for m in catalog.modules], "kernels": kernels})
+    kernels = [
+        k.model_copy(update={"kernel": absolute(k.kernel), "reference": absolute(k.reference)}) for k in catalog.kernels
+    ]
+    return catalog.model_copy(
+        update={"root": str(root), "modules": [absolute(m) for m in catalog.modules], "kernels": kernels}
+    )
 
 
 def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
@@ -79,14 +84,17 @@ def announce(config: Config) -> None:
     """Put the definitions where this process and its children find them. Raises ValueError if they are too long."""
     found = [
         {"at": i, "root": c.root, "modules": c.modules, "kernels": [k.model_dump(mode="json") for k in c.kernels]}
-        for i, c in enumerate(config.catalogs) if c.name == "user"
-    ]  # fmt: skip
+        for i, c in enumerate(config.catalogs)
+        if c.name == "user"
+    ]
     os.environ.pop(VARIABLE, None)
     if found:
         text = json.dumps({"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found})
         if len(text.encode()) > LONGEST:
-            raise ValueError(f"the kernels of the config take {len(text.encode())} bytes, the most is {LONGEST}: declare them with "
-                             "@tasks.op in modules instead")  # fmt: skip
+            raise ValueError(
+                f"the kernels of the config take {len(text.encode())} bytes, the most is {LONGEST}: declare them with "
+                "@tasks.op in modules instead"
+            )
         os.environ[VARIABLE] = text
 
 

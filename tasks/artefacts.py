@@ -1,4 +1,5 @@
 """What a runtime compiled or converted for a case, kept by content on disk: a second run does not compile again."""
+
 from __future__ import annotations
 
 import contextlib

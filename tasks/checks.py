@@ -1,4 +1,5 @@
 """What is asked of a program: the farm's own checks by name, and those of other packages ("farm.checks")."""
+
 from __future__ import annotations
 
 import functools

@@ -4,6 +4,7 @@ Started as ``python -m tasks.child IN OUT PROGRESS``: three inherited file descr
 are each one line of JSON. PROGRESS is a shared page that says what is in flight, written before every step
 with at most one system call, so that whoever finds this process dead knows whom to blame.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -115,9 +116,13 @@ class Child:
         rules = verdict.from_json(policy) if policy else verdict.load("error_units")
         self.runner = Runner(made, info, rules, self.page.write)
         return asdict(info) | {
-            "vendor": made.vendor, "device_vendor": made.device_vendor, "resource": made.resource, "joint": made.joint,
-            "forms": list(made.forms), "emulated": made.emulated,
-        }  # fmt: skip
+            "vendor": made.vendor,
+            "device_vendor": made.device_vendor,
+            "resource": made.resource,
+            "joint": made.joint,
+            "forms": list(made.forms),
+            "emulated": made.emulated,
+        }
 
     def do_list(self, catalog: str) -> Steps:
         """Every entry of a catalog, or {"error", "key"} of one that is configured wrongly."""
@@ -131,8 +136,9 @@ class Child:
             return {"error": str(error), "key": list(error.key)}
         return {
             "entries": [[e.op, e.variant, list(e.dtypes), list(e.checks), list(e.distributions)] for e in entries],
-            "forms": list(made.forms), "exports": list(made.exports),
-        }  # fmt: skip
+            "forms": list(made.forms),
+            "exports": list(made.exports),
+        }
 
     def do_prepare(self, items: list[dict[str, Any]], cache: str, skip: list[int]) -> Steps:
         """Prepare groups; one message per group: its number, content key, and the indices of its samples."""
@@ -174,7 +180,8 @@ class Child:
 
         self.page.write(-1, 1, 1)
         made = [
-            Item(i["pack"], i["places"], i.get("form"), i.get("label", ""), i.get("check") or "", i.get("keep") or "") for i in items
+            Item(i["pack"], i["places"], i.get("form"), i.get("label", ""), i.get("check") or "", i.get("keep") or "")
+            for i in items
         ]
         yield from self.runner.run(made, set(skip), set(solo))
         return {}

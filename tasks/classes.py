@@ -1,4 +1,5 @@
 """Which op is judged how, and why: one table. An op that nobody has placed is judged as composite."""
+
 from __future__ import annotations
 
 import functools
@@ -78,16 +79,20 @@ _BITS = Placement(_EXACT, "integer, boolean or bit arithmetic, or an exact chang
 _EXACT_OF_REALS = Placement(
     _EXACT, "an exact function of a real number; of a complex one it takes a modulus or an angle", of_complex=_COMPOSITE
 )
-_OF_THE_DTYPE = Placement(_EXACT, "its result is made of the dtype's own bits: wider numbers have another", own_dtype=True)
+_OF_THE_DTYPE = Placement(
+    _EXACT, "its result is made of the dtype's own bits: wider numbers have another", own_dtype=True
+)
 _REMAINDER = Placement(_EXACT, "the remainder of a truncated division is a number of the dtype (C's fmod is exact)")
 _TABULATED = Placement(
-    _ELEMENTARY, "a function of one or two real numbers with a published bound in ulps; for complex numbers there is none",
+    _ELEMENTARY,
+    "a function of one or two real numbers with a published bound in ulps; for complex numbers there is none",
     of_complex=_COMPOSITE,
-)  # fmt: skip
+)
 _DERIVED = Placement(
-    _ELEMENTARY, "a product or quotient of tabulated functions that nowhere cancels: its bound is the sum of theirs",
+    _ELEMENTARY,
+    "a product or quotient of tabulated functions that nowhere cancels: its bound is the sum of theirs",
     of_complex=_COMPOSITE,
-)  # fmt: skip
+)
 _ROUNDED = Placement(
     _ELEMENTARY, "one correctly rounded operation (more than one with alpha)", unless=("alpha",), of_complex=_COMPOSITE
 )
@@ -113,6 +118,7 @@ def _by(definition: str, why: str) -> Placement:
 
 
 #: Per catalog: (placement, names separated by blanks). A name with a variant ("std_mean.unbiased") goes before the op's.
+# fmt: off
 TABLE: dict[str, list[tuple[Placement, str]]] = {
     "torch": [
         (_FILLS, "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"),
@@ -316,4 +322,5 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_COMPOSES, "interpolate_bilinear rotary_embedding scaled_dot_product_attention scaled_dot_product_attention_causal"
                     " scaled_dot_product_attention_gqa"),
     ],
-}  # fmt: skip
+}
+# fmt: on

@@ -1,4 +1,5 @@
 """Arrays to metrics: how far the outputs of a backend are from the reference, independent of any policy."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,8 +25,13 @@ from tasks.pack import dtype_name
 #: torch.testing.assert_close's default (rtol, atol) by dtype; everything else must be equal.
 #: Source: torch/testing/_comparison.py, documented at torch.testing.assert_close.
 CLASSIC: dict[str, tuple[float, float]] = {
-    "float64": (1e-7, 1e-7), "complex128": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "complex64": (1.3e-6, 1e-5),
-    "float16": (1e-3, 1e-5), "complex32": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5),
+    "float64": (1e-7, 1e-7),
+    "complex128": (1e-7, 1e-7),
+    "float32": (1.3e-6, 1e-5),
+    "complex64": (1.3e-6, 1e-5),
+    "float16": (1e-3, 1e-5),
+    "complex32": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
 }
 #: The dtype of the real and the imaginary part.
 _PART = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
@@ -225,9 +231,18 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
 
 
 def _block(
-    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str,
-    eps: float, smallest: float, rtol: float, atol: float, stepwise: bool, rounded: bool, sums: _Sums,
-) -> None:  # fmt: skip
+    a: np.ndarray,
+    y: np.ndarray,
+    noise: np.ndarray | None,
+    dtype: str,
+    eps: float,
+    smallest: float,
+    rtol: float,
+    atol: float,
+    stepwise: bool,
+    rounded: bool,
+    sums: _Sums,
+) -> None:
     tiny = smallest * eps
     wide_a = a.astype(wide(dtype))
     diff, size = np.abs(wide_a - y), np.abs(y)
@@ -266,9 +281,7 @@ def _block(
     sums.square += float(np.square(diff, out=diff).sum())
 
 
-def _integers(
-    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, rtol: float, atol: float, sums: _Sums
-) -> None:
+def _integers(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, rtol: float, atol: float, sums: _Sums) -> None:
     """Exact comparison; a difference counts in units of the noise that can flip the value, if any."""
     sums.seen += a.size
     if noise is not None:
@@ -296,9 +309,16 @@ def _distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _nonfinite(
-    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str,
-    eps: float, tiny: float, rtol: float, atol: float, sums: _Sums,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:  # fmt: skip
+    a: np.ndarray,
+    y: np.ndarray,
+    noise: np.ndarray | None,
+    dtype: str,
+    eps: float,
+    tiny: float,
+    rtol: float,
+    atol: float,
+    sums: _Sums,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
     """Settle the elements with NaN or Inf on either side; return the arrays of the others.
 
     Inf where the reference is finite stands for the first value beyond the largest finite one if the reference
@@ -405,10 +425,15 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
         else:
             y = y.astype(np.float64)
         eps = EPS.get(leaf.dtype, 0.0)
-        tolerance = threshold * (np.abs(y) * eps + (0.0 if noise is None else noise) + eps * SMALLEST_NORMAL.get(leaf.dtype, 0.0))
+        tolerance = threshold * (
+            np.abs(y) * eps + (0.0 if noise is None else noise) + eps * SMALLEST_NORMAL.get(leaf.dtype, 0.0)
+        )
         if is_complex(leaf.dtype):
             tolerance /= 2**0.5
-        return all(bool((p - tolerance).max() <= (p + tolerance).min()) for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,)))
+        return all(
+            bool((p - tolerance).max() <= (p + tolerance).min())
+            for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,))
+        )
 
 
 def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
@@ -433,6 +458,11 @@ def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass 
     y = np.concatenate([leaf.reference.reshape(-1) for leaf in known if leaf.reference is not None])
     noise = None
     if noisy:
-        noise = np.concatenate([np.zeros(leaf.reference.size) if leaf.noise is None else leaf.noise.reshape(-1)
-                                for leaf in known if leaf.reference is not None])  # fmt: skip
+        noise = np.concatenate(
+            [
+                np.zeros(leaf.reference.size) if leaf.noise is None else leaf.noise.reshape(-1)
+                for leaf in known
+                if leaf.reference is not None
+            ]
+        )
     return constant_would_pass(Leaf(known[0].dtype, y.shape, y, noise), threshold, op_class)

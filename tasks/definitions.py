@@ -1,4 +1,5 @@
 """Results defined up to a choice, judged by their definition: outputs and inputs to arrays that have one right value."""
+
 from __future__ import annotations
 
 import functools
@@ -77,9 +78,7 @@ BEYOND = 32.0
 MOMENTS_FROM = 16
 
 
-def _parts(
-    name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: list[np.ndarray]
-) -> list[Part]:
+def _parts(name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> list[Part]:
     definition, double = DEFINITIONS[name], any(x.dtype == np.float64 for x in inputs)
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
@@ -146,7 +145,9 @@ def _argsort(
 ) -> list[Part]:
     rows, index = _rows(x, dim), _rows(outputs[0], dim)
     values = np.take_along_axis(rows, np.clip(index, 0, max(rows.shape[-1] - 1, 0)), -1)
-    return _sort([np.moveaxis(values, -1, dim), np.moveaxis(index, -1, dim)], np.moveaxis(rows, -1, dim), dim, stable=stable)
+    return _sort(
+        [np.moveaxis(values, -1, dim), np.moveaxis(index, -1, dim)], np.moveaxis(rows, -1, dim), dim, stable=stable
+    )
 
 
 def _topk(
@@ -198,9 +199,13 @@ def _max_pool(outputs: list[np.ndarray], x: np.ndarray, *args: Any, axes: int, *
 
 
 def _unique(
-    outputs: list[np.ndarray], x: np.ndarray, sorted: bool = True, return_inverse: bool = False,
-    return_counts: bool = False, dim: int | None = None,
-) -> list[Part]:  # fmt: skip
+    outputs: list[np.ndarray],
+    x: np.ndarray,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> list[Part]:
     values, rest = outputs[0], list(outputs[1:])
     free = not sorted and dim is None
     order = np.argsort(values, kind="stable") if free else slice(None)
@@ -244,7 +249,14 @@ def _svd(outputs: list[np.ndarray], a: np.ndarray, full_matrices: bool = True, d
     u, s, vh = outputs
     k, scale = s.shape[-1], _norm(a) * _size(a)
     product = (u[..., :k] * s[..., None, :]) @ vh[..., :k, :]
-    return [Part(s, scale[..., 0]), _falls(s), Part(s >= 0), Part(product, scale), _orthogonal(u), _orthogonal(_adjoint(vh))]
+    return [
+        Part(s, scale[..., 0]),
+        _falls(s),
+        Part(s >= 0),
+        Part(product, scale),
+        _orthogonal(u),
+        _orthogonal(_adjoint(vh)),
+    ]
 
 
 def _old_svd(outputs: list[np.ndarray], a: np.ndarray, some: bool = True, compute_uv: bool = True) -> list[Part]:
@@ -329,7 +341,12 @@ def _lu(outputs: list[np.ndarray], a: np.ndarray, pivot: bool = True) -> list[Pa
         return [*parts, Part(p), _triangles(lower, upper, lower @ upper)]
     permutes = ((p == 0) | (p == 1)).all((-2, -1)) & (p.sum(-1) == 1).all(-1) & (p.sum(-2) == 1).all(-1)
     bounded = (np.abs(lower) <= _LARGEST_MULTIPLIER).all((-2, -1))
-    return [*parts, Part(np.asarray(permutes)), Part(np.asarray(bounded)), _triangles(lower, upper, p @ (lower @ upper))]
+    return [
+        *parts,
+        Part(np.asarray(permutes)),
+        Part(np.asarray(bounded)),
+        _triangles(lower, upper, p @ (lower @ upper)),
+    ]
 
 
 def _lu_factor(outputs: list[np.ndarray], a: np.ndarray, pivot: bool = True, *args: Any, **kwargs: Any) -> list[Part]:

@@ -1,4 +1,5 @@
 """Finite differences in float64: the gradient of any function of arrays, with an estimate of its own error."""
+
 from __future__ import annotations
 
 import itertools
@@ -66,7 +67,9 @@ class Along:
         least = max(least, 1.0) if math.isfinite(least) else 1.0
         total = least * max((float(np.abs(c).max()) for c in self.cotangents if c.size), default=0.0)
         for c, u, v, w in zip(self.cotangents, upper, lower, nearer):
-            total += float(np.sum(np.abs(c) * np.maximum(np.maximum(np.abs(u), np.abs(v)), least) * ((u != v) | (u != w))))
+            total += float(
+                np.sum(np.abs(c) * np.maximum(np.maximum(np.abs(u), np.abs(v)), least) * ((u != v) | (u != w)))
+            )
         return total
 
     def between(self, upper: Arrays, lower: Arrays) -> float:

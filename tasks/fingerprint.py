@@ -1,4 +1,5 @@
 """What a row keeps of a result so that backends can be compared with one another: a digest of its bytes, a signature."""
+
 from __future__ import annotations
 
 import functools
@@ -27,7 +28,9 @@ def digest(outputs: Sequence[np.ndarray]) -> str:
     return found.hexdigest()[:16]
 
 
-def signature(outputs: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, precision: str = "") -> list[float] | None:
+def signature(
+    outputs: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, precision: str = ""
+) -> list[float] | None:
     """At most `LENGTH` signed errors (a − y) / (ε·|y| + δ + tiny) of a result, by which two results are told apart.
 
     Up to `LENGTH` elements: the error of each. Beyond, the elements in their order make `LENGTH`/2 runs, and there are

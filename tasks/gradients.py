@@ -1,4 +1,5 @@
 """The backward checks: gradients by torch's autograd, and by finite differences beside them."""
+
 from __future__ import annotations
 
 import contextlib
@@ -84,9 +85,14 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
 
 
 def backward(
-    check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int], cotangents: Sequence[Any],
+    check: str,
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    wrt: Sequence[int],
+    cotangents: Sequence[Any],
     saved: Callable[[Any], Any] | None = None,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """What a check other than "forward" computes: tensors, zeros where nothing depends on an input.
 
     "backward": the gradient of Σ Re⟨cotangent, output⟩ with respect to each tensor at the places ``wrt``.
@@ -108,7 +114,11 @@ def backward(
         chosen = [y for y, c in zip(outputs, first) if c is not None]
         found = torch.autograd.grad(chosen, inputs, given, create_graph=twice, allow_unused=True)
         if twice:
-            pairs = [(g, v) for g, v in zip(found, cotangents[len(outputs) :]) if v is not None and g is not None and g.requires_grad]
+            pairs = [
+                (g, v)
+                for g, v in zip(found, cotangents[len(outputs) :])
+                if v is not None and g is not None and g.requires_grad
+            ]
             inputs += given
             found = torch.autograd.grad([g for g, _ in pairs], inputs, [v for _, v in pairs], allow_unused=True)
     return [torch.zeros_like(x) if g is None or g._is_zerotensor() else g.detach() for x, g in zip(inputs, found)]
@@ -123,7 +133,9 @@ def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt
         inputs = [places[i].detach().requires_grad_() for i in wrt]
         args, kwargs = with_inputs(args, kwargs, wrt, inputs)
         outputs = list(torch_tree.leaves(call(*args, **kwargs)))
-        first = [y if isinstance(y, torch.Tensor) and y.requires_grad and is_differentiable(y) else None for y in outputs]
+        first = [
+            y if isinstance(y, torch.Tensor) and y.requires_grad and is_differentiable(y) else None for y in outputs
+        ]
         if check == "double_backward":
             chosen = [y for y in first if y is not None]
             given = [torch.ones_like(y).requires_grad_() for y in chosen]
@@ -170,7 +182,9 @@ def problem(
         tensors = [torch.from_numpy(v.copy()) for v in values]
         new_args, new_kwargs = fresh(tensors[: len(wrt)])
         left = iter(tensors[len(wrt) :])
-        found = backward("backward", call, new_args, new_kwargs, wrt, [None if c is None else next(left) for c in first])
+        found = backward(
+            "backward", call, new_args, new_kwargs, wrt, [None if c is None else next(left) for c in first]
+        )
         return [torch_tree.output(torch_tree.dense(g)) for g, v in zip(found, second) if v is not None]
 
     def array(x: Any) -> np.ndarray:
@@ -179,7 +193,9 @@ def problem(
     inputs = [array(places[i]) for i in wrt]
     if check == "backward":
         return Problem(forward, inputs, [array(c) for c in first if c is not None])
-    return Problem(gradient, inputs + [array(c) for c in first if c is not None], [array(v) for v in second if v is not None])
+    return Problem(
+        gradient, inputs + [array(c) for c in first if c is not None], [array(v) for v in second if v is not None]
+    )
 
 
 def second_oracle(found: Problem, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
@@ -219,7 +235,9 @@ def _projected(found: Problem, gradients: Sequence[np.ndarray]) -> tuple[Oracle 
     ways, rest, why = [], [], ""
     finite = all(np.isfinite(g).all() for g in gradients)
     for direction in differences.directions(found.inputs, PROJECTIONS):
-        slope = differences.Along(found.function, found.inputs, found.cotangents, direction).slope(centre, differences.STEP)
+        slope = differences.Along(found.function, found.inputs, found.cotangents, direction).slope(
+            centre, differences.STEP
+        )
         if slope.why:
             why = slope.why
             continue

@@ -12,6 +12,7 @@
 
 The indented names are themes: a sample has one, by its index (`theme_of`), so that a row can be understood.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ THEMES: dict[str, tuple[str, ...]] = {
     "boundary": ("limits", "steps"),
     "adversarial": ("magnitudes", "offset", "saturating", "ties"),
     "nan": ("nan", "plus", "minus", "mixed"),
-}  # fmt: skip
+}
 #: Size of a saturating value: far beyond where exp, tanh, erf and softmax leave their interesting range.
 SATURATING = 1e3
 
@@ -38,9 +39,14 @@ def theme_of(distribution: str, index: int) -> str:
 
 
 def fill(
-    shape: tuple[int, ...], dtype: str, distribution: str, rng: np.random.Generator, theme: str = "", mild: bool = False,
+    shape: tuple[int, ...],
+    dtype: str,
+    distribution: str,
+    rng: np.random.Generator,
+    theme: str = "",
+    mild: bool = False,
     most: float = np.inf,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """A C-contiguous array of ``shape`` and ``dtype`` (a name of `tasks.model.DTYPES`) with values of a distribution.
 
     theme: one of THEMES[distribution]; "" means all of a distribution's values together for "boundary", and otherwise
@@ -50,7 +56,9 @@ def fill(
     Raises ValueError for an unknown distribution ("own" is not generated) or theme.
     """
     if distribution not in THEMES:
-        raise ValueError(f"distribution {distribution!r} is none of {', '.join(d for d in DISTRIBUTIONS if d in THEMES)}")
+        raise ValueError(
+            f"distribution {distribution!r} is none of {', '.join(d for d in DISTRIBUTIONS if d in THEMES)}"
+        )
     if theme and theme not in THEMES[distribution]:
         raise ValueError(f"theme {theme!r} of {distribution} is none of {', '.join(THEMES[distribution])}")
     if not theme and distribution != "boundary":
@@ -135,7 +143,16 @@ def _limits(dtype: str, low: float, high: float) -> np.ndarray:
     if high < largest / 2:  # mild
         sizes = [0.0, 1.0, low, high, 0.5, 3.0]
     else:
-        sizes = [0.0, 1.0, normal * EPS[dtype], normal * (1 - EPS[dtype]), normal, largest, largest * (1 - EPS[dtype]), 3.0]
+        sizes = [
+            0.0,
+            1.0,
+            normal * EPS[dtype],
+            normal * (1 - EPS[dtype]),
+            normal,
+            largest,
+            largest * (1 - EPS[dtype]),
+            3.0,
+        ]
     return np.array([s * size for size in sizes for s in (1.0, -1.0)])
 
 
@@ -158,7 +175,9 @@ def _cycled(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarra
 
 def _planted(values: np.ndarray, theme: str) -> np.ndarray:
     """NaN or Inf at head, middle and tail."""
-    kinds = {"nan": [np.nan] * 3, "plus": [np.inf] * 3, "minus": [-np.inf] * 3, "mixed": [np.nan, np.inf, -np.inf]}[theme]
+    kinds = {"nan": [np.nan] * 3, "plus": [np.inf] * 3, "minus": [-np.inf] * 3, "mixed": [np.nan, np.inf, -np.inf]}[
+        theme
+    ]
     n = len(values)
     for place, value in zip((0, n // 2, n - 1), kinds):
         if n > place >= 0 and (n > 2 or place == 0):

@@ -1,4 +1,5 @@
 """The noise floor of a NumPy reference: how far its exact result moves when every floating input moves by one ε."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +42,12 @@ def distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
 
 
-def floor(reference: Sequence[np.ndarray], evaluate: Callable[[np.random.Generator], Sequence[np.ndarray]],
-          seed: Sequence[int], draws: int) -> list[np.ndarray | None]:  # fmt: skip
+def floor(
+    reference: Sequence[np.ndarray],
+    evaluate: Callable[[np.random.Generator], Sequence[np.ndarray]],
+    seed: Sequence[int],
+    draws: int,
+) -> list[np.ndarray | None]:
     """δ per output of ``reference``: the largest distance of ``draws``·EVALUATIONS evaluations; None for zero everywhere.
 
     ``evaluate(g)``: the outputs for inputs moved with ``g``. Raises ValueError where their shapes are others.

@@ -3,6 +3,7 @@
 Nothing in it is executable (no pickle). Layout: 8 bytes magic, 8 bytes header length (little endian), the
 header as UTF-8 JSON, then every array's bytes, each at a multiple of 64.
 """
+
 from __future__ import annotations
 
 import json

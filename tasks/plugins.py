@@ -1,4 +1,5 @@
 """Parts by name: built in, or from somebody else's package through an entry point ("farm.backends", …)."""
+
 from __future__ import annotations
 
 import functools
@@ -37,7 +38,9 @@ class Part:
             return getattr(import_module(module), attribute)
         except Exception as error:
             own = f" of the package {self.origin}" if self.package else ""
-            raise PluginError(f"{self.kind} {self.name!r}{own}: {self.value} cannot be imported: {type(error).__name__}: {error}") from error
+            raise PluginError(
+                f"{self.kind} {self.name!r}{own}: {self.value} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
 
 
 def parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:
@@ -58,5 +61,7 @@ def _installed(kind: str) -> dict[str, Part]:
     found = {}
     for entry in entry_points(group=f"farm.{kind}s"):
         dist = entry.dist
-        found[entry.name] = Part(kind, entry.name, entry.value, dist.name if dist else "?", dist.version if dist else "")
+        found[entry.name] = Part(
+            kind, entry.name, entry.value, dist.name if dist else "?", dist.version if dist else ""
+        )
     return found

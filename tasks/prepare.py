@@ -1,4 +1,5 @@
 """Prepared cases: inputs, reference, noise floor and exported forms, made once and kept by content on disk."""
+
 from __future__ import annotations
 
 import functools
@@ -38,9 +39,20 @@ def _sources() -> str:
     """Digest of the code that decides what a prepared case holds: a change of it makes new cases."""
     here = Path(__file__).parent
     names = (
-        "prepare", "compare", "pack", "tree", "torch_tree", "model", "classes", "definitions", "inputs", "gradients", "differences",
-        "noise", "user_ops",
-    )  # fmt: skip
+        "prepare",
+        "compare",
+        "pack",
+        "tree",
+        "torch_tree",
+        "model",
+        "classes",
+        "definitions",
+        "inputs",
+        "gradients",
+        "differences",
+        "noise",
+        "user_ops",
+    )
     files = [path for name in names if (path := here / f"{name}.py").exists()]
     digest = hashlib.sha256()
     for path in [*files, *sorted((here / "catalogs").glob("*.py")), *sorted((here / "user").glob("*.py"))]:
@@ -76,9 +88,12 @@ def form_path(cache: Path, key: str, form: str, exporter_version: str) -> Path:
 
 
 def prepare(
-    group: Group, cache: Path, draws: int = DRAWS, bad: dict[int, Failure] | None = None,
+    group: Group,
+    cache: Path,
+    draws: int = DRAWS,
+    bad: dict[int, Failure] | None = None,
     started: Callable[[int], None] = lambda index: None,
-) -> tuple[str, PreparedGroup]:  # fmt: skip
+) -> tuple[str, PreparedGroup]:
     """Make a group's samples, or take them from the cache. Returns (key, prepared group).
 
     ``bad`` holds samples that killed an earlier preparer: they are written as failures without being run.
@@ -177,7 +192,8 @@ def _one_constant_for_all(samples: list[Sample]) -> bool:
     """Whether one and the same constant per output would pass for all ``samples``, which have one element each."""
     counts = {len(_judged(s)) for s in samples}
     return len(counts) == 1 and all(
-        common_constant([_judged(s)[i] for s in samples], WEAK_THRESHOLD, samples[0].op_class) for i in range(min(counts))
+        common_constant([_judged(s)[i] for s in samples], WEAK_THRESHOLD, samples[0].op_class)
+        for i in range(min(counts))
     )
 
 
@@ -206,29 +222,42 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
 
     def leaf_record(leaf: Leaf) -> dict[str, Any]:
         return {
-            "dtype": leaf.dtype, "shape": list(leaf.shape),
+            "dtype": leaf.dtype,
+            "shape": list(leaf.shape),
             "reference": None if leaf.reference is None else add(leaf.reference),
             "noise": None if leaf.noise is None else add(leaf.noise),
-            "rtol": leaf.rtol, "atol": leaf.atol,
-        }  # fmt: skip
+            "rtol": leaf.rtol,
+            "atol": leaf.atol,
+        }
 
     others = []
     for oracle in sample.others:
         found = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
-        others.append({"name": oracle.name, "references": [add(a) for a in oracle.references], "rounded": oracle.rounded, **found})
+        others.append(
+            {"name": oracle.name, "references": [add(a) for a in oracle.references], "rounded": oracle.rounded, **found}
+        )
     if sample.model is not None:
         digest.update(sample.model)
     record = {
-        "sample": sample.index, "args": args, "kwargs": kwargs, "base": base, "inputs": len(sample.arrays),
-        "expected": [leaf_record(leaf) for leaf in sample.expected], "oracle": sample.oracle,
-        "op_class": sample.op_class.value, "definition": sample.definition,
-        "derived": [leaf_record(leaf) for leaf in sample.derived], "others": others, "repeats": sample.repeats,
-        "wrt": list(sample.wrt), "cotangents": list(sample.cotangents),
+        "sample": sample.index,
+        "args": args,
+        "kwargs": kwargs,
+        "base": base,
+        "inputs": len(sample.arrays),
+        "expected": [leaf_record(leaf) for leaf in sample.expected],
+        "oracle": sample.oracle,
+        "op_class": sample.op_class.value,
+        "definition": sample.definition,
+        "derived": [leaf_record(leaf) for leaf in sample.derived],
+        "others": others,
+        "repeats": sample.repeats,
+        "wrt": list(sample.wrt),
+        "cotangents": list(sample.cotangents),
         "digest": digest.hexdigest()[:16],
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else add(np.frombuffer(sample.model, dtype=np.uint8)),
         "failure": None if failure is None else asdict(failure),
-    }  # fmt: skip
+    }
     return record
 
 
@@ -306,11 +335,13 @@ class PreparedSample:
     def _leaf(self, e: dict[str, Any]) -> Leaf:
         pack = self.owner.pack
         return Leaf(
-            e["dtype"], tuple(e["shape"]),
+            e["dtype"],
+            tuple(e["shape"]),
             None if e["reference"] is None else pack.array(e["reference"]),
             None if e["noise"] is None else pack.array(e["noise"]),
-            e["rtol"], e["atol"],
-        )  # fmt: skip
+            e["rtol"],
+            e["atol"],
+        )
 
     def other(self, number: int) -> list[Leaf]:
         """The expected outputs by a further oracle, with the first one's noise floor."""
@@ -326,8 +357,17 @@ class PreparedSample:
             raise Invalid(failure.error)
         group = self.owner.group
         catalog = catalogs.installed(group.catalog)
-        form = Form(kind, group.op, group.dtype, self.inputs(), args=self.record["args"], kwargs=self.record["kwargs"],
-                    check=group.check, wrt=tuple(self.record["wrt"]), cotangents=tuple(self.record["cotangents"]))  # fmt: skip
+        form = Form(
+            kind,
+            group.op,
+            group.dtype,
+            self.inputs(),
+            args=self.record["args"],
+            kwargs=self.record["kwargs"],
+            check=group.check,
+            wrt=tuple(self.record["wrt"]),
+            cotangents=tuple(self.record["cotangents"]),
+        )
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif catalog is not None and kind in catalog.forms:

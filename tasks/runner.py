@@ -1,4 +1,5 @@
 """Runs prepared cases on one backend, one after another, and judges them: the core of the child and of --inline."""
+
 from __future__ import annotations
 
 import os
@@ -55,9 +56,14 @@ class Item:
     """
 
     def __init__(
-        self, group: PreparedGroup | str, places: list[int], exported: Pack | str | None = None, label: str = "", check: str = "",
+        self,
+        group: PreparedGroup | str,
+        places: list[int],
+        exported: Pack | str | None = None,
+        label: str = "",
+        check: str = "",
         keep: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._check, self.keep = check, keep
         self._source, self.places, self._exported_source = group, places, exported
         self.label = label if isinstance(group, str) else group.group.unit
@@ -230,7 +236,11 @@ class Runner:
                     outputs.append(list(case.program.run()))
             except BaseException as error:
                 run_ms = run_ms or (time.perf_counter() - begin) * 1e3
-                if isinstance(error, Misbehaviour) and error.outputs is not None and case.sample.owner.group.check == "forward":
+                if (
+                    isinstance(error, Misbehaviour)
+                    and error.outputs is not None
+                    and case.sample.owner.group.check == "forward"
+                ):
                     broken, outputs = error, [list(error.outputs)]  # its numbers may be wrong as well
                 else:
                     case.error = error
@@ -244,7 +254,11 @@ class Runner:
             try:
                 metrics, status, kind, more = self._judge(case, outputs)
                 if broken is not None:
-                    status, kind, more = Status.WRONG, broken.kind, more | {"stage": STAGES[RUN], "error": str(broken)[:ERROR_LIMIT]}
+                    status, kind, more = (
+                        Status.WRONG,
+                        broken.kind,
+                        more | {"stage": STAGES[RUN], "error": str(broken)[:ERROR_LIMIT]},
+                    )
                 if case.program is not None and case.program.fallback and status is not Status.VACUOUS:
                     status, kind = Status.FALLBACK, ""
             except Exception as error:
@@ -292,7 +306,9 @@ class Runner:
             apart = apart and not (other["rounded"] and other["classic"])
             if apart and not metrics.kind:
                 # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
-                sides = [name for name, m in ((oracle, metrics), (other["name"], second)) if judged(m)[0] is Status.PASS]
+                sides = [
+                    name for name, m in ((oracle, metrics), (other["name"], second)) if judged(m)[0] is Status.PASS
+                ]
                 more["error"] = (
                     f"the oracles {oracle} and {other['name']} disagree ({other['units']:.3g} units; {other['detail']}); "
                     f"this backend agrees with {' and '.join(sides) or 'neither'}"
@@ -308,7 +324,9 @@ class Runner:
             return None
         return self.policy.limit(group.label, sample.op_class.value, group.dtype, precision).value
 
-    def _measure(self, sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str) -> Metrics:
+    def _measure(
+        self, sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str
+    ) -> Metrics:
         record = sample.record
         if not record["definition"]:
             return compare(actual, expected, sample.op_class, precision)
@@ -337,7 +355,10 @@ class Runner:
         if sample.op_class is OpClass.RANDOM and same:
             metrics.kind, metrics.detail = "not random", f"{len(arrays)} runs gave the same bytes"
         elif sample.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED) and not same:
-            metrics.kind, metrics.detail = "nondeterministic", f"{len(arrays)} runs on the same inputs gave different bytes"
+            metrics.kind, metrics.detail = (
+                "nondeterministic",
+                f"{len(arrays)} runs on the same inputs gave different bytes",
+            )
 
     def _row(
         self, case: Case, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
@@ -358,15 +379,29 @@ class Runner:
             if case.program.fallback and not text:
                 text = case.program.fallback
         row |= {
-            "status": status.value, "kind": kind, "stage": stage, "error_type": error_type, "error": text[:ERROR_LIMIT],
-            "build_ms": case.build_ms, "run_ms": run_ms, "started_at": case.started_at, "policy": self.policy.id,
-        }  # fmt: skip
+            "status": status.value,
+            "kind": kind,
+            "stage": stage,
+            "error_type": error_type,
+            "error": text[:ERROR_LIMIT],
+            "build_ms": case.build_ms,
+            "run_ms": run_ms,
+            "started_at": case.started_at,
+            "policy": self.policy.id,
+        }
         if metrics is not None:
             row |= {
-                "nonfinite": metrics.nonfinite, "max_diff": metrics.max_diff, "max_rel": metrics.max_rel, "max_ulp": metrics.max_ulp,
-                "rmse": metrics.rmse, "error_units": metrics.error_units, "noise_floor": metrics.noise_floor,
-                "mismatched": metrics.mismatched, "numel": metrics.numel, "classic": metrics.classic,
-            }  # fmt: skip
+                "nonfinite": metrics.nonfinite,
+                "max_diff": metrics.max_diff,
+                "max_rel": metrics.max_rel,
+                "max_ulp": metrics.max_ulp,
+                "rmse": metrics.rmse,
+                "error_units": metrics.error_units,
+                "noise_floor": metrics.noise_floor,
+                "mismatched": metrics.mismatched,
+                "numel": metrics.numel,
+                "classic": metrics.classic,
+            }
         return row
 
     def _blame(self, case: Case) -> tuple[Status, str, str, str]:
@@ -403,11 +438,21 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that the prepared sample alone decides."""
     group, record, built = sample.owner.group, sample.record, sample.owner.check == BUILD_CHECK
     return {
-        "check": sample.owner.check, "distribution": group.distribution,
-        "catalog": group.catalog, "op": group.op, "variant": group.variant, "dtype": group.dtype, "op_class": record["op_class"],
-        "sample": record["sample"], "seed": group.seed, "digest": record["digest"], "shapes": record["shapes"],
-        "weak": record["weak"] or built, "oracle": "" if built else record["oracle"], "prepare_ms": record["prepare_ms"],
-    }  # fmt: skip
+        "check": sample.owner.check,
+        "distribution": group.distribution,
+        "catalog": group.catalog,
+        "op": group.op,
+        "variant": group.variant,
+        "dtype": group.dtype,
+        "op_class": record["op_class"],
+        "sample": record["sample"],
+        "seed": group.seed,
+        "digest": record["digest"],
+        "shapes": record["shapes"],
+        "weak": record["weak"] or built,
+        "oracle": "" if built else record["oracle"],
+        "prepare_ms": record["prepare_ms"],
+    }
 
 
 def _unpaired(array: np.ndarray) -> np.ndarray:

@@ -1,4 +1,5 @@
 """Torch values in argument trees: tensors, dtypes, devices, memory formats to JSON nodes and back."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -16,8 +17,14 @@ def name_of(dtype: Any) -> str:
 
 
 #: Torch dtypes numpy lacks travel as integers of their width.
-_AS_INTEGER = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
-               "float8_e4m3fnuz": "uint8", "float8_e5m2fnuz": "uint8", "float8_e8m0fnu": "uint8"}  # fmt: skip
+_AS_INTEGER = {
+    "bfloat16": "int16",
+    "float8_e4m3fn": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "float8_e8m0fnu": "uint8",
+}
 
 
 def to_numpy(tensor: Any) -> np.ndarray:

@@ -1,4 +1,5 @@
 """Argument trees (nested lists, tuples, dicts, scalars, tensors) as JSON and back, without executing anything."""
+
 from __future__ import annotations
 
 import math
@@ -35,8 +36,14 @@ class TensorSpec:
         shape = self.shape or ()
         reach = [(n - 1) * s for n, s in zip(shape, self.strides)]
         first, last = self.offset + sum(min(r, 0) for r in reach), self.offset + sum(max(r, 0) for r in reach)
-        if array.ndim != 1 or len(shape) != len(self.strides) or (0 not in shape and not 0 <= first <= last < array.size):
-            raise ValueError(f"a tensor of shape {shape} and strides {self.strides} does not fit its {array.size} elements")
+        if (
+            array.ndim != 1
+            or len(shape) != len(self.strides)
+            or (0 not in shape and not 0 <= first <= last < array.size)
+        ):
+            raise ValueError(
+                f"a tensor of shape {shape} and strides {self.strides} does not fit its {array.size} elements"
+            )
         size = array.dtype.itemsize
         return np.lib.stride_tricks.as_strided(
             array[self.offset :], self.shape, [s * size for s in self.strides], writeable=False

@@ -1,4 +1,5 @@
 """Your own kernels: `@op` marks a function as an op of the `user` catalog."""
+
 from __future__ import annotations
 
 import inspect
@@ -50,7 +51,9 @@ class UserOp:
     gradient: Sequence[str] = ()
 
 
-def op(*, reference: Callable[..., Any] | str, inputs: Mapping[str, Any], name: str = "", **settings: Any) -> Callable[..., Any]:
+def op(
+    *, reference: Callable[..., Any] | str, inputs: Mapping[str, Any], name: str = "", **settings: Any
+) -> Callable[..., Any]:
     """Declare the decorated function as a kernel of the `user` catalog; see `UserOp` for the settings.
 
     The function is returned as it was, with a list of its declarations in ``__farm_ops__``. Raises DeclarationError for
@@ -82,6 +85,10 @@ def _hidden(kernel: Callable[..., Any]) -> int:
         return 0
     old, new = other.__code__, kernel.__code__
     # The same line is a module that is imported anew, another file a cell of a notebook that is run again.
-    if old.co_filename != new.co_filename or other.__qualname__ != kernel.__qualname__ or old.co_firstlineno == new.co_firstlineno:
+    if (
+        old.co_filename != new.co_filename
+        or other.__qualname__ != kernel.__qualname__
+        or old.co_firstlineno == new.co_firstlineno
+    ):
         return 0
     return old.co_firstlineno

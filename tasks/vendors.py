@@ -3,6 +3,7 @@
 The one table that backends (which device do I need?), nodes (what do I offer?) and supervisors (which device was I
 given?) share. Plain data: detection itself is `farm.node`.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Vendor:
 #: A line that is a name and nothing else.
 _LINES = r"^(?P<model>\S.*)$"
 
+# fmt: off
 #: Display controllers are class 03, processing accelerators class 12 (PCI Code and ID Assignment Specification).
 VENDORS: tuple[Vendor, ...] = (
     Vendor("nvidia", "NVIDIA", "GPU", ("CUDA_VISIBLE_DEVICES",), ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"), (("10de", "03"),),
@@ -71,7 +73,8 @@ VENDORS: tuple[Vendor, ...] = (
     Vendor("apple", "Apple", "GPU", (), (), (), (), (Command(("sysctl", "-n", "machdep.cpu.brand_string"), r"^(?P<model>Apple .*)$"),), ("darwin",)),
     # DirectML runs on whatever GPU Windows has; under WSL it is one device node.
     Vendor("microsoft", "Microsoft", "GPU", (), ("/dev/dxg",), (), (), (), ("win32", "linux")),
-)  # fmt: skip
+)
+# fmt: on
 
 BY_LABEL: dict[str, Vendor] = {vendor.label: vendor for vendor in VENDORS}
 
@@ -80,9 +83,16 @@ VISIBLE: tuple[str, ...] = tuple(dict.fromkeys(name for vendor in VENDORS for na
 
 #: torch device type → (vendor of its kernels, label of the nodes that have one; "" for the CPU).
 TORCH_DEVICES: dict[str, tuple[str, str]] = {
-    "cpu": ("Meta", ""), "cuda": ("NVIDIA", "nvidia"), "rocm": ("AMD", "amd"), "xpu": ("Intel", "intel"), "mps": ("Apple", "apple"),
-    "npu": ("Huawei", "huawei"), "hpu": ("Intel Gaudi", "gaudi"), "xla": ("Google", "google"), "neuron": ("AWS", "aws"),
-}  # fmt: skip
+    "cpu": ("Meta", ""),
+    "cuda": ("NVIDIA", "nvidia"),
+    "rocm": ("AMD", "amd"),
+    "xpu": ("Intel", "intel"),
+    "mps": ("Apple", "apple"),
+    "npu": ("Huawei", "huawei"),
+    "hpu": ("Intel Gaudi", "gaudi"),
+    "xla": ("Google", "google"),
+    "neuron": ("AWS", "aws"),
+}
 
 
 def resource_of(label: str) -> str:

@@ -1,4 +1,5 @@
 """Metrics and a policy make a status; a policy is data, and judging needs nothing but a row's metrics."""
+
 from __future__ import annotations
 
 import datetime
@@ -93,7 +94,10 @@ class Policy:
         if key not in self._found:
             found = next(x for x in reversed(self.limits) if x.covers(label, op_class, dtype))
             if found.units is not None and is_coarser(precision, dtype):
-                narrow = self.limit(label, op_class, "bfloat16" if precision == "bfloat16" else "float16").units or found.units
+                narrow = (
+                    self.limit(label, op_class, "bfloat16" if precision == "bfloat16" else "float16").units
+                    or found.units
+                )
                 found = replace(found, units=min(found.units, narrow, found.gross / EPS[precision]))
             self._found[key] = found
         return self._found[key]
@@ -157,10 +161,14 @@ def _limit(entry: Any, where: str) -> Limit:
         raise PolicyError(f"{where}: a limit is an object")
     fields = {k: v for k, v in entry.items() if v is not None}
     if unknown := set(fields) - set(Limit.__dataclass_fields__):
-        raise PolicyError(f"{where}: unknown key {sorted(unknown)[0]!r}; valid: {', '.join(Limit.__dataclass_fields__)}")
+        raise PolicyError(
+            f"{where}: unknown key {sorted(unknown)[0]!r}; valid: {', '.join(Limit.__dataclass_fields__)}"
+        )
     for key in ("evidence", "date"):
         if not isinstance(fields.get(key), str) or not fields[key].strip():
-            raise PolicyError(f"{where}: a limit needs its {key}" + (": why this value" if key == "evidence" else " (YYYY-MM-DD)"))
+            raise PolicyError(
+                f"{where}: a limit needs its {key}" + (": why this value" if key == "evidence" else " (YYYY-MM-DD)")
+            )
     try:
         datetime.date.fromisoformat(fields["date"])
     except ValueError:

@@ -1,4 +1,5 @@
 """Fixtures: a cache and a lake of their own, the planted plugin, one local Ray cluster for all."""
+
 from __future__ import annotations
 
 import os
@@ -35,5 +36,9 @@ def launch(*args: object, timeout: float = 300, **env: str) -> subprocess.Comple
     """Run the farm's command as a user does."""
     return subprocess.run(
         [sys.executable, "-m", "farm.launch", *map(str, args)],
-        capture_output=True, text=True, timeout=timeout, env=os.environ | env, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=os.environ | env,
+        cwd=ROOT,
+    )

@@ -1,4 +1,5 @@
 """Published reports of wrong results in ONNX Runtime and OpenVINO, as kernels that call the runtime themselves."""
+
 import numpy as np
 
 from tasks import op
@@ -8,15 +9,19 @@ def _model(op_type, opset, feeds, out_type, constants=(), **attributes):
     """Serialized model of one node over ``feeds`` and the named ``constants``."""
     from onnx import TensorProto, helper, numpy_helper
 
-    inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()]
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()
+    ]
     names = [*feeds, *(n for n, _ in constants)]
     if op_type == "Resize":
         names.insert(1, "")  # no region of interest
     graph = helper.make_graph(
-        [helper.make_node(op_type, names, ["out"], **attributes)], op_type, inputs,
+        [helper.make_node(op_type, names, ["out"], **attributes)],
+        op_type,
+        inputs,
         [helper.make_tensor_value_info("out", getattr(TensorProto, out_type), None)],
         [numpy_helper.from_array(np.asarray(a), n) for n, a in constants],
-    )  # fmt: skip
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8).SerializeToString()
 
 
@@ -39,27 +44,39 @@ def _openvino(model, feeds):
 
 
 @op(
-    name="onnxruntime_28450_reduce_sum", framework="numpy", reference=lambda x: np.sum(x), op_class="reduction",
-    inputs={"x": {"shape": ["n"], "low": 0.0999, "high": 0.1001}}, dims={"n": [100, 1 << 20]},
-)  # fmt: skip
+    name="onnxruntime_28450_reduce_sum",
+    framework="numpy",
+    reference=lambda x: np.sum(x),
+    op_class="reduction",
+    inputs={"x": {"shape": ["n"], "low": 0.0999, "high": 0.1001}},
+    dims={"n": [100, 1 << 20]},
+)
 def reduce_sum(x):
     """https://github.com/microsoft/onnxruntime/issues/28450: float32 accumulation in a few lanes."""
     return _onnxruntime(_model("ReduceSum", 13, {"x": x}, "FLOAT", keepdims=0), {"x": x})
 
 
 @op(
-    name="onnxruntime_22557_sigmoid", framework="numpy", reference=lambda x: 1 / (1 + np.exp(-x)), op_class="elementary",
-    inputs={"x": {"shape": ["n"], "low": -19, "high": -15}}, dims={"n": [4, 64]},
-)  # fmt: skip
+    name="onnxruntime_22557_sigmoid",
+    framework="numpy",
+    reference=lambda x: 1 / (1 + np.exp(-x)),
+    op_class="elementary",
+    inputs={"x": {"shape": ["n"], "low": -19, "high": -15}},
+    dims={"n": [4, 64]},
+)
 def sigmoid(x):
     """https://github.com/microsoft/onnxruntime/issues/22557: the tail below -16 has no right digit."""
     return _onnxruntime(_model("Sigmoid", 13, {"x": x}, "FLOAT"), {"x": x})
 
 
 @op(
-    name="openvino_35837_cumsum", framework="numpy", reference=lambda x: np.cumsum(x), op_class="exact", dtypes=["int64"],
+    name="openvino_35837_cumsum",
+    framework="numpy",
+    reference=lambda x: np.cumsum(x),
+    op_class="exact",
+    dtypes=["int64"],
     inputs={"x": {"shape": [5], "data": [1 << 30, 1 << 30, 1 << 30, 5, 7]}},
-)  # fmt: skip
+)
 def cumsum(x):
     """https://github.com/openvinotoolkit/openvino/issues/35837: int64 is narrowed to int32."""
     return _openvino(_model("CumSum", 14, {"x": x}, "INT64", [("axis", np.int64(0))]), {"x": x})
@@ -75,14 +92,24 @@ def _half(n, a=-0.75):
 
 
 @op(
-    name="openvino_35893_resize_antialias", framework="numpy", op_class="contraction",
+    name="openvino_35893_resize_antialias",
+    framework="numpy",
+    op_class="contraction",
     reference=lambda x: _half(x.shape[2]) @ x @ _half(x.shape[3]).T,
-    inputs={"x": [1, "channels", "size", "size"]}, dims={"channels": [1, 3], "size": [6, 16]},
-)  # fmt: skip
+    inputs={"x": [1, "channels", "size", "size"]},
+    dims={"channels": [1, 3], "size": [6, 16]},
+)
 def resize_antialias(x):
     """https://github.com/openvinotoolkit/openvino/issues/35893: Resize ignores antialias in cubic mode."""
     model = _model(
-        "Resize", 18, {"x": x}, "FLOAT", [("scales", np.array([1, 1, 0.5, 0.5], np.float32))], mode="cubic",
-        coordinate_transformation_mode="half_pixel", antialias=1, exclude_outside=1,
-    )  # fmt: skip
+        "Resize",
+        18,
+        {"x": x},
+        "FLOAT",
+        [("scales", np.array([1, 1, 0.5, 0.5], np.float32))],
+        mode="cubic",
+        coordinate_transformation_mode="half_pixel",
+        antialias=1,
+        exclude_outside=1,
+    )
     return _openvino(model, {"x": x})

@@ -1,4 +1,5 @@
 """Reports of a run: coverage tables as DataFrames, on the terminal, as CSV, Markdown and one HTML page."""
+
 from __future__ import annotations
 
 from farm.report.agreement import case
@@ -23,6 +24,23 @@ from farm.report.terminal import print_coverage
 from farm.report.vendors import by_vendor, unique
 
 __all__ = [
-    "SEVERITY", "STATUSES", "broken", "built", "by_vendor", "case", "cell_matrix", "coverage", "diff", "findings", "latest", "print_coverage",
-    "reproduce_command", "status_table", "unavailable", "unique", "vendor_by_dtype", "worst_matrix", "write",
+    "SEVERITY",
+    "STATUSES",
+    "broken",
+    "built",
+    "by_vendor",
+    "case",
+    "cell_matrix",
+    "coverage",
+    "diff",
+    "findings",
+    "latest",
+    "print_coverage",
+    "reproduce_command",
+    "status_table",
+    "unavailable",
+    "unique",
+    "vendor_by_dtype",
+    "worst_matrix",
+    "write",
 ]

@@ -1,4 +1,5 @@
 """Command line of the reports: python -m farm.report [results] [--run ID|last|all] [--by COLUMN | --case ID | --diff A B]."""
+
 from __future__ import annotations
 
 import argparse
@@ -87,7 +88,11 @@ def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int
     table = diff(rows, *args.diff)
     print_diff(table, console)
     runs = rows["run_id"].unique()
-    out = Path(args.out) if args.out else default_out(args.results, "all" if args.run == "all" or len(runs) > 1 else str(runs[0]))
+    out = (
+        Path(args.out)
+        if args.out
+        else default_out(args.results, "all" if args.run == "all" or len(runs) > 1 else str(runs[0]))
+    )
     for name, path in write_diff(table, out).items():
         print(f"{name:18} {path}")
     return gate(table)
@@ -99,28 +104,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.changes.gate`).
     """
     parser = argparse.ArgumentParser(
-        prog="python -m farm.report", description="Coverage, findings and an HTML page.",
+        prog="python -m farm.report",
+        description="Coverage, findings and an HTML page.",
         epilog="exit code: 0; with --diff 1 if a cell regressed, newly fails or is no longer covered; 2 something named is not there",
-    )  # fmt: skip
+    )
     parser.add_argument("results", nargs="?", help="the lake, a directory or s3://… (default: results)")
     parser.add_argument("--results", dest="results_option", metavar="PATH", help="the same")
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument("--out", help="directory of the files (default: _report beside the rows)")
-    parser.add_argument("--by", default="backend", choices=("vendor", "backend", "dtype", "catalog", "op", "op_class"),
-                        help="a further table by this column; vendor: vendors by dtype and op class, and what only one of them gets wrong")  # fmt: skip
-    parser.add_argument("--plot", metavar="OUT.png", help="only draw how far every op of --backend is from its reference")
-    parser.add_argument("--backend", default="torch-cpu", metavar="NAME", help="the backend that --plot shows (torch-cpu)")
+    parser.add_argument(
+        "--by",
+        default="backend",
+        choices=("vendor", "backend", "dtype", "catalog", "op", "op_class"),
+        help="a further table by this column; vendor: vendors by dtype and op class, and what only one of them gets wrong",
+    )
+    parser.add_argument(
+        "--plot", metavar="OUT.png", help="only draw how far every op of --backend is from its reference"
+    )
+    parser.add_argument(
+        "--backend", default="torch-cpu", metavar="NAME", help="the backend that --plot shows (torch-cpu)"
+    )
     one = parser.add_mutually_exclusive_group()
-    one.add_argument("--case", metavar="CASE_ID", help="only show all backends side by side on one case, the outlier named")
-    one.add_argument("--diff", nargs=2, metavar=("A", "B"), help="only show what changed from backend A to backend B; RUN_ID:BACKEND takes one "
-                     "from another run, with --run all")  # fmt: skip
+    one.add_argument(
+        "--case", metavar="CASE_ID", help="only show all backends side by side on one case, the outlier named"
+    )
+    one.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("A", "B"),
+        help="only show what changed from backend A to backend B; RUN_ID:BACKEND takes one "
+        "from another run, with --run all",
+    )
     args = parser.parse_args(argv)
     args.results = args.results_option or args.results or "results"
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", lake.LakeWarning)
             # A run named in --diff is read whole: the newest outcome of every case would hide an older one.
-            rows, run = load(args.results, args.run) if not _named_runs(args.diff) else _several(args.results, _named_runs(args.diff), args.run)
+            rows, run = (
+                load(args.results, args.run)
+                if not _named_runs(args.diff)
+                else _several(args.results, _named_runs(args.diff), args.run)
+            )
         skipped = [str(w.message) for w in told if issubclass(w.category, lake.LakeWarning)]
         for text in skipped:
             print(f"warning: {plain(text)}", file=sys.stderr)

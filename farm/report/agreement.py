@@ -1,4 +1,5 @@
 """Who agrees with whom: the backends' results on one case side by side, in groups, with the outlier named."""
+
 from __future__ import annotations
 
 import difflib
@@ -47,7 +48,9 @@ def groups(rows: pd.DataFrame) -> pd.Series:
     """
     size = units(rows)
     near = (rows["status"] == Status.PASS.value) | (
-        (size <= rows["limit"]) & ~rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) & (rows["output_digest"] != "")
+        (size <= rows["limit"])
+        & ~rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value])
+        & (rows["output_digest"] != "")
     )
     counted = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) | (rows["output_digest"] != "")
     made = pd.Series(NO_RESULT, index=rows.index, dtype=object).mask(counted, UNKNOWN).mask(near, REFERENCE)
@@ -70,7 +73,9 @@ def _clusters(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
     clusters: list[list[tuple[int, dict[str, Any]]]] = []
     for one in members:
         joined = [c for c in clusters if any(agree(one[1], other[1]) for other in c)]
-        clusters = [c for c in clusters if not any(c is j for j in joined)] + [[one, *(row for c in joined for row in c)]]
+        clusters = [c for c in clusters if not any(c is j for j in joined)] + [
+            [one, *(row for c in joined for row in c)]
+        ]
     clusters.sort(key=lambda c: (-len(c), min(str(row["backend"]) for _, row in c)))
     return [[place for place, _ in c] for c in clusters]
 
@@ -90,7 +95,10 @@ def apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """
     if one["output_digest"] and one["output_digest"] == other["output_digest"]:
         return 0.0
-    if not (_is_list(one["signature"]) and _is_list(other["signature"])) or one["compute_precision"] != other["compute_precision"]:
+    if (
+        not (_is_list(one["signature"]) and _is_list(other["signature"]))
+        or one["compute_precision"] != other["compute_precision"]
+    ):
         return math.nan  # nothing to compare, or in units of another precision
     least = distance(one["signature"], other["signature"])
     a, b = one["error_units"], other["error_units"]
@@ -109,10 +117,20 @@ def _rows_of(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     found = rows[known == case_id]
     if found.empty:
         near = difflib.get_close_matches(case_id, known.unique().tolist(), 3, 0.5)
-        raise UnknownCase(f"no case {case_id!r}" + (f"; nearest: {', '.join(near)}" if near else f"; there are {known.nunique()}, e.g. "
-                          f"{known.iloc[0]}" if len(known) else "; there are no rows"))  # fmt: skip
+        raise UnknownCase(
+            f"no case {case_id!r}"
+            + (
+                f"; nearest: {', '.join(near)}"
+                if near
+                else f"; there are {known.nunique()}, e.g. {known.iloc[0]}"
+                if len(known)
+                else "; there are no rows"
+            )
+        )
     found = found.sort_values("run_id", kind="stable").drop_duplicates("backend", keep="last")
-    keys = [backend_order(str(vendor), str(name)) for vendor, name in zip(found["vendor"], found["backend"], strict=True)]
+    keys = [
+        backend_order(str(vendor), str(name)) for vendor, name in zip(found["vendor"], found["backend"], strict=True)
+    ]
     return found.iloc[sorted(range(len(keys)), key=keys.__getitem__)]
 
 
@@ -138,16 +156,55 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     found["outlier"] = outside if (found["agrees"] == REFERENCE).any() else False
     lines = records(found)
     found["same_bytes"] = [
-        ", ".join(b["backend"] for b in lines if a is not b and a["output_digest"] and a["output_digest"] == b["output_digest"]) for a in lines
+        ", ".join(
+            b["backend"]
+            for b in lines
+            if a is not b and a["output_digest"] and a["output_digest"] == b["output_digest"]
+        )
+        for a in lines
     ]
-    found["reproduce"] = [reproduce_command(a["run_id"], a["case_id"], a["backend"], results, a["status"]) for a in lines]
-    far = pd.DataFrame([[apart(a, b) for b in lines] for a in lines], index=found["backend"].tolist(), columns=found["backend"].tolist())
+    found["reproduce"] = [
+        reproduce_command(a["run_id"], a["case_id"], a["backend"], results, a["status"]) for a in lines
+    ]
+    far = pd.DataFrame(
+        [[apart(a, b) for b in lines] for a in lines],
+        index=found["backend"].tolist(),
+        columns=found["backend"].tolist(),
+    )
     columns = [
-        "vendor", "backend", "runtime_version", "device", "emulated", "status", "kind", "stage", "units", "limit", "agrees", "outlier",
-        "same_bytes", "error_units", "max_ulp", "max_diff", "mismatched", "numel", "weak", "error", "run_ms", "run_id", "digest", "reproduce",
-    ]  # fmt: skip
+        "vendor",
+        "backend",
+        "runtime_version",
+        "device",
+        "emulated",
+        "status",
+        "kind",
+        "stage",
+        "units",
+        "limit",
+        "agrees",
+        "outlier",
+        "same_bytes",
+        "error_units",
+        "max_ulp",
+        "max_diff",
+        "mismatched",
+        "numel",
+        "weak",
+        "error",
+        "run_ms",
+        "run_id",
+        "digest",
+        "reproduce",
+    ]
     table = found[columns].reset_index(drop=True)
-    table.attrs = {"verdict": verdict(table), "distances": far, "case_id": case_id, "op_class": found["op_class"].iloc[0], "shapes": found["shapes"].iloc[0]}
+    table.attrs = {
+        "verdict": verdict(table),
+        "distances": far,
+        "case_id": case_id,
+        "op_class": found["op_class"].iloc[0],
+        "shapes": found["shapes"].iloc[0],
+    }
     return table
 
 
@@ -161,14 +218,20 @@ def verdict(table: pd.DataFrame) -> list[str]:
     dead = table[(table["agrees"] == NO_RESULT) & table["status"].isin([s.value for s in FAILED])]
     if len(near):
         same = len(near) - near["same_bytes"].map(lambda text: 0 if text else 1).sum()
-        said.append(f"{_many(near)} {'agrees' if len(near) == 1 else 'agree'} with the reference: {_list(near)}"
-                    + (f"; {same} of them share their bytes with another." if same else "."))  # fmt: skip
+        said.append(
+            f"{_many(near)} {'agrees' if len(near) == 1 else 'agree'} with the reference: {_list(near)}"
+            + (f"; {same} of them share their bytes with another." if same else ".")
+        )
     letters = [g for g in dict.fromkeys(outside["agrees"]) if g != UNKNOWN]
     parts = [outside[outside["agrees"] == g] for g in sorted(letters, key=lambda g: (len(g), g))]
     parts += [outside[outside["agrees"] == UNKNOWN].iloc[[k]] for k in range(int((outside["agrees"] == UNKNOWN).sum()))]
     for part in parts:
         if len(near):
-            said.append(f"Outlier: {_list(part, True)}." if len(part) == 1 else f"Outliers, which agree with one another: {_list(part, True)}.")
+            said.append(
+                f"Outlier: {_list(part, True)}."
+                if len(part) == 1
+                else f"Outliers, which agree with one another: {_list(part, True)}."
+            )
         elif len(part) > 1:
             said.append(f"{_many(part)} agree with one another and not with the reference: {_list(part, True)}.")
         else:
@@ -200,5 +263,6 @@ def _list(part: pd.DataFrame, how_far: bool = False) -> str:
     if not how_far:
         return ", ".join(part["backend"])
     return ", ".join(
-        f"{row['backend']} ({' '.join(x for x in (row['status'], row['kind']) if x)}, {number(row['units'])} against {number(row['limit'])})" for row in records(part)
+        f"{row['backend']} ({' '.join(x for x in (row['status'], row['kind']) if x)}, {number(row['units'])} against {number(row['limit'])})"
+        for row in records(part)
     )

@@ -1,4 +1,5 @@
 """What changed from one backend to another: two vendors, two versions, two modes, or one backend in two runs."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -11,9 +12,17 @@ from farm.report.coverage import FAILED_STATUSES, JUDGED_STATUSES, SEVERITY, dis
 
 #: What can have changed, worst first; a cell is called after the worst of its samples.
 CHANGES = (
-    "regression", "new failure", "lost coverage", "other failure", "less precise", "other inputs", "fix", "new coverage", "more precise",
+    "regression",
+    "new failure",
+    "lost coverage",
+    "other failure",
+    "less precise",
+    "other inputs",
+    "fix",
+    "new coverage",
+    "more precise",
     "same",
-)  # fmt: skip
+)
 #: Changes for which a gate closes.
 WORSE = ("regression", "new failure", "lost coverage")
 #: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
@@ -36,8 +45,10 @@ def select(rows: pd.DataFrame, name: str) -> pd.DataFrame:
         found = found[found["run_id"] == run]
     if found.empty:
         seen = sorted(set(rows["backend"]))
-        raise UnknownBackend(f"no rows of backend {name!r}; there are {', '.join(seen) or 'none'}"
-                             + (f" in runs {', '.join(sorted(set(rows['run_id'])))}" if run else ""))  # fmt: skip
+        raise UnknownBackend(
+            f"no rows of backend {name!r}; there are {', '.join(seen) or 'none'}"
+            + (f" in runs {', '.join(sorted(set(rows['run_id'])))}" if run else "")
+        )
     return found.sort_values("run_id", kind="stable").drop_duplicates("case_id", keep="last")
 
 
@@ -59,7 +70,19 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
     rows = rows.assign(units=units(rows))
-    keep = [*_CELL, "case_id", "run_id", "backend", "digest", "output_digest", "status", "kind", "error", "units", "weak"]
+    keep = [
+        *_CELL,
+        "case_id",
+        "run_id",
+        "backend",
+        "digest",
+        "output_digest",
+        "status",
+        "kind",
+        "error",
+        "units",
+        "weak",
+    ]
     left, right = (select(rows, name)[keep] for name in (a, b))
     both = left.merge(right[[c for c in keep if c not in _CELL]], on="case_id", suffixes=("_a", "_b"))
     both["change"] = _changes(both)
@@ -72,7 +95,9 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     both["size"] = -both["units_b"].fillna(np.inf)
     seen = both.groupby(_CELL, sort=False)
     table = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(_CELL)
-    table = table.join(seen.agg(samples=("case_id", "size"), same=("same_bytes", "sum"), told=("with_bytes", "sum")), on=_CELL)
+    table = table.join(
+        seen.agg(samples=("case_id", "size"), same=("same_bytes", "sum"), told=("with_bytes", "sum")), on=_CELL
+    )
     table = table.join(both.groupby([*_CELL, "change"], sort=False).size().rename("changed"), on=[*_CELL, "change"])
     for side, mine, other in (("only_a", left, right), ("only_b", right, left)):
         missing = mine[~mine["case_id"].isin(other["case_id"])].groupby(_CELL).size().rename(side)
@@ -81,19 +106,48 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     for side in "ab":
         table[f"reproduce_{side}"] = [
             reproduce_command(run, case_id, backend, results, status)
-            for run, case_id, backend, status in zip(table[f"run_id_{side}"], table["case_id"], table[f"backend_{side}"], table[f"status_{side}"], strict=True)
+            for run, case_id, backend, status in zip(
+                table[f"run_id_{side}"],
+                table["case_id"],
+                table[f"backend_{side}"],
+                table[f"status_{side}"],
+                strict=True,
+            )
         ]
-    table = table.drop(columns=["same_bytes", "with_bytes"]).rename(columns={"same": "same_bytes", "told": "with_bytes"})
+    table = table.drop(columns=["same_bytes", "with_bytes"]).rename(
+        columns={"same": "same_bytes", "told": "with_bytes"}
+    )
     columns = [
-        "change", *_CELL, "samples", "changed", "status_a", "status_b", "kind_b", "units_a", "units_b", "ratio", "same_bytes", "with_bytes",
-        "only_a", "only_b", "error_b", "case_id", "reproduce_a", "reproduce_b",
-    ]  # fmt: skip
+        "change",
+        *_CELL,
+        "samples",
+        "changed",
+        "status_a",
+        "status_b",
+        "kind_b",
+        "units_a",
+        "units_b",
+        "ratio",
+        "same_bytes",
+        "with_bytes",
+        "only_a",
+        "only_b",
+        "error_b",
+        "case_id",
+        "reproduce_a",
+        "reproduce_b",
+    ]
     made = table[columns].reset_index(drop=True)
     made.attrs = {
-        "a": a, "b": b, "counts": _count(made["change"]), "samples": _count(both["change"]),
-        "same_bytes": int(both["same_bytes"].sum()), "with_bytes": int(both["with_bytes"].sum()),
-        "only_a": int((~left["case_id"].isin(right["case_id"])).sum()), "only_b": int((~right["case_id"].isin(left["case_id"])).sum()),
-    }  # fmt: skip
+        "a": a,
+        "b": b,
+        "counts": _count(made["change"]),
+        "samples": _count(both["change"]),
+        "same_bytes": int(both["same_bytes"].sum()),
+        "with_bytes": int(both["with_bytes"].sum()),
+        "only_a": int((~left["case_id"].isin(right["case_id"])).sum()),
+        "only_b": int((~right["case_id"].isin(left["case_id"])).sum()),
+    }
     return made
 
 
@@ -110,14 +164,29 @@ def _changes(both: pd.DataFrame) -> pd.Series:
         side[f"judged_{s}"], side[f"failed_{s}"] = status.isin(JUDGED_STATUSES), status.isin(FAILED_STATUSES)
         side[f"passed_{s}"] = side[f"judged_{s}"] & ~side[f"failed_{s}"]
     ja, jb, fa, fb, pa, pb = (side[f"{name}_{s}"] for name in ("judged", "failed", "passed") for s in "ab")
-    worse = pa & pb & ((both["status_a"] == "pass") & (both["status_b"] == "imprecise") | _grown(both["units_a"], both["units_b"]))
-    better = pa & pb & ((both["status_a"] == "imprecise") & (both["status_b"] == "pass") | _grown(both["units_b"], both["units_a"]))
+    worse = (
+        pa
+        & pb
+        & ((both["status_a"] == "pass") & (both["status_b"] == "imprecise") | _grown(both["units_a"], both["units_b"]))
+    )
+    better = (
+        pa
+        & pb
+        & ((both["status_a"] == "imprecise") & (both["status_b"] == "pass") | _grown(both["units_b"], both["units_a"]))
+    )
     other = fa & fb & ((both["status_a"] != both["status_b"]) | (both["kind_a"] != both["kind_b"]))
     said = pd.Series("same", index=both.index, dtype=object)
     for name, where in {
-        "more precise": better, "less precise": worse, "new coverage": ~ja & pb, "new failure": ~ja & fb, "lost coverage": ja & ~jb,
-        "other failure": other, "fix": fa & pb, "regression": pa & fb, "other inputs": both["digest_a"] != both["digest_b"],
-    }.items():  # fmt: skip
+        "more precise": better,
+        "less precise": worse,
+        "new coverage": ~ja & pb,
+        "new failure": ~ja & fb,
+        "lost coverage": ja & ~jb,
+        "other failure": other,
+        "fix": fa & pb,
+        "regression": pa & fb,
+        "other inputs": both["digest_a"] != both["digest_b"],
+    }.items():
         said = said.mask(where, name)
     return said
 

@@ -1,4 +1,5 @@
 """Lake rows → tables of coverage, pass rate and findings; pandas in, pandas out."""
+
 from __future__ import annotations
 
 import math
@@ -17,8 +18,20 @@ STATUSES: tuple[str, ...] = tuple(status.value for status in Status)
 #: Most severe first. ``pass`` stands before the statuses that say nothing about a backend (invalid, vacuous,
 #: skipped), so that one empty sample does not hide that everything else of a square passed.
 SEVERITY: tuple[str, ...] = (
-    "crash", "timeout", "oom", "wrong", "error", "lost", "imprecise", "fallback", "unsupported", "unavailable",
-    "pass", "invalid", "vacuous", "skipped",
+    "crash",
+    "timeout",
+    "oom",
+    "wrong",
+    "error",
+    "lost",
+    "imprecise",
+    "fallback",
+    "unsupported",
+    "unavailable",
+    "pass",
+    "invalid",
+    "vacuous",
+    "skipped",
 )
 assert set(SEVERITY) == set(STATUSES), "every status has one place in the order of severity"
 
@@ -37,13 +50,52 @@ DEADLY = (Status.CRASH.value, Status.TIMEOUT.value, Status.OOM.value)
 CELL = ["check", "op", "variant", "dtype", "backend"]
 _KEY = ["run_id", "case_id", "backend"]
 _TEXT = [
-    "run_id", "case_id", "check", "catalog", "op", "variant", "dtype", "digest", "shapes", "backend", "vendor",
-    "device", "node", "status", "kind", "stage", "error_type", "error", "policy", "oracle", "compute_precision",
-    "placement", "runtime_version", "driver_version", "flags", "op_class", "distribution", "second_oracle", "output_digest",
+    "run_id",
+    "case_id",
+    "check",
+    "catalog",
+    "op",
+    "variant",
+    "dtype",
+    "digest",
+    "shapes",
+    "backend",
+    "vendor",
+    "device",
+    "node",
+    "status",
+    "kind",
+    "stage",
+    "error_type",
+    "error",
+    "policy",
+    "oracle",
+    "compute_precision",
+    "placement",
+    "runtime_version",
+    "driver_version",
+    "flags",
+    "op_class",
+    "distribution",
+    "second_oracle",
+    "output_digest",
 ]
 _NUMBERS = [
-    "max_diff", "max_rel", "max_ulp", "rmse", "error_units", "noise_floor", "mismatched", "numel",
-    "limit", "nonfinite", "second_units", "oracles_units", "prepare_ms", "build_ms", "run_ms",
+    "max_diff",
+    "max_rel",
+    "max_ulp",
+    "rmse",
+    "error_units",
+    "noise_floor",
+    "mismatched",
+    "numel",
+    "limit",
+    "nonfinite",
+    "second_units",
+    "oracles_units",
+    "prepare_ms",
+    "build_ms",
+    "run_ms",
 ]
 _INTEGERS = ["attempts", "sample", "seed"]
 NO_REASON = "no reason was given"
@@ -58,7 +110,9 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
     ``weak`` is False where it is missing, and ``label`` is the op with its variant. Raises ValueError when a status
     is not one of the closed set.
     """
-    missing = [name for name in (*_TEXT, *_NUMBERS, *_INTEGERS, "weak", "classic", "signature") if name not in rows.columns]
+    missing = [
+        name for name in (*_TEXT, *_NUMBERS, *_INTEGERS, "weak", "classic", "signature") if name not in rows.columns
+    ]
     rows = rows.assign(**{name: None for name in missing}) if missing else rows.copy(deep=False)
     for name in _TEXT:
         column = rows[name]
@@ -117,13 +171,19 @@ def coverage(
 
 def broken(rows: pd.DataFrame) -> pd.Series:
     """Which rows are a user's own kernels that could not be judged: their reference or inputs are at fault."""
-    return (rows["catalog"] == "user") & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
+    return (
+        (rows["catalog"] == "user") & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
+    )
 
 
 def beside(rows: pd.DataFrame) -> pd.Series:
     """Which `distinct` rows are weak passes of a cell that has evidence besides: they neither add to nor lower coverage."""
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
-    evidence = (rows["status"].isin(JUDGED_STATUSES) & ~weak).groupby([rows[name] for name in CELL], sort=False).transform("any")
+    evidence = (
+        (rows["status"].isin(JUDGED_STATUSES) & ~weak)
+        .groupby([rows[name] for name in CELL], sort=False)
+        .transform("any")
+    )
     return weak & evidence.astype(bool)
 
 
@@ -135,10 +195,15 @@ def built(rows: pd.DataFrame) -> pd.DataFrame:
     rows = distinct(rows)
     rows = rows[rows["check"] == BUILD]
     status = rows["status"]
-    ones = pd.DataFrame({
-        "planned": status.notna(), "valid": ~status.isin(NOT_VALID_STATUSES), "built": status == Status.PASS.value,
-        "refused": status.isin([Status.UNSUPPORTED.value, Status.FALLBACK.value]), "failed": status.isin(FAILED_STATUSES),
-    }).astype("int64")  # fmt: skip
+    ones = pd.DataFrame(
+        {
+            "planned": status.notna(),
+            "valid": ~status.isin(NOT_VALID_STATUSES),
+            "built": status == Status.PASS.value,
+            "refused": status.isin([Status.UNSUPPORTED.value, Status.FALLBACK.value]),
+            "failed": status.isin(FAILED_STATUSES),
+        }
+    ).astype("int64")
     table = ones.groupby([rows["vendor"], rows["backend"]], sort=True).sum()
     tried = table["built"] + table["failed"]
     return table.assign(build_rate=table["built"] / tried.where(tried > 0))
@@ -286,19 +351,36 @@ def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows[(rows["status"] == "invalid") & (rows["kind"] == "oracle")]
     keys = ["check", "op", "variant", "dtype"]
     in_ulps = rows["op_class"].isin([c.value for c in WITHOUT_NOISE])
-    rows = rows.assign(units=rows["max_ulp"].where(in_ulps, rows["error_units"]), size=-rows["oracles_units"].fillna(math.inf))
+    rows = rows.assign(
+        units=rows["max_ulp"].where(in_ulps, rows["error_units"]), size=-rows["oracles_units"].fillna(math.inf)
+    )
     seen = rows.groupby(keys, sort=False)
-    rows = rows.assign(samples=seen["case_id"].transform("nunique"), backends=seen["backend"].transform(lambda x: ", ".join(sorted(set(x)))))
+    rows = rows.assign(
+        samples=seen["case_id"].transform("nunique"),
+        backends=seen["backend"].transform(lambda x: ", ".join(sorted(set(x)))),
+    )
     rows = rows.sort_values(["size", *keys], kind="stable").drop_duplicates(keys)
-    commands = [reproduce_command(*key, results=results) for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)]
+    commands = [
+        reproduce_command(*key, results=results)
+        for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
+    ]
     rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
-    columns = [*keys, "oracle", "second_oracle", "oracles_units", "units", "second_units", "samples", "backends", "error", "reproduce"]
+    columns = [
+        *keys,
+        "oracle",
+        "second_oracle",
+        "oracles_units",
+        "units",
+        "second_units",
+        "samples",
+        "backends",
+        "error",
+        "reproduce",
+    ]
     return rows[columns].reset_index(drop=True)
 
 
-def findings(
-    rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str] | None = None
-) -> pd.DataFrame:
+def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str] | None = None) -> pd.DataFrame:
     """The worst row of each cell (check, op, variant, dtype, backend) that did not pass, most severe first.
 
     Within a status, rows without error units (a shape, a dtype, a misplaced NaN) come before the largest error
@@ -306,9 +388,27 @@ def findings(
     the command that shows it. ``statuses``: keep these only (default: all but ``pass``). ``limit``: None for all.
     """
     columns = [
-        "status", *CELL, "sample", "samples", "planned", "kind", "stage", "error_type", "error", "error_units",
-        "max_ulp", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement", "run_id",
-        "case_id", "reproduce",
+        "status",
+        *CELL,
+        "sample",
+        "samples",
+        "planned",
+        "kind",
+        "stage",
+        "error_type",
+        "error",
+        "error_units",
+        "max_ulp",
+        "max_diff",
+        "max_rel",
+        "mismatched",
+        "numel",
+        "weak",
+        "vendor",
+        "placement",
+        "run_id",
+        "case_id",
+        "reproduce",
     ]
     results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
     rows = distinct(rows)
@@ -326,7 +426,9 @@ def findings(
     rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
     commands = [
         reproduce_command(run_id, case_id, backend, results, status)
-        for run_id, case_id, backend, status in zip(rows["run_id"], rows["case_id"], rows["backend"], rows["status"], strict=True)
+        for run_id, case_id, backend, status in zip(
+            rows["run_id"], rows["case_id"], rows["backend"], rows["status"], strict=True
+        )
     ]
     rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
     return rows[columns].reset_index(drop=True)

@@ -1,4 +1,5 @@
 """Report as files: CSV of every table, Markdown, and the HTML page."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -104,11 +105,16 @@ def markdown(rows: pd.DataFrame, run: Mapping[str, Any], limit: int = 50) -> str
         text += _table(
             ["vendor", "backend", "built (built/built and failed)", "refused", "failed"],
             [
-                [_code(line["vendor"]), _code(line["backend"]), percent(line["built"], line["built"] + line["failed"]),
-                 str(line["refused"]), str(line["failed"])]
+                [
+                    _code(line["vendor"]),
+                    _code(line["backend"]),
+                    percent(line["built"], line["built"] + line["failed"]),
+                    str(line["refused"]),
+                    str(line["failed"]),
+                ]
                 for line in records(made.reset_index())
             ],
-        )  # fmt: skip
+        )
     text += ["## Coverage by vendor and dtype", ""]
     by_dtype = vendor_by_dtype(rows)
     text += _table(
@@ -124,9 +130,13 @@ def markdown(rows: pd.DataFrame, run: Mapping[str, Any], limit: int = 50) -> str
         ["status", "op", "dtype", "backend", "samples", "what", "reproduce"],
         [
             [
-                line["status"], _code(f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]),
-                _code(line["dtype"]), _code(line["backend"]), f"{line['samples']}/{line['planned']}",
-                _code(how_much(line), 200), _code(line["reproduce"]),
+                line["status"],
+                _code(f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]),
+                _code(line["dtype"]),
+                _code(line["backend"]),
+                f"{line['samples']}/{line['planned']}",
+                _code(how_much(line), 200),
+                _code(line["reproduce"]),
             ]
             for line in records(found.head(limit))
         ],
@@ -138,13 +148,18 @@ def markdown(rows: pd.DataFrame, run: Mapping[str, Any], limit: int = 50) -> str
             ["op", "dtype", "oracles", "apart", "result from the first", "from the second", "backends", "reproduce"],
             [
                 [
-                    _code(f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]), _code(line["dtype"]),
-                    _code(f"{line['oracle']} and {line['second_oracle']}"), number(line["oracles_units"]), number(line["units"]),
-                    number(line["second_units"]), _code(line["backends"]), _code(line["reproduce"]),
+                    _code(f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]),
+                    _code(line["dtype"]),
+                    _code(f"{line['oracle']} and {line['second_oracle']}"),
+                    number(line["oracles_units"]),
+                    number(line["units"]),
+                    number(line["second_units"]),
+                    _code(line["backends"]),
+                    _code(line["reproduce"]),
                 ]
                 for line in records(differ.head(limit))
             ],
-        )  # fmt: skip
+        )
     return "\n".join(text)
 
 

@@ -1,4 +1,5 @@
 """The two-oracle table of the backward checks: the backend's gradient against autograd's and against differences'."""
+
 from __future__ import annotations
 
 import pandas as pd
@@ -16,7 +17,14 @@ MEANING = {
     "no differences, wrong": "disagrees with autograd; differences say nothing here",
 }
 #: The keys of MEANING, the worst first.
-WORST_FIRST = ("neither agrees", "no differences, wrong", "only differences agree", "only autograd agrees", "no differences", "both agree")
+WORST_FIRST = (
+    "neither agrees",
+    "no differences, wrong",
+    "only differences agree",
+    "only autograd agrees",
+    "no differences",
+    "both agree",
+)
 #: Limit of a row whose policy does not count error units: the default policy's.
 _LIMIT = 32.0
 
@@ -24,7 +32,11 @@ _LIMIT = 32.0
 def agreement(rows: pd.DataFrame) -> pd.Series:
     """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
     oracle = (rows.status == "invalid") & (rows.kind == "oracle")
-    compared = rows.check.isin(PREPARED[1:]) & (rows.oracle != "metadata") & (rows.status.isin(["pass", "imprecise", "wrong"]) | oracle)
+    compared = (
+        rows.check.isin(PREPARED[1:])
+        & (rows.oracle != "metadata")
+        & (rows.status.isin(["pass", "imprecise", "wrong"]) | oracle)
+    )
     limit = rows.limit.astype(float).fillna(_LIMIT)
     first = rows.status.isin(["pass", "imprecise"]) | (oracle & (rows.error_units <= limit))
     # Oracles that agree are one oracle: the verdict on the first, "imprecise" included, holds for the second.
@@ -32,10 +44,13 @@ def agreement(rows: pd.DataFrame) -> pd.Series:
     asked = rows.second_oracle.fillna("") != ""
     said = pd.Series("", index=rows.index)
     for name, where in {
-        "both agree": asked & first & second, "only autograd agrees": asked & first & ~second,
-        "only differences agree": asked & ~first & second, "neither agrees": asked & ~first & ~second,
-        "no differences": ~asked & first, "no differences, wrong": ~asked & ~first,
-    }.items():  # fmt: skip
+        "both agree": asked & first & second,
+        "only autograd agrees": asked & first & ~second,
+        "only differences agree": asked & ~first & second,
+        "neither agrees": asked & ~first & ~second,
+        "no differences": ~asked & first,
+        "no differences, wrong": ~asked & ~first,
+    }.items():
         said = said.mask(where & compared, name)
     return said
 

@@ -1,4 +1,5 @@
 """Report as one self-contained HTML page: the heat map, from every square down to its samples."""
+
 from __future__ import annotations
 
 import base64
@@ -46,14 +47,45 @@ _DIGITS = ".123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 #: A sign for each status, so that colour is not the only signal.
 SIGNS = {
-    "pass": "P", "imprecise": "I", "wrong": "W", "error": "E", "crash": "C", "timeout": "T", "oom": "M", "lost": "L",
-    "fallback": "F", "unsupported": "U", "unavailable": "N", "invalid": "X", "vacuous": "V", "skipped": "S",
+    "pass": "P",
+    "imprecise": "I",
+    "wrong": "W",
+    "error": "E",
+    "crash": "C",
+    "timeout": "T",
+    "oom": "M",
+    "lost": "L",
+    "fallback": "F",
+    "unsupported": "U",
+    "unavailable": "N",
+    "invalid": "X",
+    "vacuous": "V",
+    "skipped": "S",
 }
 _METRICS = ["error_units", "max_ulp", "max_diff", "max_rel", "rmse", "noise_floor", "prepare_ms", "build_ms", "run_ms"]
 _WHOLE = ["mismatched", "numel", "sample", "seed", "attempts"]
 _WORDS = [
-    "run_id", "check", "op", "variant", "dtype", "status", "kind", "stage", "error_type", "error", "shapes",
-    "placement", "oracle", "policy", "compute_precision", "flags", "device", "device_ids", "node", "digest", "runtime_version",
+    "run_id",
+    "check",
+    "op",
+    "variant",
+    "dtype",
+    "status",
+    "kind",
+    "stage",
+    "error_type",
+    "error",
+    "shapes",
+    "placement",
+    "oracle",
+    "policy",
+    "compute_precision",
+    "flags",
+    "device",
+    "device_ids",
+    "node",
+    "digest",
+    "runtime_version",
     "driver_version",
 ]
 
@@ -69,7 +101,10 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
     script = (here / "page.js").read_text(encoding="utf-8")
     style = (here / "page.css").read_text(encoding="utf-8")
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(here), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        loader=jinja2.FileSystemLoader(here),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.globals.update(percent=percent, number=number, signs=SIGNS)
@@ -77,17 +112,35 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
     apart = unique(rows)
     alone, everybody = apart[~apart["everybody"]], apart[apart["everybody"]]
     return environment.get_template("page.html.j2").render(
-        script=Markup(script), style=Markup(style), script_hash=_hash(script), style_hash=_hash(style),
+        script=Markup(script),
+        style=Markup(style),
+        script_hash=_hash(script),
+        style_hash=_hash(style),
         data=Markup(script_json(payload(rows, run))),
-        run=run, run_id=str(run.get("run_id") or DASH), name=str(run.get("name") or ""),
-        headline=headline(rows, run), started=moment(run.get("started_at")), finished=moment(run.get("finished_at")),
-        versions=_lines(run.get("versions")), config=_pretty(run.get("config")),
-        backends=backend_lines(rows, run), occurring=[name for name in SEVERITY if (rows["status"] == name).any()],
-        vendors=sorted(set(rows["vendor"])), by_vendor=[_by_vendor(rows, by) for by in ("dtype", "op_class")],
-        alone=records(alone.assign(turn=alone.groupby("alone", sort=False).cumcount()).sort_values("turn", kind="stable").head(FINDINGS)),
-        alone_count=len(alone), everybody=records(everybody.head(FINDINGS)), everybody_count=len(everybody),
+        run=run,
+        run_id=str(run.get("run_id") or DASH),
+        name=str(run.get("name") or ""),
+        headline=headline(rows, run),
+        started=moment(run.get("started_at")),
+        finished=moment(run.get("finished_at")),
+        versions=_lines(run.get("versions")),
+        config=_pretty(run.get("config")),
+        backends=backend_lines(rows, run),
+        occurring=[name for name in SEVERITY if (rows["status"] == name).any()],
+        vendors=sorted(set(rows["vendor"])),
+        by_vendor=[_by_vendor(rows, by) for by in ("dtype", "op_class")],
+        alone=records(
+            alone.assign(turn=alone.groupby("alone", sort=False).cumcount())
+            .sort_values("turn", kind="stable")
+            .head(FINDINGS)
+        ),
+        alone_count=len(alone),
+        everybody=records(everybody.head(FINDINGS)),
+        everybody_count=len(everybody),
         findings=[{**line, "how_much": how_much(line)[:300]} for line in records(found.head(FINDINGS))],
-        built=records(built(rows).reset_index()), finding_count=len(found), disagreements=records(disagreements(rows)),
+        built=records(built(rows).reset_index()),
+        finding_count=len(found),
+        disagreements=records(disagreements(rows)),
     )
 
 
@@ -135,7 +188,9 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = (
         rows.assign(size=1, weak=rows["weak"].astype("int64"), beside=beside(rows).astype("int64"))
-        .groupby(["label", "backend", "check", "dtype", "status"], sort=True)[["size", "weak", "beside"]].sum().reset_index()
+        .groupby(["label", "backend", "check", "dtype", "status"], sort=True)[["size", "weak", "beside"]]
+        .sum()
+        .reset_index()
     )
     sides, case_of = _sides(rows, ops["label"].tolist(), [line["name"] for line in backends])
     kept = embedded(rows)
@@ -154,9 +209,12 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "run_id": str(run.get("run_id") or ""),
         "statuses": [[status, SIGNS[status]] for status in SEVERITY],
-        "judged": JUDGED_STATUSES, "failed": FAILED_STATUSES, "not_valid": NOT_VALID_STATUSES,
+        "judged": JUDGED_STATUSES,
+        "failed": FAILED_STATUSES,
+        "not_valid": NOT_VALID_STATUSES,
         "backends": backends,
-        "ops": ops["label"].tolist(), "catalogs": column(ops["catalog"].tolist()),
+        "ops": ops["label"].tolist(),
+        "catalogs": column(ops["catalog"].tolist()),
         "cells": {
             "length": len(counts),
             "columns": {
@@ -168,7 +226,10 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
             },
         },
         "rows": {"length": len(kept), "columns": columns},
-        "sides": sides, "changes": list(CHANGES), "worse": list(WORSE), "factor": FACTOR,
+        "sides": sides,
+        "changes": list(CHANGES),
+        "worse": list(WORSE),
+        "factor": FACTOR,
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
         "results": str(run.get("results") or "results"),
     }
@@ -179,13 +240,20 @@ def _backends(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]
     for line in backend_lines(rows, run):
         if line["backend"]:  # a backend whose rows name two vendors keeps the first
             reason = line["reason"] if line["missing"] else ""
-            one = {"name": line["backend"], "vendor": line["vendor"], "unavailable": reason, "emulated": line["emulated"],
-                   "version": line["runtime_version"]}  # fmt: skip
+            one = {
+                "name": line["backend"],
+                "vendor": line["vendor"],
+                "unavailable": reason,
+                "emulated": line["emulated"],
+                "version": line["runtime_version"],
+            }
             lines.setdefault(line["backend"], one)
     return list(lines.values())
 
 
-def _sides(rows: pd.DataFrame, labels: list[str], names: list[str]) -> tuple[dict[str, Any], dict[tuple[str, str], int]]:
+def _sides(
+    rows: pd.DataFrame, labels: list[str], names: list[str]
+) -> tuple[dict[str, Any], dict[tuple[str, str], int]]:
     """Every outcome of every case, all backends side by side, and each case's place by (run_id, case_id).
 
     Columns of the cases: label, check, dtype, sample; per case one character for each backend, in their order: status (its
@@ -196,7 +264,9 @@ def _sides(rows: pd.DataFrame, labels: list[str], names: list[str]) -> tuple[dic
     rows = rows[rows["backend"].isin(place)]
     first = rows["run_id"].nunique() <= 1
     key = pd.Series("", index=rows.index) if first else rows["run_id"]  # backends of several runs stand side by side
-    newest = rows.assign(group=groups(rows.assign(run_id="")), units=units(rows), column=rows["backend"].map(place), run=key)
+    newest = rows.assign(
+        group=groups(rows.assign(run_id="")), units=units(rows), column=rows["backend"].map(place), run=key
+    )
     newest = newest.sort_values("run", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
     codes, cases = pd.factorize(newest["case_id"], sort=True)
     shape = (len(cases), len(names))
@@ -207,7 +277,9 @@ def _sides(rows: pd.DataFrame, labels: list[str], names: list[str]) -> tuple[dic
         grid[at] = values
         return ["".join(line) for line in grid.reshape(shape)] if len(names) else []
 
-    digests = pd.Series(pd.factorize(newest["output_digest"].where(newest["output_digest"] != ""))[0], index=newest.index)
+    digests = pd.Series(
+        pd.factorize(newest["output_digest"].where(newest["output_digest"] != ""))[0], index=newest.index
+    )
     rank = digests.where(digests >= 0).groupby(codes).rank("dense").fillna(0).astype(int)
     numbers = newest["units"].to_numpy()[np.argsort(at, kind="stable")]
     about = newest.drop_duplicates("case_id").set_index("case_id").loc[cases]
@@ -215,13 +287,15 @@ def _sides(rows: pd.DataFrame, labels: list[str], names: list[str]) -> tuple[dic
     sides = {
         "length": len(cases),
         "columns": {
-            "label": column(about["label"].map(where).tolist()), "check": column(about["check"].tolist()), "dtype": column(about["dtype"].tolist()),
+            "label": column(about["label"].map(where).tolist()),
+            "check": column(about["check"].tolist()),
+            "dtype": column(about["dtype"].tolist()),
             "status": column(strings([SIGNS[s] for s in newest["status"]])),
             "group": column(strings([{REFERENCE: "r", "": "."}.get(g, g[:1]) for g in newest["group"]])),
             "bytes": column(strings([_DIGITS[min(k, len(_DIGITS) - 1)] for k in rank])),
         },
         "units": [None if math.isnan(x) else str(x) if math.isinf(x) else float(f"{x:.3g}") for x in numbers.tolist()],
-    }  # fmt: skip
+    }
     known = pd.Index(cases).get_indexer(rows["case_id"]).tolist()
     return sides, dict(zip(zip(rows["run_id"], rows["case_id"], strict=True), known, strict=True))
 

@@ -1,4 +1,5 @@
 """One picture of a backend: how far every op is from its reference, the findings marked."""
+
 from __future__ import annotations
 
 import math
@@ -26,7 +27,10 @@ def distances(rows: pd.DataFrame, backend: str) -> pd.DataFrame:
     rows = distinct(rows)
     rows = rows[(rows["backend"] == backend) & rows["status"].isin(COLOURS)]
     in_ulps = rows["op_class"].isin(IN_ULPS)
-    rows = rows.assign(distance=rows["max_ulp"].where(in_ulps, rows["error_units"]), measure=in_ulps.map({True: "ulps", False: "units"}))
+    rows = rows.assign(
+        distance=rows["max_ulp"].where(in_ulps, rows["error_units"]),
+        measure=in_ulps.map({True: "ulps", False: "units"}),
+    )
     rows["distance"] = rows["distance"].where(rows["kind"] != "nonfinite", math.inf)
     rows = rows[rows["distance"].notna()]
     if rows.empty:
@@ -56,10 +60,16 @@ def draw(rows: pd.DataFrame, backend: str, out: Path) -> Path:
     # Names of the worst, from right to left, each a line lower than its neighbour so that they stay apart.
     for number, (place, line) in enumerate(table[table["status"] == "wrong"].iloc[::-1].head(NAMED).iterrows()):
         axes.annotate(
-            f"{line['label'].partition(':')[2]} {line['dtype']}", (place, line["height"]), fontsize=7, color=COLOURS["wrong"],
-            xytext=(0.56, 0.97 - 0.045 * number), textcoords="axes fraction", ha="right", va="center",
+            f"{line['label'].partition(':')[2]} {line['dtype']}",
+            (place, line["height"]),
+            fontsize=7,
+            color=COLOURS["wrong"],
+            xytext=(0.56, 0.97 - 0.045 * number),
+            textcoords="axes fraction",
+            ha="right",
+            va="center",
             arrowprops={"arrowstyle": "-", "lw": 0.4, "color": "#c9ccd1"},
-        )  # fmt: skip
+        )
     axes.set_yscale("log", base=2)
     axes.set_ylim(LEAST / 2, MOST * 2)
     axes.set_xlabel(f"{len(table)} ops, by the worst of their samples")

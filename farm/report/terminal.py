@@ -1,4 +1,5 @@
 """Report on the terminal: coverage tables, what is unavailable, the worst findings."""
+
 from __future__ import annotations
 
 import shutil
@@ -25,8 +26,14 @@ from farm.report.coverage import (
 from farm.report.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_count
 
 _STYLE = {
-    "crash": "bold red", "timeout": "bold red", "oom": "bold red", "wrong": "red", "error": "magenta",
-    "lost": "bold red", "imprecise": "yellow", "fallback": "cyan",
+    "crash": "bold red",
+    "timeout": "bold red",
+    "oom": "bold red",
+    "wrong": "red",
+    "error": "magenta",
+    "lost": "bold red",
+    "imprecise": "yellow",
+    "fallback": "cyan",
 }
 
 
@@ -52,8 +59,7 @@ def coverage_table(rows: pd.DataFrame, run: Mapping[str, Any]) -> Table:
             cells = _rates_and_counts(line)
             style = "bold" if not line["backend"] else ""
         table.add_row(
-            _text(line["vendor"] or DASH), _text(line["backend"] or "all"), _text(device or DASH), *cells,
-            style=style,
+            _text(line["vendor"] or DASH), _text(line["backend"] or "all"), _text(device or DASH), *cells, style=style
         )
     return table
 
@@ -65,10 +71,7 @@ def _rates_and_counts(line: Mapping[str, Any]) -> list[Any]:
             counts.append(" · " if counts else "").append(status_count(line, status), style=_STYLE.get(status, ""))
     if line["weak_cells"]:
         counts.append(f" (weakly tested cells: {int(line['weak_cells'])})")
-    return [
-        percent(line["judged"], line["valid"]), percent(line["passed"], line["judged"]),
-        counts or DASH,
-    ]
+    return [percent(line["judged"], line["valid"]), percent(line["passed"], line["judged"]), counts or DASH]
 
 
 def built_table(made: pd.DataFrame) -> Table:
@@ -80,7 +83,9 @@ def built_table(made: pd.DataFrame) -> Table:
         table.add_column(name, justify="right")
     for line in records(made.reset_index()):
         rate = percent(line["built"], line["built"] + line["failed"])
-        table.add_row(_text(line["vendor"] or DASH), _text(line["backend"]), rate, str(line["refused"]), str(line["failed"]))
+        table.add_row(
+            _text(line["vendor"] or DASH), _text(line["backend"]), rate, str(line["refused"]), str(line["failed"])
+        )
     return table
 
 
@@ -101,7 +106,11 @@ def grouped_table(rows: pd.DataFrame, by: str, limit: int = 50) -> Table:
 
 def findings_table(found: pd.DataFrame, total: int, subject: str = "findings") -> Table:
     """The findings of ``farm.report.findings``, one line each."""
-    title = f"Worst {subject}, {len(found)} of {total} cells" if total > len(found) else f"{subject.capitalize()}: {total} cells"
+    title = (
+        f"Worst {subject}, {len(found)} of {total} cells"
+        if total > len(found)
+        else f"{subject.capitalize()}: {total} cells"
+    )
     table = Table(title=title, title_justify="left", pad_edge=False, show_lines=False)
     for name in ("status", "what", "how much"):
         table.add_column(name, overflow="fold")
@@ -115,7 +124,9 @@ def findings_table(found: pd.DataFrame, total: int, subject: str = "findings") -
 
 def disagreements_table(found: pd.DataFrame, limit: int = 10) -> Table:
     """Where two oracles differ, one line per op and dtype: who, how far apart, and how far the result is from each."""
-    title = f"Oracles disagree: {len(found)} ops and dtypes, nobody is blamed" + (f", {limit} shown" if len(found) > limit else "")
+    title = f"Oracles disagree: {len(found)} ops and dtypes, nobody is blamed" + (
+        f", {limit} shown" if len(found) > limit else ""
+    )
     table = Table(title=title, title_justify="left", pad_edge=False)
     for name in ("what", "oracles", "seen on"):
         table.add_column(name, overflow="fold")
@@ -124,9 +135,13 @@ def disagreements_table(found: pd.DataFrame, limit: int = 10) -> Table:
     for line in records(found.head(limit)):
         label = f"{line['op']}.{line['variant']}" if line["variant"] else line["op"]
         table.add_row(
-            _text(f"{label} {line['dtype']}"), _text(f"{line['oracle']} and {line['second_oracle']}"),
-            _text(f"{line['backends']}; {line['samples']} samples"), number(line["oracles_units"]), number(line["units"]), number(line["second_units"]),
-        )  # fmt: skip
+            _text(f"{label} {line['dtype']}"),
+            _text(f"{line['oracle']} and {line['second_oracle']}"),
+            _text(f"{line['backends']}; {line['samples']} samples"),
+            number(line["oracles_units"]),
+            number(line["units"]),
+            number(line["second_units"]),
+        )
     return table
 
 
@@ -156,7 +171,11 @@ def print_coverage(
         console.print(grouped_table(rows, by))
     unjudged = findings(rows[broken(rows)], limit=None, statuses=["invalid"])
     if len(unjudged):
-        console.print(findings_table(unjudged.head(limit), len(unjudged), "own kernels not judged, their reference or inputs are broken"))
+        console.print(
+            findings_table(
+                unjudged.head(limit), len(unjudged), "own kernels not judged, their reference or inputs are broken"
+            )
+        )
     found = findings(rows, limit=None, statuses=FINDING_STATUSES)
     if len(found):
         # The worst of every backend before the second worst of any.
@@ -171,5 +190,3 @@ def print_coverage(
     differ = disagreements(rows)
     if len(differ):
         console.print(disagreements_table(differ, limit))
-
-

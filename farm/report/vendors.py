@@ -1,4 +1,5 @@
 """The vendors side by side: what each covers and passes, and what it alone, or everybody, gets wrong."""
+
 from __future__ import annotations
 
 import pandas as pd
@@ -28,13 +29,23 @@ def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
     """
     rows = distinct(rows)
     table = coverage(rows, by=("vendor", by))
-    table.insert(0, "backends", rows[rows["check"] != BUILD].groupby(["vendor", by])["backend"].nunique().reindex(table.index, fill_value=0))
+    table.insert(
+        0,
+        "backends",
+        rows[rows["check"] != BUILD].groupby(["vendor", by])["backend"].nunique().reindex(table.index, fill_value=0),
+    )
     found = unique(rows)
     extra = [by] if by not in found.columns else []
     if extra:
         found = found.merge(rows[["case_id", by]].drop_duplicates("case_id"), on="case_id", how="left")
     alone = found[found["alone"] != ""].groupby(["alone", by]).size()
-    everybody = found[found["everybody"]].assign(vendor=found["failed"].str.split(", ")).explode("vendor").groupby(["vendor", by]).size()
+    everybody = (
+        found[found["everybody"]]
+        .assign(vendor=found["failed"].str.split(", "))
+        .explode("vendor")
+        .groupby(["vendor", by])
+        .size()
+    )
     for name, counts in (("alone", alone), ("everybody", everybody)):
         table[name] = counts.rename_axis(table.index.names).reindex(table.index, fill_value=0).astype("int64")
     return table
@@ -53,8 +64,24 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     """
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
-    rows = rows[rows["status"].isin(JUDGED_STATUSES) & ~(rows["weak"] & (rows["status"] == "pass")) & (rows["check"] != BUILD)]
-    columns = [*_CELL, "op_class", "alone", "everybody", "failed", "passed", "samples", "status", "units", "agree", "case_id", "backend", "reproduce"]
+    rows = rows[
+        rows["status"].isin(JUDGED_STATUSES) & ~(rows["weak"] & (rows["status"] == "pass")) & (rows["check"] != BUILD)
+    ]
+    columns = [
+        *_CELL,
+        "op_class",
+        "alone",
+        "everybody",
+        "failed",
+        "passed",
+        "samples",
+        "status",
+        "units",
+        "agree",
+        "case_id",
+        "backend",
+        "reproduce",
+    ]
     failed = rows["status"].isin(FAILED_STATUSES)
     votes = rows.assign(bad=failed).groupby(["case_id", "vendor"], sort=False)["bad"].any()
     per_case = votes.groupby(level="case_id", sort=False).agg(["sum", "size"])
@@ -69,16 +96,23 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
         for word, value in (("failed", True), ("passed", False))
     }
     bad = bad.assign(
-        everybody=bad["case_id"].isin(everybody), units=units(bad), rank=bad["status"].map({s: k for k, s in enumerate(SEVERITY)}),
-        failed=bad["case_id"].map(names["failed"]), passed=bad["case_id"].map(names["passed"]).fillna(""),
-    )  # fmt: skip
+        everybody=bad["case_id"].isin(everybody),
+        units=units(bad),
+        rank=bad["status"].map({s: k for k, s in enumerate(SEVERITY)}),
+        failed=bad["case_id"].map(names["failed"]),
+        passed=bad["case_id"].map(names["passed"]).fillna(""),
+    )
     bad["alone"] = bad["vendor"].where(~bad["everybody"], "")
     bad["size"] = -bad["units"].fillna(float("inf"))
     keys = [*_CELL, "alone", "everybody"]
     bad["samples"] = bad.groupby(keys, sort=False)["case_id"].transform("nunique")
     made = bad.sort_values(["rank", "size", *keys], kind="stable").drop_duplicates(keys)
-    made["agree"] = made["case_id"].map(_of_one_mind(rows[rows["case_id"].isin(made.loc[made["everybody"], "case_id"])])).eq(True)
-    made["reproduce"] = [reproduce_command(r["run_id"], r["case_id"], r["backend"], results, r["status"]) for r in records(made)]
+    made["agree"] = (
+        made["case_id"].map(_of_one_mind(rows[rows["case_id"].isin(made.loc[made["everybody"], "case_id"])])).eq(True)
+    )
+    made["reproduce"] = [
+        reproduce_command(r["run_id"], r["case_id"], r["backend"], results, r["status"]) for r in records(made)
+    ]
     return made[columns].reset_index(drop=True)
 
 
@@ -87,4 +121,9 @@ def _of_one_mind(rows: pd.DataFrame) -> pd.Series:
     rows = rows.assign(group=groups(rows))
     rows = rows[rows["group"] != ""]
     seen = rows.groupby("case_id")
-    return (seen["group"].nunique() == 1) & (seen["vendor"].nunique() > 1) & (seen["group"].first() != REFERENCE) & (seen["group"].first() != "?")
+    return (
+        (seen["group"].nunique() == 1)
+        & (seen["vendor"].nunique() > 1)
+        & (seen["group"].first() != REFERENCE)
+        & (seen["group"].first() != "?")
+    )

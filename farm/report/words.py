@@ -1,4 +1,5 @@
 """What tables say in words: rates, numbers, findings, backends; shared by terminal, Markdown and HTML."""
+
 from __future__ import annotations
 
 import re
@@ -7,15 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.coverage import (
-    NO_REASON,
-    SEVERITY,
-    backend_order,
-    backends_of,
-    coverage,
-    distinct,
-    records,
-)
+from farm.report.coverage import NO_REASON, SEVERITY, backend_order, backends_of, coverage, distinct, records
 
 #: What was not measured.
 DASH = "–"
@@ -59,7 +52,9 @@ def status_counts(line: Mapping[str, Any]) -> str:
 
 def status_count(line: Mapping[str, Any], status: str) -> str:
     """How many rows of a line have a status, and how many of its passes are no evidence: "pass 97 (5 weak)"."""
-    return f"{status} {int(line[status])}" + (f" ({int(line['weak'])} weak)" if status == "pass" and line["weak"] else "")
+    return f"{status} {int(line[status])}" + (
+        f" ({int(line['weak'])} weak)" if status == "pass" and line["weak"] else ""
+    )
 
 
 def how_much(line: Mapping[str, Any]) -> str:
@@ -83,7 +78,9 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
         lines.append(f"INCOMPLETE: {planned - len(rows)} of {planned} planned cases have no row yet; resume the run.")
     lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
-        lines.append(f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here.")
+        lines.append(
+            f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here."
+        )
     for sick in run.get("quarantined") or ():
         device = f"device {sick.get('device')} of " if sick.get("device") else ""
         lines.append(
@@ -100,7 +97,11 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
 
 
 def _quarantined(record: Mapping[str, Any]) -> str:
-    what = f"device {record['device']} of {record.get('node')}" if record.get("device") else str(record.get("node") or DASH)
+    what = (
+        f"device {record['device']} of {record.get('node')}"
+        if record.get("device")
+        else str(record.get("node") or DASH)
+    )
     names = ", ".join(map(str, record.get("backends") or ())) or record.get("scope") or DASH
     again = f"; {record['failures']} of its failures were run again elsewhere" if record.get("failures") else ""
     return plain(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")

@@ -1,4 +1,5 @@
 """Backends: one file per runtime; a backend's name is "<runtime>-<device>"."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -52,7 +53,12 @@ class BackendSpec:
 
     @classmethod
     def parse(
-        cls, name: str, like: str = "", options: dict[str, Any] | None = None, packages: Sequence[str] = (), python: str = ""
+        cls,
+        name: str,
+        like: str = "",
+        options: dict[str, Any] | None = None,
+        packages: Sequence[str] = (),
+        python: str = "",
     ) -> BackendSpec:
         """Spec of ``name`` (or of ``like`` under that name). Raises KeyError for an unknown runtime."""
         runtime, _, device = (like or name).partition("-")

@@ -1,4 +1,5 @@
 """What a backend is: one short class per runtime that takes forms, builds programs and says where they ran."""
+
 from __future__ import annotations
 
 import re
@@ -9,9 +10,19 @@ from tasks.model import Form, Program, RuntimeInfo
 #: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
 #: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
 TF32_OPS = (
-    "contraction", "linear algebra", "*:*attention*", "*:*lstm*", "*:*LSTM*", "*:*gru*", "*:*GRU*", "*:*rnn*", "*:RNN*",
-    "*:cdist*", "*:cov", "*:corrcoef",
-)  # fmt: skip
+    "contraction",
+    "linear algebra",
+    "*:*attention*",
+    "*:*lstm*",
+    "*:*LSTM*",
+    "*:*gru*",
+    "*:*GRU*",
+    "*:*rnn*",
+    "*:RNN*",
+    "*:cdist*",
+    "*:cov",
+    "*:corrcoef",
+)
 
 
 class Backend:
@@ -44,7 +55,9 @@ class Backend:
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         self.name, self.device, self.options = name, device, options
         if unknown := sorted(set(options) - set(options if self.takes is None else self.takes)):
-            raise ValueError(f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}")
+            raise ValueError(
+                f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}"
+            )
 
     def probe(self) -> RuntimeInfo:
         """Import the runtime and find the device. Raises Unavailable (or anything: its text is the reason)."""

@@ -1,4 +1,5 @@
 """CUDA's driver API by ctypes: memory, streams and events for runtimes that bring none, without a package of CUDA's."""
+
 from __future__ import annotations
 
 import contextlib
@@ -17,7 +18,9 @@ STICKY = re.compile(
     r"|illegal memory access|unspecified launch failure|misaligned address|device-side assert|an illegal instruction|uncorrectable ECC",
     re.IGNORECASE,
 )
-OUT_OF_MEMORY = re.compile(r"(CUDA_ERROR_|cudaErrorMemory)_?(OUT_OF_MEMORY|Allocation)|out of memory|OutOfMemory", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(
+    r"(CUDA_ERROR_|cudaErrorMemory)_?(OUT_OF_MEMORY|Allocation)|out of memory|OutOfMemory", re.IGNORECASE
+)
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
 

@@ -1,4 +1,5 @@
 """ExecuTorch: torch.export, lowering to a .pte program, and its own runtime; CPU kernels or the XNNPACK delegate."""
+
 from __future__ import annotations
 
 import functools
@@ -27,18 +28,41 @@ DEVICES = {"cpu": "", "xnnpack": "XnnpackBackend"}
 #: XNNPACK takes these with weights that are constants of the program alone, as they are in a deployed model:
 #: aten op → places of the weights among its arguments.
 WEIGHTS = {
-    "linear": (1, 2), "mm": (1,), "addmm": (0, 2), "convolution": (1, 2), "conv1d": (1, 2), "conv2d": (1, 2),
-    "conv_transpose2d": (1, 2), "batch_norm": (1, 2, 3, 4), "prelu": (1,), "_prelu_kernel": (1,),
-}  # fmt: skip
+    "linear": (1, 2),
+    "mm": (1,),
+    "addmm": (0, 2),
+    "convolution": (1, 2),
+    "conv1d": (1, 2),
+    "conv2d": (1, 2),
+    "conv_transpose2d": (1, 2),
+    "batch_norm": (1, 2, 3, 4),
+    "prelu": (1,),
+    "_prelu_kernel": (1,),
+}
 
 #: Kernels that move bytes and compute nothing: beside delegated nodes they are no fallback.
 MOVES = (
-    "squeeze_copy", "unsqueeze_copy", "view_copy", "permute_copy", "transpose_copy", "t_copy", "expand_copy", "slice_copy", "select_copy",
-    "split_copy", "split_with_sizes_copy", "clone", "_clone_dim_order", "alias_copy", "detach_copy",
-)  # fmt: skip
+    "squeeze_copy",
+    "unsqueeze_copy",
+    "view_copy",
+    "permute_copy",
+    "transpose_copy",
+    "t_copy",
+    "expand_copy",
+    "slice_copy",
+    "select_copy",
+    "split_copy",
+    "split_with_sizes_copy",
+    "clone",
+    "_clone_dim_order",
+    "alias_copy",
+    "detach_copy",
+)
 
 #: How lowering says that ExecuTorch has no such operator or kernel.
-_NOT_LOWERED = re.compile(r"not in Core ATen opset|Missing out variant|not supported|not implemented|unsupported", re.IGNORECASE)
+_NOT_LOWERED = re.compile(
+    r"not in Core ATen opset|Missing out variant|not supported|not implemented|unsupported", re.IGNORECASE
+)
 #: How the runtime says so on stderr (its exceptions have a number alone).
 _NO_KERNEL = re.compile(r"Missing operator: .*|Unhandled dtype .*|.*(?:not supported|not implemented|[Uu]nsupported).*")
 #: Where ExecuTorch's log puts the place in its source: "[method.cpp:123] ".
@@ -47,9 +71,14 @@ _PLACE = re.compile(r"^.*?\[\w+\.(?:cpp|h):\d+\] ?", re.MULTILINE)
 
 #: A program of one add.
 _PROBE = Form(
-    "torch", "Add", "float32", [np.ones(2, np.float32)], call=lambda x: x + x,
-    args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, kwargs={"$": "dict", "v": []},
-)  # fmt: skip
+    "torch",
+    "Add",
+    "float32",
+    [np.ones(2, np.float32)],
+    call=lambda x: x + x,
+    args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]},
+    kwargs={"$": "dict", "v": []},
+)
 
 
 class ExecuTorch(Backend):
@@ -75,7 +104,9 @@ class ExecuTorch(Backend):
         library._unsafe_reset_threadpool(1)
         delegate = DEVICES[self.device]
         if delegate and delegate not in library._get_registered_backend_names():
-            raise Unavailable(f"this executorch has no {delegate}; it has {', '.join(library._get_registered_backend_names())}")
+            raise Unavailable(
+                f"this executorch has no {delegate}; it has {', '.join(library._get_registered_backend_names())}"
+            )
         try:
             # Also imports the compiler, which takes longer than many a case may.
             result = self.build(_PROBE).run()[0].tolist()
@@ -108,7 +139,9 @@ class ExecuTorch(Backend):
         left = [i for i in range(len(tensors)) if i not in constants]
 
         def run() -> Sequence[Any]:
-            given = ready.pop() if ready else self._tensors(form)  # a kernel that writes to its inputs spoils no next run
+            given = (
+                ready.pop() if ready else self._tensors(form)
+            )  # a kernel that writes to its inputs spoils no next run
             assert alive
             with torch.no_grad():
                 out = _words(lambda: method([given[i] for i in left]))
@@ -125,7 +158,9 @@ class ExecuTorch(Backend):
             raise Vacuous("the program runs no kernel")
         if self.device != "cpu" and (not delegated or any(name.split(".")[1] not in MOVES for name in kernels)):
             taken = sum(delegated.values())
-            raise Fallback(f"XNNPACK takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_counted(kernels)}")
+            raise Fallback(
+                f"XNNPACK takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_counted(kernels)}"
+            )
 
     # -- from a sample to a program ------------------------------------------------------------------------------
 
@@ -135,7 +170,9 @@ class ExecuTorch(Backend):
         import torch
 
         leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
-        found = [x for x in _leaves((decode(form.args, leaf), decode(form.kwargs, leaf))) if isinstance(x, torch.Tensor)]
+        found = [
+            x for x in _leaves((decode(form.args, leaf), decode(form.kwargs, leaf))) if isinstance(x, torch.Tensor)
+        ]
         if any(x.layout != torch.strided for x in found):
             raise Unsupported("executorch has no sparse tensors")
         # Not contiguous(): an empty array from numpy has strides of 0, which lowering refuses.
@@ -156,7 +193,10 @@ class ExecuTorch(Backend):
         graph = exported.graph_module.print_readable(print_output=False, include_stride=True)
         constants = {**exported.state_dict, **exported.constants}
         data = [x for name in sorted(constants) if isinstance(x := constants[name], torch.Tensor)]
-        digest = [f"{x.dtype} {tuple(x.shape)}".encode() + torch_tree.to_numpy(x.detach().contiguous()).tobytes() for x in data]
+        digest = [
+            f"{x.dtype} {tuple(x.shape)}".encode() + torch_tree.to_numpy(x.detach().contiguous()).tobytes()
+            for x in data
+        ]
         versions = f"{metadata.version('executorch')} {torch.__version__}"
         return (LOWERING, versions, self.device, graph, str(exported.graph_signature), *digest)
 
@@ -205,7 +245,9 @@ def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...]) -> Any
 
         def forward(self, *given: Any) -> Any:
             left = iter(given)
-            all_of_them = [getattr(self, f"constant_{i}") if i in constants else next(left) for i in range(len(tensors))]
+            all_of_them = [
+                getattr(self, f"constant_{i}") if i in constants else next(left) for i in range(len(tensors))
+            ]
             args, kwargs = _with(arguments, iter(all_of_them))
             return tuple(torch_tree.leaves(call(*args, **kwargs)))
 
@@ -224,7 +266,10 @@ def _weights(exported: Any) -> tuple[int, ...]:
     inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
 
     def is_weight(node: Any) -> bool:
-        uses = [({i for i, x in enumerate(user.args) if x is node}, getattr(user.target, "_opname", "")) for user in node.users]
+        uses = [
+            ({i for i, x in enumerate(user.args) if x is node}, getattr(user.target, "_opname", ""))
+            for user in node.users
+        ]
         return bool(uses) and all(places and places <= set(WEIGHTS.get(op, ())) for places, op in uses)
 
     found = tuple(place for place, node in enumerate(inputs) if is_weight(node))

@@ -1,4 +1,5 @@
 """Forms that call a framework's functions (`tasks.counterparts`): arguments for them, and their outputs."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,5 @@
 """torch.compile with inductor on a torch device; a case counts only if inductor generated a kernel for it."""
+
 from __future__ import annotations
 
 import functools
@@ -118,7 +119,6 @@ class Inductor(TorchEager):
             return made
 
         return [program(i) for i in range(len(forms))]
-
 
     def _fallback(self, kernels: int) -> str | None:
         """Why what was just compiled, with ``kernels`` generated ones, is not this compiler's own work."""

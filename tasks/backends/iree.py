@@ -38,31 +38,59 @@ class Target:
 
 #: local-sync runs a program in the calling thread. By the device of a backend's name.
 TARGETS: dict[str, Target] = {
-    "cpu": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host")),
+    "cpu": Target(
+        "local-sync",
+        (
+            "--iree-hal-target-device=local",
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            "--iree-llvmcpu-target-cpu=host",
+        ),
+    ),
     "vmvx": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")),
     "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",)),
     "cuda": Target("cuda", ("--iree-hal-target-device=cuda",), "nvidia", "GPU"),
     "hip": Target("hip", ("--iree-hal-target-device=hip",), "amd", "GPU"),
-}  # fmt: skip
+}
 
 #: Of the compiler on every device. float64 stays float64 (by default it becomes float32, results included). Constants are
 #: not computed ahead (that is a compilation of its own), and neither source locations nor debug symbols are kept: a
 #: fifth of the time of a small model.
 FLAGS = (
-    "--iree-input-type=onnx", "--iree-input-demote-f64-to-f32=false", "--iree-opt-const-eval=false",
-    "--iree-vm-bytecode-module-strip-source-map=true", "--iree-llvmcpu-debug-symbols=false", "--iree-torch-emit-async-entry-points=false",
-)  # fmt: skip
+    "--iree-input-type=onnx",
+    "--iree-input-demote-f64-to-f32=false",
+    "--iree-opt-const-eval=false",
+    "--iree-vm-bytecode-module-strip-source-map=true",
+    "--iree-llvmcpu-debug-symbols=false",
+    "--iree-torch-emit-async-entry-points=false",
+)
 
 _OPTIONS = ("flags", "device_vendor", "resource")
 
 #: iree_hal_element_type_t's name by dtype name of the farm.
 _ELEMENT = {
-    "bool": "BOOL_8", "int8": "SINT_8", "int16": "SINT_16", "int32": "SINT_32", "int64": "SINT_64", "uint8": "UINT_8",
-    "uint16": "UINT_16", "uint32": "UINT_32", "uint64": "UINT_64", "float16": "FLOAT_16", "float32": "FLOAT_32",
-    "float64": "FLOAT_64", "bfloat16": "BFLOAT_16", "complex64": "COMPLEX_64", "complex128": "COMPLEX_128",
-    "int4": "SINT_4", "uint4": "UINT_4", "float8_e4m3fn": "FLOAT_8_E4M3_FN", "float8_e4m3fnuz": "FLOAT_8_E4M3_FNUZ",
-    "float8_e5m2": "FLOAT_8_E5M2", "float8_e5m2fnuz": "FLOAT_8_E5M2_FNUZ", "float8_e8m0fnu": "FLOAT_8_E8M0_FNU",
-}  # fmt: skip
+    "bool": "BOOL_8",
+    "int8": "SINT_8",
+    "int16": "SINT_16",
+    "int32": "SINT_32",
+    "int64": "SINT_64",
+    "uint8": "UINT_8",
+    "uint16": "UINT_16",
+    "uint32": "UINT_32",
+    "uint64": "UINT_64",
+    "float16": "FLOAT_16",
+    "float32": "FLOAT_32",
+    "float64": "FLOAT_64",
+    "bfloat16": "BFLOAT_16",
+    "complex64": "COMPLEX_64",
+    "complex128": "COMPLEX_128",
+    "int4": "SINT_4",
+    "uint4": "UINT_4",
+    "float8_e4m3fn": "FLOAT_8_E4M3_FN",
+    "float8_e4m3fnuz": "FLOAT_8_E4M3_FNUZ",
+    "float8_e5m2": "FLOAT_8_E5M2",
+    "float8_e5m2fnuz": "FLOAT_8_E5M2_FNUZ",
+    "float8_e8m0fnu": "FLOAT_8_E8M0_FNU",
+}
 _DTYPE = {v: k for k, v in _ELEMENT.items()}
 #: Integers without a sign, as the compiler's own type i32 is: the graph says which it is.
 _SIGNLESS = {"INT_4": 4, "INT_8": 8, "INT_16": 16, "INT_32": 32, "INT_64": 64}
@@ -74,7 +102,9 @@ _UNSUPPORTED = re.compile(
     r"|unhandled torch type|does not have integral number of total bytes|is missing onnx opset version attribute|not yet"
 )
 _OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|OUT_OF_(HOST|DEVICE)_MEMORY|bad_alloc")
-_STICKY = re.compile(r"VK_ERROR_DEVICE_LOST|DEVICE_LOST|CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_FAILED)|hipErrorIllegalAddress")
+_STICKY = re.compile(
+    r"VK_ERROR_DEVICE_LOST|DEVICE_LOST|CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_FAILED)|hipErrorIllegalAddress"
+)
 
 
 class Iree(Backend):
@@ -135,7 +165,9 @@ class Iree(Backend):
         adapter = _properties(said)
         # A Vulkan adapter of type cpu (lavapipe, SwiftShader) is a processor's imitation of a graphics device.
         self.emulated = self._target.driver == "vulkan" and adapter.get("type") == "cpu"
-        name = adapter.get("name") or (artefacts.processor_name() if self._target.driver.startswith("local") else found[0]["name"])
+        name = adapter.get("name") or (
+            artefacts.processor_name() if self._target.driver.startswith("local") else found[0]["name"]
+        )
         if adapter.get("name"):
             self._adapter = name
         return RuntimeInfo(
@@ -164,8 +196,14 @@ class Iree(Backend):
         model = form.model or b""
         names = graph_inputs(model)
         if len(names) != len(values):
-            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
-        code = artefacts.kept("iree", (_version(), artefacts.processor(), *FLAGS, *self._flags, model), lambda: _compiled(model, self._flags))
+            raise ValueError(
+                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
+            )
+        code = artefacts.kept(
+            "iree",
+            (_version(), artefacts.processor(), *FLAGS, *self._flags, model),
+            lambda: _compiled(model, self._flags),
+        )
         dtypes = [_DTYPE_OF_ELEMENT_TYPE.get(x, "") for x in _output_types(model)]
         run = _loaded(self._target.driver, code, values, dtypes)
         return Program(run, f"{self._target.driver} ({self._adapter})", None, " ".join(self._flags))
@@ -183,7 +221,9 @@ def _version() -> str:
 
 def _properties(said: str) -> dict[str, str]:
     """The "name: value" lines at the left margin of what a driver says of its device."""
-    return {k: v.strip() for k, _, v in (line.partition(":") for line in said.splitlines()) if k and k == k.strip() and v}
+    return {
+        k: v.strip() for k, _, v in (line.partition(":") for line in said.splitlines()) if k and k == k.strip() and v
+    }
 
 
 @functools.cache
@@ -231,7 +271,9 @@ def _buffer_view(device: Any, value: np.ndarray) -> Any:
     name = value.dtype.name
     raw = pack(value) if name in PACKED_BITS else value.reshape(-1).view(np.uint8)
     memory = rt.MemoryType.DEVICE_LOCAL
-    buffer = device.allocator.allocate_buffer_copy(memory_type=memory, allowed_usage=rt.BufferUsage.DEFAULT, device=device, buffer=raw)
+    buffer = device.allocator.allocate_buffer_copy(
+        memory_type=memory, allowed_usage=rt.BufferUsage.DEFAULT, device=device, buffer=raw
+    )
     return rt.HalBufferView(buffer, value.shape, getattr(rt.HalElementType, _ELEMENT[name]))
 
 

@@ -1,4 +1,5 @@
 """JAX: the jax form, compiled by XLA for the device, or eager (one compiled primitive after another)."""
+
 from __future__ import annotations
 
 import os
@@ -82,9 +83,13 @@ class Jax(Backend):
             raise Unavailable(f"jax {jax.__version__} on {self.device} computes 1 + 1 = {float(total)}")
         declared = _PRECISION[self.precision]
         return RuntimeInfo(
-            f"jax {jax.__version__}, jaxlib {jaxlib.__version__}", found.device_kind, "", declared, TF32_OPS if declared else (),
+            f"jax {jax.__version__}, jaxlib {jaxlib.__version__}",
+            found.device_kind,
+            "",
+            declared,
+            TF32_OPS if declared else (),
             {"platform": found.platform, "xla_flags": os.environ.get("XLA_FLAGS", "").strip()},
-        )  # fmt: skip
+        )
 
     def build(self, form: Form) -> Program:
         """Trace and compile the form's counterpart for its arrays' shapes and dtypes."""

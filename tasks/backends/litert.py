@@ -1,4 +1,5 @@
 """LiteRT (TensorFlow Lite's successor): TensorFlow's function converted to a flatbuffer and interpreted on the CPU."""
+
 from __future__ import annotations
 
 import base64
@@ -23,8 +24,13 @@ _OPTIONS = ("delegate",)
 _MODEL, _REASON = b"M", b"R"
 
 #: The converter's words for an op that has no builtin of LiteRT, in a text that holds the whole module.
-_NO_BUILTIN = re.compile(r"error: ('[\w.]+' op is neither a custom op nor a flex op|failed to legalize operation '[\w.]+'|type of \w+ .*? is not supported)")
-_UNSUPPORTED = re.compile(UNSUPPORTED.pattern + r"|[Dd]ata ?type \S+ (is )?not |Type .{0,40} (is )?(not|currently) |type_id|[Nn]ot supported|failed to prepare|Invalid tensor size|Invalid data-type for array")
+_NO_BUILTIN = re.compile(
+    r"error: ('[\w.]+' op is neither a custom op nor a flex op|failed to legalize operation '[\w.]+'|type of \w+ .*? is not supported)"
+)
+_UNSUPPORTED = re.compile(
+    UNSUPPORTED.pattern
+    + r"|[Dd]ata ?type \S+ (is )?not |Type .{0,40} (is )?(not|currently) |type_id|[Nn]ot supported|failed to prepare|Invalid tensor size|Invalid data-type for array"
+)
 
 #: A model of one Exp of float32 (128, 768), as TensorFlow's converter made it: zlib, base 85.
 _PROBE_MODEL = (
@@ -61,7 +67,10 @@ class LiteRt(Backend):
         try:
             from ai_edge_litert.interpreter import Interpreter
 
-            self._versions = f"litert {metadata.version('ai-edge-litert')}", f"tensorflow {metadata.version('tensorflow-cpu')}"
+            self._versions = (
+                f"litert {metadata.version('ai-edge-litert')}",
+                f"tensorflow {metadata.version('tensorflow-cpu')}",
+            )
         except (ImportError, metadata.PackageNotFoundError) as error:
             raise Unavailable(f"LiteRT cannot be imported: {error}") from error
         try:
@@ -72,7 +81,9 @@ class LiteRt(Backend):
             raise Unavailable(f"LiteRT does not run a model of one Exp: {error}") from error
         if not (result == 1).all():
             raise Unavailable(f"LiteRT computes exp(0) = {float(result.ravel()[0])}")
-        return RuntimeInfo(self._versions[0], "cpu", details={"converter": self._versions[1], "delegate": self.delegate})
+        return RuntimeInfo(
+            self._versions[0], "cpu", details={"converter": self._versions[1], "delegate": self.delegate}
+        )
 
     def build(self, form: Form) -> Program:
         """Convert the form's counterpart and prepare an interpreter.
@@ -85,7 +96,9 @@ class LiteRt(Backend):
         made = kept("litert", self._parts(form, arrays), lambda: _convert(form, arrays))
         if made[:1] == _REASON:
             raise Unsupported(made[1:].decode())
-        resolver = OpResolverType.AUTO if self.delegate == "xnnpack" else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        resolver = (
+            OpResolverType.AUTO if self.delegate == "xnnpack" else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        )
         interpreter = Interpreter(model_content=made[1:], num_threads=1, experimental_op_resolver_type=resolver)
         interpreter.allocate_tensors()
         nodes = interpreter._interpreter  # its list of ops in words fails on a tensor of a type that NumPy lacks

@@ -26,7 +26,9 @@ _EXPR = {"float32": "float", "int32": "int", "int64": "int", "bool": "int", "uin
 _RESULTS = ("float32", "int32", "uint8", "int8")
 
 #: How the converter and the engine say so; 2 is ErrorCode's NOT_SUPPORT.
-_NOT_SUPPORTED = re.compile(r"[Nn]ot [Ss]upport|[Uu]nsupport|[Dd]on't support|only support|does not support|code=2 in onForward")
+_NOT_SUPPORTED = re.compile(
+    r"[Nn]ot [Ss]upport|[Uu]nsupport|[Dd]on't support|only support|does not support|code=2 in onForward"
+)
 #: What they print beside the reason: greetings, and the time and line of a message.
 _NOISE = re.compile(
     r"Start to .*|\[[\d:]*\] :\d+: (ONNX Model (ir|opset) version.*)?|Converted (Failed|Success)!|The device supports.*"
@@ -59,7 +61,9 @@ class Mnn(Backend):
 
     def probe(self) -> RuntimeInfo:
         """Convert and run a model of one Add. Raises Unavailable: no package, another device than the CPU, or it fails."""
-        if self.device != "cpu":  # for any other the package says "Can't Find type=3 backend, use 0 instead", and computes on the CPU
+        if (
+            self.device != "cpu"
+        ):  # for any other the package says "Can't Find type=3 backend, use 0 instead", and computes on the CPU
             raise Unavailable(f"MNN's Python package computes on the CPU alone, not on {self.device}")
         said: list[str] = []
         try:
@@ -101,7 +105,9 @@ class Mnn(Backend):
         module = self._load(form.model or b"", *names)
         narrowed = sorted({dtype_name(x.dtype) for x in values if dtype_name(x.dtype) in ("int64", "bool")})
         flags = [f"precision={self._precision}", "threads=1", f"optimize_level={self._level}"]
-        return Program(_runner(module, feeds), "CPU", flags=" ".join(flags + [f"{x}_inputs_as=int32" for x in narrowed]))
+        return Program(
+            _runner(module, feeds), "CPU", flags=" ".join(flags + [f"{x}_inputs_as=int32" for x in narrowed])
+        )
 
     def _load(self, model: bytes, inputs: list[str], outputs: list[str]) -> Any:
         """The Module of a converted model. Raises Unsupported, RuntimeError in the words of the converter or loader."""
@@ -115,9 +121,20 @@ class Mnn(Backend):
             source.write_bytes(model)
             with captured(said):
                 _tools.mnnconvert(
-                    ["mnnconvert", "-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(target), "--bizCode", "farm",
-                     "--keepInputFormat=1", f"--optimizeLevel={self._level}"]
-                )  # fmt: skip
+                    [
+                        "mnnconvert",
+                        "-f",
+                        "ONNX",
+                        "--modelFile",
+                        str(source),
+                        "--MNNModel",
+                        str(target),
+                        "--bizCode",
+                        "farm",
+                        "--keepInputFormat=1",
+                        f"--optimizeLevel={self._level}",
+                    ]
+                )
             if not target.exists():  # its result is True whatever happened
                 _fail("MNN's converter", said)
             try:
@@ -140,7 +157,9 @@ def _fail(who: str, said: list[str], error: Exception | None = None) -> NoReturn
 def _feed(name: str, value: Any) -> tuple[np.ndarray, str]:
     """An input as MNN takes it: its array and the name of its dtype in MNN.expr. Raises Unsupported."""
     if not isinstance(value, np.ndarray):
-        raise Unsupported(f"MNN takes no {'sequence' if isinstance(value, list) else 'empty optional'} for the input {name}")
+        raise Unsupported(
+            f"MNN takes no {'sequence' if isinstance(value, list) else 'empty optional'} for the input {name}"
+        )
     dtype = dtype_name(value.dtype)
     if dtype not in _EXPR:
         raise Unsupported(f"MNN has no tensors of {dtype} (input {name})")

@@ -28,9 +28,17 @@ from tasks.pack import dtype_name
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
 #: Storage and arithmetic coarser than float32, which ncnn takes by itself where the processor can.
 _COARSER = (
-    "use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic", "use_bf16_packed", "use_bf16_storage", "use_int8_packed",
-    "use_int8_storage", "use_int8_arithmetic", "use_int8_inference", "use_vulkan_compute",
-)  # fmt: skip
+    "use_fp16_packed",
+    "use_fp16_storage",
+    "use_fp16_arithmetic",
+    "use_bf16_packed",
+    "use_bf16_storage",
+    "use_int8_packed",
+    "use_int8_storage",
+    "use_int8_arithmetic",
+    "use_int8_inference",
+    "use_vulkan_compute",
+)
 #: Most axes of an ncnn.Mat, beside the batch's.
 _AXES = 4
 _NO_BATCH = 233
@@ -86,7 +94,9 @@ class Ncnn(Backend):
             raise Unavailable(f"ncnn does not run a model of one Add: {error}") from error
         if result.tolist() != [2.0, 2.0]:
             raise Unavailable(f"ncnn computes 1 + 1 = {result.tolist()}")
-        return RuntimeInfo(str(ncnn.__version__), "cpu", details={"pnnx": converter} | {k: str(v) for k, v in self._switches.items()})
+        return RuntimeInfo(
+            str(ncnn.__version__), "cpu", details={"pnnx": converter} | {k: str(v) for k, v in self._switches.items()}
+        )
 
     def build(self, form: Form) -> Program:
         """Convert and load the model, and make its inputs.
@@ -100,7 +110,12 @@ class Ncnn(Backend):
             raise ValueError(f"{form.op}: the graph has {len(graph.inputs)} inputs, the form {len(values)}")
         for value, array in zip(graph.inputs, values):
             plain = isinstance(array, np.ndarray)
-            _check(f"input {value.name}", "tensor" if plain else value.kind, dtype_name(array.dtype) if plain else "", array.shape if plain else None)
+            _check(
+                f"input {value.name}",
+                "tensor" if plain else value.kind,
+                dtype_name(array.dtype) if plain else "",
+                array.shape if plain else None,
+            )
         for value in graph.outputs:
             _check(f"output {value.name}", value.kind, value.dtype, value.shape)
         shapes = [list(x.shape) for x in values]
@@ -127,9 +142,16 @@ class Ncnn(Backend):
             given = ",".join(f"[{','.join(map(str, shape))}]f32" for shape in shapes)
             command = [str(self._pnnx), "model.onnx", "fp16=0", *([f"inputshape={given}"] if given else [])]
             done = subprocess.run(
-                command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                timeout=_CONVERT_S, preexec_fn=_die_with_parent if sys.platform == "linux" else None, check=False,
-            )  # fmt: skip
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_CONVERT_S,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                check=False,
+            )
             text = done.stdout + "\n" + done.stderr
             words = _words(text)
             if done.returncode and (reason := _NOT_SUPPORTED.search(text)):
@@ -141,8 +163,11 @@ class Ncnn(Backend):
                 raise RuntimeError(f"pnnx made no model (exit code {done.returncode}): {words}")
             inputs, outputs = _batches(script.read_text())
             made = {
-                "param": param.read_text(), "bin": (path / "model.ncnn.bin").read_bytes().hex(), "inputs": inputs, "outputs": outputs,
-            }  # fmt: skip
+                "param": param.read_text(),
+                "bin": (path / "model.ncnn.bin").read_bytes().hex(),
+                "inputs": inputs,
+                "outputs": outputs,
+            }
         return json.dumps(made).encode()
 
     def _load(self, param: str, weights: bytes) -> Any:
@@ -187,21 +212,55 @@ def _layers(param: str) -> list[str]:
 
 
 _INPUT = re.compile(r'ex\.input\("in(\d+)", ncnn\.Mat\(in\d+\.\w+\(\)(?:\.\w+\(\))*(?:, batch_index=(\d+))?\)')
-_OUTPUT = re.compile(r'ex\.extract\("out(\d+)"\)\s*\n\s*out\.append\(torch\.from_numpy\(out\d+\.numpy\((?:batch_index=(\d+))?\)')
+_OUTPUT = re.compile(
+    r'ex\.extract\("out(\d+)"\)\s*\n\s*out\.append\(torch\.from_numpy\(out\d+\.numpy\((?:batch_index=(\d+))?\)'
+)
 
 
 def _batches(script: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
     """(blob, axis of the batch) of each input and output, from the script by which pnnx shows how its model is used."""
     found = []
     for kind, pattern in (("in", _INPUT), ("out", _OUTPUT)):
-        found.append([(f"{kind}{n}", int(axis or _NO_BATCH)) for n, axis in sorted(pattern.findall(script), key=lambda x: int(x[0]))])
+        found.append(
+            [
+                (f"{kind}{n}", int(axis or _NO_BATCH))
+                for n, axis in sorted(pattern.findall(script), key=lambda x: int(x[0]))
+            ]
+        )
     return found[0], found[1]
 
 
 def _words(text: str) -> str:
     """The end of what pnnx printed, without its tables and the list of its passes."""
     lines = [re.sub(r"\x1b\[[\d;]*m", "", x).strip() for x in text.splitlines()]
-    said = [x for x in lines if x and not x.startswith(("│", "┌", "├", "└", "####", "pnnxparam", "pnnxbin", "pnnxpy", "pnnxonnx", "ncnn", "fp16", "optlevel", "device", "inputshape", "customop", "moduleop", "get inputshape")) and "LogEarlyWarning" not in x and not re.search(r"\.\.\.\s+[\d.]+ms$", x)]  # fmt: skip
+    said = [
+        x
+        for x in lines
+        if x
+        and not x.startswith(
+            (
+                "│",
+                "┌",
+                "├",
+                "└",
+                "####",
+                "pnnxparam",
+                "pnnxbin",
+                "pnnxpy",
+                "pnnxonnx",
+                "ncnn",
+                "fp16",
+                "optlevel",
+                "device",
+                "inputshape",
+                "customop",
+                "moduleop",
+                "get inputshape",
+            )
+        )
+        and "LogEarlyWarning" not in x
+        and not re.search(r"\.\.\.\s+[\d.]+ms$", x)
+    ]
     return " ".join(" | ".join(said[-6:]).split())[-800:]
 
 
@@ -210,7 +269,9 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _runner(net: Any, values: list[np.ndarray], inputs: list[Any], outputs: list[Any]) -> Callable[[], list[np.ndarray]]:
+def _runner(
+    net: Any, values: list[np.ndarray], inputs: list[Any], outputs: list[Any]
+) -> Callable[[], list[np.ndarray]]:
     """``run()`` of a net; outputs as numpy arrays of their own memory."""
     import ncnn
 

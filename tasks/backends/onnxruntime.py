@@ -66,30 +66,50 @@ PROVIDERS: dict[str, Provider] = {
     # Left out of ONNX Runtime after 1.22: MIGraphX is AMD's provider since.
     "rocm": Provider("ROCMExecutionProvider", "AMD", "amd", "GPU", packages=("onnxruntime-rocm==1.22.2.post3",)),
     "migraphx": Provider(
-        "MIGraphXExecutionProvider", "AMD", "amd", "GPU", {"migraphx_fp16_enable": "0"},
+        "MIGraphXExecutionProvider",
+        "AMD",
+        "amd",
+        "GPU",
+        {"migraphx_fp16_enable": "0"},
         packages=("onnxruntime-migraphx==1.27.1",),
     ),
     "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd-npu", "NPU"),
     # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
     "openvino": Provider(
-        "OpenVINOExecutionProvider", "Intel", "", "CPU", {"device_type": "CPU", "precision": "FP32"},
+        "OpenVINOExecutionProvider",
+        "Intel",
+        "",
+        "CPU",
+        {"device_type": "CPU", "precision": "FP32"},
         packages=("onnxruntime-openvino==1.24.1",),
     ),
     "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU"),
     # Float tensors are float16 on the HTP by default (its option enable_htp_fp16_precision=1).
     "qnn": Provider(
-        "QNNExecutionProvider", "Qualcomm", "qualcomm", "NPU",
-        {"backend_path": "QnnHtp.dll" if sys.platform == "win32" else "libQnnHtp.so"}, "float16",
-        ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"), "onnxruntime_qnn",
+        "QNNExecutionProvider",
+        "Qualcomm",
+        "qualcomm",
+        "NPU",
+        {"backend_path": "QnnHtp.dll" if sys.platform == "win32" else "libQnnHtp.so"},
+        "float16",
+        ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"),
+        "onnxruntime_qnn",
     ),
     "dml": Provider(
-        "DmlExecutionProvider", "Microsoft", "microsoft", "GPU",
+        "DmlExecutionProvider",
+        "Microsoft",
+        "microsoft",
+        "GPU",
         packages=('onnxruntime-directml==1.24.4; sys_platform == "win32"',),
     ),
     # In the plain wheel, on macOS.
     "coreml": Provider("CoreMLExecutionProvider", "Apple", "apple", "GPU", {"ModelFormat": "MLProgram"}),
     "cann": Provider(
-        "CANNExecutionProvider", "Huawei", "huawei", "NPU", {"precision_mode": "must_keep_origin_dtype"},
+        "CANNExecutionProvider",
+        "Huawei",
+        "huawei",
+        "NPU",
+        {"precision_mode": "must_keep_origin_dtype"},
         packages=("onnxruntime-cann==1.24.4",),
     ),
     "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
@@ -98,7 +118,7 @@ PROVIDERS: dict[str, Provider] = {
     "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU"),
     "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU"),
     "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
-}  # fmt: skip
+}
 
 #: The chip that QNN's emulation compiles for unless told otherwise: SM8650 (QNN's number 57). Left to itself the library
 #: takes an unnamed one, for which it fails to finalise most float graphs (QNN_COMMON_ERROR_MEM_ALLOC).
@@ -113,24 +133,46 @@ _VULKAN_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES
 
 #: Options of providers that compute coarser than the tensors' dtype, the coarsest first, and what in.
 _COARSER = {
-    "trt_int8_enable": "float8_e4m3fn", "migraphx_int8_enable": "float8_e4m3fn", "migraphx_fp8_enable": "float8_e4m3fn",
-    "trt_bf16_enable": "bfloat16", "migraphx_bf16_enable": "bfloat16", "trt_fp16_enable": "float16", "migraphx_fp16_enable": "float16",
+    "trt_int8_enable": "float8_e4m3fn",
+    "migraphx_int8_enable": "float8_e4m3fn",
+    "migraphx_fp8_enable": "float8_e4m3fn",
+    "trt_bf16_enable": "bfloat16",
+    "migraphx_bf16_enable": "bfloat16",
+    "trt_fp16_enable": "float16",
+    "migraphx_fp16_enable": "float16",
     "use_tf32": "tfloat32",
-}  # fmt: skip
+}
 _OPTIONS = (
-    "provider_options", "session_config", "graph_optimization", "tf32", "soc_model", "compute_precision", "library",
-    "vendor", "device_vendor", "resource",
-)  # fmt: skip
+    "provider_options",
+    "session_config",
+    "graph_optimization",
+    "tf32",
+    "soc_model",
+    "compute_precision",
+    "library",
+    "vendor",
+    "device_vendor",
+    "resource",
+)
 _LEVELS = {
-    "disable": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "all": "ORT_ENABLE_ALL",
-}  # fmt: skip
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
 
 #: Dtype names of ORT's type strings ("tensor(float)") where they are not the farm's own.
 _DTYPE_OF_TYPE = {
-    "float": "float32", "double": "float64", "string": "str", "float8e4m3fn": "float8_e4m3fn",
-    "float8e4m3fnuz": "float8_e4m3fnuz", "float8e5m2": "float8_e5m2", "float8e5m2fnuz": "float8_e5m2fnuz",
-    "float8e8m0": "float8_e8m0fnu", "float4e2m1": "float4_e2m1fn",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "string": "str",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+    "float4e2m1": "float4_e2m1fn",
+}
 
 _BAD_GRAPH = re.compile(
     r"Type Error: Type .* is invalid|Type parameter \(\w+\) of Optype \(\w+\) bound to different types|Unrecognized attribute"

@@ -16,11 +16,28 @@ from tasks.pack import dtype_name
 
 #: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
 _ELEMENT = {
-    "float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16", "bool": "boolean", "str": "string",
-    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
-    "uint64": "u64", "int4": "i4", "uint4": "u4", "uint2": "u2", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2",
-    "float8_e8m0fnu": "f8e8m0", "float4_e2m1fn": "f4e2m1",
-}  # fmt: skip
+    "float16": "f16",
+    "float32": "f32",
+    "float64": "f64",
+    "bfloat16": "bf16",
+    "bool": "boolean",
+    "str": "string",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "int4": "i4",
+    "uint4": "u4",
+    "uint2": "u2",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+    "float8_e8m0fnu": "f8e8m0",
+    "float4_e2m1fn": "f4e2m1",
+}
 _DTYPE = {v: k for k, v in _ELEMENT.items()}
 
 _OPTIONS = ("inference_precision", "execution_mode", "threads", "properties")

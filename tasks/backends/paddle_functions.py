@@ -1,4 +1,5 @@
 """PaddlePaddle: the paddle form in its dynamic graph, one kernel after another."""
+
 from __future__ import annotations
 
 import os
@@ -56,7 +57,9 @@ class Paddle(Backend):
             paddle.set_device(self._target)
             total = float(paddle.ones([2]).sum())
         except Exception as error:
-            raise Unavailable(f"paddle {paddle.__version__} does not run on {self.device}: {str(error).strip().splitlines()[-1]}") from error
+            raise Unavailable(
+                f"paddle {paddle.__version__} does not run on {self.device}: {str(error).strip().splitlines()[-1]}"
+            ) from error
         if total != 2.0:
             raise Unavailable(f"paddle on {self.device} computes 1 + 1 = {total}")
         paddle.set_grad_enabled(False)

@@ -1,4 +1,5 @@
 """RKNN: the ONNX form converted for a Rockchip NPU, on the toolkit's simulator of it or on a board that is connected."""
+
 from __future__ import annotations
 
 import contextlib
@@ -21,14 +22,25 @@ _OPTIONS = ("connected", "optimization_level")
 
 #: Chips that rknn-toolkit2 2.x builds for (its documentation of config's target_platform).
 CHIPS = (
-    "rk3562", "rk3566", "rk3568", "rk3576", "rk3588", "rv1103", "rv1103b", "rv1106", "rv1106b", "rv1126b", "rk2118",
-)  # fmt: skip
+    "rk3562",
+    "rk3566",
+    "rk3568",
+    "rk3576",
+    "rk3588",
+    "rv1103",
+    "rv1103b",
+    "rv1106",
+    "rv1106b",
+    "rv1126b",
+    "rk2118",
+)
 
 #: rknn-toolkit2 2.5.0: "Unsupport onnx opset 20, need <= 19!"
 _NEWEST_OPSET = 19
 #: The toolkit says "unsupport" of data types and operators, and bounds the opset and the rank.
 _UNSUPPORTED = re.compile(
-    r"[Uu]nsupport|[Nn]ot support|not be supported|need <=|only support|[Ii]nvalid IR version|IR version .* higher", re.IGNORECASE
+    r"[Uu]nsupport|[Nn]ot support|not be supported|need <=|only support|[Ii]nvalid IR version|IR version .* higher",
+    re.IGNORECASE,
 )
 #: What the toolkit raises, as its log has it; colours; a line of its log that tells of an error.
 _RAISED = re.compile(r"^[ \t]*(?:E [^\n]*?)?(\w*(?:Error|Exception): [^\n]+)", re.MULTILINE)
@@ -65,7 +77,9 @@ class Rknn(Backend):
     def probe(self) -> RuntimeInfo:
         """Convert a model of one Add and run it. Raises Unavailable with the toolkit's own words."""
         if sys.platform != "linux" or platform.machine().lower() not in ("x86_64", "amd64", "aarch64"):
-            raise Unavailable(f"rknn-toolkit2 is made for Linux on x86-64 and ARM64, not for {sys.platform} on {platform.machine()}")
+            raise Unavailable(
+                f"rknn-toolkit2 is made for Linux on x86-64 and ARM64, not for {sys.platform} on {platform.machine()}"
+            )
         if self.emulated and platform.machine().lower() == "aarch64":
             raise Unavailable("the simulator of rknn-toolkit2 is made for x86-64 alone")
         try:
@@ -83,7 +97,9 @@ class Rknn(Backend):
 
         # Floats are float16 without quantization (user guide, "float_dtype": float16 is all that it may be).
         where = "simulator" if self.emulated else "board"
-        return RuntimeInfo(f"rknn-toolkit2 {version('rknn-toolkit2')}", f"{self.device} ({where})", compute_precision="float16")
+        return RuntimeInfo(
+            f"rknn-toolkit2 {version('rknn-toolkit2')}", f"{self.device} ({where})", compute_precision="float16"
+        )
 
     def build(self, form: Form) -> Program:
         """Convert the model and start the simulator or the board.
@@ -96,7 +112,9 @@ class Rknn(Backend):
         arrays = [_input(x) for x in input_values(form)]
         names = graph_inputs(form.model or b"")
         if len(names) != len(arrays):
-            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(arrays)}")
+            raise ValueError(
+                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(arrays)}"
+            )
         said: list[str] = []
         toolkit, failed = None, ""
         halves: list[bool] = []
@@ -185,7 +203,9 @@ def _input(value: Any) -> np.ndarray:
 def _refusal(step: str, said: str) -> Exception:
     """The error of a step that failed, in the words that the toolkit logged."""
     plain = _COLOURS.sub("", said)
-    lines = _RAISED.findall(plain)[-1:] or [x for x in _ERROR_LINE.findall(plain) if "====" not in x and "Traceback" not in x]
+    lines = _RAISED.findall(plain)[-1:] or [
+        x for x in _ERROR_LINE.findall(plain) if "====" not in x and "Traceback" not in x
+    ]
     words = "; ".join(dict.fromkeys(lines)) or " ".join(plain.split())[-600:] or "it did not say why"
     text = f"{step} failed: {words}"
     return Unsupported(text) if _UNSUPPORTED.search(words) else RuntimeError(text)

@@ -1,4 +1,5 @@
 """TensorFlow: the tensorflow form, eager (one kernel after another) or compiled by XLA."""
+
 from __future__ import annotations
 
 import os
@@ -80,9 +81,13 @@ class TensorFlow(Backend):
         details = tf.config.experimental.get_device_details(found[0])
         declared = "tfloat32" if self.tf32 and self._kind == "GPU" else ""
         return RuntimeInfo(
-            f"tensorflow {tf.__version__}", str(details.get("device_name") or found[0].device_type.lower()), "", declared, TF32_OPS if declared else (),
+            f"tensorflow {tf.__version__}",
+            str(details.get("device_name") or found[0].device_type.lower()),
+            "",
+            declared,
+            TF32_OPS if declared else (),
             {"onednn": "on" if self.onednn else "off", "git": str(tf.version.GIT_VERSION)},
-        )  # fmt: skip
+        )
 
     def build(self, form: Form) -> Program:
         """Put the arrays on the device; compile the form's counterpart where that is asked for.

@@ -1,4 +1,5 @@
 """TensorRT: engines built from the ONNX form for an NVIDIA GPU, in one declared precision."""
+
 from __future__ import annotations
 
 import functools
@@ -20,17 +21,28 @@ from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np
 
 #: Members of tensorrt.DataType by dtype name of the farm; what is not here (float64, int16, …) TensorRT does not have.
 DATA_TYPE = {
-    "float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16", "int8": "INT8", "uint8": "UINT8", "int32": "INT32",
-    "int64": "INT64", "bool": "BOOL", "float8_e4m3fn": "FP8", "float8_e8m0fnu": "E8M0",
-}  # fmt: skip
+    "float32": "FLOAT",
+    "float16": "HALF",
+    "bfloat16": "BF16",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "int32": "INT32",
+    "int64": "INT64",
+    "bool": "BOOL",
+    "float8_e4m3fn": "FP8",
+    "float8_e8m0fnu": "E8M0",
+}
 _DTYPE = {v: k for k, v in DATA_TYPE.items()}
 
 #: precision option → (declared compute precision, what it holds for). INT8 rounds to 255 even steps up to the largest
 #: value: for all values from a sixteenth of it that is at least as fine as float8_e4m3fn, the nearest type with an ε.
 PRECISIONS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "fp32": ("", ()), "tf32": ("tfloat32", TF32_OPS), "fp16": ("float16", ()), "bf16": ("bfloat16", ()),
+    "fp32": ("", ()),
+    "tf32": ("tfloat32", TF32_OPS),
+    "fp16": ("float16", ()),
+    "bf16": ("bfloat16", ()),
     "int8": ("float8_e4m3fn", ()),
-}  # fmt: skip
+}
 
 _OPTIONS = ("precision", "optimization_level", "workspace_mib", "builder_flags")
 
@@ -128,9 +140,13 @@ class TensorRt(Backend):
     def _info(self, trt: Any, device: str, driver: str, details: dict[str, str]) -> RuntimeInfo:
         declared, where = PRECISIONS[self.precision]
         return RuntimeInfo(
-            runtime_version=f"{self.title} {trt.__version__}", device=device, driver_version=driver,
-            compute_precision=declared, precision_of=where, details={"precision": self.precision} | details,
-        )  # fmt: skip
+            runtime_version=f"{self.title} {trt.__version__}",
+            device=device,
+            driver_version=driver,
+            compute_precision=declared,
+            precision_of=where,
+            details={"precision": self.precision} | details,
+        )
 
     # -- one sample --------------------------------------------------------------------------------------------
 
@@ -141,14 +157,18 @@ class TensorRt(Backend):
         TensorRtError with what TensorRT logged, CudaError.
         """
         if self.precision not in ("fp32", "tf32") and form.dtype in ("float16", "bfloat16"):
-            raise Unsupported(f"precision {self.precision} is a mode of float32 models; a {form.dtype} one runs in its own type")
+            raise Unsupported(
+                f"precision {self.precision} is a mode of float32 models; a {form.dtype} one runs in its own type"
+            )
         trt = importlib.import_module(self.module)
         assert self._gpu is not None, "probe() finds the device"
         inputs = self._inputs(form)
         outputs = _wanted_outputs(form, self.title)
         log = _log(trt)
         where = (self.module, trt.__version__, self._gpu.name, self._gpu.capability)
-        data = artefacts.kept("tensorrt", (*where, *self._content(form, inputs)), lambda: self._engine(trt, form, inputs, where))
+        data = artefacts.kept(
+            "tensorrt", (*where, *self._content(form, inputs)), lambda: self._engine(trt, form, inputs, where)
+        )
         log.clear()
         engine = _runtime(trt).deserialize_cuda_engine(data)
         if engine is None:
@@ -170,10 +190,14 @@ class TensorRt(Backend):
         values = input_values(form)
         names = graph_inputs(form.model or b"")
         if len(names) != len(values):
-            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+            raise ValueError(
+                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
+            )
         for value in values:
             if not isinstance(value, np.ndarray):
-                raise Unsupported(f"{self.title} takes no {'sequence' if isinstance(value, list) else 'empty optional'} as an input")
+                raise Unsupported(
+                    f"{self.title} takes no {'sequence' if isinstance(value, list) else 'empty optional'} as an input"
+                )
             if value.dtype.name not in DATA_TYPE:
                 name = "string" if value.dtype.kind in "OSU" else value.dtype.name
                 raise Unsupported(f"{self.title} takes no {name} tensor as an input")
@@ -190,7 +214,10 @@ class TensorRt(Backend):
         return repr(sorted(self.options.items())), form.model or b"", digest.digest()
 
     def _flags(self) -> str:
-        parts = [f"precision={self.precision}", *(f"{k}={v}" for k, v in sorted(self.options.items()) if k != "precision")]
+        parts = [
+            f"precision={self.precision}",
+            *(f"{k}={v}" for k, v in sorted(self.options.items()) if k != "precision"),
+        ]
         return " ".join(parts)
 
     # -- building ----------------------------------------------------------------------------------------------
@@ -364,7 +391,13 @@ class _Loaded:
     """An engine on its GPU with memory for its inputs and outputs; ``milliseconds``: GPU time of the last run."""
 
     def __init__(
-        self, trt: Any, gpu: cuda_driver.Device, engine: Any, inputs: dict[str, np.ndarray], outputs: list[tuple[str, str]], log: Any
+        self,
+        trt: Any,
+        gpu: cuda_driver.Device,
+        engine: Any,
+        inputs: dict[str, np.ndarray],
+        outputs: list[tuple[str, str]],
+        log: Any,
     ) -> None:
         self._trt, self._gpu, self._engine, self._inputs, self._log = trt, gpu, engine, inputs, log
         self._held: list[int] = []

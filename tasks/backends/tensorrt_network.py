@@ -1,4 +1,5 @@
 """What is written into or plugged into a TensorRT network: casts, quantisation, a calibrator, an output allocator."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
 """TensorRT for RTX: engines of portable code, which are built on any machine and compiled for the GPU when they are loaded."""
+
 from __future__ import annotations
 
 import importlib

@@ -24,17 +24,36 @@ from tasks.pack import dtype_name
 
 #: Label of the nodes that have a device of this name; OpenCL's may be anybody's.
 _DEVICE_VENDORS = {
-    "cpu": "", "cl": "", "cuda": "nvidia", "nv": "nvidia", "amd": "amd", "hip": "amd", "metal": "apple", "qcom": "qualcomm",
+    "cpu": "",
+    "cl": "",
+    "cuda": "nvidia",
+    "nv": "nvidia",
+    "amd": "amd",
+    "hip": "amd",
+    "metal": "apple",
+    "qcom": "qualcomm",
     "webgpu": "",
-}  # fmt: skip
+}
 _OPTIONS = ("renderer", "device_vendor", "noopt", "beam")
 
 #: tinygrad's names (tinygrad.dtype.dtypes) by dtype of the farm; it has no others that ONNX has.
 _TINY = {
-    "bool": "bool", "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint8": "uint8",
-    "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "float16": "float16", "bfloat16": "bfloat16",
-    "float32": "float32", "float64": "float64", "float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2",
-}  # fmt: skip
+    "bool": "bool",
+    "int8": "int8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "uint8": "uint8",
+    "uint16": "uint16",
+    "uint32": "uint32",
+    "uint64": "uint64",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float32": "float32",
+    "float64": "float64",
+    "float8_e4m3fn": "fp8e4m3",
+    "float8_e5m2": "fp8e5m2",
+}
 
 #: An op or attribute that the runner has not; a dtype that its OnnxDataType has not; what it says of a branch; a clang whose
 #: __bf16 is for storage alone (before 17).
@@ -43,8 +62,12 @@ _UNSUPPORTED = re.compile(
     r"|only float32 is supported|supports at most|TODO|must be homogeneous|must be installed"
     r"|invalid (coordinate_transformation_mode|nearest_mode|mode|pixel_format)|cannot type-cast (to|from) __bf16"
 )
-_STICKY = re.compile(r"illegal memory access|CUDA_ERROR_(ILLEGAL|LAUNCH)|MMU fault|device (was )?lost|CL_OUT_OF_RESOURCES", re.IGNORECASE)
-_OUT_OF_MEMORY = re.compile(r"out of memory|OUT_OF_MEMORY|CL_MEM_OBJECT_ALLOCATION_FAILURE|Cannot allocate memory", re.IGNORECASE)
+_STICKY = re.compile(
+    r"illegal memory access|CUDA_ERROR_(ILLEGAL|LAUNCH)|MMU fault|device (was )?lost|CL_OUT_OF_RESOURCES", re.IGNORECASE
+)
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|OUT_OF_MEMORY|CL_MEM_OBJECT_ALLOCATION_FAILURE|Cannot allocate memory", re.IGNORECASE
+)
 
 
 class Tinygrad(Backend):
@@ -67,7 +90,9 @@ class Tinygrad(Backend):
         kind = device.partition(".")[0]
         self.device_vendor = str(options.get("device_vendor", _DEVICE_VENDORS.get(kind, kind)))
         if self.device_vendor and self.device_vendor not in vendors.BY_LABEL:
-            raise ValueError(f"backend {name}: no vendor {self.device_vendor!r}; there are {', '.join(vendors.BY_LABEL)}")
+            raise ValueError(
+                f"backend {name}: no vendor {self.device_vendor!r}; there are {', '.join(vendors.BY_LABEL)}"
+            )
         self.resource = vendors.resource_of(self.device_vendor)
         self._target = device.upper().replace(".", ":")
         self._variables = {
@@ -125,7 +150,9 @@ class Tinygrad(Backend):
         values = input_values(form)
         names = graph_inputs(form.model or b"")
         if len(names) != len(values):
-            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+            raise ValueError(
+                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
+            )
         said: list[str] = []
         try:
             with captured(said):

@@ -1,4 +1,5 @@
 """What torch's device types need beside torch: plugins, switches, waiting, and the words of their errors."""
+
 from __future__ import annotations
 
 import re
@@ -34,23 +35,32 @@ _CATALOG = ("expecttest", "scipy")
 #: A plugin that torch imports by itself takes torch down with it where its driver is missing.
 _ALONE = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 #: How plugins say that a kernel of the CPU did the work: torch's own words for MPS, XPU's, Ascend's.
-FELL_BACK = re.compile(r"fall(?:s|en|ing)?[ -]?back (?:to (?:run )?(?:on )?(?:the )?CPU|from \w+ to CPU)|run on the CPU", re.IGNORECASE)
+FELL_BACK = re.compile(
+    r"fall(?:s|en|ing)?[ -]?back (?:to (?:run )?(?:on )?(?:the )?CPU|from \w+ to CPU)|run on the CPU", re.IGNORECASE
+)
 
 DEVICES: dict[str, TorchDevice] = {
     "cpu": TorchDevice(),
     "cuda": TorchDevice(
-        option="tf32", coarse="tfloat32", packages=("torch==2.13.0+cu130", *_CATALOG),
+        option="tf32",
+        coarse="tfloat32",
+        packages=("torch==2.13.0+cu130", *_CATALOG),
         sticky=r"CUDA error|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED|device-side assert",
         out_of_memory=r"CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
     ),
     "rocm": TorchDevice(
-        target="cuda", option="tf32", coarse="tfloat32", packages=("torch==2.13.0+rocm7.2", *_CATALOG),
+        target="cuda",
+        option="tf32",
+        coarse="tfloat32",
+        packages=("torch==2.13.0+rocm7.2", *_CATALOG),
         sticky=r"HIP error|CUDA error|(?:HIPBLAS|ROCBLAS)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED)|hipErrorLaunchFailure",
         out_of_memory=r"HIP out of memory|HIPBLAS_STATUS_ALLOC_FAILED",
     ),
     # The names of Unified Runtime's results: https://oneapi-src.github.io/unified-runtime/core/api.html#ur-result-t
     "xpu": TorchDevice(
-        option="tf32", coarse="tfloat32", packages=("torch==2.13.0+xpu", *_CATALOG),
+        option="tf32",
+        coarse="tfloat32",
+        packages=("torch==2.13.0+xpu", *_CATALOG),
         variables=(("PYTORCH_DEBUG_XPU_FALLBACK", "1"),),  # else an op that runs on the CPU does not say so
         sticky=r"UR_RESULT_ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES|UNKNOWN)|PI_ERROR_DEVICE_LOST",
         out_of_memory=r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|XPU out of memory",
@@ -63,14 +73,18 @@ DEVICES: dict[str, TorchDevice] = {
     ),
     # 507xxx are CANN's errors of the device itself (aicore exception, timeout, lost); 161002 a parameter it does not take.
     "npu": TorchDevice(
-        plugin="torch_npu", option="hf32", coarse="tfloat32", packages=("torch==2.13.0", "torch-npu==2.13.0", "pyyaml", *_CATALOG),
+        plugin="torch_npu",
+        option="hf32",
+        coarse="tfloat32",
+        packages=("torch==2.13.0", "torch-npu==2.13.0", "pyyaml", *_CATALOG),
         variables=(_ALONE, ("TORCH_NPU_FALLBACK_CPU_DISABLE", "1")),
         unsupported=r"not implemented for DT_|dtype support list|not (?:currently )?supported on the NPU",
         sticky=r"error code(?: is|:)? ?507\d{3}|aicore exception|vector core execution is abnormal|FORCE STOP",
         out_of_memory=r"NPU out of memory|error code(?: is|:)? ?207001",
     ),
     "hpu": TorchDevice(
-        plugin="habana_frameworks.torch.core", packages=("habana-torch-plugin==1.23.*", *_CATALOG),
+        plugin="habana_frameworks.torch.core",
+        packages=("habana-torch-plugin==1.23.*", *_CATALOG),
         # Eager: an error is raised where it happens. Without the second, int64 is computed in int32.
         variables=(_ALONE, ("PT_HPU_LAZY_MODE", "0"), ("PT_ENABLE_INT64_SUPPORT", "1")),
         unsupported=r"not (?:yet )?supported on HPU|[Uu]nsupported (?:data ?type|dtype|op)",
@@ -78,7 +92,10 @@ DEVICES: dict[str, TorchDevice] = {
         out_of_memory=r"Allocation failed for size|OUT_OF_DEVICE_MEMORY|[Oo]ut of (?:device )?memory",
     ),
     "xla": TorchDevice(
-        plugin="torch_xla", platform="TPU", option="bf16_matmul", coarse="bfloat16",
+        plugin="torch_xla",
+        platform="TPU",
+        option="bf16_matmul",
+        coarse="bfloat16",
         packages=("torch==2.9.0+cpu", "torch_xla[tpu]==2.9.0", *_CATALOG),
         variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|not implemented on|lowering .*not (?:supported|implemented)",
@@ -87,14 +104,18 @@ DEVICES: dict[str, TorchDevice] = {
     ),
     # The compiler casts float32 to bfloat16 for its matrix unit by itself: --auto-cast=matmult is its default.
     "neuron": TorchDevice(
-        target="xla", plugin="torch_neuronx", platform="NEURON", option="auto_cast", coarse="bfloat16",
+        target="xla",
+        plugin="torch_neuronx",
+        platform="NEURON",
+        option="auto_cast",
+        coarse="bfloat16",
         packages=("torch-neuronx==2.9.*", "neuronx-cc==2.*", *_CATALOG),
         variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|NCC_E\w+|not supported|[Uu]nsupported",
         sticky=r"NRT_EXEC_\w*|NRT_(?:UNINITIALIZED|CLOSED|HW_ERROR|TIMEOUT)|nrt_execute|UNAVAILABLE",
         out_of_memory=r"RESOURCE_EXHAUSTED|NRT_RESOURCE|NCC_EVRF\w*memory",
     ),
-}  # fmt: skip
+}
 
 
 def device(name: str) -> TorchDevice:

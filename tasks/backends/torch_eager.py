@@ -1,4 +1,5 @@
 """torch eager on any device torch knows: see `torch_devices`, and PrivateUse1 devices of other plugins."""
+
 from __future__ import annotations
 
 import contextlib
@@ -61,12 +62,20 @@ class TorchEager(Backend):
             where = torch.backends.cpu.get_cpu_capability()
         else:
             where = self._accelerator()
-            torch.set_warn_always(True)  # a fallback is said once per op otherwise, and the op's second sample would pass
+            torch.set_warn_always(
+                True
+            )  # a fallback is said once per op otherwise, and the op's second sample would pass
             precision = self._set_precision()
             self._try()
         if self.target == "cuda":
             driver = str(torch.version.hip or torch.version.cuda or "")
-        return RuntimeInfo(f"torch {torch.__version__}{self._plugin_version()}", where, driver, precision, TF32_OPS if precision else ())
+        return RuntimeInfo(
+            f"torch {torch.__version__}{self._plugin_version()}",
+            where,
+            driver,
+            precision,
+            TF32_OPS if precision else (),
+        )
 
     def _accelerator(self) -> str:
         """Name of the device. Raises Unavailable with torch's or the plugin's own reason."""
@@ -91,7 +100,9 @@ class TorchEager(Backend):
             return "mps"
         module: Any = getattr(torch, self.target, None)
         if module is None or not hasattr(module, "is_available"):
-            raise Unavailable(f"torch {torch.__version__} knows no device type {self.target!r} (is its plugin installed?)")
+            raise Unavailable(
+                f"torch {torch.__version__} knows no device type {self.target!r} (is its plugin installed?)"
+            )
         if not module.is_available():
             try:
                 torch.empty(1, device=self.target)
@@ -134,7 +145,9 @@ class TorchEager(Backend):
                 raise Unavailable("torch_npu does not take the setting allow_hf32")
         elif self.device == "xla":
             backends = importlib.import_module("torch_xla.backends")
-            wanted = "default" if self.coarse else "highest"  # a TPU multiplies float32 in one pass of bfloat16 by default
+            wanted = (
+                "default" if self.coarse else "highest"
+            )  # a TPU multiplies float32 in one pass of bfloat16 by default
             backends.set_mat_mul_precision(wanted)
             if backends.get_mat_mul_precision() != wanted:
                 raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
@@ -242,7 +255,9 @@ class TorchEager(Backend):
             warnings.simplefilter("always")
             self._forget_counters()
             out = self.settled(action)
-        words = [str(w.message).splitlines()[0] for w in said if FELL_BACK.search(str(w.message))] + self._cpu_counters()
+        words = [
+            str(w.message).splitlines()[0] for w in said if FELL_BACK.search(str(w.message))
+        ] + self._cpu_counters()
         if words:
             program.fallback = "; ".join(dict.fromkeys(words))
         self._placed(out, program)
@@ -257,7 +272,11 @@ class TorchEager(Backend):
         if self.target != "xla":
             return []
         names = importlib.import_module("torch_xla.debug.metrics").counter_names()
-        return [f"{name} ran on the CPU" for name in names if name.startswith("aten::") and name != "aten::_local_scalar_dense"]
+        return [
+            f"{name} ran on the CPU"
+            for name in names
+            if name.startswith("aten::") and name != "aten::_local_scalar_dense"
+        ]
 
     def _placed(self, out: Sequence[Any], program: Program) -> None:
         import torch
@@ -271,19 +290,26 @@ class TorchEager(Backend):
 
     def is_unsupported(self, error: BaseException) -> bool:
         text = str(error)
-        return isinstance(error, NotImplementedError) or _says(self.known.unsupported, text) or (
-            isinstance(error, RuntimeError) and ("not implemented for '" in text or "is not implemented" in text)
+        return (
+            isinstance(error, NotImplementedError)
+            or _says(self.known.unsupported, text)
+            or (isinstance(error, RuntimeError) and ("not implemented for '" in text or "is not implemented" in text))
         )
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         text = str(error)
-        return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _says(self.known.out_of_memory, text) or (
-            "can't allocate memory" in text or "not enough memory" in text
+        return (
+            isinstance(error, MemoryError)
+            or type(error).__name__ == "OutOfMemoryError"
+            or _says(self.known.out_of_memory, text)
+            or ("can't allocate memory" in text or "not enough memory" in text)
         )
 
     def is_sticky(self, error: BaseException) -> bool:
-        return self.target != "cpu" and not self.is_out_of_memory(error) and (
-            type(error).__name__ == "AcceleratorError" or _says(self.known.sticky, str(error))
+        return (
+            self.target != "cpu"
+            and not self.is_out_of_memory(error)
+            and (type(error).__name__ == "AcceleratorError" or _says(self.known.sticky, str(error)))
         )
 
 

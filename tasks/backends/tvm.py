@@ -71,7 +71,9 @@ class Tvm(Backend):
             raise Unavailable(f"TVM computes 1 + 1 = {result.tolist()}")
         target = _target(**self._target)
         return RuntimeInfo(
-            runtime_version=tvm.__version__, device=str(target.attrs.get("mcpu", target.kind.name)), details={"target": str(target)}
+            runtime_version=tvm.__version__,
+            device=str(target.attrs.get("mcpu", target.kind.name)),
+            details={"target": str(target)},
         )
 
     def build(self, form: Form) -> Program:
@@ -89,12 +91,16 @@ class Tvm(Backend):
                 raise Unsupported(f"TVM's Python API makes no tensor of {dtype_name(value.dtype)}")
         names = graph_inputs(form.model or b"")
         if len(names) != len(values):
-            raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+            raise ValueError(
+                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
+            )
         import tvm
 
         target = _target(**self._target)
         machine = tvm.relax.VirtualMachine(_executable(form.model or b"", target), tvm.cpu())
-        return Program(_runner(machine["main"], values), f"llvm ({target.attrs.get('mcpu', 'generic')})", None, str(target))
+        return Program(
+            _runner(machine["main"], values), f"llvm ({target.attrs.get('mcpu', 'generic')})", None, str(target)
+        )
 
 
 @functools.cache

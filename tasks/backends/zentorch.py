@@ -1,4 +1,5 @@
 """zentorch: AMD's ZenDNN kernels as a backend of torch.compile; a case counts only if they took a node of its graph."""
+
 from __future__ import annotations
 
 import os

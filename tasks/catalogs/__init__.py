@@ -1,4 +1,5 @@
 """Catalogs: what ops there are and how their samples are made; one file per source of ops."""
+
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,5 @@
 """What a catalog is: a list of ops, and the making of their samples with reference and noise floor."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator

@@ -1,4 +1,5 @@
 """The `critical` catalog: the ops that current models live on, at their shapes, against NumPy references in float64."""
+
 from __future__ import annotations
 
 import importlib.metadata
@@ -72,7 +73,9 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
         seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
         made = op.inputs(np.random.default_rng(seed))
         if group.distribution != "own":
-            made = _revalued(made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode()))))
+            made = _revalued(
+                made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode())))
+            )
         stored = _rounded(made, np_dtype(group.dtype))
         stage = "reference"
         expected = _expected(op, stored, group.dtype, seed, draws)
@@ -88,7 +91,16 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
 
     args, kwargs = _mapped(stored, place)
     others = _second(op, stored, group.dtype)
-    return Sample(index, args, kwargs, arrays, [expected], op_class=classes.of(group.op).op_class, oracle="numpy-float64", others=others)
+    return Sample(
+        index,
+        args,
+        kwargs,
+        arrays,
+        [expected],
+        op_class=classes.of(group.op).op_class,
+        oracle="numpy-float64",
+        others=others,
+    )
 
 
 def _second(op: Op, stored: Call, dtype: str) -> list[Oracle]:
@@ -97,7 +109,9 @@ def _second(op: Op, stored: Call, dtype: str) -> list[Oracle]:
         return []
     import torch
 
-    args, kwargs = _mapped(_widened(stored, np_dtype(dtype)), lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x)
+    args, kwargs = _mapped(
+        _widened(stored, np_dtype(dtype)), lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    )
     try:
         with torch.no_grad():
             result = op.torch_form(torch)(*args, **kwargs).numpy()
@@ -174,4 +188,3 @@ def _evaluate(op: Op, arguments: Call) -> np.ndarray:
     if result.dtype not in (np.float64, np.int64):
         raise TypeError(f"the reference of {op.name} returned {result.dtype}, not float64 or int64")
     return result
-

@@ -4,6 +4,7 @@ Every function takes float64 arrays (indices int64, masks bool) and the keyword 
 returns one array: float64, or int64 where it says so. Shapes use N batch, C channels, H height, W width, L length,
 E embedding; ``...`` is any number of leading dimensions.
 """
+
 from __future__ import annotations
 
 import math
@@ -81,7 +82,10 @@ def conv_transpose2d(
     full = np.zeros((n, out_channels, (height - 1) * stride + kh, (width - 1) * stride + kw))
     for i in range(kh):
         for j in range(kw):
-            rows, columns = slice(i, i + (height - 1) * stride + 1, stride), slice(j, j + (width - 1) * stride + 1, stride)
+            rows, columns = (
+                slice(i, i + (height - 1) * stride + 1, stride),
+                slice(j, j + (width - 1) * stride + 1, stride),
+            )
             full[:, :, rows, columns] += np.einsum("nchw,co->nohw", x, weight[:, :, i, j], optimize=True)
     cut = full[:, :, padding : full.shape[2] - padding, padding : full.shape[3] - padding]
     return cut + _channels(x, bias)

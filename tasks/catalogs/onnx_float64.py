@@ -1,4 +1,5 @@
 """The float64 oracle of the ONNX node suite: a case's model widened to double and run by onnx's own evaluator."""
+
 from __future__ import annotations
 
 import warnings
@@ -22,6 +23,7 @@ WIDENED = (*_NARROW, "float64")
 #: Output elements beyond which a case is left to its stored output: onnx pools in a Python loop (3 cases, 60 % of the time).
 LARGEST_OUTPUT = 20_000
 
+
 class NoOracle(Exception):
     """The model has no float64 evaluation; the text says why."""
 
@@ -43,16 +45,23 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     stored = sample.expected
     if sample.op_class in (OpClass.EXACT, OpClass.RANDOM, OpClass.UNINITIALISED) or sample.definition:
         return
-    if not any(leaf.dtype in WIDENED for leaf in stored) or max(np.prod(leaf.shape) for leaf in stored) > LARGEST_OUTPUT:
+    if (
+        not any(leaf.dtype in WIDENED for leaf in stored)
+        or max(np.prod(leaf.shape) for leaf in stored) > LARGEST_OUTPUT
+    ):
         return
     widened = Widened(case.model)
     exact = widened.run([widen(x) for x in inputs])
     references = [_like(y, leaf) for y, leaf in zip(exact, stored, strict=True)]
     # Of elementary ops as well, with few draws: a device that declares a coarser precision rounds their inputs.
-    noise = _noise(widened, case, inputs, stored, references, min(draws, 2) if sample.op_class in WITHOUT_NOISE else draws)
+    noise = _noise(
+        widened, case, inputs, stored, references, min(draws, 2) if sample.op_class in WITHOUT_NOISE else draws
+    )
     sample.expected = [replace(leaf, reference=y, noise=d) for leaf, y, d in zip(stored, references, noise)]
     sample.oracle = "float64"
-    sample.others.append(Oracle("stored", [leaf.reference for leaf in stored if leaf.reference is not None], rounded=True))
+    sample.others.append(
+        Oracle("stored", [leaf.reference for leaf in stored if leaf.reference is not None], rounded=True)
+    )
 
 
 def _like(y: Any, leaf: Leaf) -> np.ndarray:
@@ -104,7 +113,9 @@ def _moved_by(
         turn = 1 if draw % 4 < 2 else -1
         signs, sizes = (np.random.default_rng((zlib.crc32(name.encode()), k)) for k in (draw % 2, 2 + draw))
 
-        def factor(shape: tuple[int, ...], eps: float, turn: int = turn, signs: Any = signs, sizes: Any = sizes) -> np.ndarray:
+        def factor(
+            shape: tuple[int, ...], eps: float, turn: int = turn, signs: Any = signs, sizes: Any = sizes
+        ) -> np.ndarray:
             sign = np.where(signs.random(shape) < 0.5, -turn, turn)
             return np.asarray(1.0 + eps * sign * sizes.uniform(0.5, 1.0, shape))
 
@@ -186,5 +197,7 @@ def _widen_graph(graph: Any) -> None:
             if attribute.name in _DTYPE_ATTRIBUTES and attribute.i in narrow:
                 attribute.i = onnx.TensorProto.DOUBLE
             if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
-                values = np.asarray(attribute.f if attribute.name == "value_float" else list(attribute.floats), np.float64)
+                values = np.asarray(
+                    attribute.f if attribute.name == "value_float" else list(attribute.floats), np.float64
+                )
                 attribute.CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(values)))

@@ -5,6 +5,7 @@ range their values keep to. A generated sample takes one of them as its template
 values (`tasks.inputs.theme_of`) and one of PLANS. It is accepted if the op takes it in float64; otherwise the same plan
 is tried with fewer of its sizes changed, then with another template.
 """
+
 from __future__ import annotations
 
 import fnmatch
@@ -111,9 +112,13 @@ def _factorises(op: str, variant: str) -> bool:
 
 
 def samples(
-    group: Group, own: list[Any], make: Callable[[int, Any], Sample], info: Any,
-    skip: Collection[int] = (), first: int = 0,
-) -> Iterator[Sample]:  # fmt: skip
+    group: Group,
+    own: list[Any],
+    make: Callable[[int, Any], Sample],
+    info: Any,
+    skip: Collection[int] = (),
+    first: int = 0,
+) -> Iterator[Sample]:
     """Up to CANDIDATES × group.samples generated samples, made by ``make`` from an index and a source (input, args, kwargs).
 
     own: the op's own samples; info: its OpInfo; skip: places, counted from ``first``,
@@ -303,7 +308,9 @@ class _Candidate:
         self.values = [p for p, x in self.tensors.items() if x.dtype == dtype]
         #: Index tensors stay as they are, and so do the sizes they share with others.
         self.fixed = {
-            p for p, x in self.tensors.items() if p not in self.values and not x.is_floating_point() and x.dtype != torch.bool
+            p
+            for p, x in self.tensors.items()
+            if p not in self.values and not x.is_floating_point() and x.dtype != torch.bool
         }
 
     def shapes(self, level: str) -> tuple[Sizes, Shapes]:
@@ -335,7 +342,9 @@ class _Candidate:
     def _bound(self) -> tuple[int, list[int]]:
         """(most elements, sizes in the order in which they are tried)."""
         if self.factorises:
-            return ELEMENTS, [int(n) for n in self.rng.permutation(ORDERS)]  # the error grows with the order, the noise floor does not
+            return ELEMENTS, [
+                int(n) for n in self.rng.permutation(ORDERS)
+            ]  # the error grows with the order, the noise floor does not
         rest = sorted(BLOCKS, reverse=True) + sorted(ODD, reverse=True)
         if self.plan == "long" and self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.COMPOSITE):
             turn = self.index // len(PLANS)
@@ -345,14 +354,18 @@ class _Candidate:
 
     def _sizes(self, level: str) -> Sizes:
         frozen = {n for p in self.fixed for n in self.tensors[p].shape}
-        old = list(dict.fromkeys(n for p in self.values for n in reversed(self.tensors[p].shape) if n > 1 and n not in frozen))
+        old = list(
+            dict.fromkeys(n for p in self.values for n in reversed(self.tensors[p].shape) if n > 1 and n not in frozen)
+        )
         if level == "none" or not old:
             return {}
         every = level in ("bent", "all")
         chosen = old[0] if every or self.rng.random() < 0.5 else old[int(self.rng.integers(len(old)))]
         if self.plan == "degenerate":
             return {chosen: 0} if self._empty and level != "none" else {}
-        made = {n: int(self.rng.choice(ORDERS if self.factorises else ODD)) for n in old if n != chosen} if every else {}
+        made = (
+            {n: int(self.rng.choice(ORDERS if self.factorises else ODD)) for n in old if n != chosen} if every else {}
+        )
         bound, wanted = self._bound()
         for size in wanted:
             if self._elements(made | {chosen: size}) <= bound:
@@ -435,7 +448,10 @@ class _Candidate:
 
     def _most(self) -> float:
         """Largest size of a value (`most` of `inputs.fill`): nothing inside the op is to overflow or to take for ever."""
-        summed = self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION) and "norm" not in self.group.op_name.split(".")[-1]
+        summed = (
+            self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION)
+            and "norm" not in self.group.op_name.split(".")[-1]
+        )
         return np.inf if summed and self.group.check == "forward" else MODERATE
 
     def _laid_out(self, x: Any, path: Path) -> Any:
@@ -491,7 +507,13 @@ def _structured(x: Any) -> str:
     """What kind of square matrix a floating tensor holds, where it is a special one: "positive", "symmetric", "lower", "upper"."""
     import torch
 
-    if x.dim() < 2 or x.shape[-1] != x.shape[-2] or x.shape[-1] < 2 or not x.numel() or not (x.is_floating_point() or x.is_complex()):
+    if (
+        x.dim() < 2
+        or x.shape[-1] != x.shape[-2]
+        or x.shape[-1] < 2
+        or not x.numel()
+        or not (x.is_floating_point() or x.is_complex())
+    ):
         return ""
     wide = x.detach().to(torch.complex128 if x.is_complex() else torch.float64)
     if not torch.isfinite(wide.abs()).all():

@@ -1,4 +1,5 @@
 """Samples of the torch catalog for the backward checks: cotangents, float64 gradients, their noise floor, differences."""
+
 from __future__ import annotations
 
 import contextlib
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 #: Ops whose gradient is not the derivative of what they compute, and why: finite differences have nothing to say.
 NO_DIFFERENCES = {
-    **dict.fromkeys(("half", "bfloat16", "chalf", "float", "cfloat"), "a cast rounds in steps, and its gradient is the identity's"),
+    **dict.fromkeys(
+        ("half", "bfloat16", "chalf", "float", "cfloat"), "a cast rounds in steps, and its gradient is the identity's"
+    ),
     **dict.fromkeys(
         ("nn.functional.max_unpool1d", "nn.functional.max_unpool2d", "nn.functional.max_unpool3d"),
         "which of the elements with one index is written is not defined",
@@ -71,7 +74,9 @@ class GradientMaker(Maker):
         try:
             wide = self._starts(args, kwargs, made.wrt, widen)
             torch.set_default_dtype(torch.float32)
-            given = gradients.cotangents(self._metadata(args, kwargs, made.wrt, wide), f"{self.group.label}/{self.dtype}/{index}")
+            given = gradients.cotangents(
+                self._metadata(args, kwargs, made.wrt, wide), f"{self.group.label}/{self.dtype}/{index}"
+            )
             if not given:
                 made.failure = Failure("vacuous", "reference", "", "no output depends on a differentiable input")
                 return made
@@ -100,7 +105,9 @@ class GradientMaker(Maker):
     def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
         return gradients.outputs_of(self.group.check, self.call, replaced(args, change), replaced(kwargs, change), wrt)
 
-    def _metadata(self, args: Any, kwargs: Any, wrt: Sequence[int], exact: list[Any]) -> list[tuple[tuple[int, ...], str]]:
+    def _metadata(
+        self, args: Any, kwargs: Any, wrt: Sequence[int], exact: list[Any]
+    ) -> list[tuple[tuple[int, ...], str]]:
         """(shape, dtype) of what a cotangent is needed for, the dtype as the op returns it in the dtype under test."""
         try:
             own = self._starts(args, kwargs, wrt, clone)
@@ -131,13 +138,22 @@ class GradientMaker(Maker):
             exact = self._run((args, kwargs, passed), {}, widen)
         self.compares = bool(met)
         numeric = made.op_class is not OpClass.RANDOM
-        noise = self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact], range(self.draws)) if numeric else [None] * len(exact)
+        noise = (
+            self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact], range(self.draws))
+            if numeric
+            else [None] * len(exact)
+        )
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
         for x, g, delta in zip(sources, exact, noise):
             array = torch_tree.output(torch_tree.dense(g))
             made.expected.append(
-                Leaf(torch_tree.name_of(x.dtype), tuple(g.shape), array, None if delta is None else torch_tree.to_numpy(delta))
+                Leaf(
+                    torch_tree.name_of(x.dtype),
+                    tuple(g.shape),
+                    array,
+                    None if delta is None else torch_tree.to_numpy(delta),
+                )
             )
         if numeric:
             why = NO_DIFFERENCES.get(self.group.label.partition(":")[2])
@@ -152,7 +168,12 @@ class GradientMaker(Maker):
 
     def _differences(self, made: Sample, args: Any, kwargs: Any, passed: list[Any]) -> tuple[Any, str]:
         problem = gradients.problem(
-            self.group.check, self.call, replaced(args, widen), replaced(kwargs, widen), made.wrt, replaced(passed, widen)
+            self.group.check,
+            self.call,
+            replaced(args, widen),
+            replaced(kwargs, widen),
+            made.wrt,
+            replaced(passed, widen),
         )
         return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
 

@@ -1,4 +1,5 @@
 """What a noise draw does to torch's arguments: widened to float64, and moved by a relative ±ε from tables of random factors."""
+
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,5 @@
 """The torch catalog: every OpInfo of torch's op_db; the one file that touches that private API."""
+
 from __future__ import annotations
 
 import functools
@@ -37,7 +38,11 @@ class TorchOpInfo(Catalog):
             supported = {torch_tree.name_of(d) for d in info.supported_dtypes("cpu")}
             dtypes = tuple(d for d in DTYPES if d in supported)
             name, variant = f"torch:{info.name}", info.variant_test_name
-            checks = ("forward", *("backward",) * info.supports_autograd, *("double_backward",) * bool(info.supports_gradgrad))
+            checks = (
+                "forward",
+                *("backward",) * info.supports_autograd,
+                *("double_backward",) * bool(info.supports_gradgrad),
+            )
             sources = torch_generated.distributions(name, variant, is_random(info.op))
             found.append(Entry(name, variant, dtypes or ("float32",), checks, sources))
         return sorted(found, key=lambda e: (e.op, e.variant))
@@ -51,8 +56,15 @@ class TorchOpInfo(Catalog):
 
         info = _op_db()[group.op_name, group.variant]
         if group.op_name.startswith("jiterator_"):
-            yield Sample(-1, failure=Failure("invalid", "reference", "NotImplementedError",
-                                             "jiterator ops exist on CUDA only: no float64 reference on the CPU"))  # fmt: skip
+            yield Sample(
+                -1,
+                failure=Failure(
+                    "invalid",
+                    "reference",
+                    "NotImplementedError",
+                    "jiterator ops exist on CUDA only: no float64 reference on the CPU",
+                ),
+            )
             return
         if group.variant == "partial_views":
             # The argument is part of a storage, and the op reads the rest of it: no copy of the argument has that.
@@ -71,7 +83,9 @@ class TorchOpInfo(Catalog):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                for sample in info.sample_inputs("cpu", getattr(torch, group.dtype), group.check != "forward", set_seed=False):
+                for sample in info.sample_inputs(
+                    "cpu", getattr(torch, group.dtype), group.check != "forward", set_seed=False
+                ):
                     made.append(sample)
             except Exception as error:
                 broken = Failure("invalid", "sample", type(error).__name__, str(error))

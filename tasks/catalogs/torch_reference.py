@@ -1,4 +1,5 @@
 """The further oracle of torch's ops: the NumPy and SciPy references that OpInfos carry, called in float64."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -64,7 +65,9 @@ def settled(info: Any, widen: Callable[[Any], Any]) -> Callable[..., Any] | None
     return call
 
 
-def _arguments(info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], widen: Callable[[Any], Any]) -> tuple[Any, Any]:
+def _arguments(
+    info: Any, args: tuple[Any, ...], kwargs: dict[str, Any], widen: Callable[[Any], Any]
+) -> tuple[Any, Any]:
     """Positional and keyword arguments of the reference, under the names that NumPy gives them."""
     from torch.testing._internal.opinfo.core import ReductionOpInfo, SpectralFuncInfo, SpectralFuncType, UnaryUfuncInfo
 
@@ -155,19 +158,37 @@ def _far_below(*values: Any) -> bool:
 #: References that say something else than the op, by op and by when: (ops without their catalog, condition on the
 #: arguments, why). Each disagreement of a reference with torch's float64 that is not torch's fault stands here.
 NOT_MEANT: tuple[tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], bool], str], ...] = (
-    ("std var", lambda args, kwargs: not {"unbiased", "correction"} & kwargs.keys(),
-     "NumPy divides by n, torch by n - 1 unless told, and the reference does not tell"),
-    ("nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.conv_transpose3d", lambda args, kwargs: True,
-     "the reference is torch's own convolution, not an independent one"),
-    ("nn.functional.softplus nn.functional.mish", lambda args, kwargs: _tail(args[0], kwargs.get("beta", 1)),
-     "the reference takes log(1 + exp(x)) for log1p(exp(x)): no digits left for large negative x"),
-    ("nn.functional.elu nn.functional.celu nn.functional.selu", lambda args, kwargs: _small(args[0]),
-     "the reference takes exp(x) - 1 for expm1(x): no digits left for small negative x"),
-    ("polygamma special.polygamma", lambda args, kwargs: _far_below(*args),
-     "SciPy's zeta takes one step per unit below zero: it does not come back from -1e30"),
-    ("erfc special.erfc", lambda args, kwargs: _is_float64(args[0]),
-     "SciPy's is off by 32 ulps of float64 at 8.5, torch's by less than one"),
-)  # fmt: skip
+    (
+        "std var",
+        lambda args, kwargs: not {"unbiased", "correction"} & kwargs.keys(),
+        "NumPy divides by n, torch by n - 1 unless told, and the reference does not tell",
+    ),
+    (
+        "nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.conv_transpose3d",
+        lambda args, kwargs: True,
+        "the reference is torch's own convolution, not an independent one",
+    ),
+    (
+        "nn.functional.softplus nn.functional.mish",
+        lambda args, kwargs: _tail(args[0], kwargs.get("beta", 1)),
+        "the reference takes log(1 + exp(x)) for log1p(exp(x)): no digits left for large negative x",
+    ),
+    (
+        "nn.functional.elu nn.functional.celu nn.functional.selu",
+        lambda args, kwargs: _small(args[0]),
+        "the reference takes exp(x) - 1 for expm1(x): no digits left for small negative x",
+    ),
+    (
+        "polygamma special.polygamma",
+        lambda args, kwargs: _far_below(*args),
+        "SciPy's zeta takes one step per unit below zero: it does not come back from -1e30",
+    ),
+    (
+        "erfc special.erfc",
+        lambda args, kwargs: _is_float64(args[0]),
+        "SciPy's is off by 32 ulps of float64 at 8.5, torch's by less than one",
+    ),
+)
 
 #: Elementwise ops whose OpInfo is none of the classes for them.
 _ELEMENTWISE = ("nn.functional.softplus", "clamp", "where")

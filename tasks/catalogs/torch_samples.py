@@ -1,4 +1,5 @@
 """Samples of torch's ops: arguments, float64 reference, noise floor, expected metadata; random ops by their moments."""
+
 from __future__ import annotations
 
 import types
@@ -62,7 +63,9 @@ class Maker:
             op_class = OpClass.RANDOM if random else OpClass.COMPOSITE if op_class is OpClass.RANDOM else op_class
         numeric = op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED)
         wider = clone if placement.own_dtype else widen
-        made = Sample(index, op_class=op_class, oracle="metadata" if not numeric else "numpy" if self.settled else "float64")
+        made = Sample(
+            index, op_class=op_class, oracle="metadata" if not numeric else "numpy" if self.settled else "float64"
+        )
         try:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
             encoded_args, encoded_kwargs, arrays = torch_tree.encode_args(args, kwargs)
@@ -178,7 +181,9 @@ class Maker:
                 real = {"complex64": "float32", "complex128": "float64"}.get(self.dtype, self.dtype)
                 dtype = (real if is_inexact(real) else "float32") if dtype == "float64" else self.dtype
         else:
-            dtype = torch_tree.name_of(own.dtype) if isinstance(own, torch.Tensor) else torch_tree.output(own).dtype.name
+            dtype = (
+                torch_tree.name_of(own.dtype) if isinstance(own, torch.Tensor) else torch_tree.output(own).dtype.name
+            )
         if dtype == "object":
             dtype = "str"
         shape = tuple(exact.shape) if isinstance(exact, torch.Tensor) else ()

@@ -1,4 +1,5 @@
 """The `user` catalog: kernels of a config or of `@tasks.op`, each against its own reference in float64."""
+
 from __future__ import annotations
 
 import importlib.metadata
@@ -107,12 +108,16 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
             reference = one.function("reference")
             outputs = _expected(one, arrays, dims, group, index, 0)
             seed = samples.seed_of(group, index)
-            gradients.fill(made, op, arrays, outputs, lambda inputs: _evaluate(reference, inputs, op.kwargs), group, seed, draws)
+            gradients.fill(
+                made, op, arrays, outputs, lambda inputs: _evaluate(reference, inputs, op.kwargs), group, seed, draws
+            )
             return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
         if op.definition:
             right = [np.asarray(leaf.reference) for leaf in made.expected]
-            made.derived = definitions.expected(op.definition, encode(made.args), encode(made.kwargs), made.arrays, right, group.dtype)
+            made.derived = definitions.expected(
+                op.definition, encode(made.args), encode(made.kwargs), made.arrays, right, group.dtype
+            )
         if group.dtype in op.tolerances:
             made.oracle += OWN_TOLERANCE
     except (Exception, SystemExit) as error:
@@ -122,12 +127,22 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
 
 def _told(error: BaseException) -> str:
     """An error's text, and where in the user's file it came from."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not Path(f.filename).is_relative_to(Path(__file__).parents[1])]
-    here = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames and not isinstance(error, scripts.ReferenceError) else ""
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if not Path(f.filename).is_relative_to(Path(__file__).parents[1])
+    ]
+    here = (
+        f" ({frames[-1].filename}:{frames[-1].lineno})"
+        if frames and not isinstance(error, scripts.ReferenceError)
+        else ""
+    )
     return (str(error) or type(error).__name__) + here
 
 
-def _expected(one: Declared, arrays: Arrays, dims: Mapping[str, int], group: Group, index: int, draws: int) -> list[Leaf]:
+def _expected(
+    one: Declared, arrays: Arrays, dims: Mapping[str, int], group: Group, index: int, draws: int
+) -> list[Leaf]:
     """A Leaf per output of the reference, with the noise floor where the op's class has one."""
     op_class = OpClass(one.op.op_class)
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
@@ -166,16 +181,24 @@ def _evaluate(reference: Callable[..., Any], inputs: Arrays, kwargs: Mapping[str
 def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:
     """Raise ValueError if the inputs are finite and no element of the floating outputs is: nothing would be compared."""
     given, found = ([x for x in many if is_inexact(x.dtype.name)] for many in (inputs.values(), outputs))
-    if sum(y.size for y in found) < TELLING or any(np.isfinite(y).any() for y in found) or not all(np.isfinite(x).all() for x in given):
+    if (
+        sum(y.size for y in found) < TELLING
+        or any(np.isfinite(y).any() for y in found)
+        or not all(np.isfinite(x).all() for x in given)
+    ):
         return
-    raise ValueError("the reference is NaN or Inf everywhere on finite inputs: mend it, or give the inputs low and high")
+    raise ValueError(
+        "the reference is NaN or Inf everywhere on finite inputs: mend it, or give the inputs low and high"
+    )
 
 
 def _checked(x: Any, inputs: Arrays) -> np.ndarray:
     """An output as float64, complex128, or in its own integer dtype. Raises TypeError for what is no array of numbers, and
     for floating results that are narrower than floating inputs: their rounding would be taken for the kernel's."""
     if not isinstance(x, (np.ndarray, np.generic, bool, int, float, complex)):
-        raise TypeError(f"the reference returned {'None' if x is None else f'a {type(x).__module__}.{type(x).__qualname__}'}, not a NumPy array")
+        raise TypeError(
+            f"the reference returned {'None' if x is None else f'a {type(x).__module__}.{type(x).__qualname__}'}, not a NumPy array"
+        )
     array = np.asarray(x, order="C")
     if array.dtype.kind not in "biufc" and not is_inexact(array.dtype.name):
         raise TypeError(f"the reference returned an array of {array.dtype}, not of numbers")

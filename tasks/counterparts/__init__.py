@@ -2,6 +2,7 @@
 
 A row (`table.Row`) has torch's signature and one expression per framework; its rows stand by area in the other files.
 """
+
 from __future__ import annotations
 
 import ast
@@ -21,10 +22,12 @@ __all__ = ["FRAMEWORKS", "Counterpart", "Row", "counterpart", "rows", "sources"]
 
 #: Ops of the critical catalog that are called like an op of torch of another name.
 CRITICAL = {
-    "gelu_tanh": "nn.functional.gelu", "conv2d_depthwise": "nn.functional.conv2d", "conv2d_grouped": "nn.functional.conv2d",
+    "gelu_tanh": "nn.functional.gelu",
+    "conv2d_depthwise": "nn.functional.conv2d",
+    "conv2d_grouped": "nn.functional.conv2d",
     "scaled_dot_product_attention_causal": "nn.functional.scaled_dot_product_attention",
     "scaled_dot_product_attention_gqa": "nn.functional.scaled_dot_product_attention",
-}  # fmt: skip
+}
 
 #: Arguments that say where and how a tensor is stored, or what is done with it later: the result's values are the same.
 WITHOUT_EFFECT = ("device", "requires_grad", "layout", "memory_format", "pin_memory", "non_blocking", "out")
@@ -34,7 +37,10 @@ WITHOUT_EFFECT = ("device", "requires_grad", "layout", "memory_format", "pin_mem
 def rows() -> dict[str, Row]:
     """Every row by each of its names."""
     return {
-        name: row for area in (elementwise, reductions, algebra, movement, networks) for row in area.ROWS for name in row.names.split()
+        name: row
+        for area in (elementwise, reductions, algebra, movement, networks)
+        for row in area.ROWS
+        for name in row.names.split()
     }
 
 
@@ -53,7 +59,9 @@ def counterpart(framework: str, op: str, variant: str, dtype: str) -> Counterpar
         found = rows().get(label)
     text = getattr(found, framework, "") if found else ""
     if found is None or not text:
-        raise Unsupported(f"no counterpart of {op.partition(':')[2] if catalog == 'critical' else label} in the table for {framework}")
+        raise Unsupported(
+            f"no counterpart of {op.partition(':')[2] if catalog == 'critical' else label} in the table for {framework}"
+        )
     if not is_inexact(dtype):
         raise Unsupported(f"the table of counterparts is for floating and complex dtypes, not for {dtype}")
     return Counterpart(framework, label, found.signature, text)
@@ -63,7 +71,9 @@ def counterpart(framework: str, op: str, variant: str, dtype: str) -> Counterpar
 def sources(framework: str) -> str:
     """Digest of the code that stands behind a framework's column beside the expressions."""
     here = Path(__file__).parent
-    return hashlib.sha256(b"".join((here / name).read_bytes() for name in ("arguments.py", f"in_{framework}.py"))).hexdigest()
+    return hashlib.sha256(
+        b"".join((here / name).read_bytes() for name in ("arguments.py", f"in_{framework}.py"))
+    ).hexdigest()
 
 
 class Counterpart:
@@ -100,7 +110,9 @@ class Counterpart:
 
 
 def _same(value: Any, default: Any) -> bool:
-    return value is default or (isinstance(value, (bool, int, float, str, tuple)) and type(value) is type(default) and value == default)
+    return value is default or (
+        isinstance(value, (bool, int, float, str, tuple)) and type(value) is type(default) and value == default
+    )
 
 
 @functools.cache
@@ -108,7 +120,9 @@ def _signature(parameters: str) -> tuple[inspect.Signature, tuple[str, ...]]:
     """The signature of a parameter list and how its parameters are handed on by position."""
     made: Callable[..., Any] = eval(f"lambda {parameters}: None", {})
     signature = inspect.signature(made)
-    return signature, tuple(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in signature.parameters.values())
+    return signature, tuple(
+        f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in signature.parameters.values()
+    )
 
 
 @functools.cache

@@ -31,7 +31,7 @@ PRODUCTS: tuple[Row, ...] = (
     R("nn.functional.linear", "x, weight, bias=None", "~affine(jnp.matmul(x, weight.T), bias)", "~affine(tf.matmul(matrix(x), weight, transpose_b=True), bias)",
       "F.linear(x, weight.T, bias)"),
     R("nn.functional.bilinear", "x, other, weight, bias=None", "", "", "F.bilinear(rank(x, 2), other, weight, bias if bias is None else bias.reshape([1, -1]))"),
-)  # fmt: skip
+)
 
 DECOMPOSITIONS: tuple[Row, ...] = (
     R("linalg.cholesky", "x, *, upper=False", "jnp.linalg.cholesky(x, upper=upper)", "tf.linalg.cholesky(x)", "paddle.linalg.cholesky(x, upper)"),
@@ -63,7 +63,7 @@ DECOMPOSITIONS: tuple[Row, ...] = (
     R("matrix_exp", "x", "jsp.linalg.expm", "tf.linalg.expm", "paddle.linalg.matrix_exp"),
     R("linalg.householder_product", "x, tau", "lax.linalg.householder_product", "", "paddle.linalg.householder_product"),
     R("linalg.vander", "x, *, N=None", "jnp.vander(vector(x), N, increasing=True)", "", "paddle.vander(vector(x), N, increasing=True)"),
-)  # fmt: skip
+)
 
 
 def _fourier(name: str, tensorflow: str = "") -> Row:
@@ -75,7 +75,7 @@ def _fourier_n(name: str, dims: str, jax: bool = True, tensorflow: str = "") -> 
     return R(
         f"fft.{name}", f"x, s=None, dim={dims}, norm=None", f"jnp.fft.{name}(x, s, {over}, norm)" * jax, tensorflow,
         f"paddle.fft.{name}(x, s, {over}, norm or 'backward')",
-    )  # fmt: skip
+    )
 
 
 FOURIER: tuple[Row, ...] = (
@@ -87,6 +87,6 @@ FOURIER: tuple[Row, ...] = (
     *(_fourier_n(name, "None", jax=False) for name in ("hfftn", "ihfftn")),
     R("fft.fftshift", "x, dim=None", "jnp.fft.fftshift", "tf.signal.fftshift", "paddle.fft.fftshift"),
     R("fft.ifftshift", "x, dim=None", "jnp.fft.ifftshift", "tf.signal.ifftshift", "paddle.fft.ifftshift"),
-)  # fmt: skip
+)
 
 ROWS: tuple[Row, ...] = (*PRODUCTS, *DECOMPOSITIONS, *FOURIER)

@@ -1,4 +1,5 @@
 """Words of the table that turn torch's arguments into NumPy's conventions; what they cannot turn raises Unsupported."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,7 +30,9 @@ def bounds(least: Any, largest: Any) -> tuple[float, float]:
 def numpys(equation: str) -> str:
     """An equation of einsum that means the same everywhere: torch sums over an ellipsis that the output leaves out."""
     left, arrow, right = equation.partition("->")
-    return absent("an ellipsis that the output leaves out") if arrow and "..." in left and "..." not in right else equation
+    return (
+        absent("an ellipsis that the output leaves out") if arrow and "..." in left and "..." not in right else equation
+    )
 
 
 def contracted(x: Any, other: Any, dims: Any) -> Any:
@@ -79,7 +82,9 @@ def pair(dim: Any) -> tuple[int, ...]:
 
 def several(given_tensors: Sequence[Any]) -> Sequence[Any]:
     """Tensors given one by one or as one sequence."""
-    return given_tensors[0] if len(given_tensors) == 1 and isinstance(given_tensors[0], (tuple, list)) else given_tensors
+    return (
+        given_tensors[0] if len(given_tensors) == 1 and isinstance(given_tensors[0], (tuple, list)) else given_tensors
+    )
 
 
 def vector(x: Any) -> Any:
@@ -202,14 +207,20 @@ def evenly(chunks: int, x: Any, dim: int) -> int:
 
 def matching(b: Any, a: Any) -> Any:
     """A right-hand side of the rank of the matrix: torch takes vectors and batches of them by rules of its own."""
-    return b if len(b.shape) == len(a.shape) and b.shape[:-2] == a.shape[:-2] else absent("a right-hand side of another rank or batch")
+    return (
+        b
+        if len(b.shape) == len(a.shape) and b.shape[:-2] == a.shape[:-2]
+        else absent("a right-hand side of another rank or batch")
+    )
 
 
 def within(x: Any, index: Any, dim: int | None) -> Any:
     """The part of ``x`` that ``index`` runs over on the axes other than ``dim`` (None: on all): torch allows a smaller index."""
     if len(x.shape) != len(index.shape):
         absent("an index of another rank")
-    cut = tuple(slice(None) if dim is not None and i == dim % len(x.shape) else slice(int(n)) for i, n in enumerate(index.shape))
+    cut = tuple(
+        slice(None) if dim is not None and i == dim % len(x.shape) else slice(int(n)) for i, n in enumerate(index.shape)
+    )
     return x[cut] if cut else x
 
 

@@ -80,7 +80,7 @@ UNARY: tuple[Row, ...] = (
     R("mvlgamma.mvlgamma_p_1 mvlgamma.mvlgamma_p_3 mvlgamma.mvlgamma_p_5", "x, p", "jsp.special.multigammaln(x, p)", "", "paddle.multigammaln(x, p)"),
     R("polygamma.polygamma_n_0 polygamma.polygamma_n_1 polygamma.polygamma_n_2 polygamma.polygamma_n_3 polygamma.polygamma_n_4 special.polygamma.special_polygamma_n_0",
       "x, n", "jsp.special.polygamma(n, x)", "tf.math.polygamma(tf.fill(x.shape, tf.cast(n, x.dtype)), x)", "paddle.polygamma(x, n)"),
-)  # fmt: skip
+)
 
 CASTS: tuple[Row, ...] = tuple(
     R(name, "x", f"x.astype(jnp.{dtype})", f"tf.cast(x, tf.{dtype})", f"paddle.cast(x, '{dtype}')")
@@ -88,7 +88,7 @@ CASTS: tuple[Row, ...] = tuple(
         ("bfloat16", "bfloat16"), ("half", "float16"), ("float", "float32"), ("double", "float64"), ("byte", "uint8"), ("char", "int8"),
         ("short", "int16"), ("int", "int32"), ("long", "int64"), ("cfloat", "complex64"), ("cdouble", "complex128"),
     )
-)  # fmt: skip
+)
 
 _BINARY = "x, other"
 BINARY: tuple[Row, ...] = (
@@ -145,6 +145,6 @@ BINARY: tuple[Row, ...] = (
     R("where", "x, condition, other", "jnp.where(condition, x, other)", "tf.where(condition, x, other)", "paddle.where(condition, x, other)"),
     R("critical:where", "condition, x, other", "jnp.where", "tf.where", "paddle.where"),
     R("masked_fill", "x, mask, value", "jnp.where(mask, value, x)", "tf.where(mask, like(value, x), x)", "paddle.masked_fill"),
-)  # fmt: skip
+)
 
 ROWS: tuple[Row, ...] = (*UNARY, *CASTS, *BINARY)

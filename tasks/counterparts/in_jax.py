@@ -1,4 +1,5 @@
 """The words of the table's jax column: JAX's namespaces, and adaptations of torch's conventions to them."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -70,12 +71,20 @@ def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilat
     """torch's layouts are given to XLA as they are."""
     step, apart = windows(stride, n), windows(dilation, n)
     made = lax.conv_general_dilated(
-        rank(x, n + 2), weight, step, paddings(padding, weight.shape[2:], apart, n), rhs_dilation=apart, dimension_numbers=_labels(n), feature_group_count=groups
+        rank(x, n + 2),
+        weight,
+        step,
+        paddings(padding, weight.shape[2:], apart, n),
+        rhs_dilation=apart,
+        dimension_numbers=_labels(n),
+        feature_group_count=groups,
     )
     return affine(made, None if bias is None else bias.reshape(-1, *(1,) * n))
 
 
-def transposed_convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, more: Any, groups: int, dilation: Any, n: int) -> Any:
+def transposed_convolution(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, more: Any, groups: int, dilation: Any, n: int
+) -> Any:
     """lax.conv_transpose takes the padding of the convolution that it runs: what torch's leaves of the full one."""
     if groups != 1:
         absent(f"groups={groups}")
@@ -88,7 +97,9 @@ def transposed_convolution(x: Any, weight: Any, bias: Any, stride: Any, padding:
     return affine(made, None if bias is None else bias.reshape(-1, *(1,) * n))
 
 
-def _window(x: Any, kernel: Any, stride: Any, padding: Any, n: int) -> tuple[tuple[int, ...], tuple[int, ...], list[tuple[int, int]]]:
+def _window(
+    x: Any, kernel: Any, stride: Any, padding: Any, n: int
+) -> tuple[tuple[int, ...], tuple[int, ...], list[tuple[int, int]]]:
     """Window, strides and padding of `lax.reduce_window` over all axes of (N, C, …)."""
     rank(x, n + 2)
     size = windows(kernel, n)
@@ -125,7 +136,13 @@ def adaptive_average_pool(x: Any, output_size: Any, n: int) -> Any:
 
 
 #: torch's mode → the method of jax.image.resize, which places half-pixel centres and has no antialiasing here.
-_METHODS = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "nearest-exact": "nearest", "nearest": "nearest"}
+_METHODS = {
+    "linear": "linear",
+    "bilinear": "linear",
+    "trilinear": "linear",
+    "nearest-exact": "nearest",
+    "nearest": "nearest",
+}
 
 
 def resize(x: Any, size: Any, mode: str, align_corners: bool | None) -> Any:
@@ -173,7 +190,12 @@ def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
     grouped = x.reshape(x.shape[0], groups, -1)
     channels = (-1, *(1,) * (x.ndim - 2))
     y = _normalised(grouped, (2,), eps).reshape(x.shape)
-    return _scaled(y, None if weight is None else weight.reshape(channels), None if bias is None else bias.reshape(channels), x.dtype)
+    return _scaled(
+        y,
+        None if weight is None else weight.reshape(channels),
+        None if bias is None else bias.reshape(channels),
+        x.dtype,
+    )
 
 
 def nn_standardize(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Any:
@@ -190,7 +212,13 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: 
     bias, chosen = (None, mask) if mask is not None and mask.dtype == jnp.bool_ else (mask, None)
     swap = (0, 2, 1, 3)
     found = nn.dot_product_attention(
-        query.transpose(swap), key.transpose(swap), value.transpose(swap), bias=_batched(bias), mask=_batched(chosen), scale=scale, is_causal=causal
+        query.transpose(swap),
+        key.transpose(swap),
+        value.transpose(swap),
+        bias=_batched(bias),
+        mask=_batched(chosen),
+        scale=scale,
+        is_causal=causal,
     )
     return found.transpose(swap)
 
@@ -205,7 +233,9 @@ def rotary_embedding(x: Any, cos: Any, sin: Any) -> Any:
 
 
 def reduced(loss: Any, reduction: str) -> Any:
-    return {"none": lambda: loss, "sum": lambda: jnp.sum(loss), "mean": lambda: jnp.mean(loss)}[reduction_of(reduction)]()
+    return {"none": lambda: loss, "sum": lambda: jnp.sum(loss), "mean": lambda: jnp.mean(loss)}[
+        reduction_of(reduction)
+    ]()
 
 
 def cross_entropy(x: Any, target: Any, ignore_index: int, reduction: str) -> Any:

@@ -1,4 +1,5 @@
 """The words of the table's paddle column: PaddlePaddle's namespaces, and adaptations of torch's conventions to them."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -74,7 +75,14 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: 
         rank(x, 4)
     swap = [0, 2, 1, 3]
     found = F.scaled_dot_product_attention(
-        query.transpose(swap), key.transpose(swap), value.transpose(swap), mask, 0.0, causal, scale=scale, enable_gqa=grouped
+        query.transpose(swap),
+        key.transpose(swap),
+        value.transpose(swap),
+        mask,
+        0.0,
+        causal,
+        scale=scale,
+        enable_gqa=grouped,
     )
     return found.transpose(swap)
 

@@ -1,4 +1,5 @@
 """The words of the table's tensorflow column: TensorFlow's namespace, and adaptations of torch's conventions to it."""
+
 from __future__ import annotations
 
 import math
@@ -117,7 +118,9 @@ def convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilat
     return channels_first(made if bias is None else tf.nn.bias_add(made, bias))
 
 
-def transposed_convolution(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, more: Any, groups: int, dilation: Any, n: int) -> Any:
+def transposed_convolution(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, more: Any, groups: int, dilation: Any, n: int
+) -> Any:
     """tf.nn.conv_transpose without padding, of which torch's padding is cut off."""
     step, apart, cut, extra = (windows(v, n) for v in (stride, dilation, padding, more))
     if groups != 1 or any(d != 1 for d in apart) or any(extra):
@@ -211,7 +214,9 @@ def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: 
         allowed = tf.linalg.band_part(tf.ones([query.shape[-2], key.shape[-2]], tf.bool), -1, 0)
         scores = tf.where(allowed, scores, tf.cast(float("-inf"), scores.dtype))
     if mask is not None:
-        scores = tf.where(mask, scores, tf.cast(float("-inf"), scores.dtype)) if mask.dtype == tf.bool else scores + mask
+        scores = (
+            tf.where(mask, scores, tf.cast(float("-inf"), scores.dtype)) if mask.dtype == tf.bool else scores + mask
+        )
     return tf.matmul(tf.nn.softmax(scores), value)
 
 
@@ -244,7 +249,9 @@ def svd(x: Any, full_matrices: bool) -> Any:
 
 
 def reduced(loss: Any, reduction: str) -> Any:
-    return {"none": lambda: loss, "sum": lambda: tf.reduce_sum(loss), "mean": lambda: tf.reduce_mean(loss)}[reduction_of(reduction)]()
+    return {"none": lambda: loss, "sum": lambda: tf.reduce_sum(loss), "mean": lambda: tf.reduce_mean(loss)}[
+        reduction_of(reduction)
+    ]()
 
 
 def cross_entropy(x: Any, target: Any, ignore_index: int, reduction: str) -> Any:

@@ -76,7 +76,7 @@ SHAPES: tuple[Row, ...] = (
       "tf.pad(x, pad_widths(x, pad), 'REFLECT') if mode == 'reflect' else absent(mode)"),
     R("nn.functional.pad.replicate", "x, pad, mode='replicate', value=None", "jnp.pad(x, pad_widths(x, pad), 'edge') if mode == 'replicate' else absent(mode)"),
     R("nn.functional.pad.circular", "x, pad, mode='circular', value=None", "jnp.pad(x, pad_widths(x, pad), 'wrap') if mode == 'circular' else absent(mode)"),
-)  # fmt: skip
+)
 
 INDEXING: tuple[Row, ...] = (
     R("gather", "x, dim, index, *, sparse_grad=False", "jnp.take_along_axis(within(x, index, dim), index, dim)", "gather(x, dim, index)",
@@ -112,7 +112,7 @@ INDEXING: tuple[Row, ...] = (
     R("nn.functional.embedding", "x, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, sparse=False | padding_idx norm_type scale_grad_by_freq sparse",
       "jnp.take(weight, x, axis=0)", "tf.gather(weight, x)", "F.embedding(x, weight)"),
     R("bincount", "x, weights=None, minlength=0", "jnp.bincount(x, weights, minlength)", "", "paddle.bincount(x, weights, minlength)"),
-)  # fmt: skip
+)
 
 CREATION: tuple[Row, ...] = (
     R("full", "size, fill_value, *, dtype=None", "jnp.full(size, fill_value, given(dtype))", "tf.cast(tf.fill(size, fill_value), given(dtype))", "paddle.full(list(size), fill_value, given(dtype))"),
@@ -124,7 +124,7 @@ CREATION: tuple[Row, ...] = (
     R("zeros_like", "x, *, dtype=None", "jnp.zeros_like(x, dtype=dtype)", "tf.zeros_like(x, dtype)", "paddle.zeros_like(x, dtype)"),
     R("linspace", "start, end, steps, *, dtype=None", "jnp.linspace(start, end, steps, dtype=given(dtype))", "", "paddle.linspace(start, end, steps, given(dtype))"),
     R("logspace", "start, end, steps, base=10.0, *, dtype=None", "jnp.logspace(start, end, steps, base=base, dtype=given(dtype))", "", "paddle.logspace(start, end, steps, base, given(dtype))"),
-)  # fmt: skip
+)
 
 
 def _window(name: str, jax: str, tensorflow: str = "") -> Row:
@@ -140,6 +140,6 @@ WINDOWS: tuple[Row, ...] = (
     _window("hann", "jnp.hanning", "tf.signal.hann_window"),
     R("signal.windows.kaiser", "M, *, beta=12.0, sym=True, dtype=None", "jnp.kaiser(M, beta).astype(dtype) if sym else absent('sym=False')", "",
       ""),
-)  # fmt: skip
+)
 
 ROWS: tuple[Row, ...] = (*SHAPES, *INDEXING, *CREATION, *WINDOWS)

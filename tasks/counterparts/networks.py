@@ -38,7 +38,7 @@ ACTIVATIONS: tuple[Row, ...] = (
     R("nn.functional.alpha_dropout", "x, p=0.5, training=False" + _INPLACE, "", "", "F.alpha_dropout(x, p, training)"),
     R("nn.functional.dropout2d", "x, p=0.5, training=True" + _INPLACE, "", "", "F.dropout2d(rank(x, 4), p, training)"),
     R("nn.functional.dropout3d", "x, p=0.5, training=True" + _INPLACE, "", "", "F.dropout3d(rank(x, 5), p, training)"),
-)  # fmt: skip
+)
 
 NORMALISATIONS: tuple[Row, ...] = (
     R("nn.functional.layer_norm", "x, normalized_shape, weight=None, bias=None, eps=1e-5", "~layer_norm(x, normalized_shape, weight, bias, eps)",
@@ -57,7 +57,7 @@ NORMALISATIONS: tuple[Row, ...] = (
       "~group_norm(x, x.shape[1], weight, bias, eps)", "~group_norm(x, x.shape[1], weight, bias, eps)", "F.instance_norm(x, weight=weight, bias=bias, eps=eps)"),
     R("nn.functional.local_response_norm", "x, size, alpha=1e-4, beta=0.75, k=1.0", "", "", "F.local_response_norm(x, size, alpha, beta, k)"),
     R("nn.functional.normalize", "x, p=2.0, dim=1, eps=1e-12", "", "", "F.normalize(x, p, dim, eps)"),
-)  # fmt: skip
+)
 
 _CONV = "x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1"
 _TRANSPOSED = "x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1"
@@ -71,7 +71,7 @@ def _convolution(n: int) -> tuple[Row, Row]:
         R(f"nn.functional.conv_transpose{n}d", _TRANSPOSED, f"transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation, {n})",
           f"transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation, {n})",
           f"F.conv{n}d_transpose(rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(output_padding, {n}), groups, plain(dilation, {n}))"),
-    )  # fmt: skip
+    )
 
 
 _MAX_POOL = "x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False"
@@ -89,7 +89,7 @@ def _pooling(n: int) -> tuple[Row, ...]:
         R(f"nn.functional.adaptive_avg_pool{n}d", "x, output_size", f"~adaptive_average_pool(x, output_size, {n})", f"~adaptive_average_pool(x, output_size, {n})",
           f"F.adaptive_avg_pool{n}d(rank(x, {n + 2}), plain(output_size, {n}))"),
         R(f"nn.functional.adaptive_max_pool{n}d", "x, output_size, return_indices=False", "", "", f"F.adaptive_max_pool{n}d(rank(x, {n + 2}), plain(output_size, {n}))"),
-    )  # fmt: skip
+    )
 
 
 IMAGES: tuple[Row, ...] = (
@@ -107,7 +107,7 @@ IMAGES: tuple[Row, ...] = (
     R("nn.functional.grid_sample", "x, grid, mode='bilinear', padding_mode='zeros', align_corners=None", "", "",
       "F.grid_sample(x, grid, named(mode, 'bilinear', 'nearest'), padding_mode, bool(align_corners))"),
     R("nn.functional.unfold", "x, kernel_size, dilation=1, padding=0, stride=1", "", "", "F.unfold(rank(x, 4), kernel_size, stride, padding, dilation)"),
-)  # fmt: skip
+)
 
 ATTENTION: tuple[Row, ...] = (
     R("nn.functional.scaled_dot_product_attention", "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False | enable_gqa",
@@ -116,7 +116,7 @@ ATTENTION: tuple[Row, ...] = (
     R("critical:rotary_embedding", "x, cos, sin", "~rotary_embedding(x, cos, sin)", "~rotary_embedding(x, cos, sin)", "~rotary_embedding(x, cos, sin)"),
     R("critical:swiglu", "x, w, v", "~nn.silu(jnp.matmul(x, w)) * jnp.matmul(x, v)", "~tf.nn.silu(tf.matmul(x, w)) * tf.matmul(x, v)",
       "~F.silu(paddle.matmul(x, w)) * paddle.matmul(x, v)"),
-)  # fmt: skip
+)
 
 _REDUCED = ", size_average=None, reduce=None, reduction='mean'"
 
@@ -146,6 +146,6 @@ LOSSES: tuple[Row, ...] = (
     R("nn.functional.triplet_margin_loss", "x, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False" + _REDUCED, "", "",
       "F.triplet_margin_loss(x, positive, negative, margin, p, eps, swap, reduction)"),
     R("nn.functional.pairwise_distance", "x, other, p=2.0, eps=1e-6, keepdim=False", "", "", "F.pairwise_distance(x, other, p, eps, keepdim)"),
-)  # fmt: skip
+)
 
 ROWS: tuple[Row, ...] = (*ACTIVATIONS, *NORMALISATIONS, *IMAGES, *ATTENTION, *LOSSES)

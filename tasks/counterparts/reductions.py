@@ -68,7 +68,7 @@ REDUCTIONS: tuple[Row, ...] = (
     R("corrcoef", "x", "jnp.corrcoef", "", "paddle.linalg.corrcoef"),
     R("trapezoid trapz", "y, x=None, *, dx=1.0, dim=-1", "jnp.trapezoid(y, x, dx, dim)", "", "paddle.trapezoid(y, x, None if x is not None else dx, dim)"),
     R("cumulative_trapezoid", "y, x=None, *, dx=1.0, dim=-1", "", "", "paddle.cumulative_trapezoid(y, x, None if x is not None else dx, dim)"),
-)  # fmt: skip
+)
 
 SCANS: tuple[Row, ...] = (
     R("cumsum", "x, dim, *, dtype=None", "jnp.cumsum(x, axis=dim, dtype=dtype)", "tf.cumsum(ranked(x), axis=dim)", "paddle.cumsum(x, dim, dtype)"),
@@ -77,7 +77,7 @@ SCANS: tuple[Row, ...] = (
     R("cummin", "x, dim", "", "", "paddle.cummin(x, dim)"),
     R("logcumsumexp", "x, dim", "lax.cumlogsumexp(real(x), dim % max(x.ndim, 1))", "tf.math.cumulative_logsumexp(ranked(x), dim)", "paddle.logcumsumexp(x, dim)"),
     R("diff", "x, n=1, dim=-1, prepend=None, append=None", "jnp.diff(x, n, dim, prepend, append)", "", "paddle.diff(ranked(x), n or absent('n=0'), dim, prepend, append)"),
-)  # fmt: skip
+)
 
 SORTS: tuple[Row, ...] = (
     R("sort", "x, dim=-1, descending=False, *, stable=False | stable", "(jnp.sort(x, dim, descending=descending), jnp.argsort(x, dim, descending=descending))",
@@ -96,6 +96,6 @@ SORTS: tuple[Row, ...] = (
       "paddle.bucketize(x, boundaries, out_int32, right)"),
     R("isin", "elements, test_elements, *, assume_unique=False, invert=False", "jnp.isin(elements, test_elements, invert=invert)", "",
       "paddle.isin(elements, test_elements, invert=invert)"),
-)  # fmt: skip
+)
 
 ROWS: tuple[Row, ...] = (*REDUCTIONS, *SCANS, *SORTS)

@@ -1,4 +1,5 @@
 """The table of counterparts: one row per op of torch's names, one column per framework."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
 """Forms exported from a catalog's own form: slow to make, so made once and kept by content."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -24,9 +25,7 @@ def path_of(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str])
     return form_path(cache, pack.stem, form, f"{version(form)} {count} {sorted(bad)}")
 
 
-def export(
-    pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], started: Callable[[int], None]
-) -> Path:
+def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], started: Callable[[int], None]) -> Path:
     """Export the first ``count`` samples of a prepared group, or find them in the cache.
 
     ``bad`` maps places to why they are not tried (they killed an exporter). A sample that does not export

@@ -1,4 +1,5 @@
 """Torch calls to ONNX models with torch.onnx.export (dynamo): static shapes, one model a sample."""
+
 from __future__ import annotations
 
 import contextlib
@@ -100,10 +101,14 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     for place, value in enumerate(model.graph.input):
         order.append(names.get(value.name, place))
     if len(order) != len(tensors) or sorted(order) != list(range(len(tensors))):
-        raise ValueError(f"the graph's inputs {[v.name for v in model.graph.input]} are not the op's {len(tensors)} tensors")
+        raise ValueError(
+            f"the graph's inputs {[v.name for v in model.graph.input]} are not the op's {len(tensors)} tensors"
+        )
     expected = sample.expected()
     paired = _complete(model, expected)
-    arrays = [torch_tree.to_numpy(torch.view_as_real(t).contiguous() if t.is_complex() else t.contiguous()) for t in tensors]
+    arrays = [
+        torch_tree.to_numpy(torch.view_as_real(t).contiguous() if t.is_complex() else t.contiguous()) for t in tensors
+    ]
     if sample.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED) and not sample.record["definition"]:
         _check(model, [arrays[i] for i in order], expected, paired)
     return model.SerializeToString(), order, paired
@@ -130,7 +135,11 @@ def _complete(model: Any, expected: list[Leaf]) -> list[int]:
         real = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}.get(leaf.dtype)
         if real:
             paired.append(place)
-        wanted = getattr(TensorProto, {"float32": "FLOAT", "float64": "DOUBLE"}.get(real or leaf.dtype, (real or leaf.dtype).upper()), None)
+        wanted = getattr(
+            TensorProto,
+            {"float32": "FLOAT", "float64": "DOUBLE"}.get(real or leaf.dtype, (real or leaf.dtype).upper()),
+            None,
+        )
         if wanted is None or kind.elem_type == wanted:
             continue
         floating = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -173,12 +182,18 @@ def _check(model: Any, inputs: list[Any], expected: list[Leaf], paired: list[int
         if place in paired and a.shape == (*leaf.shape, 2):
             a = a[..., 0].astype(np.float64) + 1j * a[..., 1].astype(np.float64)
         if a.shape != tuple(leaf.shape):
-            raise NotFaithful(f"output {place} of the exported graph has shape {a.shape}, the op's has {tuple(leaf.shape)}")
+            raise NotFaithful(
+                f"output {place} of the exported graph has shape {a.shape}, the op's has {tuple(leaf.shape)}"
+            )
         with np.errstate(all="ignore"):
             cast = y.astype(np_dtype(leaf.dtype)) if is_inexact(leaf.dtype) else y
             a, cast = (x.astype(np.complex128 if y.dtype.kind == "c" else np.float64) for x in (a, cast))
             # In 16 bits the evaluator overflows where a runtime that accumulates in 32 does not.
-            odd = np.isfinite(a) != np.isfinite(cast) if leaf.dtype in ("float32", "float64") else np.isnan(a) & ~np.isnan(cast)
+            odd = (
+                np.isfinite(a) != np.isfinite(cast)
+                if leaf.dtype in ("float32", "float64")
+                else np.isnan(a) & ~np.isnan(cast)
+            )
             both = np.isfinite(a) & np.isfinite(cast)
             size = np.abs(cast[both])
             # A double result of float32 inputs: a graph that casts at the end only has not computed its digits.

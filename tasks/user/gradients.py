@@ -1,4 +1,5 @@
 """Backward checks of kernels: gradients of the reference function by differences in float64, with their noise floor."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -28,9 +29,15 @@ def elements(op: UserOp, dims: Mapping[str, int]) -> int:
 
 
 def fill(
-    made: Sample, op: UserOp, arrays: Arrays, outputs: list[Leaf], evaluate: Callable[[Arrays], list[np.ndarray]], group: Group,
-    seed: tuple[int, ...], draws: int,
-) -> None:  # fmt: skip
+    made: Sample,
+    op: UserOp,
+    arrays: Arrays,
+    outputs: list[Leaf],
+    evaluate: Callable[[Arrays], list[np.ndarray]],
+    group: Group,
+    seed: tuple[int, ...],
+    draws: int,
+) -> None:
     """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``.
 
     evaluate: the reference on float64 arrays. The cotangents are fixed random arrays in the outputs' dtypes; the noise
@@ -39,7 +46,9 @@ def fill(
     names = [name for name in op.inputs if name in op.gradient]
     made.wrt = tuple(i for i, name in enumerate(op.inputs) if name in op.gradient)
     floating = [i for i, leaf in enumerate(outputs) if is_inexact(leaf.dtype)]
-    given = gradients.cotangents([(outputs[i].shape, outputs[i].dtype) for i in floating], f"{group.label}/{group.dtype}/{made.index}")
+    given = gradients.cotangents(
+        [(outputs[i].shape, outputs[i].dtype) for i in floating], f"{group.label}/{group.dtype}/{made.index}"
+    )
     places = dict(zip(floating, range(len(made.arrays), len(made.arrays) + len(given))))
     made.cotangents = tuple(places.get(i, -1) for i in range(len(outputs)))
     made.arrays += given
@@ -59,12 +68,19 @@ def fill(
         exact = x.astype(wide(x.dtype.name))
         return noise.moved(exact, EPS[x.dtype.name], g) if is_inexact(x.dtype.name) else exact
 
-    exact = gradient({k: x.astype(wide(x.dtype.name)) for k, x in arrays.items()}, [c.astype(wide(c.dtype.name)) for c in given])
+    exact = gradient(
+        {k: x.astype(wide(x.dtype.name)) for k, x in arrays.items()}, [c.astype(wide(c.dtype.name)) for c in given]
+    )
     own = [np.array(e) for e in errors]
     if all(np.isinf(e).all() for e in own):
         made.failure = Failure("vacuous", "reference", "", "the reference is not differentiable at these inputs")
         return
-    floor = noise.floor(exact, lambda g: gradient({k: moved(x, g) for k, x in arrays.items()}, [moved(c, g) for c in given]), seed, draws)
+    floor = noise.floor(
+        exact,
+        lambda g: gradient({k: moved(x, g) for k, x in arrays.items()}, [moved(c, g) for c in given]),
+        seed,
+        draws,
+    )
     made.expected = [
         Leaf(arrays[name].dtype.name, y.shape, y, e if delta is None else delta + e)
         for name, y, delta, e in zip(names, exact, floor, own)

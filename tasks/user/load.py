@@ -1,4 +1,5 @@
 """The kernels of this process: from the definitions in $FARM_USER to callables, with the place of every mistake."""
+
 from __future__ import annotations
 
 import functools
@@ -126,8 +127,10 @@ def _declared(text: str, digest: str) -> dict[str, Declared]:
             if other is None:
                 found[one.op.name] = one
             elif other.op is not one.op:  # a module may be listed twice
-                raise CatalogError(f"{_where(one)}the name {one.op.name!r} is given twice; the other is {_origin(other)}",
-                                   one.key if one.file else (*one.key, "name"))  # fmt: skip
+                raise CatalogError(
+                    f"{_where(one)}the name {one.op.name!r} is given twice; the other is {_origin(other)}",
+                    one.key if one.file else (*one.key, "name"),
+                )
     return found
 
 
@@ -180,7 +183,9 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     """
     file = sources.locate(name, root)
     if file is None or not file.is_file():
-        raise CatalogError(f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}", key)
+        raise CatalogError(
+            f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}", key
+        )
     _interpret(file)
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
@@ -189,11 +194,15 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
     except DeclarationError as error:
         raise CatalogError(f"{_place_of(error, file)}: {error}", key) from None
     except (Exception, SystemExit) as error:
-        raise CatalogError(f"{_place_of(error, file)}: cannot be imported: {type(error).__name__}: {_line(error)}", key) from None
+        raise CatalogError(
+            f"{_place_of(error, file)}: cannot be imported: {type(error).__name__}: {_line(error)}", key
+        ) from None
 
 
 def _from_file(file: Path) -> ModuleType:
-    content = hashlib.sha256(str(file).encode() + b"\0" + sources.digest(sources.closure(file, str(file.parent))).encode())
+    content = hashlib.sha256(
+        str(file).encode() + b"\0" + sources.digest(sources.closure(file, str(file.parent))).encode()
+    )
     name = f"{file.stem}_{content.hexdigest()[:10]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -210,7 +219,11 @@ def _from_file(file: Path) -> ModuleType:
 
 def _interpret(file: Path) -> None:
     """Let Triton interpret its kernels where there is no GPU: it looks at the variable when it is imported."""
-    if "TRITON_INTERPRET" in os.environ or b"triton" not in file.read_bytes() or importlib.util.find_spec("triton") is None:
+    if (
+        "TRITON_INTERPRET" in os.environ
+        or b"triton" not in file.read_bytes()
+        or importlib.util.find_spec("triton") is None
+    ):
         return
     import torch
 
@@ -242,4 +255,6 @@ def check_call(one: Declared, what: str) -> None:
     try:
         signature.bind(**dict.fromkeys(names))
     except TypeError as error:
-        raise one.mistake(what, f"{function.__qualname__}{signature} is called with {', '.join(names)}: {error}") from None
+        raise one.mistake(
+            what, f"{function.__qualname__}{signature} is called with {', '.join(names)}: {error}"
+        ) from None

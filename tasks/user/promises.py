@@ -1,4 +1,5 @@
 """What a kernel promises beside its numbers: to return tensors, to leave its inputs alone, and its invariants."""
+
 from __future__ import annotations
 
 import contextlib
@@ -27,6 +28,7 @@ def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
     if op.framework == "numpy":
+
         def call_numpy(**arguments: Any) -> Any:
             return _call_numpy(op, kernel, arguments)
 
@@ -50,7 +52,9 @@ def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     with _measured(lambda: [_numpy(x) for x in outputs]):
         for name, old in before.items():
             if not _same(tensors[name], old):
-                raise Misbehaviour("mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)")
+                raise Misbehaviour(
+                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
+                )
         _aliasing(op, tensors, outputs, _share_storage)
         if op.invariants:
             given = before | {k: x for k, x in tensors.items() if k not in before}
@@ -80,7 +84,9 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
     with _measured(lambda: [np.asarray(x) for x in outputs]):
         for name, old in before.items():
             if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
-                raise Misbehaviour("mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)")
+                raise Misbehaviour(
+                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
+                )
         _aliasing(op, inputs, outputs, np.shares_memory)
         if op.invariants:
             _invariants(op, before, [np.asarray(x) for x in outputs])
@@ -138,14 +144,18 @@ def _same(a: Any, b: Any) -> bool:
     return torch.equal(*(x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (a, b)))
 
 
-def _aliasing(op: UserOp, inputs: Mapping[str, Any], outputs: Sequence[Any], shared: Callable[[Any, Any], bool]) -> None:
+def _aliasing(
+    op: UserOp, inputs: Mapping[str, Any], outputs: Sequence[Any], shared: Callable[[Any, Any], bool]
+) -> None:
     if op.aliases:
         return
     for i, output in enumerate(outputs):
         for name, given in inputs.items():
             if shared(output, given):
                 where = f"output {i}" if len(outputs) > 1 else "the output"
-                raise Misbehaviour("aliasing", f"{where} shares memory with the input {name} (declare aliases: true if that is meant)")
+                raise Misbehaviour(
+                    "aliasing", f"{where} shares memory with the input {name} (declare aliases: true if that is meant)"
+                )
 
 
 def _share_storage(a: Any, b: Any) -> bool:
@@ -177,7 +187,11 @@ def _invariants(op: UserOp, inputs: Mapping[str, np.ndarray], outputs: Sequence[
         name, argument = invariant(one)
         if name == "shape_preserved":
             like = argument or next(iter(op.inputs))
-            text = "" if outputs[0].shape == inputs[like].shape else f"shape {outputs[0].shape}, that of {like} is {inputs[like].shape}"
+            text = (
+                ""
+                if outputs[0].shape == inputs[like].shape
+                else f"shape {outputs[0].shape}, that of {like} is {inputs[like].shape}"
+            )
             if text:
                 raise Misbehaviour("invariant", f"{name}: {text}")
         elif finite:
@@ -238,6 +252,10 @@ def _sorted(x: np.ndarray, axis: Any) -> str:
 
 
 CHECKS: dict[str, Callable[[np.ndarray, Any], str]] = {
-    "non_negative": _non_negative, "no_nan": _no_nan, "no_inf": _no_inf, "sums_to_one": _sums_to_one,
-    "bounded": _bounded, "sorted": _sorted,
-}  # fmt: skip
+    "non_negative": _non_negative,
+    "no_nan": _no_nan,
+    "no_inf": _no_inf,
+    "sums_to_one": _sums_to_one,
+    "bounded": _bounded,
+    "sorted": _sorted,
+}

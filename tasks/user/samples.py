@@ -1,4 +1,5 @@
 """Inputs of a kernel: sizes from its dimensions' candidates, arrays of the shapes that its schema builds from them."""
+
 from __future__ import annotations
 
 import zlib
@@ -50,7 +51,11 @@ def _sizes(op: UserOp, seed: int) -> Iterator[dict[str, int]]:
 
 def seed_of(group: Group, index: int) -> tuple[int, ...]:
     """Seed of a sample's arrays: of the op, dtype, distribution, place and the run's seed."""
-    return (*(zlib.crc32(text.encode()) for text in (group.op, group.dtype, group.distribution)), index, group.seed % 2**64)
+    return (
+        *(zlib.crc32(text.encode()) for text in (group.op, group.dtype, group.distribution)),
+        index,
+        group.seed % 2**64,
+    )
 
 
 def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dict[str, np.ndarray]:

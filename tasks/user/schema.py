@@ -1,4 +1,5 @@
 """What a declaration of a kernel may say: every mistake with its key, the nearest valid name and the fix."""
+
 from __future__ import annotations
 
 import difflib
@@ -13,9 +14,14 @@ from tasks.user_ops import UserOp
 FRAMEWORKS = ("torch", "numpy")
 #: Invariant → what its argument may be, in words ("" where it takes none).
 INVARIANTS = {
-    "non_negative": "", "no_nan": "", "no_inf": "", "shape_preserved": "the name of an input (default: the first)",
-    "sums_to_one": "an axis (default: -1)", "sorted": "an axis (default: -1)", "bounded": "[low, high]",
-}  # fmt: skip
+    "non_negative": "",
+    "no_nan": "",
+    "no_inf": "",
+    "shape_preserved": "the name of an input (default: the first)",
+    "sums_to_one": "an axis (default: -1)",
+    "sorted": "an axis (default: -1)",
+    "bounded": "[low, high]",
+}
 #: Keys of an input that is given as a mapping.
 INPUT_KEYS = ("shape", "dtype", "low", "high", "data")
 OUTPUT_KEYS = ("dtype", "shape")
@@ -150,7 +156,11 @@ def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Itera
 
 def _data(given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
     values = given["data"]
-    if not isinstance(values, Sequence) or not values or not all(isinstance(x, (bool, int, float, complex)) for x in values):
+    if (
+        not isinstance(values, Sequence)
+        or not values
+        or not all(isinstance(x, (bool, int, float, complex)) for x in values)
+    ):
         yield (*key, "data"), "the values as a flat list of numbers, e.g. [0.5, -1.0]"
     if "low" in given:
         yield (*key, "data"), "goes without low and high"
@@ -168,7 +178,10 @@ def _judged(op: UserOp) -> Iterator[Mistake]:
     if op.op_class not in classes:
         yield ("class",), f"unknown class {op.op_class!r}{nearest(op.op_class, classes)}"
     elif (op.op_class == OpClass.CHOICE) != bool(op.definition):
-        yield ("definition",), f"goes with class: {OpClass.CHOICE.value}, which needs one of: {', '.join(DEFINITIONS) or 'none known'}"
+        yield (
+            ("definition",),
+            f"goes with class: {OpClass.CHOICE.value}, which needs one of: {', '.join(DEFINITIONS) or 'none known'}",
+        )
     elif op.definition and op.definition not in DEFINITIONS:
         yield ("definition",), f"unknown definition {op.definition!r}{nearest(op.definition, DEFINITIONS)}"
     for dtype, given in op.tolerances.items():
@@ -178,7 +191,10 @@ def _judged(op: UserOp) -> Iterator[Mistake]:
             continue
         for name, value in given.items():
             if not _finite(value) or value < 0:
-                yield ("tolerances", dtype, name), f"{value!r} is no tolerance: a number from 0 on (YAML wants 1.0e-3, not 1e-3)"
+                yield (
+                    ("tolerances", dtype, name),
+                    f"{value!r} is no tolerance: a number from 0 on (YAML wants 1.0e-3, not 1e-3)",
+                )
     for i, one in enumerate(op.invariants):
         yield from _invariant(op, one, ("invariants", i))
 
@@ -192,7 +208,12 @@ def _invariant(op: UserOp, one: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
     ok: bool = argument is None and name != "bounded"
     if argument is not None and takes:
         if name == "bounded":
-            ok = isinstance(argument, Sequence) and len(argument) == 2 and all(map(_finite, argument)) and argument[0] <= argument[1]
+            ok = (
+                isinstance(argument, Sequence)
+                and len(argument) == 2
+                and all(map(_finite, argument))
+                and argument[0] <= argument[1]
+            )
         elif name == "shape_preserved":
             ok = argument in op.inputs
         else:

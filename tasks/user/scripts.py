@@ -4,6 +4,7 @@ As ``python -m tasks.user.scripts SCRIPT`` this is the process that runs a scrip
 is the stdin of one run of the script as ``__main__``, and what it printed goes back as a JSON string on a line. So all
 evaluations of a sample cost one start of Python and one import of NumPy.
 """
+
 from __future__ import annotations
 
 import base64
@@ -31,18 +32,27 @@ class ReferenceError(Exception):
     """A reference that gives no result; the text says why, with the end of its stderr."""
 
 
-def run(script: Path, requests: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, Any]]], limit_s: float) -> list[list[np.ndarray]]:
+def run(
+    script: Path, requests: Iterable[tuple[Mapping[str, np.ndarray], Mapping[str, Any]]], limit_s: float
+) -> list[list[np.ndarray]]:
     """The outputs of a script for each (inputs, kwargs); one process for all, of ``limit_s`` seconds in all.
 
     Raises ReferenceError.
     """
-    lines = [json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)}) for inputs, kwargs in requests]
+    lines = [
+        json.dumps({"inputs": {k: encode(x) for k, x in inputs.items()}, "kwargs": dict(kwargs)})
+        for inputs, kwargs in requests
+    ]
     folder = Path(__file__).resolve().parents[2]
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
-        [sys.executable, "-m", "tasks.user.scripts", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path},
-    )  # fmt: skip
+        [sys.executable, "-m", "tasks.user.scripts", str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
     try:
         out, err = process.communicate("\n".join(lines) + "\n", timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -51,7 +61,11 @@ def run(script: Path, requests: Iterable[tuple[Mapping[str, np.ndarray], Mapping
         raise ReferenceError(_story(script, f"took longer than {limit_s:g} s", err)) from None
     answers = out.splitlines()
     if process.returncode or len(answers) != len(lines):
-        how = f"died of signal {-process.returncode}" if process.returncode < 0 else f"ended with exit code {process.returncode}"
+        how = (
+            f"died of signal {-process.returncode}"
+            if process.returncode < 0
+            else f"ended with exit code {process.returncode}"
+        )
         raise ReferenceError(_story(script, how, err))
     try:
         return [decode_outputs(json.loads(answer)) for answer in answers]
@@ -81,7 +95,10 @@ def decode(tensor: Any) -> np.ndarray:
     if dtype.kind not in "biufcV":
         raise ValueError(f"dtype {tensor['dtype']!r} is no number")
     data, shape = base64.b64decode(tensor["data"], validate=True), tuple(tensor["shape"])
-    if any(type(n) is not int or n < 0 for n in shape) or len(data) != int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
+    if (
+        any(type(n) is not int or n < 0 for n in shape)
+        or len(data) != int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    ):
         raise ValueError(f"{len(data)} bytes of data are no {dtype.name} of shape {list(shape)}")
     return np.frombuffer(data, dtype).reshape(shape)
 

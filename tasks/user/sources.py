@@ -1,4 +1,5 @@
 """Source files of kernels: finding a module's without importing it, and all files of the user's that one depends on."""
+
 from __future__ import annotations
 
 import ast
@@ -80,7 +81,9 @@ def _imported(file: str, root: str, mtime: int, size: int) -> tuple[Path, ...]:
     except (OSError, SyntaxError, ValueError):
         return ()
     folders = [Path(root).resolve(), path.parent]
-    return tuple(found for name, base in _names(tree, path) if (found := _inside(name, base or folders)) and found != path)
+    return tuple(
+        found for name, base in _names(tree, path) if (found := _inside(name, base or folders)) and found != path
+    )
 
 
 def _names(tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path] | None]]:

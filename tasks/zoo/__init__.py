@@ -4,6 +4,7 @@ A fault is planted as it is met in real kernels, and wrong only where such a ker
 it shows by more than the rounding of the inputs could. What stays below that is no fault to the farm: a layer norm whose
 mean is rounded to float16, or 32 bfloat16 accumulators over 4096 elements, are at most 2.3 error units off.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -14,9 +15,18 @@ from tasks.zoo.specimen import FAULTS, MARK, PRECISION, Specimen, Theme
 
 #: One theme each.
 MODULES = (
-    "masking", "reductions", "normalisation", "attention", "activations", "convolution", "indexing", "integers", "memory",
-    "gradients", "steep",
-)  # fmt: skip
+    "masking",
+    "reductions",
+    "normalisation",
+    "attention",
+    "activations",
+    "convolution",
+    "indexing",
+    "integers",
+    "memory",
+    "gradients",
+    "steep",
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,9 @@ def faults() -> dict[str, Fault]:
     """Every planted fault by the name of its op."""
     return {
         name: Fault(op, one.faults[name], one.theme, one.right.name)
-        for one in specimens() for name, op in one.wrong.items()
-    }  # fmt: skip
+        for one in specimens()
+        for name, op in one.wrong.items()
+    }
 
 
 def twins() -> dict[str, UserOp]:

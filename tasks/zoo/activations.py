@@ -1,4 +1,5 @@
 """Activations and other functions of one number: their formulas, their tails, their NaN and infinities."""
+
 from __future__ import annotations
 
 import math
@@ -26,15 +27,20 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 THEME.add(
-    "gelu", reference=lambda x: 0.5 * x * _erfc(-x / math.sqrt(2)), inputs=X, dims=DIMS, dtypes=["float32", "bfloat16"],
-    op_class="composite", right=lambda x: (0.5 * x.float() * torch.erfc(x.float() * -math.sqrt(0.5))).to(x.dtype),
+    "gelu",
+    reference=lambda x: 0.5 * x * _erfc(-x / math.sqrt(2)),
+    inputs=X,
+    dims=DIMS,
+    dtypes=["float32", "bfloat16"],
+    op_class="composite",
+    right=lambda x: (0.5 * x.float() * torch.erfc(x.float() * -math.sqrt(0.5))).to(x.dtype),
     wrong={
         "tanh": ("cruder formula", _gelu_tanh),
         "sigmoid": ("cruder formula", lambda x: x * torch.sigmoid(1.702 * x)),
         "negative": ("sign", lambda x: 0.5 * x * torch.erfc(x * math.sqrt(0.5))),
         "one_plus_erf": ("cancellation", lambda x: 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))),
     },
-)  # fmt: skip
+)
 
 
 def _polynomial_erf(x: Any) -> Any:
@@ -44,57 +50,87 @@ def _polynomial_erf(x: Any) -> Any:
 
 
 THEME.add(
-    "erf", reference=_erf, inputs=X, dims=DIMS, op_class="elementary", right=lambda x: torch.erf(x),
+    "erf",
+    reference=_erf,
+    inputs=X,
+    dims=DIMS,
+    op_class="elementary",
+    right=lambda x: torch.erf(x),
     wrong={"polynomial": ("cruder formula", _polynomial_erf)},
-)  # fmt: skip
+)
 
 THEME.add(
-    "silu", reference=lambda x: x / (1 + np.exp(-x)), inputs=X, dims=DIMS, dtypes=["float32", "bfloat16"], op_class="composite",
+    "silu",
+    reference=lambda x: x / (1 + np.exp(-x)),
+    inputs=X,
+    dims=DIMS,
+    dtypes=["float32", "bfloat16"],
+    op_class="composite",
     right=lambda x: (x.float() * torch.sigmoid(x.float())).to(x.dtype),
     wrong={
         "sigmoid_alone": ("missing scale", lambda x: torch.sigmoid(x)),
         "negative": ("sign", lambda x: x * torch.sigmoid(-x)),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "softplus", reference=lambda x: np.logaddexp(0, x), inputs={"x": {"shape": ["n"], "low": -200, "high": 200}}, dims=DIMS,
-    op_class="composite", right=lambda x: x.clamp_min(0) + torch.log1p(torch.exp(-x.abs())),
+    "softplus",
+    reference=lambda x: np.logaddexp(0, x),
+    inputs={"x": {"shape": ["n"], "low": -200, "high": 200}},
+    dims=DIMS,
+    op_class="composite",
+    right=lambda x: x.clamp_min(0) + torch.log1p(torch.exp(-x.abs())),
     wrong={
         "no_threshold": ("overflow", lambda x: torch.log1p(torch.exp(x))),
         "log_of_one_plus": ("cancellation", lambda x: x.clamp_min(0) + torch.log(1 + torch.exp(-x.abs()))),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "sigmoid_of_large", reference=lambda x: np.where(x < 0, np.exp(x), 1.0) / (1 + np.exp(-np.abs(x))),
-    inputs={"x": {"shape": ["n"], "low": -80, "high": 80}}, dims=DIMS, op_class="elementary", right=lambda x: torch.sigmoid(x),
+    "sigmoid_of_large",
+    reference=lambda x: np.where(x < 0, np.exp(x), 1.0) / (1 + np.exp(-np.abs(x))),
+    inputs={"x": {"shape": ["n"], "low": -80, "high": 80}},
+    dims=DIMS,
+    op_class="elementary",
+    right=lambda x: torch.sigmoid(x),
     wrong={"half_of_tanh": ("small beside large", lambda x: 0.5 * (1 + torch.tanh(0.5 * x)))},
-)  # fmt: skip
+)
 
 THEME.add(
-    "leaky_relu", reference=lambda x: np.where(x >= 0, x, 0.125 * x), inputs=X, dims=DIMS, op_class="exact",
+    "leaky_relu",
+    reference=lambda x: np.where(x >= 0, x, 0.125 * x),
+    inputs=X,
+    dims=DIMS,
+    op_class="exact",
     right=lambda x: torch.where(x >= 0, x, 0.125 * x),
     wrong={
         "slope_of_positive": ("sign", lambda x: torch.where(x <= 0, x, 0.125 * x)),
         "no_slope": ("argument ignored", lambda x: x.clamp_min(0)),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "elu", reference=lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), dims=DIMS, op_class="elementary",
-    inputs={"x": {"shape": ["n"], "low": -0.01, "high": 0.01}}, right=lambda x: torch.where(x > 0, x, torch.expm1(x)),
+    "elu",
+    reference=lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    dims=DIMS,
+    op_class="elementary",
+    inputs={"x": {"shape": ["n"], "low": -0.01, "high": 0.01}},
+    right=lambda x: torch.where(x > 0, x, torch.expm1(x)),
     wrong={"exp_minus_one": ("cancellation", lambda x: torch.where(x > 0, x, torch.exp(x) - 1))},
-)  # fmt: skip
+)
 
 THEME.add(
-    "hardswish", reference=lambda x: x * np.clip(x + 3, 0, 6) / 6, inputs=X, dims=DIMS, op_class="composite",
+    "hardswish",
+    reference=lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    inputs=X,
+    dims=DIMS,
+    op_class="composite",
     right=lambda x: x * (x + 3).clamp(0, 6) / 6,
     wrong={
         "not_divided": ("missing scale", lambda x: x * (x + 3).clamp(0, 6)),
         "upper_bound_3": ("off by one", lambda x: x * (x + 3).clamp(0, 3) / 6),
     },
-)  # fmt: skip
+)
 
 
 def _swiglu_reference(x: np.ndarray) -> np.ndarray:
@@ -107,54 +143,93 @@ def _swiglu(gate: Any, value: Any) -> Any:
 
 
 THEME.add(
-    "swiglu", reference=_swiglu_reference, inputs={"x": [3, "n"]}, dims={"n": [34, 128]}, op_class="composite",
+    "swiglu",
+    reference=_swiglu_reference,
+    inputs={"x": [3, "n"]},
+    dims={"n": [34, 128]},
+    op_class="composite",
     right=lambda x: _swiglu(*x.chunk(2, -1)),
     wrong={
         "halves_swapped": ("order", lambda x: _swiglu(*reversed(x.chunk(2, -1)))),
         "interleaved": ("pairing", lambda x: _swiglu(x[..., ::2], x[..., 1::2])),
     },
-)  # fmt: skip
+)
 
 SPECIAL = {"x": {"shape": [12], "data": [NAN, 1.5, -2.0, INF, -INF, 0.0, 3.0, -0.5, NAN, 200.0, -200.0, 0.25]}}
 
 THEME.add(
-    "relu", reference=lambda x: np.where(x < 0, 0.0, x), inputs=SPECIAL, dtypes=["float32", "float16"], op_class="exact",
+    "relu",
+    reference=lambda x: np.where(x < 0, 0.0, x),
+    inputs=SPECIAL,
+    dtypes=["float32", "float16"],
+    op_class="exact",
     right=lambda x: torch.relu(x),
     wrong={"compared": ("NaN swallowed", lambda x: torch.where(x > 0, x, torch.zeros_like(x)))},
-)  # fmt: skip
+)
 
 THEME.add(
-    "clamp", reference=lambda x: np.clip(x, -1, 2), inputs=SPECIAL, op_class="exact", right=lambda x: x.clamp(-1, 2),
+    "clamp",
+    reference=lambda x: np.clip(x, -1, 2),
+    inputs=SPECIAL,
+    op_class="exact",
+    right=lambda x: x.clamp(-1, 2),
     wrong={
         "fmin_fmax": ("NaN swallowed", lambda x: torch.fmin(torch.fmax(x, torch.tensor(-1.0)), torch.tensor(2.0))),
         "upper_bound_ignored": ("argument ignored", lambda x: x.clamp_min(-1)),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "exp", reference=lambda x: np.exp(x), inputs=SPECIAL, op_class="elementary", right=lambda x: torch.exp(x),
+    "exp",
+    reference=lambda x: np.exp(x),
+    inputs=SPECIAL,
+    op_class="elementary",
+    right=lambda x: torch.exp(x),
     wrong={"saturated": ("Inf clamped", lambda x: torch.exp(x).clamp_max(torch.finfo(x.dtype).max))},
-)  # fmt: skip
+)
 
 THEME.add(
-    "to_float16", reference=lambda x: x, outputs=["float16"], op_class="exact", right=lambda x: x.half(),
+    "to_float16",
+    reference=lambda x: x,
+    outputs=["float16"],
+    op_class="exact",
+    right=lambda x: x.half(),
     inputs={"x": {"shape": [6], "data": [1.0, 70000.0, -1e6, 0.333333, INF, -65504.0]}},
     wrong={"saturated": ("Inf clamped", lambda x: x.clamp(-65504, 65504).half())},
-)  # fmt: skip
+)
 
 THEME.add(
-    "halve", reference=lambda x: x * 0.5, op_class="exact", right=lambda x: x * 0.5,
+    "halve",
+    reference=lambda x: x * 0.5,
+    op_class="exact",
+    right=lambda x: x * 0.5,
     inputs={"x": {"shape": [6], "data": [1.0, 2.0**-126, 2.0**-130, -(2.0**-140), 2.0**-125, 2.0**-148]}},
     wrong={"flushed": ("subnormals flushed", lambda x: torch.where((x * 0.5).abs() < 2.0**-126, 0.0, x * 0.5))},
-)  # fmt: skip
+)
 
 THEME.add(
-    "half_sum_of_small", reference=lambda x, y: x + y, dtypes=["float16"], op_class="exact", right=lambda x, y: x + y,
-    inputs={"x": {"shape": ["n"], "low": -1e-4, "high": 1e-4}, "y": {"shape": ["n"], "low": -1e-4, "high": 1e-4}}, dims={"n": [64]},
-    wrong={"inputs_flushed": ("subnormals flushed", lambda x, y: torch.where(x.abs() < 2.0**-14, 0, x) + torch.where(y.abs() < 2.0**-14, 0, y))},
-)  # fmt: skip
+    "half_sum_of_small",
+    reference=lambda x, y: x + y,
+    dtypes=["float16"],
+    op_class="exact",
+    right=lambda x, y: x + y,
+    inputs={"x": {"shape": ["n"], "low": -1e-4, "high": 1e-4}, "y": {"shape": ["n"], "low": -1e-4, "high": 1e-4}},
+    dims={"n": [64]},
+    wrong={
+        "inputs_flushed": (
+            "subnormals flushed",
+            lambda x, y: torch.where(x.abs() < 2.0**-14, 0, x) + torch.where(y.abs() < 2.0**-14, 0, y),
+        )
+    },
+)
 
 THEME.add(
-    "sub", reference=lambda x, y: x - y, inputs={"x": ["n"], "y": ["n"]}, dims=DIMS, dtypes=["float32", "float16", "int32"],
-    op_class="exact", right=lambda x, y: x - y, wrong={"swapped": ("sign", lambda x, y: y - x)},
-)  # fmt: skip
+    "sub",
+    reference=lambda x, y: x - y,
+    inputs={"x": ["n"], "y": ["n"]},
+    dims=DIMS,
+    dtypes=["float32", "float16", "int32"],
+    op_class="exact",
+    right=lambda x, y: x - y,
+    wrong={"swapped": ("sign", lambda x, y: y - x)},
+)

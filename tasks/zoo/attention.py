@@ -1,4 +1,5 @@
 """Attention and what belongs to it: online softmax, masks, heads, rotary positions, the loss."""
+
 from __future__ import annotations
 
 import math
@@ -20,9 +21,16 @@ def _attention_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, diagonal: 
 
 
 def _flash(
-    scale: bool = True, rescale: bool = True, rescale_sum: bool = True, drop_last: bool = False, pad: float = -INF,
-    causal: bool = False, diagonal: int = 0, cast: str = "", divide: bool = True,
-) -> Kernel:  # fmt: skip
+    scale: bool = True,
+    rescale: bool = True,
+    rescale_sum: bool = True,
+    drop_last: bool = False,
+    pad: float = -INF,
+    causal: bool = False,
+    diagonal: int = 0,
+    cast: str = "",
+    divide: bool = True,
+) -> Kernel:
     """Keys and values in blocks with an online softmax (Milakov, Gimelshein 2018; Dao et al. 2022).
 
     rescale, rescale_sum: whether output and denominator follow a new maximum; pad: score of the padded keys;
@@ -58,8 +66,13 @@ def _flash(
 HEADS = {"q": ["heads", "n", 16], "k": ["heads", "n", 16], "v": ["heads", "n", 16]}
 
 THEME.add(
-    "attention", reference=_attention_reference, inputs={name: {"shape": shape, "low": -2, "high": 2} for name, shape in HEADS.items()},
-    dims={"heads": [2], "n": [33, 65, 100]}, dtypes=["float32", "float16"], op_class="composite", right=_flash(),
+    "attention",
+    reference=_attention_reference,
+    inputs={name: {"shape": shape, "low": -2, "high": 2} for name, shape in HEADS.items()},
+    dims={"heads": [2], "n": [33, 65, 100]},
+    dtypes=["float32", "float16"],
+    op_class="composite",
+    right=_flash(),
     wrong={
         "no_scale": ("missing scale", _flash(scale=False)),
         "output_not_rescaled": ("missing rescale", _flash(rescale=False)),
@@ -68,22 +81,31 @@ THEME.add(
         "zero_padding": ("padding value", _flash(pad=0.0)),
         "not_divided": ("missing scale", _flash(divide=False)),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "attention_f32", reference=_attention_reference, inputs=HEADS, dims={"heads": [2], "n": [33, 65]}, op_class="composite",
-    right=_flash(), wrong={"bfloat16_scores": ("coarse precision", _flash(cast="bfloat16"))},
-)  # fmt: skip
+    "attention_f32",
+    reference=_attention_reference,
+    inputs=HEADS,
+    dims={"heads": [2], "n": [33, 65]},
+    op_class="composite",
+    right=_flash(),
+    wrong={"bfloat16_scores": ("coarse precision", _flash(cast="bfloat16"))},
+)
 
 THEME.add(
-    "causal_attention", reference=lambda q, k, v: _attention_reference(q, k, v, 0), inputs=HEADS,
-    dims={"heads": [2], "n": [31, 33, 64]}, op_class="composite", right=_flash(causal=True),
+    "causal_attention",
+    reference=lambda q, k, v: _attention_reference(q, k, v, 0),
+    inputs=HEADS,
+    dims={"heads": [2], "n": [31, 33, 64]},
+    op_class="composite",
+    right=_flash(causal=True),
     wrong={
         "one_ahead": ("mask", _flash(causal=True, diagonal=1)),
         "without_self": ("mask", _flash(causal=True, diagonal=-1)),
         "not_causal": ("argument ignored", _flash()),
     },
-)  # fmt: skip
+)
 
 
 def _window(width: int = 8) -> Kernel:
@@ -103,9 +125,14 @@ def _window_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray
 
 
 THEME.add(
-    "window_attention", reference=_window_reference, inputs=HEADS, dims={"heads": [2], "n": [7, 20]}, op_class="composite",
-    right=_window(), wrong={"one_wider": ("mask", _window(9))},
-)  # fmt: skip
+    "window_attention",
+    reference=_window_reference,
+    inputs=HEADS,
+    dims={"heads": [2], "n": [7, 20]},
+    op_class="composite",
+    right=_window(),
+    wrong={"one_wider": ("mask", _window(9))},
+)
 
 
 def _grouped(interleaved: bool = False, transposed: bool = False) -> Kernel:
@@ -120,13 +147,17 @@ def _grouped(interleaved: bool = False, transposed: bool = False) -> Kernel:
 
 
 THEME.add(
-    "grouped_query_attention", reference=lambda q, k, v: _attention_reference(q, np.repeat(k, 4, 0), np.repeat(v, 4, 0)),
-    inputs={"q": [8, "n", 8], "k": [2, "n", 8], "v": [2, "n", 8]}, dims={"n": [9, 17]}, op_class="composite", right=_grouped(),
+    "grouped_query_attention",
+    reference=lambda q, k, v: _attention_reference(q, np.repeat(k, 4, 0), np.repeat(v, 4, 0)),
+    inputs={"q": [8, "n", 8], "k": [2, "n", 8], "v": [2, "n", 8]},
+    dims={"n": [9, 17]},
+    op_class="composite",
+    right=_grouped(),
     wrong={
         "heads_interleaved": ("grouping", _grouped(interleaved=True)),
         "softmax_over_queries": ("wrong axis", _grouped(transposed=True)),
     },
-)  # fmt: skip
+)
 
 
 def _masked(multiply: bool = False, low: float = -INF) -> Kernel:
@@ -139,11 +170,16 @@ def _masked(multiply: bool = False, low: float = -INF) -> Kernel:
 
 
 THEME.add(
-    "masked_values", reference=lambda x, keep: np.where(keep, x, 0.0), op_class="exact",
-    inputs={"x": {"shape": [8], "data": [1, INF, -2, -INF, 3, math.nan, 4, 0]},
-            "keep": {"shape": [8], "dtype": "bool", "data": [1, 0, 1, 0, 0, 0, 1, 1]}},
-    right=_masked(), wrong={"multiplied": ("mask", _masked(multiply=True))},
-)  # fmt: skip
+    "masked_values",
+    reference=lambda x, keep: np.where(keep, x, 0.0),
+    op_class="exact",
+    inputs={
+        "x": {"shape": [8], "data": [1, INF, -2, -INF, 3, math.nan, 4, 0]},
+        "keep": {"shape": [8], "dtype": "bool", "data": [1, 0, 1, 0, 0, 0, 1, 1]},
+    },
+    right=_masked(),
+    wrong={"multiplied": ("mask", _masked(multiply=True))},
+)
 
 
 def _rope_reference(x: np.ndarray) -> np.ndarray:
@@ -169,7 +205,11 @@ def _rope(interleaved: bool = False, sign: int = 1, first: int = 0, base: float 
 
 
 THEME.add(
-    "rope", reference=_rope_reference, inputs={"x": ["heads", "n", 16]}, dims={"heads": [2], "n": [17, 64]}, op_class="composite",
+    "rope",
+    reference=_rope_reference,
+    inputs={"x": ["heads", "n", 16]},
+    dims={"heads": [2], "n": [17, 64]},
+    op_class="composite",
     right=_rope(),
     wrong={
         "neighbours_paired": ("pairing", _rope(interleaved=True)),
@@ -177,7 +217,7 @@ THEME.add(
         "first_position_1": ("off by one", _rope(first=1)),
         "other_base": ("argument ignored", _rope(base=500000.0)),
     },
-)  # fmt: skip
+)
 
 
 def _dropout(scale: str = "keep") -> Kernel:
@@ -186,10 +226,14 @@ def _dropout(scale: str = "keep") -> Kernel:
 
 
 THEME.add(
-    "dropout", reference=lambda x, keep: np.where(keep, x / 0.75, 0.0),
-    inputs={"x": ["n"], "keep": {"shape": ["n"], "dtype": "bool"}}, dims={"n": [33, 128]}, op_class="elementary", right=_dropout(),
+    "dropout",
+    reference=lambda x, keep: np.where(keep, x / 0.75, 0.0),
+    inputs={"x": ["n"], "keep": {"shape": ["n"], "dtype": "bool"}},
+    dims={"n": [33, 128]},
+    op_class="elementary",
+    right=_dropout(),
     wrong={"not_scaled": ("missing scale", _dropout("none")), "scaled_by_dropped": ("missing scale", _dropout("drop"))},
-)  # fmt: skip
+)
 
 
 def _cross_entropy_reference(x: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -199,7 +243,9 @@ def _cross_entropy_reference(x: np.ndarray, target: np.ndarray) -> np.ndarray:
     return np.asarray(-logs[np.arange(len(target)), target][kept].sum() / kept.sum())
 
 
-def _cross_entropy(count_all: bool = False, shift: bool = True, sign: int = -1, off: int = 0, ignore: bool = True) -> Kernel:
+def _cross_entropy(
+    count_all: bool = False, shift: bool = True, sign: int = -1, off: int = 0, ignore: bool = True
+) -> Kernel:
     """The mean loss over targets that are not class 0, which is ignored."""
 
     def kernel(x: Any, target: Any) -> Any:
@@ -212,9 +258,15 @@ def _cross_entropy(count_all: bool = False, shift: bool = True, sign: int = -1, 
 
 
 THEME.add(
-    "cross_entropy", reference=_cross_entropy_reference,
-    inputs={"x": {"shape": ["n", 10], "low": -90, "high": 90}, "target": {"shape": ["n"], "dtype": "int64", "data": [0, 3, 9, 0, 1, 4, 8]}},
-    dims={"n": [7, 33]}, op_class="composite", right=_cross_entropy(),
+    "cross_entropy",
+    reference=_cross_entropy_reference,
+    inputs={
+        "x": {"shape": ["n", 10], "low": -90, "high": 90},
+        "target": {"shape": ["n"], "dtype": "int64", "data": [0, 3, 9, 0, 1, 4, 8]},
+    },
+    dims={"n": [7, 33]},
+    op_class="composite",
+    right=_cross_entropy(),
     wrong={
         "ignored_are_counted": ("mask", _cross_entropy(count_all=True)),
         "nothing_ignored": ("argument ignored", _cross_entropy(ignore=False)),
@@ -222,4 +274,4 @@ THEME.add(
         "positive": ("sign", _cross_entropy(sign=1)),
         "next_class": ("off by one", _cross_entropy(off=1)),
     },
-)  # fmt: skip
+)

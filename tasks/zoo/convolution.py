@@ -1,4 +1,5 @@
 """Convolution, pooling and resampling: windows and what lies beyond the border."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +11,9 @@ from tasks.zoo.specimen import INF, Kernel, Theme, torch
 THEME = Theme("windows", __name__)
 
 
-def _conv_reference(x: np.ndarray, w: np.ndarray, bias: np.ndarray, pad: tuple[int, int] = (1, 2), stride: int = 2, dilation: int = 2) -> np.ndarray:
+def _conv_reference(
+    x: np.ndarray, w: np.ndarray, bias: np.ndarray, pad: tuple[int, int] = (1, 2), stride: int = 2, dilation: int = 2
+) -> np.ndarray:
     """Cross-correlation over the last axis; x [in, n], w [out, in, k]."""
     x = np.pad(x, ((0, 0), pad))
     reach = (w.shape[-1] - 1) * dilation
@@ -19,9 +22,14 @@ def _conv_reference(x: np.ndarray, w: np.ndarray, bias: np.ndarray, pad: tuple[i
 
 
 def _conv(
-    pad: tuple[int, int] = (1, 2), stride: int = 2, dilation: int = 2, flip: bool = False, bias: bool = True, short: int = 0,
+    pad: tuple[int, int] = (1, 2),
+    stride: int = 2,
+    dilation: int = 2,
+    flip: bool = False,
+    bias: bool = True,
+    short: int = 0,
     swap: bool = False,
-) -> Kernel:  # fmt: skip
+) -> Kernel:
     """short: taps left out at the end of the window; swap: the output's channels in reverse."""
 
     def kernel(x: Any, w: Any, bias_: Any) -> Any:
@@ -35,8 +43,12 @@ def _conv(
 
 
 THEME.add(
-    "conv1d", reference=lambda x, w, bias_: _conv_reference(x, w, bias_), inputs={"x": [3, "n"], "w": [4, 3, 3], "bias_": [4]},
-    dims={"n": [15, 32, 129]}, op_class="contraction", right=_conv(),
+    "conv1d",
+    reference=lambda x, w, bias_: _conv_reference(x, w, bias_),
+    inputs={"x": [3, "n"], "w": [4, 3, 3], "bias_": [4]},
+    dims={"n": [15, 32, 129]},
+    op_class="contraction",
+    right=_conv(),
     wrong={
         "padding_swapped": ("border", _conv(pad=(2, 1))),
         "flipped": ("order", _conv(flip=True)),
@@ -44,7 +56,7 @@ THEME.add(
         "last_tap": ("off by one", _conv(short=1)),
         "channels_reversed": ("order", _conv(swap=True)),
     },
-)  # fmt: skip
+)
 
 
 def _grouped(groups: int = 2, shuffled: bool = False) -> Kernel:
@@ -61,9 +73,14 @@ def _grouped_reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 THEME.add(
-    "grouped_conv1d", reference=_grouped_reference, inputs={"x": [4, "n"], "w": [4, 2, 3]}, dims={"n": [9, 33]},
-    op_class="contraction", right=_grouped(), wrong={"channels_shuffled": ("grouping", _grouped(shuffled=True))},
-)  # fmt: skip
+    "grouped_conv1d",
+    reference=_grouped_reference,
+    inputs={"x": [4, "n"], "w": [4, 2, 3]},
+    dims={"n": [9, 33]},
+    op_class="contraction",
+    right=_grouped(),
+    wrong={"channels_shuffled": ("grouping", _grouped(shuffled=True))},
+)
 
 
 def _windows(x: np.ndarray, pad: tuple[int, int], value: float) -> np.ndarray:
@@ -82,10 +99,14 @@ def _max_pool(value: float = -INF, ceil: bool = False) -> Kernel:
 
 
 THEME.add(
-    "max_pool1d", reference=lambda x: _windows(x, (1, 1), -np.inf).max(-1), inputs={"x": {"shape": [3, "n"], "low": -5, "high": -1}},
-    dims={"n": [16, 33]}, op_class="exact", right=_max_pool(),
+    "max_pool1d",
+    reference=lambda x: _windows(x, (1, 1), -np.inf).max(-1),
+    inputs={"x": {"shape": [3, "n"], "low": -5, "high": -1}},
+    dims={"n": [16, 33]},
+    op_class="exact",
+    right=_max_pool(),
     wrong={"zero_padding": ("padding value", _max_pool(0.0)), "ceil_mode": ("border", _max_pool(ceil=True))},
-)  # fmt: skip
+)
 
 
 def _avg_pool(count_padding: bool = False, pad: tuple[int, int] = (1, 1)) -> Kernel:
@@ -98,10 +119,17 @@ def _avg_pool(count_padding: bool = False, pad: tuple[int, int] = (1, 1)) -> Ker
 
 
 THEME.add(
-    "avg_pool1d", reference=lambda x: _windows(x, (1, 1), 0.0).sum(-1) / _windows(np.ones_like(x), (1, 1), 0.0).sum(-1),
-    inputs={"x": [3, "n"]}, dims={"n": [15, 32]}, op_class="reduction", right=_avg_pool(),
-    wrong={"padding_counted": ("border", _avg_pool(count_padding=True)), "padded_on_one_side": ("border", _avg_pool(pad=(0, 2)))},
-)  # fmt: skip
+    "avg_pool1d",
+    reference=lambda x: _windows(x, (1, 1), 0.0).sum(-1) / _windows(np.ones_like(x), (1, 1), 0.0).sum(-1),
+    inputs={"x": [3, "n"]},
+    dims={"n": [15, 32]},
+    op_class="reduction",
+    right=_avg_pool(),
+    wrong={
+        "padding_counted": ("border", _avg_pool(count_padding=True)),
+        "padded_on_one_side": ("border", _avg_pool(pad=(0, 2))),
+    },
+)
 
 
 def _nearest(centre: bool = False) -> Kernel:
@@ -114,14 +142,20 @@ def _nearest(centre: bool = False) -> Kernel:
 
 
 THEME.add(
-    "nearest_upsample", reference=lambda x: x[..., np.arange(2 * x.shape[-1] + 1) * x.shape[-1] // (2 * x.shape[-1] + 1)],
-    inputs={"x": [2, "n"]}, dims={"n": [7, 16]}, op_class="exact", right=_nearest(),
+    "nearest_upsample",
+    reference=lambda x: x[..., np.arange(2 * x.shape[-1] + 1) * x.shape[-1] // (2 * x.shape[-1] + 1)],
+    inputs={"x": [2, "n"]},
+    dims={"n": [7, 16]},
+    op_class="exact",
+    right=_nearest(),
     wrong={"half_pixel": ("off by one", _nearest(centre=True))},
-)  # fmt: skip
+)
 
 
 def _linear(corners: bool = True) -> Kernel:
-    return lambda x: torch.nn.functional.interpolate(x[None], size=2 * x.shape[-1], mode="linear", align_corners=corners)[0]
+    return lambda x: torch.nn.functional.interpolate(
+        x[None], size=2 * x.shape[-1], mode="linear", align_corners=corners
+    )[0]
 
 
 def _linear_reference(x: np.ndarray) -> np.ndarray:
@@ -130,6 +164,11 @@ def _linear_reference(x: np.ndarray) -> np.ndarray:
 
 
 THEME.add(
-    "linear_upsample", reference=_linear_reference, inputs={"x": [2, "n"]}, dims={"n": [7, 16]}, op_class="composite", right=_linear(),
+    "linear_upsample",
+    reference=_linear_reference,
+    inputs={"x": [2, "n"]},
+    dims={"n": [7, 16]},
+    op_class="composite",
+    right=_linear(),
     wrong={"corners_not_aligned": ("argument ignored", _linear(corners=False))},
-)  # fmt: skip
+)

@@ -1,4 +1,5 @@
 """Gradients: kernels that bring their own backward pass, whose forward pass is right."""
+
 from __future__ import annotations
 
 import math
@@ -36,18 +37,31 @@ def _with(forward: Callable[..., Any], backward: Callable[..., Any]) -> Kernel:
 
 
 def _add(
-    name: str, reference: Kernel, forward: Callable[..., Any], right: Callable[..., Any],
-    wrong: dict[str, tuple[str, Callable[..., Any]]], inputs: dict[str, Any] | None = None, gradient: tuple[str, ...] = ("x",),
+    name: str,
+    reference: Kernel,
+    forward: Callable[..., Any],
+    right: Callable[..., Any],
+    wrong: dict[str, tuple[str, Callable[..., Any]]],
+    inputs: dict[str, Any] | None = None,
+    gradient: tuple[str, ...] = ("x",),
     op_class: str = "composite",
-) -> None:  # fmt: skip
+) -> None:
     THEME.add(
-        f"{name}_gradient", reference=reference, inputs=inputs or X, dims=DIMS, gradient=list(gradient), op_class=op_class,
-        right=_with(forward, right), wrong={fault: (kind, _with(forward, backward)) for fault, (kind, backward) in wrong.items()},
-    )  # fmt: skip
+        f"{name}_gradient",
+        reference=reference,
+        inputs=inputs or X,
+        dims=DIMS,
+        gradient=list(gradient),
+        op_class=op_class,
+        right=_with(forward, right),
+        wrong={fault: (kind, _with(forward, backward)) for fault, (kind, backward) in wrong.items()},
+    )
 
 
 _add(
-    "linear", lambda x, w, b: x @ w + b, lambda x, w, b: x @ w + b,
+    "linear",
+    lambda x, w, b: x @ w + b,
+    lambda x, w, b: x @ w + b,
     lambda g, y, x, w, b: (g @ w.t(), x.t() @ g, g.sum(0)),
     {
         "bias_of_one_row": (SUM, lambda g, y, x, w, b: (g @ w.t(), x.t() @ g, g[0])),
@@ -55,28 +69,36 @@ _add(
         "weight_transposed": ("stride ignored", lambda g, y, x, w, b: (g @ w.t(), g.t() @ x, g.sum(0))),
         "weight_not_transposed": ("stride ignored", lambda g, y, x, w, b: (g @ w, x.t() @ g, g.sum(0))),
     },
-    inputs={"x": [3, 4], "w": [4, 4], "b": [4]}, gradient=("x", "w", "b"), op_class="contraction",
-)  # fmt: skip
+    inputs={"x": [3, 4], "w": [4, 4], "b": [4]},
+    gradient=("x", "w", "b"),
+    op_class="contraction",
+)
 
 _add(
-    "row_scale", lambda x, w: x * w, lambda x, w: x * w, lambda g, y, x, w: (g * w, (g * x).sum(0)),
+    "row_scale",
+    lambda x, w: x * w,
+    lambda x, w: x * w,
+    lambda g, y, x, w: (g * w, (g * x).sum(0)),
     {
         "last_row_alone": (SUM, lambda g, y, x, w: (g * w, (g * x)[-1])),
         "input_left_out": (TERM, lambda g, y, x, w: (g * w, g.sum(0))),
         "scale_left_out": (TERM, lambda g, y, x, w: (g, (g * x).sum(0))),
     },
-    inputs={"x": [3, "n"], "w": ["n"]}, gradient=("x", "w"),
-)  # fmt: skip
+    inputs={"x": [3, "n"], "w": ["n"]},
+    gradient=("x", "w"),
+)
 
 _add(
-    "softmax", lambda x: softmax(x), lambda x: torch.softmax(x, -1),
+    "softmax",
+    lambda x: softmax(x),
+    lambda x: torch.softmax(x, -1),
     lambda g, y, x: y * (g - (g * y).sum(-1, keepdim=True)),
     {
         "no_sum": (TERM, lambda g, y, x: y * g),
         "sum_of_gradient": (TERM, lambda g, y, x: y * (g - g.sum(-1, keepdim=True))),
         "wrong_axis": ("wrong axis", lambda g, y, x: y * (g - (g * y).sum(0, keepdim=True))),
     },
-)  # fmt: skip
+)
 
 
 def _log_softmax(x: np.ndarray) -> np.ndarray:
@@ -85,14 +107,16 @@ def _log_softmax(x: np.ndarray) -> np.ndarray:
 
 
 _add(
-    "log_softmax", _log_softmax, lambda x: torch.log_softmax(x, -1),
+    "log_softmax",
+    _log_softmax,
+    lambda x: torch.log_softmax(x, -1),
     lambda g, y, x: g - y.exp() * g.sum(-1, keepdim=True),
     {
         "no_sum": (TERM, lambda g, y, x: g),
         "not_summed": (SUM, lambda g, y, x: g - y.exp() * g),
         "exp_of_input": (TERM, lambda g, y, x: g - x.exp() * g.sum(-1, keepdim=True)),
     },
-)  # fmt: skip
+)
 
 
 def _normalised(x: np.ndarray) -> np.ndarray:
@@ -110,21 +134,28 @@ def _statistics(x: Any) -> tuple[Any, Any]:
 def _layer_norm_backward(of_mean: bool = True, of_variance: bool = True, scaled: bool = True) -> Callable[..., Any]:
     def backward(g: Any, y: Any, x: Any) -> Any:
         unit, scale = _statistics(x)
-        out = g - (g.mean(-1, keepdim=True) if of_mean else 0) - (unit * (g * unit).mean(-1, keepdim=True) if of_variance else 0)
+        out = (
+            g
+            - (g.mean(-1, keepdim=True) if of_mean else 0)
+            - (unit * (g * unit).mean(-1, keepdim=True) if of_variance else 0)
+        )
         return out * scale if scaled else out
 
     return backward
 
 
 _add(
-    "layer_norm", _normalised, lambda x: _statistics(x)[0], _layer_norm_backward(),
+    "layer_norm",
+    _normalised,
+    lambda x: _statistics(x)[0],
+    _layer_norm_backward(),
     {
         "no_term_of_mean": (TERM, _layer_norm_backward(of_mean=False)),
         "no_term_of_variance": (TERM, _layer_norm_backward(of_variance=False)),
         "not_scaled": ("missing scale", _layer_norm_backward(scaled=False)),
     },
     op_class="normalisation",
-)  # fmt: skip
+)
 
 
 def _rms_backward(term: bool) -> Callable[..., Any]:
@@ -136,10 +167,13 @@ def _rms_backward(term: bool) -> Callable[..., Any]:
 
 
 _add(
-    "rms_norm", lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5),
-    lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5), _rms_backward(term=True),
-    {"no_term_of_scale": (TERM, _rms_backward(term=False))}, op_class="normalisation",
-)  # fmt: skip
+    "rms_norm",
+    lambda x: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5),
+    lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5),
+    _rms_backward(term=True),
+    {"no_term_of_scale": (TERM, _rms_backward(term=False))},
+    op_class="normalisation",
+)
 
 
 def _phi(x: Any) -> Any:
@@ -152,69 +186,103 @@ def _gelu_reference(x: np.ndarray) -> np.ndarray:
 
 
 _add(
-    "gelu", _gelu_reference, lambda x: 0.5 * x * torch.erfc(-x * math.sqrt(0.5)),
+    "gelu",
+    _gelu_reference,
+    lambda x: 0.5 * x * torch.erfc(-x * math.sqrt(0.5)),
     lambda g, y, x: g * (0.5 * torch.erfc(-x * math.sqrt(0.5)) + x * _phi(x)),
     {
         "no_density": (TERM, lambda g, y, x: g * 0.5 * torch.erfc(-x * math.sqrt(0.5))),
         "density_subtracted": ("sign", lambda g, y, x: g * (0.5 * torch.erfc(-x * math.sqrt(0.5)) - x * _phi(x))),
     },
-)  # fmt: skip
+)
 
 _add(
-    "silu", lambda x: x / (1 + np.exp(-x)), lambda x: x * torch.sigmoid(x),
+    "silu",
+    lambda x: x / (1 + np.exp(-x)),
+    lambda x: x * torch.sigmoid(x),
     lambda g, y, x: g * torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
     {"no_second_term": (TERM, lambda g, y, x: g * torch.sigmoid(x))},
-)  # fmt: skip
+)
 
 _add(
-    "tanh", lambda x: np.tanh(x), lambda x: torch.tanh(x), lambda g, y, x: g * (1 - y * y),
+    "tanh",
+    lambda x: np.tanh(x),
+    lambda x: torch.tanh(x),
+    lambda g, y, x: g * (1 - y * y),
     {"of_input": (TERM, lambda g, y, x: g * (1 - x * x)), "no_chain": (TERM, lambda g, y, x: 1 - y * y)},
-)  # fmt: skip
+)
 
 _add(
-    "relu", lambda x: np.maximum(x, 0), lambda x: torch.relu(x), lambda g, y, x: g * (x > 0),
+    "relu",
+    lambda x: np.maximum(x, 0),
+    lambda x: torch.relu(x),
+    lambda g, y, x: g * (x > 0),
     {"mask_of_gradient": ("mask", lambda g, y, x: g.clamp_min(0)), "no_mask": ("mask", lambda g, y, x: g)},
-)  # fmt: skip
+)
 
 _add(
-    "square", lambda x: x * x, lambda x: x * x, lambda g, y, x: 2 * g * x,
+    "square",
+    lambda x: x * x,
+    lambda x: x * x,
+    lambda g, y, x: 2 * g * x,
     {"half": ("missing scale", lambda g, y, x: g * x), "detached": (TERM, lambda g, y, x: torch.zeros_like(x))},
-)  # fmt: skip
+)
 
 _add(
-    "divide", lambda x, y: x / y, lambda x, y: x / y, lambda g, out, x, y: (g / y, -g * x / (y * y)),
+    "divide",
+    lambda x, y: x / y,
+    lambda x, y: x / y,
+    lambda g, out, x, y: (g / y, -g * x / (y * y)),
     {
         "positive": ("sign", lambda g, out, x, y: (g / y, g * x / (y * y))),
         "not_squared": (TERM, lambda g, out, x, y: (g / y, -g * x / y)),
     },
-    inputs={"x": [3, "n"], "y": {"shape": [3, "n"], "low": 0.5, "high": 2}}, gradient=("x", "y"),
-)  # fmt: skip
+    inputs={"x": [3, "n"], "y": {"shape": [3, "n"], "low": 0.5, "high": 2}},
+    gradient=("x", "y"),
+)
 
 _add(
-    "mean", lambda x: x.mean(-1), lambda x: x.mean(-1), lambda g, y, x: (g / x.shape[-1])[:, None].expand_as(x),
-    {"not_divided": ("missing scale", lambda g, y, x: g[:, None].expand_as(x))}, op_class="reduction",
-)  # fmt: skip
+    "mean",
+    lambda x: x.mean(-1),
+    lambda x: x.mean(-1),
+    lambda g, y, x: (g / x.shape[-1])[:, None].expand_as(x),
+    {"not_divided": ("missing scale", lambda g, y, x: g[:, None].expand_as(x))},
+    op_class="reduction",
+)
 
 _add(
-    "norm", lambda x: np.sqrt((x * x).sum(-1)), lambda x: x.square().sum(-1).sqrt(), lambda g, y, x: (g / y)[:, None] * x,
-    {"of_square": (TERM, lambda g, y, x: 2 * g[:, None] * x)}, op_class="reduction",
-)  # fmt: skip
+    "norm",
+    lambda x: np.sqrt((x * x).sum(-1)),
+    lambda x: x.square().sum(-1).sqrt(),
+    lambda g, y, x: (g / y)[:, None] * x,
+    {"of_square": (TERM, lambda g, y, x: 2 * g[:, None] * x)},
+    op_class="reduction",
+)
 
 _add(
-    "cumsum", lambda x: np.cumsum(x, -1), lambda x: x.cumsum(-1), lambda g, y, x: g.flip(-1).cumsum(-1).flip(-1),
-    {"not_reversed": ("order", lambda g, y, x: g.cumsum(-1))}, op_class="reduction",
-)  # fmt: skip
+    "cumsum",
+    lambda x: np.cumsum(x, -1),
+    lambda x: x.cumsum(-1),
+    lambda g, y, x: g.flip(-1).cumsum(-1).flip(-1),
+    {"not_reversed": ("order", lambda g, y, x: g.cumsum(-1))},
+    op_class="reduction",
+)
 
 _add(
-    "repeat", lambda x: np.concatenate([x, x], -1), lambda x: torch.cat([x, x], -1),
+    "repeat",
+    lambda x: np.concatenate([x, x], -1),
+    lambda x: torch.cat([x, x], -1),
     lambda g, y, x: g[:, : x.shape[-1]] + g[:, x.shape[-1] :],
     {"first_copy_alone": (SUM, lambda g, y, x: g[:, : x.shape[-1]])},
-)  # fmt: skip
+)
 
 _add(
-    "row_max", lambda x: x.max(-1), lambda x: x.amax(-1), lambda g, y, x: g[:, None] * (x == y[:, None]),
+    "row_max",
+    lambda x: x.max(-1),
+    lambda x: x.amax(-1),
+    lambda g, y, x: g[:, None] * (x == y[:, None]),
     {"spread": ("mask", lambda g, y, x: (g[:, None] / x.shape[-1]).expand_as(x))},
-)  # fmt: skip
+)
 
 
 def _rows_backward(accumulate: bool) -> Callable[..., Any]:
@@ -225,7 +293,10 @@ def _rows_backward(accumulate: bool) -> Callable[..., Any]:
 
 
 _add(
-    "embedding", lambda x, index: x[index], lambda x, index: x[index], _rows_backward(accumulate=True),
+    "embedding",
+    lambda x, index: x[index],
+    lambda x, index: x[index],
+    _rows_backward(accumulate=True),
     {"duplicates_lost": (SUM, _rows_backward(accumulate=False))},
     inputs={"x": [3, "n"], "index": {"shape": [5], "dtype": "int64", "data": [2, 0, 2, 1, 0]}},
-)  # fmt: skip
+)

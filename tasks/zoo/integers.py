@@ -1,4 +1,5 @@
 """Integers, rounding and casts: wrap and saturation, division, quantisation."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -8,19 +9,33 @@ import numpy as np
 from tasks.zoo.specimen import Kernel, Theme, torch
 
 THEME = Theme("integers and rounding", __name__)
-BYTES = {"x": {"shape": ["n"], "dtype": "uint8", "low": 0, "high": 255}, "y": {"shape": ["n"], "dtype": "uint8", "low": 0, "high": 255}}
+BYTES = {
+    "x": {"shape": ["n"], "dtype": "uint8", "low": 0, "high": 255},
+    "y": {"shape": ["n"], "dtype": "uint8", "low": 0, "high": 255},
+}
 DIMS = {"n": [33, 256]}
 
 THEME.add(
-    "add_uint8", reference=lambda x, y: x + y, inputs=BYTES, dims=DIMS, dtypes=["uint8"], op_class="exact", right=lambda x, y: x + y,
+    "add_uint8",
+    reference=lambda x, y: x + y,
+    inputs=BYTES,
+    dims=DIMS,
+    dtypes=["uint8"],
+    op_class="exact",
+    right=lambda x, y: x + y,
     wrong={"saturated": ("integer overflow", lambda x, y: (x.int() + y.int()).clamp_max(255).byte())},
-)  # fmt: skip
+)
 
 THEME.add(
-    "average_uint8", reference=lambda x, y: ((x.astype(np.int64) + y) // 2).astype(np.uint8), inputs=BYTES, dims=DIMS,
-    dtypes=["uint8"], op_class="exact", right=lambda x, y: ((x.int() + y.int()) // 2).byte(),
+    "average_uint8",
+    reference=lambda x, y: ((x.astype(np.int64) + y) // 2).astype(np.uint8),
+    inputs=BYTES,
+    dims=DIMS,
+    dtypes=["uint8"],
+    op_class="exact",
+    right=lambda x, y: ((x.int() + y.int()) // 2).byte(),
     wrong={"wrapped_sum": ("integer overflow", lambda x, y: (x + y) // 2)},
-)  # fmt: skip
+)
 
 
 def _int8_matmul(accumulator: str = "int32") -> Kernel:
@@ -28,47 +43,91 @@ def _int8_matmul(accumulator: str = "int32") -> Kernel:
 
 
 THEME.add(
-    "int8_matmul", reference=lambda a, b: a.astype(np.int32) @ b.astype(np.int32), outputs=["int32"], dtypes=["int8"],
-    inputs={"a": {"shape": [5, "n"], "dtype": "int8", "low": 50, "high": 127}, "b": {"shape": ["n", 6], "dtype": "int8", "low": 20, "high": 127}},
-    dims={"n": [33, 129]}, op_class="exact", right=_int8_matmul(), wrong={"int16_accumulator": ("integer overflow", _int8_matmul("int16"))},
-)  # fmt: skip
+    "int8_matmul",
+    reference=lambda a, b: a.astype(np.int32) @ b.astype(np.int32),
+    outputs=["int32"],
+    dtypes=["int8"],
+    inputs={
+        "a": {"shape": [5, "n"], "dtype": "int8", "low": 50, "high": 127},
+        "b": {"shape": ["n", 6], "dtype": "int8", "low": 20, "high": 127},
+    },
+    dims={"n": [33, 129]},
+    op_class="exact",
+    right=_int8_matmul(),
+    wrong={"int16_accumulator": ("integer overflow", _int8_matmul("int16"))},
+)
 
 THEME.add(
-    "sum_int32", reference=lambda x: x.sum(-1, dtype=np.int64), outputs=["int64"], dtypes=["int32"], op_class="exact",
-    inputs={"x": {"shape": [2, "n"], "dtype": "int32", "low": 10**9, "high": 2 * 10**9}}, dims=DIMS, right=lambda x: x.sum(-1),
+    "sum_int32",
+    reference=lambda x: x.sum(-1, dtype=np.int64),
+    outputs=["int64"],
+    dtypes=["int32"],
+    op_class="exact",
+    inputs={"x": {"shape": [2, "n"], "dtype": "int32", "low": 10**9, "high": 2 * 10**9}},
+    dims=DIMS,
+    right=lambda x: x.sum(-1),
     wrong={
         "int32_accumulator": ("integer overflow", lambda x: x.sum(-1, dtype=torch.int32).long()),
         "through_float32": ("coarse precision", lambda x: x.float().sum(-1).long()),
     },
-)  # fmt: skip
+)
 
-SIGNED = {"x": {"shape": [6], "dtype": "int32", "data": [7, -7, 7, -7, -8, 0]}, "y": {"shape": [6], "dtype": "int32", "data": [2, 2, -2, -2, 3, 5]}}
+SIGNED = {
+    "x": {"shape": [6], "dtype": "int32", "data": [7, -7, 7, -7, -8, 0]},
+    "y": {"shape": [6], "dtype": "int32", "data": [2, 2, -2, -2, 3, 5]},
+}
 
 THEME.add(
-    "floor_divide", reference=lambda x, y: x // y, inputs=SIGNED, dtypes=["int32"], op_class="exact", right=lambda x, y: x // y,
+    "floor_divide",
+    reference=lambda x, y: x // y,
+    inputs=SIGNED,
+    dtypes=["int32"],
+    op_class="exact",
+    right=lambda x, y: x // y,
     wrong={"truncated": ("rounding", lambda x, y: torch.div(x, y, rounding_mode="trunc"))},
-)  # fmt: skip
+)
 
 THEME.add(
-    "remainder", reference=lambda x, y: x % y, inputs=SIGNED, dtypes=["int32"], op_class="exact", right=lambda x, y: x % y,
+    "remainder",
+    reference=lambda x, y: x % y,
+    inputs=SIGNED,
+    dtypes=["int32"],
+    op_class="exact",
+    right=lambda x, y: x % y,
     wrong={"sign_of_dividend": ("sign", lambda x, y: torch.fmod(x, y))},
-)  # fmt: skip
+)
 
 THEME.add(
-    "shift_right", reference=lambda x: x >> 2, inputs={"x": SIGNED["x"]}, dtypes=["int32"], op_class="exact", right=lambda x: x >> 2,
-    wrong={"logical": ("sign", lambda x: ((x.long() & 0xFFFFFFFF) >> 2).int()), "divided": ("rounding", lambda x: torch.div(x, 4, rounding_mode="trunc"))},
-)  # fmt: skip
+    "shift_right",
+    reference=lambda x: x >> 2,
+    inputs={"x": SIGNED["x"]},
+    dtypes=["int32"],
+    op_class="exact",
+    right=lambda x: x >> 2,
+    wrong={
+        "logical": ("sign", lambda x: ((x.long() & 0xFFFFFFFF) >> 2).int()),
+        "divided": ("rounding", lambda x: torch.div(x, 4, rounding_mode="trunc")),
+    },
+)
 
 LARGE = [2**53, 2**53 + 1, -(2**62) - 1, 5]
 
 THEME.add(
-    "equal_int64", reference=lambda x, y: x == y, outputs=["bool"], dtypes=["int64"], op_class="exact", right=lambda x, y: x == y,
-    inputs={"x": {"shape": [4], "dtype": "int64", "data": LARGE}, "y": {"shape": [4], "dtype": "int64", "data": [2**53 + 1, 2**53 + 1, -(2**62), 4]}},
+    "equal_int64",
+    reference=lambda x, y: x == y,
+    outputs=["bool"],
+    dtypes=["int64"],
+    op_class="exact",
+    right=lambda x, y: x == y,
+    inputs={
+        "x": {"shape": [4], "dtype": "int64", "data": LARGE},
+        "y": {"shape": [4], "dtype": "int64", "data": [2**53 + 1, 2**53 + 1, -(2**62), 4]},
+    },
     wrong={
         "through_float64": ("coarse precision", lambda x, y: x.double() == y.double()),
         "as_uint8": ("wrong dtype", lambda x, y: (x == y).byte()),
     },
-)  # fmt: skip
+)
 
 
 def _half_away(x: Any) -> Any:
@@ -76,10 +135,14 @@ def _half_away(x: Any) -> Any:
 
 
 THEME.add(
-    "round", reference=lambda x: np.round(x), dtypes=["float32", "float16"], op_class="exact", right=lambda x: torch.round(x),
+    "round",
+    reference=lambda x: np.round(x),
+    dtypes=["float32", "float16"],
+    op_class="exact",
+    right=lambda x: torch.round(x),
     inputs={"x": {"shape": [8], "data": [0.5, 1.5, 2.5, -0.5, -2.5, 3.49, 1023.5, -7.75]}},
     wrong={"half_away_from_zero": ("rounding", _half_away), "floor": ("rounding", lambda x: x.floor())},
-)  # fmt: skip
+)
 
 
 def _quantize(rounding: Any = None, zero: int = 3, low: int = -128, inverse: bool = False) -> Kernel:
@@ -91,8 +154,12 @@ def _quantize(rounding: Any = None, zero: int = 3, low: int = -128, inverse: boo
 
 
 THEME.add(
-    "quantize", reference=lambda x: np.clip(np.round(x / 0.125) + 3, -128, 127).astype(np.int8), outputs=["int8"], op_class="exact",
-    inputs={"x": {"shape": [9], "data": [0.0, 0.0625, 0.1875, -0.0625, 1.3, -2.7, 100.0, -100.0, 0.3125]}}, right=_quantize(),
+    "quantize",
+    reference=lambda x: np.clip(np.round(x / 0.125) + 3, -128, 127).astype(np.int8),
+    outputs=["int8"],
+    op_class="exact",
+    inputs={"x": {"shape": [9], "data": [0.0, 0.0625, 0.1875, -0.0625, 1.3, -2.7, 100.0, -100.0, 0.3125]}},
+    right=_quantize(),
     wrong={
         "half_away_from_zero": ("rounding", _quantize(_half_away)),
         "truncated": ("rounding", _quantize(lambda x: x.trunc())),
@@ -101,7 +168,7 @@ THEME.add(
         "scale_inverted": ("missing scale", _quantize(inverse=True)),
         "not_clamped": ("integer overflow", lambda x: (torch.round(x / 0.125) + 3).int().to(torch.int8)),
     },
-)  # fmt: skip
+)
 
 
 def _unpack(high_first: bool = False, signed: bool = True) -> Kernel:
@@ -120,9 +187,16 @@ def _unpack_reference(x: np.ndarray) -> np.ndarray:
 
 
 THEME.add(
-    "unpack_int4", reference=_unpack_reference, inputs={"x": BYTES["x"]}, dims=DIMS, dtypes=["uint8"], outputs=["int8"], op_class="exact",
-    right=_unpack(), wrong={"high_first": ("order", _unpack(high_first=True)), "not_signed": ("sign", _unpack(signed=False))},
-)  # fmt: skip
+    "unpack_int4",
+    reference=_unpack_reference,
+    inputs={"x": BYTES["x"]},
+    dims=DIMS,
+    dtypes=["uint8"],
+    outputs=["int8"],
+    op_class="exact",
+    right=_unpack(),
+    wrong={"high_first": ("order", _unpack(high_first=True)), "not_signed": ("sign", _unpack(signed=False))},
+)
 
 
 def _truncated_bfloat16(x: Any) -> Any:
@@ -130,15 +204,27 @@ def _truncated_bfloat16(x: Any) -> Any:
 
 
 THEME.add(
-    "to_bfloat16", reference=lambda x: x, inputs={"x": ["n"]}, dims=DIMS, outputs=["bfloat16"], op_class="exact",
-    right=lambda x: x.bfloat16(), wrong={"truncated": ("rounding", _truncated_bfloat16)},
-)  # fmt: skip
+    "to_bfloat16",
+    reference=lambda x: x,
+    inputs={"x": ["n"]},
+    dims=DIMS,
+    outputs=["bfloat16"],
+    op_class="exact",
+    right=lambda x: x.bfloat16(),
+    wrong={"truncated": ("rounding", _truncated_bfloat16)},
+)
 
 THEME.add(
-    "double_to_half", reference=lambda x: x, dtypes=["float64"], outputs=["float16"], op_class="exact", framework="numpy",
+    "double_to_half",
+    reference=lambda x: x,
+    dtypes=["float64"],
+    outputs=["float16"],
+    op_class="exact",
+    framework="numpy",
     inputs={"x": {"shape": [4], "data": [1 + 2.0**-11 + 2.0**-40, 1.25, -3 + 2.0**-10 - 2.0**-40, 1e-3]}},
-    right=lambda x: x.astype(np.float16), wrong={"through_float32": ("double rounding", lambda x: x.astype(np.float32).astype(np.float16))},
-)  # fmt: skip
+    right=lambda x: x.astype(np.float16),
+    wrong={"through_float32": ("double rounding", lambda x: x.astype(np.float32).astype(np.float16))},
+)
 
 
 def _fma(x: Any, y: Any, z: Any) -> Any:
@@ -146,8 +232,14 @@ def _fma(x: Any, y: Any, z: Any) -> Any:
 
 
 THEME.add(
-    "fma", reference=lambda x, y, z: x * y + z, op_class="elementary", right=_fma,
-    inputs={"x": {"shape": [3], "data": [1 + 2.0**-12, 3.0, 1 + 2.0**-20]}, "y": {"shape": [3], "data": [1 - 2.0**-12, 0.1, 1 + 2.0**-20]},
-            "z": {"shape": [3], "data": [-1.0, -0.3, -1.0]}},
+    "fma",
+    reference=lambda x, y, z: x * y + z,
+    op_class="elementary",
+    right=_fma,
+    inputs={
+        "x": {"shape": [3], "data": [1 + 2.0**-12, 3.0, 1 + 2.0**-20]},
+        "y": {"shape": [3], "data": [1 - 2.0**-12, 0.1, 1 + 2.0**-20]},
+        "z": {"shape": [3], "data": [-1.0, -0.3, -1.0]},
+    },
     wrong={"product_rounded": ("double rounding", lambda x, y, z: x * y + z)},
-)  # fmt: skip
+)

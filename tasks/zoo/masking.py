@@ -1,4 +1,5 @@
 """Tails: kernels that work in blocks, and what they do with a last block that is not full."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -29,8 +30,13 @@ def _softmax(pad: float = -INF, shift: bool = True, axis: int = -1, drop_last: b
 
 
 THEME.add(
-    "softmax", reference=lambda x: specimen.softmax(x), inputs={"x": {"shape": ["rows", "n"], "low": -3, "high": 3}},
-    dims=DIMS, dtypes=["float32", "float16"], op_class="normalisation", invariants=["non_negative", "sums_to_one"],
+    "softmax",
+    reference=lambda x: specimen.softmax(x),
+    inputs={"x": {"shape": ["rows", "n"], "low": -3, "high": 3}},
+    dims=DIMS,
+    dtypes=["float32", "float16"],
+    op_class="normalisation",
+    invariants=["non_negative", "sums_to_one"],
     right=_softmax(),
     wrong={
         "zero_padding": ("padding value", _softmax(pad=0.0)),
@@ -38,13 +44,17 @@ THEME.add(
         "one_too_many": ("off by one", _softmax(extra=1)),
         "wrong_axis": ("wrong axis", _softmax(axis=0)),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "softmax_of_large", reference=lambda x: specimen.softmax(x), inputs={"x": {"shape": ["rows", "n"], "low": -200, "high": 200}},
-    dims=DIMS, op_class="normalisation",
-    right=_softmax(), wrong={"no_shift": ("overflow", _softmax(shift=False))},
-)  # fmt: skip
+    "softmax_of_large",
+    reference=lambda x: specimen.softmax(x),
+    inputs={"x": {"shape": ["rows", "n"], "low": -200, "high": 200}},
+    dims=DIMS,
+    op_class="normalisation",
+    right=_softmax(),
+    wrong={"no_shift": ("overflow", _softmax(shift=False))},
+)
 
 
 def _row_max(start: float = -INF, drop_last: bool = False, keepdim: bool = False) -> Kernel:
@@ -58,15 +68,19 @@ def _row_max(start: float = -INF, drop_last: bool = False, keepdim: bool = False
 
 
 THEME.add(
-    "row_max", reference=lambda x: x.max(-1), inputs={"x": {"shape": ["rows", "n"], "low": -9, "high": -1}},
-    dims={"rows": [16], "n": SIZES}, dtypes=["float32", "bfloat16"], op_class="exact",
+    "row_max",
+    reference=lambda x: x.max(-1),
+    inputs={"x": {"shape": ["rows", "n"], "low": -9, "high": -1}},
+    dims={"rows": [16], "n": SIZES},
+    dtypes=["float32", "bfloat16"],
+    op_class="exact",
     right=_row_max(),
     wrong={
         "from_zero": ("reduction identity", _row_max(0.0)),
         "dropped_last_block": ("dropped last block", _row_max(drop_last=True)),
         "keepdim": ("wrong shape", _row_max(keepdim=True)),
     },
-)  # fmt: skip
+)
 
 
 def _row_min(pad: float = INF) -> Kernel:
@@ -74,15 +88,24 @@ def _row_min(pad: float = INF) -> Kernel:
 
 
 THEME.add(
-    "row_min", reference=lambda x: x.min(-1), inputs={"x": {"shape": ["rows", "n"], "low": 1, "high": 9}}, dims=DIMS,
-    op_class="exact", right=_row_min(), wrong={"zero_padding": ("padding value", _row_min(0.0))},
-)  # fmt: skip
+    "row_min",
+    reference=lambda x: x.min(-1),
+    inputs={"x": {"shape": ["rows", "n"], "low": 1, "high": 9}},
+    dims=DIMS,
+    op_class="exact",
+    right=_row_min(),
+    wrong={"zero_padding": ("padding value", _row_min(0.0))},
+)
 
 THEME.add(
-    "row_prod", reference=lambda x: x.prod(-1), inputs={"x": {"shape": ["rows", "n"], "low": 0.9, "high": 1.1}}, dims=DIMS,
-    op_class="reduction", right=lambda x: padded(x, 1.0).prod(-1),
+    "row_prod",
+    reference=lambda x: x.prod(-1),
+    inputs={"x": {"shape": ["rows", "n"], "low": 0.9, "high": 1.1}},
+    dims=DIMS,
+    op_class="reduction",
+    right=lambda x: padded(x, 1.0).prod(-1),
     wrong={"zero_padding": ("padding value", lambda x: padded(x, 0.0).prod(-1))},
-)  # fmt: skip
+)
 
 
 def _axpy(alpha: bool = True, drop_last: bool = False, short: int = 0, sign: int = 1, empty: bool = False) -> Kernel:
@@ -98,8 +121,13 @@ def _axpy(alpha: bool = True, drop_last: bool = False, short: int = 0, sign: int
 
 
 THEME.add(
-    "axpy", reference=lambda x, y, a: a * x + y, inputs={"x": ["n"], "y": ["n"]}, kwargs={"a": 2.5}, dims={"n": SIZES},
-    dtypes=["float32", "bfloat16"], op_class="composite",
+    "axpy",
+    reference=lambda x, y, a: a * x + y,
+    inputs={"x": ["n"], "y": ["n"]},
+    kwargs={"a": 2.5},
+    dims={"n": SIZES},
+    dtypes=["float32", "bfloat16"],
+    op_class="composite",
     right=_axpy(),
     wrong={
         "no_scale": ("missing scale", _axpy(alpha=False)),
@@ -108,7 +136,7 @@ THEME.add(
         "minus": ("sign", _axpy(sign=-1)),
         "tail_not_written": ("uninitialised", _axpy(drop_last=True, empty=True)),
     },
-)  # fmt: skip
+)
 
 
 def _cumsum(carry: str = "add", exclusive: bool = False, reverse: bool = False) -> Kernel:
@@ -129,12 +157,16 @@ def _cumsum(carry: str = "add", exclusive: bool = False, reverse: bool = False) 
 
 
 THEME.add(
-    "cumsum", reference=lambda x: np.cumsum(x, -1), inputs=ROWS, dims={"rows": [3], "n": [255, 257, 300, 640]},
-    op_class="reduction", right=_cumsum(),
+    "cumsum",
+    reference=lambda x: np.cumsum(x, -1),
+    inputs=ROWS,
+    dims={"rows": [3], "n": [255, 257, 300, 640]},
+    op_class="reduction",
+    right=_cumsum(),
     wrong={
         "carry_of_last_block": ("acc= for acc+=", _cumsum(carry="last")),
         "no_carry": ("missing rescale", _cumsum(carry="none")),
         "exclusive": ("off by one", _cumsum(exclusive=True)),
         "reversed": ("order", _cumsum(reverse=True)),
     },
-)  # fmt: skip
+)

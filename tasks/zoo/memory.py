@@ -1,4 +1,5 @@
 """What a kernel does to memory: in-place changes, shared storage, strides, workspaces, and orders that vary."""
+
 from __future__ import annotations
 
 import itertools
@@ -13,9 +14,17 @@ X = {"x": ["n"]}
 DIMS = {"n": [33, 128]}
 
 THEME.add(
-    "relu_copy", reference=lambda x: np.maximum(x, 0), inputs=X, dims=DIMS, op_class="exact", right=lambda x: x.clamp_min(0),
-    wrong={"in_place": ("mutation", lambda x: x.clamp_min_(0).clone()), "in_place_and_returned": ("mutation", lambda x: x.relu_())},
-)  # fmt: skip
+    "relu_copy",
+    reference=lambda x: np.maximum(x, 0),
+    inputs=X,
+    dims=DIMS,
+    op_class="exact",
+    right=lambda x: x.clamp_min(0),
+    wrong={
+        "in_place": ("mutation", lambda x: x.clamp_min_(0).clone()),
+        "in_place_and_returned": ("mutation", lambda x: x.relu_()),
+    },
+)
 
 
 def _restored(x: Any) -> Any:
@@ -28,24 +37,44 @@ def _restored(x: Any) -> Any:
 
 
 THEME.add(
-    "variance_in_place", reference=lambda x: np.asarray(((x - x.mean()) ** 2).mean()), inputs={"x": {"shape": ["n"], "low": 0, "high": 3}}, dims=DIMS,
-    op_class="reduction", right=lambda x: (x - x.mean()).square().mean(), wrong={"not_restored": ("mutation", _restored)},
-)  # fmt: skip
+    "variance_in_place",
+    reference=lambda x: np.asarray(((x - x.mean()) ** 2).mean()),
+    inputs={"x": {"shape": ["n"], "low": 0, "high": 3}},
+    dims=DIMS,
+    op_class="reduction",
+    right=lambda x: (x - x.mean()).square().mean(),
+    wrong={"not_restored": ("mutation", _restored)},
+)
 
 THEME.add(
-    "flatten", reference=lambda x: x.reshape(-1), inputs={"x": [3, "n"]}, dims=DIMS, op_class="exact", right=lambda x: x.reshape(-1).clone(),
+    "flatten",
+    reference=lambda x: x.reshape(-1),
+    inputs={"x": [3, "n"]},
+    dims=DIMS,
+    op_class="exact",
+    right=lambda x: x.reshape(-1).clone(),
     wrong={"view": ("aliasing", lambda x: x.reshape(-1)), "column_major": ("order", lambda x: x.t().reshape(-1))},
-)  # fmt: skip
+)
 
 THEME.add(
-    "clip_if_needed", reference=lambda x: np.minimum(x, 100), inputs=X, dims=DIMS, op_class="exact", right=lambda x: x.clamp_max(100),
+    "clip_if_needed",
+    reference=lambda x: np.minimum(x, 100),
+    inputs=X,
+    dims=DIMS,
+    op_class="exact",
+    right=lambda x: x.clamp_max(100),
     wrong={"input_returned": ("aliasing", lambda x: x.clamp_max(100) if bool((x > 100).any()) else x)},
-)  # fmt: skip
+)
 
 THEME.add(
-    "tail_of", reference=lambda x: x[..., 1:], inputs={"x": [3, "n"]}, dims=DIMS, op_class="exact", right=lambda x: x[..., 1:].clone(),
+    "tail_of",
+    reference=lambda x: x[..., 1:],
+    inputs={"x": [3, "n"]},
+    dims=DIMS,
+    op_class="exact",
+    right=lambda x: x[..., 1:].clone(),
     wrong={"slice": ("aliasing", lambda x: x[..., 1:]), "head": ("off by one", lambda x: x[..., :-1].clone())},
-)  # fmt: skip
+)
 
 
 def _of_view(view: Any, honest: bool) -> Kernel:
@@ -63,14 +92,29 @@ def _dense(shape: Any) -> list[int]:
 
 
 for _name, _view in {
-    "transposed": lambda x: x.T, "every_other": lambda x: x[:, ::2], "offset": lambda x: x[1:], "expanded": lambda x: x[:1],
-}.items():  # fmt: skip
-    _seen = (lambda x: x[:1].expand(4, -1)) if _name == "expanded" else (lambda x: x.t()) if _name == "transposed" else _view
+    "transposed": lambda x: x.T,
+    "every_other": lambda x: x[:, ::2],
+    "offset": lambda x: x[1:],
+    "expanded": lambda x: x[:1],
+}.items():
+    _seen = (
+        (lambda x: x[:1].expand(4, -1))
+        if _name == "expanded"
+        else (lambda x: x.t())
+        if _name == "transposed"
+        else _view
+    )
     THEME.add(
-        f"double_{_name}", inputs={"x": ["n", "m"]}, dims={"n": [9], "m": [33, 64]}, op_class="exact",
-        reference=(lambda x: np.repeat(2 * x[:1], 4, 0)) if _name == "expanded" else (lambda x, view=_view: 2 * view(x)),
-        right=_of_view(_seen, honest=True), wrong={"read_as_dense": ("stride ignored", _of_view(_seen, honest=False))},
-    )  # fmt: skip
+        f"double_{_name}",
+        inputs={"x": ["n", "m"]},
+        dims={"n": [9], "m": [33, 64]},
+        op_class="exact",
+        reference=(lambda x: np.repeat(2 * x[:1], 4, 0))
+        if _name == "expanded"
+        else (lambda x, view=_view: 2 * view(x)),
+        right=_of_view(_seen, honest=True),
+        wrong={"read_as_dense": ("stride ignored", _of_view(_seen, honest=False))},
+    )
 
 
 def _partly_written(clear: bool) -> Kernel:
@@ -88,9 +132,15 @@ def _partly_written(clear: bool) -> Kernel:
 
 
 THEME.add(
-    "add_one", reference=lambda x: x + 1, inputs=X, dims={"n": [33, 127, 1000]}, dtypes=["float32", "int32"], op_class="elementary", right=_partly_written(clear=True),
+    "add_one",
+    reference=lambda x: x + 1,
+    inputs=X,
+    dims={"n": [33, 127, 1000]},
+    dtypes=["float32", "int32"],
+    op_class="elementary",
+    right=_partly_written(clear=True),
     wrong={"tail_not_written": ("uninitialised", _partly_written(clear=False))},
-)  # fmt: skip
+)
 
 
 def _stale() -> Kernel:
@@ -135,7 +185,11 @@ def _lost_update() -> Kernel:
 
 
 THEME.add(
-    "column_sums", reference=lambda x: x.sum(0), inputs={"x": {"shape": ["n", 40], "low": -3, "high": 3}}, dims=DIMS, op_class="reduction",
+    "column_sums",
+    reference=lambda x: x.sum(0),
+    inputs={"x": {"shape": ["n", 40], "low": -3, "high": 3}},
+    dims=DIMS,
+    op_class="reduction",
     right=lambda x: x.sum(0),
     wrong={
         "stale_workspace": ("race", _stale()),
@@ -143,9 +197,15 @@ THEME.add(
         "update_lost": ("race", _lost_update()),
         "cached_by_shape": ("race", _cached()),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "half_mean_dtype", reference=lambda x: x.mean(-1), inputs={"x": [3, "n"]}, dims=DIMS, dtypes=["float16"], op_class="reduction",
-    right=lambda x: x.float().mean(-1).half(), wrong={"bfloat16": ("wrong dtype", lambda x: x.float().mean(-1).bfloat16())},
-)  # fmt: skip
+    "half_mean_dtype",
+    reference=lambda x: x.mean(-1),
+    inputs={"x": [3, "n"]},
+    dims=DIMS,
+    dtypes=["float16"],
+    op_class="reduction",
+    right=lambda x: x.float().mean(-1).half(),
+    wrong={"bfloat16": ("wrong dtype", lambda x: x.float().mean(-1).bfloat16())},
+)

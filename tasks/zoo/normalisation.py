@@ -1,4 +1,5 @@
 """Normalisations: statistics, epsilon, affine parameters, groups."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -17,9 +18,15 @@ def _layer_norm_reference(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -
 
 
 def _layer_norm(
-    eps: float = EPS, outside: bool = False, ddof: int = 0, axis: int = -1, affine: str = "row", centre: bool = True,
-    one_pass: bool = False, sign: int = 1,
-) -> Kernel:  # fmt: skip
+    eps: float = EPS,
+    outside: bool = False,
+    ddof: int = 0,
+    axis: int = -1,
+    affine: str = "row",
+    centre: bool = True,
+    one_pass: bool = False,
+    sign: int = 1,
+) -> Kernel:
     """outside: eps added to the root; affine: "row", "column" (over the wrong axis) or "no bias"."""
 
     def kernel(x: Any, weight: Any, bias: Any) -> Any:
@@ -39,9 +46,13 @@ def _layer_norm(
 
 
 THEME.add(
-    "layer_norm", reference=_layer_norm_reference,
-    inputs={"x": {"shape": ["n", "n"], "low": -0.01, "high": 0.01}, "weight": ["n"], "bias": ["n"]}, dims={"n": [33, 128]},
-    dtypes=["float32"], op_class="normalisation", right=_layer_norm(),
+    "layer_norm",
+    reference=_layer_norm_reference,
+    inputs={"x": {"shape": ["n", "n"], "low": -0.01, "high": 0.01}, "weight": ["n"], "bias": ["n"]},
+    dims={"n": [33, 128]},
+    dtypes=["float32"],
+    op_class="normalisation",
+    right=_layer_norm(),
     wrong={
         "epsilon_1e-6": ("epsilon", _layer_norm(eps=1e-6)),
         "epsilon_outside_root": ("epsilon", _layer_norm(outside=True)),
@@ -51,14 +62,20 @@ THEME.add(
         "no_bias": ("argument ignored", _layer_norm(affine="no bias")),
         "bias_subtracted": ("sign", _layer_norm(sign=-1)),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "layer_norm_of_offset", reference=_layer_norm_reference,
-    inputs={"x": {"shape": [5, "n"], "low": 4000, "high": 4002}, "weight": ["n"], "bias": ["n"]}, dims={"n": [65, 127]},
-    op_class="normalisation", right=_layer_norm(),
-    wrong={"one_pass": ("cancellation", _layer_norm(one_pass=True)), "not_centred": ("missing rescale", _layer_norm(centre=False))},
-)  # fmt: skip
+    "layer_norm_of_offset",
+    reference=_layer_norm_reference,
+    inputs={"x": {"shape": [5, "n"], "low": 4000, "high": 4002}, "weight": ["n"], "bias": ["n"]},
+    dims={"n": [65, 127]},
+    op_class="normalisation",
+    right=_layer_norm(),
+    wrong={
+        "one_pass": ("cancellation", _layer_norm(one_pass=True)),
+        "not_centred": ("missing rescale", _layer_norm(centre=False)),
+    },
+)
 
 
 def _narrow_layer_norm(x: Any, weight: Any, bias: Any) -> Any:
@@ -74,11 +91,18 @@ def _statistics_of_first_row(x: Any, weight: Any, bias: Any) -> Any:
 
 
 THEME.add(
-    "layer_norm_of_half", reference=_layer_norm_reference,
-    inputs={"x": {"shape": [9, "n"], "low": -400, "high": 600}, "weight": ["n"], "bias": ["n"]}, dims={"n": [768, 1025]},
-    dtypes=["float16"], op_class="normalisation", right=_layer_norm(),
-    wrong={"float16_squares": ("overflow", _narrow_layer_norm), "statistics_of_first_row": ("broadcast", _statistics_of_first_row)},
-)  # fmt: skip
+    "layer_norm_of_half",
+    reference=_layer_norm_reference,
+    inputs={"x": {"shape": [9, "n"], "low": -400, "high": 600}, "weight": ["n"], "bias": ["n"]},
+    dims={"n": [768, 1025]},
+    dtypes=["float16"],
+    op_class="normalisation",
+    right=_layer_norm(),
+    wrong={
+        "float16_squares": ("overflow", _narrow_layer_norm),
+        "statistics_of_first_row": ("broadcast", _statistics_of_first_row),
+    },
+)
 
 
 def _rms_norm(eps: float = 1e-6, mean: bool = True, root: bool = True) -> Kernel:
@@ -92,15 +116,19 @@ def _rms_norm(eps: float = 1e-6, mean: bool = True, root: bool = True) -> Kernel
 
 
 THEME.add(
-    "rms_norm", reference=lambda x, weight: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight,
-    inputs={"x": {"shape": [5, "n"], "low": -0.003, "high": 0.003}, "weight": ["n"]}, dims={"n": [33, 256]},
-    dtypes=["float16", "float32"], op_class="normalisation", right=_rms_norm(),
+    "rms_norm",
+    reference=lambda x, weight: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight,
+    inputs={"x": {"shape": [5, "n"], "low": -0.003, "high": 0.003}, "weight": ["n"]},
+    dims={"n": [33, 256]},
+    dtypes=["float16", "float32"],
+    op_class="normalisation",
+    right=_rms_norm(),
     wrong={
         "no_epsilon": ("epsilon", _rms_norm(eps=0.0)),
         "sum_of_squares": ("missing scale", _rms_norm(mean=False)),
         "no_root": ("cruder formula", _rms_norm(root=False)),
     },
-)  # fmt: skip
+)
 
 
 def _group_norm(groups: int = 4, interleaved: bool = False, affine: bool = True) -> Kernel:
@@ -123,14 +151,18 @@ def _group_norm_reference(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 THEME.add(
-    "group_norm", reference=_group_norm_reference, inputs={"x": ["batch", 16, "width"], "weight": [16]},
-    dims={"batch": [2], "width": [7, 32]}, op_class="normalisation", right=_group_norm(),
+    "group_norm",
+    reference=_group_norm_reference,
+    inputs={"x": ["batch", 16, "width"], "weight": [16]},
+    dims={"batch": [2], "width": [7, 32]},
+    op_class="normalisation",
+    right=_group_norm(),
     wrong={
         "eight_groups": ("grouping", _group_norm(groups=8)),
         "interleaved": ("pairing", _group_norm(interleaved=True)),
         "weight_of_first_channel": ("broadcast", _group_norm(affine=False)),
     },
-)  # fmt: skip
+)
 
 
 def _batch_norm(axes: tuple[int, ...] = (0, 2), ddof: int = 0) -> Kernel:
@@ -142,10 +174,14 @@ def _batch_norm(axes: tuple[int, ...] = (0, 2), ddof: int = 0) -> Kernel:
 
 
 THEME.add(
-    "batch_norm", reference=lambda x: (x - x.mean((0, 2), keepdims=True)) / np.sqrt(x.var((0, 2), keepdims=True) + EPS),
-    inputs={"x": ["batch", 6, "width"]}, dims={"batch": [4], "width": [9, 31]}, op_class="normalisation", right=_batch_norm(),
+    "batch_norm",
+    reference=lambda x: (x - x.mean((0, 2), keepdims=True)) / np.sqrt(x.var((0, 2), keepdims=True) + EPS),
+    inputs={"x": ["batch", 6, "width"]},
+    dims={"batch": [4], "width": [9, 31]},
+    op_class="normalisation",
+    right=_batch_norm(),
     wrong={"per_sample": ("wrong axis", _batch_norm(axes=(2,))), "unbiased": ("biased variance", _batch_norm(ddof=1))},
-)  # fmt: skip
+)
 
 
 def _unit(eps: float = 1e-3, added: bool = False) -> Kernel:
@@ -157,7 +193,10 @@ def _unit(eps: float = 1e-3, added: bool = False) -> Kernel:
 
 
 THEME.add(
-    "normalize", reference=lambda x: x / np.maximum(np.sqrt((x * x).sum(-1, keepdims=True)), 1e-3),
-    inputs={"x": {"shape": [4, 3], "data": [1e-4, 2e-4, -3e-4, 0.3, 0.4, 1.2, 0, 0, 0, -2, 1, 5]}}, op_class="normalisation",
-    right=_unit(), wrong={"epsilon_added": ("epsilon", _unit(added=True)), "no_epsilon": ("epsilon", _unit(eps=0.0))},
-)  # fmt: skip
+    "normalize",
+    reference=lambda x: x / np.maximum(np.sqrt((x * x).sum(-1, keepdims=True)), 1e-3),
+    inputs={"x": {"shape": [4, 3], "data": [1e-4, 2e-4, -3e-4, 0.3, 0.4, 1.2, 0, 0, 0, -2, 1, 5]}},
+    op_class="normalisation",
+    right=_unit(),
+    wrong={"epsilon_added": ("epsilon", _unit(added=True)), "no_epsilon": ("epsilon", _unit(eps=0.0))},
+)

@@ -1,4 +1,5 @@
 """Reductions and contractions: accumulators, their dtype, their beginning and their end."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -23,15 +24,21 @@ def _sum(overwrite: bool = False, drop_last: bool = False, first: int = 0, dim: 
 
 
 THEME.add(
-    "sum", reference=lambda x: x.sum(-1), inputs={"x": ["n", "n"]}, dims={"n": [129, 257]}, dtypes=["float32", "float16"],
-    op_class="reduction", right=_sum(),
+    "sum",
+    reference=lambda x: x.sum(-1),
+    inputs={"x": ["n", "n"]},
+    dims={"n": [129, 257]},
+    dtypes=["float32", "float16"],
+    op_class="reduction",
+    right=_sum(),
     wrong={
         "overwritten": ("acc= for acc+=", _sum(overwrite=True)),
         "dropped_last_block": ("dropped last block", _sum(drop_last=True)),
         "first_element": ("off by one", _sum(first=1)),
         "wrong_axis": ("wrong axis", _sum(dim=0)),
     },
-)  # fmt: skip
+)
+
 
 def _lanes(x: np.ndarray) -> np.ndarray:
     """Sums of rows with 32 accumulators in the dtype of x, added up at the end: how a vectorised loop sums."""
@@ -41,21 +48,31 @@ def _lanes(x: np.ndarray) -> np.ndarray:
 
 
 THEME.add(
-    "long_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
-    dims={"n": [1024, 4096, 65536]}, dtypes=["bfloat16"], op_class="reduction",
+    "long_sum",
+    framework="numpy",
+    reference=lambda x: x.sum(-1),
+    inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
+    dims={"n": [1024, 4096, 65536]},
+    dtypes=["bfloat16"],
+    op_class="reduction",
     right=lambda x: x.astype(np.float32).sum(-1).astype(x.dtype),
     wrong={
         "narrow": ("low-precision accumulation", lambda x: np.add.accumulate(x, -1, dtype=x.dtype)[:, -1]),
         "narrow_lanes": ("low-precision accumulation", _lanes),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "long_half_sum", framework="numpy", reference=lambda x: x.sum(-1), inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
-    dims={"n": [4096, 10000]}, dtypes=["float16"], op_class="reduction",
+    "long_half_sum",
+    framework="numpy",
+    reference=lambda x: x.sum(-1),
+    inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}},
+    dims={"n": [4096, 10000]},
+    dtypes=["float16"],
+    op_class="reduction",
     right=lambda x: x.astype(np.float32).sum(-1).astype(x.dtype),
     wrong={"narrow": ("low-precision accumulation", lambda x: np.add.accumulate(x, -1, dtype=x.dtype)[:, -1])},
-)  # fmt: skip
+)
 
 
 def _mean(padded_count: bool = False, wide_output: bool = False, keepdim: bool = False) -> Kernel:
@@ -68,8 +85,13 @@ def _mean(padded_count: bool = False, wide_output: bool = False, keepdim: bool =
 
 
 THEME.add(
-    "mean", reference=lambda x: x.mean(-1), inputs={"x": [5, "n"]}, dims={"n": SIZES}, dtypes=["bfloat16", "float16"],
-    op_class="reduction", right=_mean(),
+    "mean",
+    reference=lambda x: x.mean(-1),
+    inputs={"x": [5, "n"]},
+    dims={"n": SIZES},
+    dtypes=["bfloat16", "float16"],
+    op_class="reduction",
+    right=_mean(),
     wrong={
         "count_of_padding": ("padding value", _mean(padded_count=True)),
         "float32_out": ("wrong dtype", _mean(wide_output=True)),
@@ -77,26 +99,35 @@ THEME.add(
         "list": ("wrong structure", lambda x: x.float().mean(-1).tolist()),
         "whole_blocks_only": ("raises", lambda x: x.float().view(x.shape[0], -1, 64).sum(-1).mean(-1).to(x.dtype)),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "total", reference=lambda x: np.asarray(x.sum()), inputs={"x": ["n"]}, dims={"n": SIZES}, op_class="reduction", right=lambda x: x.sum(),
+    "total",
+    reference=lambda x: np.asarray(x.sum()),
+    inputs={"x": ["n"]},
+    dims={"n": SIZES},
+    op_class="reduction",
+    right=lambda x: x.sum(),
     wrong={
         "one_element": ("wrong shape", lambda x: x.sum(0, keepdim=True)),
         "python_float": ("wrong structure", lambda x: float(x.sum())),
         "nothing_returned": ("wrong structure", lambda x: None),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "var_mean", reference=lambda x: (x.var(-1), x.mean(-1)), inputs={"x": [4, "n"]}, dims={"n": [33, 128]}, op_class="reduction",
+    "var_mean",
+    reference=lambda x: (x.var(-1), x.mean(-1)),
+    inputs={"x": [4, "n"]},
+    dims={"n": [33, 128]},
+    op_class="reduction",
     right=lambda x: torch.var_mean(x, -1, correction=0),
     wrong={
         "swapped": ("order", lambda x: torch.var_mean(x, -1, correction=0)[::-1]),
         "second_of_first_row": ("broadcast", lambda x: (x.var(-1, correction=0), x[:1].mean(-1).repeat(x.shape[0]))),
         "mean_forgotten": ("wrong structure", lambda x: x.var(-1, correction=0)),
     },
-)  # fmt: skip
+)
 
 
 def _var(ddof: int = 1, one_pass: bool = False, delta: bool = True) -> Kernel:
@@ -121,14 +152,18 @@ def _var(ddof: int = 1, one_pass: bool = False, delta: bool = True) -> Kernel:
 
 
 THEME.add(
-    "var", reference=lambda x: x.var(-1, ddof=1), inputs={"x": {"shape": [4, "n"], "low": 300, "high": 301}},
-    dims={"n": [129, 300, 1000]}, op_class="reduction", right=_var(),
+    "var",
+    reference=lambda x: x.var(-1, ddof=1),
+    inputs={"x": {"shape": [4, "n"], "low": 300, "high": 301}},
+    dims={"n": [129, 300, 1000]},
+    op_class="reduction",
+    right=_var(),
     wrong={
         "biased": ("biased variance", _var(ddof=0)),
         "one_pass": ("cancellation", _var(one_pass=True)),
         "merged_without_means": ("missing rescale", _var(delta=False)),
     },
-)  # fmt: skip
+)
 
 
 def _logsumexp(shift: bool = True, add_back: bool = True, start: float = -INF) -> Kernel:
@@ -141,14 +176,18 @@ def _logsumexp(shift: bool = True, add_back: bool = True, start: float = -INF) -
 
 
 THEME.add(
-    "logsumexp", reference=lambda x: np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1)) + x.max(-1),
-    inputs={"x": {"shape": [4, "n"], "low": -300, "high": -100}}, dims={"n": SIZES}, op_class="reduction", right=_logsumexp(),
+    "logsumexp",
+    reference=lambda x: np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1)) + x.max(-1),
+    inputs={"x": {"shape": [4, "n"], "low": -300, "high": -100}},
+    dims={"n": SIZES},
+    op_class="reduction",
+    right=_logsumexp(),
     wrong={
         "no_shift": ("overflow", _logsumexp(shift=False)),
         "shift_not_added": ("missing rescale", _logsumexp(add_back=False)),
         "max_from_zero": ("reduction identity", _logsumexp(start=0.0)),
     },
-)  # fmt: skip
+)
 
 
 def _norm(root: bool = True, narrow: bool = False) -> Kernel:
@@ -161,10 +200,15 @@ def _norm(root: bool = True, narrow: bool = False) -> Kernel:
 
 
 THEME.add(
-    "norm", reference=lambda x: np.sqrt((x * x).sum(-1)), inputs={"x": {"shape": [4, "n"], "low": -900, "high": 900}},
-    dims={"n": [31, 129]}, dtypes=["float16"], op_class="reduction", right=_norm(),
+    "norm",
+    reference=lambda x: np.sqrt((x * x).sum(-1)),
+    inputs={"x": {"shape": [4, "n"], "low": -900, "high": 900}},
+    dims={"n": [31, 129]},
+    dtypes=["float16"],
+    op_class="reduction",
+    right=_norm(),
     wrong={"float16_squares": ("overflow", _norm(narrow=True)), "no_root": ("cruder formula", _norm(root=False))},
-)  # fmt: skip
+)
 
 
 def _amax(nan: bool = True) -> Kernel:
@@ -178,10 +222,13 @@ def _amax(nan: bool = True) -> Kernel:
 
 
 THEME.add(
-    "amax_with_nan", reference=lambda x: x.max(-1), op_class="exact", right=_amax(),
+    "amax_with_nan",
+    reference=lambda x: x.max(-1),
+    op_class="exact",
+    right=_amax(),
     inputs={"x": {"shape": [4, 5], "data": [NAN, 1, 2, 3, 4, 1, 2, NAN, -3, 4, 5, 4, 3, -INF, NAN, 5, 6, INF, 8, -9]}},
     wrong={"compared": ("NaN swallowed", _amax(nan=False))},
-)  # fmt: skip
+)
 
 
 def _argmax(last: bool = False, narrow: bool = False) -> Kernel:
@@ -196,16 +243,28 @@ def _argmax(last: bool = False, narrow: bool = False) -> Kernel:
 
 
 THEME.add(
-    "argmax", reference=lambda x: x.argmax(-1), inputs={"x": {"shape": [3, "n"], "data": [1, 5, 2, 5, -1, 0, 5]}},
-    dims={"n": [7, 32, 127]}, op_class="exact", outputs=["int64"], dtypes=["float32", "float16"], right=_argmax(),
+    "argmax",
+    reference=lambda x: x.argmax(-1),
+    inputs={"x": {"shape": [3, "n"], "data": [1, 5, 2, 5, -1, 0, 5]}},
+    dims={"n": [7, 32, 127]},
+    op_class="exact",
+    outputs=["int64"],
+    dtypes=["float32", "float16"],
+    right=_argmax(),
     wrong={"last_of_equals": ("index on ties", _argmax(last=True)), "int32": ("wrong dtype", _argmax(narrow=True))},
-)  # fmt: skip
+)
 
 
 def _gemm(
-    overwrite: bool = False, drop_last: bool = False, alpha: bool = True, beta: bool = True, cast: str = "",
-    transposed: bool = False, garbage: float = 0.0, column: bool = False,
-) -> Kernel:  # fmt: skip
+    overwrite: bool = False,
+    drop_last: bool = False,
+    alpha: bool = True,
+    beta: bool = True,
+    cast: str = "",
+    transposed: bool = False,
+    garbage: float = 0.0,
+    column: bool = False,
+) -> Kernel:
     """out = alpha·a@b + beta·c, over blocks of k; cast: dtype that products are made in; garbage: what the
     padding of k adds to a sum; column: c is spread over columns."""
 
@@ -226,9 +285,14 @@ def _gemm(
 
 
 THEME.add(
-    "gemm", reference=lambda a, b, c, alpha_, beta_: alpha_ * (a @ b) + beta_ * c,
-    inputs={"a": ["m", "k"], "b": ["k", "k"], "c": ["k"]}, kwargs={"alpha_": 0.5, "beta_": 2.0},
-    dims={"m": [33], "k": [127, 129, 257]}, dtypes=["float32", "float16", "bfloat16"], op_class="contraction", right=_gemm(),
+    "gemm",
+    reference=lambda a, b, c, alpha_, beta_: alpha_ * (a @ b) + beta_ * c,
+    inputs={"a": ["m", "k"], "b": ["k", "k"], "c": ["k"]},
+    kwargs={"alpha_": 0.5, "beta_": 2.0},
+    dims={"m": [33], "k": [127, 129, 257]},
+    dtypes=["float32", "float16", "bfloat16"],
+    op_class="contraction",
+    right=_gemm(),
     wrong={
         "overwritten": ("acc= for acc+=", _gemm(overwrite=True)),
         "dropped_last_block": ("dropped last block", _gemm(drop_last=True)),
@@ -237,26 +301,34 @@ THEME.add(
         "transposed": ("stride ignored", _gemm(transposed=True)),
         "garbage_in_padding": ("padding value", _gemm(garbage=0.5)),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "square_gemm", reference=lambda a, b, c, alpha_, beta_: alpha_ * (a @ b) + beta_ * c,
-    inputs={"a": ["k", "k"], "b": ["k", "k"], "c": ["k"]}, kwargs={"alpha_": 1.0, "beta_": 1.0}, dims={"k": [64, 129]},
-    op_class="contraction", right=_gemm(),
+    "square_gemm",
+    reference=lambda a, b, c, alpha_, beta_: alpha_ * (a @ b) + beta_ * c,
+    inputs={"a": ["k", "k"], "b": ["k", "k"], "c": ["k"]},
+    kwargs={"alpha_": 1.0, "beta_": 1.0},
+    dims={"k": [64, 129]},
+    op_class="contraction",
+    right=_gemm(),
     wrong={
         "bias_over_columns": ("broadcast", _gemm(column=True)),
         "bfloat16_products": ("coarse precision", _gemm(cast="bfloat16")),
         "float16_products": ("coarse precision", _gemm(cast="float16")),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "long_dot", framework="numpy", reference=lambda x, y: (x * y).sum(-1),
+    "long_dot",
+    framework="numpy",
+    reference=lambda x, y: (x * y).sum(-1),
     inputs={"x": {"shape": [2, "n"], "low": 0, "high": 1}, "y": {"shape": [2, "n"], "low": 0, "high": 1}},
-    dims={"n": [5000, 10000]}, dtypes=["float16", "bfloat16"], op_class="contraction",
+    dims={"n": [5000, 10000]},
+    dtypes=["float16", "bfloat16"],
+    op_class="contraction",
     right=lambda x, y: (x.astype(np.float32) * y.astype(np.float32)).sum(-1).astype(x.dtype),
     wrong={"narrow": ("low-precision accumulation", lambda x, y: np.add.accumulate(x * y, -1, dtype=x.dtype)[:, -1])},
-)  # fmt: skip
+)
 
 
 def _bmm(first_only: bool = False) -> Kernel:
@@ -264,32 +336,53 @@ def _bmm(first_only: bool = False) -> Kernel:
 
 
 THEME.add(
-    "bmm", reference=lambda a, b: a @ b, inputs={"a": ["batch", 5, "k"], "b": ["batch", "k", 7]}, dims={"batch": [3], "k": [33, 64]},
-    op_class="contraction", right=_bmm(), wrong={"batch_stride": ("stride ignored", _bmm(first_only=True))},
-)  # fmt: skip
+    "bmm",
+    reference=lambda a, b: a @ b,
+    inputs={"a": ["batch", 5, "k"], "b": ["batch", "k", 7]},
+    dims={"batch": [3], "k": [33, 64]},
+    op_class="contraction",
+    right=_bmm(),
+    wrong={"batch_stride": ("stride ignored", _bmm(first_only=True))},
+)
 
 
 THEME.add(
-    "double_dot", reference=lambda x, y: (x * y).sum(-1), inputs={"x": [3, "n"], "y": [3, "n"]}, dims={"n": [33, 129]},
-    dtypes=["float64"], op_class="contraction", right=lambda x, y: (x * y).sum(-1),
+    "double_dot",
+    reference=lambda x, y: (x * y).sum(-1),
+    inputs={"x": [3, "n"], "y": [3, "n"]},
+    dims={"n": [33, 129]},
+    dtypes=["float64"],
+    op_class="contraction",
+    right=lambda x, y: (x * y).sum(-1),
     wrong={"through_float32": ("coarse precision", lambda x, y: (x.float() * y.float()).sum(-1).double())},
-)  # fmt: skip
+)
 
 THEME.add(
-    "complex_dot", reference=lambda x, y: (x.conj() * y).sum(-1), inputs={"x": [3, "n"], "y": [3, "n"]}, dims={"n": [33, 129]},
-    dtypes=["complex64"], op_class="contraction", right=lambda x, y: (x.conj() * y).sum(-1),
+    "complex_dot",
+    reference=lambda x, y: (x.conj() * y).sum(-1),
+    inputs={"x": [3, "n"], "y": [3, "n"]},
+    dims={"n": [33, 129]},
+    dtypes=["complex64"],
+    op_class="contraction",
+    right=lambda x, y: (x.conj() * y).sum(-1),
     wrong={
         "not_conjugated": ("sign", lambda x, y: (x * y).sum(-1)),
         "other_conjugated": ("sign", lambda x, y: (x * y.conj()).sum(-1)),
         "real_part": ("argument ignored", lambda x, y: torch.complex((x.conj() * y).real.sum(-1), torch.zeros(3))),
     },
-)  # fmt: skip
+)
 
 THEME.add(
-    "complex_abs", reference=lambda x: np.abs(x), inputs={"x": {"shape": [3, "n"], "low": -1e30, "high": 1e30}}, dims={"n": [33, 129]},
-    dtypes=["complex64"], outputs=["float32"], op_class="elementary", right=lambda x: torch.hypot(x.real, x.imag),
+    "complex_abs",
+    reference=lambda x: np.abs(x),
+    inputs={"x": {"shape": [3, "n"], "low": -1e30, "high": 1e30}},
+    dims={"n": [33, 129]},
+    dtypes=["complex64"],
+    outputs=["float32"],
+    op_class="elementary",
+    right=lambda x: torch.hypot(x.real, x.imag),
     wrong={"squares": ("overflow", lambda x: (x.real.square() + x.imag.square()).sqrt())},
-)  # fmt: skip
+)
 
 
 def _block_scaled(shared: bool) -> Kernel:
@@ -307,8 +400,16 @@ def _block_scaled(shared: bool) -> Kernel:
 
 
 THEME.add(
-    "scaled_matmul", reference=lambda x, w: x @ w, op_class="contraction",
-    inputs={"x": {"shape": [4, 8], "data": [s * v for s in (1e4, 1e-1, 1e-4, 1.0) for v in (0.3, -0.7, 0.9, 0.2, -0.5, 0.8, 0.4, -0.6)]},
-            "w": [8, 16]},
-    right=_block_scaled(shared=False), wrong={"one_scale": ("small beside large", _block_scaled(shared=True))},
-)  # fmt: skip
+    "scaled_matmul",
+    reference=lambda x, w: x @ w,
+    op_class="contraction",
+    inputs={
+        "x": {
+            "shape": [4, 8],
+            "data": [s * v for s in (1e4, 1e-1, 1e-4, 1.0) for v in (0.3, -0.7, 0.9, 0.2, -0.5, 0.8, 0.4, -0.6)],
+        },
+        "w": [8, 16],
+    },
+    right=_block_scaled(shared=False),
+    wrong={"one_scale": ("small beside large", _block_scaled(shared=True))},
+)

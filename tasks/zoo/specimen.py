@@ -1,4 +1,5 @@
 """A specimen: one op of the zoo with its right kernel and, beside it, the same kernel with one planted fault each."""
+
 from __future__ import annotations
 
 import importlib
@@ -60,7 +61,7 @@ FAULTS = {
     "wrong dtype": "the output has another dtype",
     "wrong shape": "the output has another shape (keepdim)",
     "wrong structure": "a Python number, a list or None instead of a tensor",
-}  # fmt: skip
+}
 
 #: Classes whose faults lose digits and no more: there, `imprecise` is a finding.
 PRECISION = ("cancellation", "coarse precision", "low-precision accumulation", "small beside large")
@@ -92,9 +93,15 @@ class Theme:
         self.__farm_ops__: list[UserOp] = []
 
     def add(
-        self, name: str, *, right: Kernel, wrong: Mapping[str, tuple[str, Kernel]], reference: Kernel,
-        inputs: Mapping[str, Any], **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        *,
+        right: Kernel,
+        wrong: Mapping[str, tuple[str, Kernel]],
+        reference: Kernel,
+        inputs: Mapping[str, Any],
+        **settings: Any,
+    ) -> None:
         """Declare an op: ``wrong`` maps the name of a fault to its class (of FAULTS) and its kernel.
 
         ``settings`` are `UserOp`'s, the same for all; raises ValueError for an unknown class.

@@ -1,4 +1,5 @@
 """A cluster whose supervisors answer at once: what is left is the cost of the driver and of the lake."""
+
 from __future__ import annotations
 
 import time
@@ -60,23 +61,45 @@ class FakeCluster:
 def _answers(job: Job) -> Iterator[dict[str, Any]]:
     if job.kind == "prepare":
         for number, item in enumerate(job.items):
-            yield {"number": number, "key": f"{number:040d}", "path": "", "samples": list(range(item["group"]["samples"]))}
+            yield {
+                "number": number,
+                "key": f"{number:040d}",
+                "path": "",
+                "samples": list(range(item["group"]["samples"])),
+            }
         return
     cases = [(item["group"], place) for item in job.items for place in item["places"]]
     constant = run_columns(job.run_id, job.backend or {}, {"vendor": "fake"}) | {"node": "fake"}
     for at in range(0, len(cases), CHUNK_ROWS):
         rows = [
             {
-                "catalog": "load", "op": group["op"], "variant": "", "dtype": group["dtype"], "sample": place, "seed": 0,
-                "status": "pass", "attempts": 1, "weak": True, "policy": "none", "started_at": time.time(),
-                "error_units": 0.0, "max_diff": 0.0, "numel": 1, "build_ms": 0.0, "run_ms": 0.0,
+                "catalog": "load",
+                "op": group["op"],
+                "variant": "",
+                "dtype": group["dtype"],
+                "sample": place,
+                "seed": 0,
+                "status": "pass",
+                "attempts": 1,
+                "weak": True,
+                "policy": "none",
+                "started_at": time.time(),
+                "error_units": 0.0,
+                "max_diff": 0.0,
+                "numel": 1,
+                "build_ms": 0.0,
+                "run_ms": 0.0,
             }
             for group, place in cases[at : at + CHUNK_ROWS]
-        ]  # fmt: skip
+        ]
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, SCHEMA) as writer:
             writer.write_batch(to_batch(rows, constant))
         yield {
-            "rows": sink.getvalue().to_pybytes(), "done": list(range(at, at + len(rows))), "busy_ms": 0.0,
-            "status": {"pass": len(rows)}, "times": [(0.0, 0.0)], "failed": [],
-        }  # fmt: skip
+            "rows": sink.getvalue().to_pybytes(),
+            "done": list(range(at, at + len(rows))),
+            "busy_ms": 0.0,
+            "status": {"pass": len(rows)},
+            "times": [(0.0, 0.0)],
+            "failed": [],
+        }

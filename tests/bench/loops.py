@@ -1,4 +1,5 @@
 """The loops whose processor time is compared; each runs in a process of its own and prints one JSON line."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,4 +1,5 @@
 """farm.launch with a stopwatch on planning and running and the driver's peak memory; prints a MEASURED line."""
+
 from __future__ import annotations
 
 import json

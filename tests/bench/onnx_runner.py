@@ -1,4 +1,5 @@
 """onnx's own pytest runner of its node suite on ONNX Runtime's CPU provider (run with pytest)."""
+
 from __future__ import annotations
 
 import onnx.backend.test

@@ -1,4 +1,5 @@
 """configs/vendors.yaml as a whole: environments from nothing, first cell, wall time against CPU time, peak memory."""
+
 from __future__ import annotations
 
 import os
@@ -47,7 +48,9 @@ class Watch:
                     with one.oneshot():
                         times, command = one.cpu_times(), " ".join(one.cmdline()[:5])
                         child = "tasks.child" in command
-                        spent = times.user + times.system + (times.children_user + times.children_system if child else 0.0)
+                        spent = (
+                            times.user + times.system + (times.children_user + times.children_system if child else 0.0)
+                        )
                         self.cpu[one.pid, one.create_time()] = child, spent
                     if look % 4 == 0:
                         total += one.memory_full_info().pss
@@ -87,9 +90,13 @@ def launch(config: Path, results: Path, env: dict[str, str]) -> tuple[float, Wat
 def main(folder: Path, env: dict[str, str], config: Path) -> None:
     """Environments from nothing in the cache of ``env``, then ``config`` cold and warm."""
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "farm.envs", "build", str(config)], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "farm.envs", "build", str(config)], env=env, capture_output=True, text=True
+    )
     built = [line for line in done.stdout.splitlines() if "built in" in line]
-    print(f"environments: {len(built)} built from nothing in {time.monotonic() - began:.0f} s (bound: 900 s)", flush=True)
+    print(
+        f"environments: {len(built)} built from nothing in {time.monotonic() - began:.0f} s (bound: 900 s)", flush=True
+    )
     for line in done.stderr.splitlines():
         print(f"  {line}")
     for name in ("cold", "warm"):

@@ -1,4 +1,5 @@
 """How many of the prepared samples are evidence, and how many of those a constant output would pass."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -49,9 +50,12 @@ def _of(sample: PreparedSample) -> list[str]:
 def main(cache: Path, every: int = 1) -> None:
     for name, c in tally(every, cache).items():
         share = 100 / max(c["evidence"], 1)
-        print(f"weak: {name}: {c['samples']} samples, {c['weak']} weak ({100 * c['weak'] / max(c['samples'], 1):.1f} %), "
-              f"{c['evidence']} count as evidence; of these zero would pass {c['zero']} ({share * c['zero']:.2f} %, bound: 1 %), "
-              f"some constant of its own each {c['constant']} ({share * c['constant']:.2f} %)", flush=True)  # fmt: skip
+        print(
+            f"weak: {name}: {c['samples']} samples, {c['weak']} weak ({100 * c['weak'] / max(c['samples'], 1):.1f} %), "
+            f"{c['evidence']} count as evidence; of these zero would pass {c['zero']} ({share * c['zero']:.2f} %, bound: 1 %), "
+            f"some constant of its own each {c['constant']} ({share * c['constant']:.2f} %)",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

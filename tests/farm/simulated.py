@@ -1,4 +1,5 @@
 """A cluster in one process: nodes with devices that take jobs, answer at once, fall sick, come and go."""
+
 from __future__ import annotations
 
 import time
@@ -27,12 +28,16 @@ class Simulated(Inline):
     """
 
     def __init__(
-        self, nodes: list[dict[str, Any]], status: Callable[[str, str, int, str, str], str] = lambda *a: "pass",
+        self,
+        nodes: list[dict[str, Any]],
+        status: Callable[[str, str, int, str, str], str] = lambda *a: "pass",
         after: Callable[[Simulated], None] = lambda s: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.nodes, self.status, self.after = nodes, status, after
-        self.jobs: dict[int, tuple[Job, str, dict[str, str]]] = {}  # handle → (job, backend, node it may go to → resource)
+        self.jobs: dict[
+            int, tuple[Job, str, dict[str, str]]
+        ] = {}  # handle → (job, backend, node it may go to → resource)
         self.busy: dict[tuple[str, str], int] = {}  # (node, device) → handle that holds it
         self.log: list[tuple[str, str, str, int]] = []  # (backend, node, device, cases)
         self.called_back: list[int] = []
@@ -40,12 +45,20 @@ class Simulated(Inline):
         self._changes = Changes()
 
     def slots(self, offer: Offer | None, fraction: float) -> int:
-        held = [n["resources"].get(offer.places[n["id"]] if offer else "CPU", 0) for n in self.nodes if offer is None or n["id"] in offer.places]
+        held = [
+            n["resources"].get(offer.places[n["id"]] if offer else "CPU", 0)
+            for n in self.nodes
+            if offer is None or n["id"] in offer.places
+        ]
         return int(sum(held)) * int(1 / fraction)
 
     def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
         self._next += 1
-        self.jobs[self._next] = (job, offer.name if offer else "", {n: offer.places[n] if offer else "CPU" for n in among})
+        self.jobs[self._next] = (
+            job,
+            offer.name if offer else "",
+            {n: offer.places[n] if offer else "CPU" for n in among},
+        )
         return self._next
 
     def cancel(self, handle: int) -> None:
@@ -85,9 +98,12 @@ class Simulated(Inline):
                 yield handle, Unplaced("its nodes have left")
                 continue
             free = [
-                (name, str(i) if resource != "CPU" else "") for name, resource in among.items() if name in here
-                for i in range(int(here[name]["resources"].get(resource, 0))) if (name, str(i)) not in self.busy
-            ]  # fmt: skip
+                (name, str(i) if resource != "CPU" else "")
+                for name, resource in among.items()
+                if name in here
+                for i in range(int(here[name]["resources"].get(resource, 0)))
+                if (name, str(i)) not in self.busy
+            ]
             if free:
                 place = free[self._turn(len(free))]
                 if place in job.avoid:
@@ -112,22 +128,43 @@ class Simulated(Inline):
             if status == "gone":
                 gone = True
                 break
-            rows.append(sample_columns(PreparedGroup(item["pack"]).samples[sample]) | {
-                "number": number, "status": status, "attempts": item.get("attempts", {}).get(str(sample), 0) + 1,
-                "policy": "none", "started_at": time.time(), "error": "planted" if status in FAILING else "",
-            })  # fmt: skip
+            rows.append(
+                sample_columns(PreparedGroup(item["pack"]).samples[sample])
+                | {
+                    "number": number,
+                    "status": status,
+                    "attempts": item.get("attempts", {}).get(str(sample), 0) + 1,
+                    "policy": "none",
+                    "started_at": time.time(),
+                    "error": "planted" if status in FAILING else "",
+                }
+            )
         self.log.append((backend, *place, len(rows)))
         if rows:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, SCHEMA) as writer:
-                writer.write_batch(to_batch(rows, run_columns(job.run_id, job.backend or {}, {"device": "d"}) | {"node": place[0], "device_ids": place[1]}))
+                writer.write_batch(
+                    to_batch(
+                        rows,
+                        run_columns(job.run_id, job.backend or {}, {"device": "d"})
+                        | {"node": place[0], "device_ids": place[1]},
+                    )
+                )
             counts: dict[str, int] = {}
             for row in rows:
                 counts[str(row["status"])] = counts.get(str(row["status"]), 0) + 1
-            yield handle, {
-                "rows": sink.getvalue().to_pybytes(), "done": [r["number"] for r in rows], "busy_ms": 10.0 * len(rows), "status": counts,
-                "failed": [(r["number"], r["status"], r["attempts"], "planted") for r in rows if r["status"] in FAILING],
-            }  # fmt: skip
+            yield (
+                handle,
+                {
+                    "rows": sink.getvalue().to_pybytes(),
+                    "done": [r["number"] for r in rows],
+                    "busy_ms": 10.0 * len(rows),
+                    "status": counts,
+                    "failed": [
+                        (r["number"], r["status"], r["attempts"], "planted") for r in rows if r["status"] in FAILING
+                    ],
+                },
+            )
         if gone:
             yield handle, {"gone": "it has fallen off the bus"}
         yield handle, {"spent": {"cpu_s": 1.0, "starts": 1, "start_s": self.start_s}}

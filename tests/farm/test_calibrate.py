@@ -1,4 +1,5 @@
 """farm.calibrate: the rule on rows made by hand, the policy it writes, and what it must not accommodate."""
+
 from __future__ import annotations
 
 import json
@@ -18,11 +19,30 @@ RUN = "20260101-000000-aaaa"
 def row(op: str, units: float, sample: int = 0, **more: Any) -> dict[str, Any]:
     status = "pass" if units <= 32 else "imprecise"
     return {
-        "check": "forward", "distribution": "own", "catalog": "torch", "op": f"torch:{op}", "variant": "", "dtype": "float32",
-        "op_class": "reduction", "sample": sample, "seed": 0, "attempts": 1, "status": status, "kind": "" if status == "pass" else "numbers",
-        "started_at": 1.0, "numel": 3, "error_units": units, "max_ulp": units, "max_diff": 1e-9, "classic": True, "mismatched": 0,
-        "nonfinite": 0, "limit": 32.0, "oracle": "float64", "weak": False,
-    } | more  # fmt: skip
+        "check": "forward",
+        "distribution": "own",
+        "catalog": "torch",
+        "op": f"torch:{op}",
+        "variant": "",
+        "dtype": "float32",
+        "op_class": "reduction",
+        "sample": sample,
+        "seed": 0,
+        "attempts": 1,
+        "status": status,
+        "kind": "" if status == "pass" else "numbers",
+        "started_at": 1.0,
+        "numel": 3,
+        "error_units": units,
+        "max_ulp": units,
+        "max_diff": 1e-9,
+        "classic": True,
+        "mismatched": 0,
+        "nonfinite": 0,
+        "limit": 32.0,
+        "oracle": "float64",
+        "weak": False,
+    } | more
 
 
 #: Ops that op_db has: a policy's own lines are checked against the catalogs.
@@ -44,7 +64,9 @@ def run(results: str, out: Path, *more: str) -> verdict.Policy:
     return verdict.load(str(out))
 
 
-def found(path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS, apart: tuple[str, ...] = ()) -> dict[tuple[str, str], calibrate.Finding]:
+def found(
+    path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS, apart: tuple[str, ...] = ()
+) -> dict[tuple[str, str], calibrate.Finding]:
     frame = lake.read(make(path, *more, rows=rows))
     return {(x.op_class, x.dtype): x for x in calibrate.calibrate(calibrate.evidence(frame, ["torch-cpu"]), 0.9, apart)}
 
@@ -62,10 +84,14 @@ def test_the_rule(tmp_path: Path) -> None:
     assert (large.limit, large.largest) == (32, ("torch:sinc", 12.9))
     half = found(tmp_path / "c", rows=[one | {"dtype": "float16"} for one in ROWS])["reduction", "float16"]
     assert half.limit == LEAST_ROUNDED_ONCE
-    assert not found(tmp_path / "d", rows=[one | {"dtype": "float64"} for one in ROWS])  # nor is it resolved by its reference
+    assert not found(
+        tmp_path / "d", rows=[one | {"dtype": "float64"} for one in ROWS]
+    )  # nor is it resolved by its reference
 
 
-def test_what_lies_beyond_is_named_and_does_not_raise_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_lies_beyond_is_named_and_does_not_raise_the_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     results = make(tmp_path / "lake", row("sinc", 400.0, 7))
     policy = run(results, tmp_path / "p.json")
     text = capsys.readouterr().out
@@ -77,7 +103,12 @@ def test_what_lies_beyond_is_named_and_does_not_raise_the_limit(tmp_path: Path, 
 
 def test_wrong_rows_and_other_backends_are_no_evidence(tmp_path: Path) -> None:
     bad = row("mean", 20.0, 7, status="wrong", kind="numbers", classic=False)
-    one = found(tmp_path, bad, row("std", 0.0, 8, status="wrong", kind="shape"), row("var", 9.0, 8, oracle="stored", error_units=None))["reduction", "float32"]
+    one = found(
+        tmp_path,
+        bad,
+        row("std", 0.0, 8, status="wrong", kind="shape"),
+        row("var", 9.0, 8, oracle="stored", error_units=None),
+    )["reduction", "float32"]
     assert one.failed == one.beyond == {"torch:mean": 20.0} and "torch:mean" not in one.ops
     assert one.limit == LEAST and one.cases == 27
 
@@ -94,14 +125,18 @@ def test_an_op_with_a_reason_gets_a_limit_of_its_own(tmp_path: Path, capsys: pyt
     results = make(tmp_path / "lake", row("sinc", 40.0, 7))
     policy = run(results, tmp_path / "p.json", "--op", "torch:sin[c]=it takes a quotient of zeros")
     own = policy.limit("torch:sinc", "reduction", "float32")
-    assert own.units == 128 and own.evidence.startswith("it takes a quotient of zeros; 4 cases on torch-cpu (torch 9), the largest 40")
+    assert own.units == 128 and own.evidence.startswith(
+        "it takes a quotient of zeros; 4 cases on torch-cpu (torch 9), the largest 40"
+    )
     assert policy.limit("torch:sum", "reduction", "float32").units == LEAST
     assert "torch:sin[c] float32: 128 error units" in capsys.readouterr().out
     # One that needs no more than its class gets none.
     assert len(run(results, tmp_path / "q.json", "--op", "torch:sum=a reason").limits) == len(policy.limits) - 1
 
 
-def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     results = make(tmp_path / "lake")
     before, first = verdict.load("error_units"), run(results, tmp_path / "1.json")
     again = run(results, tmp_path / "2.json", "--policy", str(tmp_path / "1.json"))
@@ -110,10 +145,16 @@ def test_every_line_has_value_evidence_and_date_and_the_version_goes_up(tmp_path
     for limit in before.limits:
         assert limit in first.limits or (limit.classes, limit.dtypes) == (("reduction",), ("float32",))
     line = first.limit("torch:sum", "reduction", "float32")
-    assert "30 cases of 10 ops on torch-cpu (torch 9)" in line.evidence and "0.95 quantile" in line.evidence and line.date
+    assert (
+        "30 cases of 10 ops on torch-cpu (torch 9)" in line.evidence and "0.95 quantile" in line.evidence and line.date
+    )
     data = json.loads((tmp_path / "1.json").read_text())
-    assert {"units", "evidence", "date", "classes", "dtypes"} == set(next(x for x in data["limits"] if x.get("classes") == ["reduction"] and x["evidence"] == line.evidence))
-    assert verdict.load(str(tmp_path / "1.json")).limit("torch:exp", "elementary", "float32") == before.limit("torch:exp", "elementary", "float32")
+    assert {"units", "evidence", "date", "classes", "dtypes"} == set(
+        next(x for x in data["limits"] if x.get("classes") == ["reduction"] and x["evidence"] == line.evidence)
+    )
+    assert verdict.load(str(tmp_path / "1.json")).limit("torch:exp", "elementary", "float32") == before.limit(
+        "torch:exp", "elementary", "float32"
+    )
 
 
 def test_what_would_change_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +166,9 @@ def test_what_would_change_is_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def _plain(path: Path) -> str:
     limit = {"units": 64, "evidence": "a beginning", "date": "2026-11-20"}
-    (path / "plain.json").write_text(json.dumps({"name": "plain", "version": 1, "rule": "error_units", "reason": "r", "limits": [limit]}))
+    (path / "plain.json").write_text(
+        json.dumps({"name": "plain", "version": 1, "rule": "error_units", "reason": "r", "limits": [limit]})
+    )
     return str(path / "plain.json")
 
 
@@ -133,12 +176,16 @@ def _plain(path: Path) -> str:
     ("arguments", "says"),
     [
         (["--backends", "torch-cpuu"], "no row of 'torch-cpuu'; did you mean torch-cpu"),
-        (["--quantile", "0"], "--quantile 0"), (["--quantile", "1.5"], "--quantile 1.5"),
-        (["--op", "torch:sum"], "GLOB=REASON"), (["--op", "torch:nosuch=why"], "no op with such rows"),
-        (["--policy", "classic"], "its rule is classic"), (["--policy", "none.json"], "no such file"),
-        (["--out", "p.yaml"], "a .json file"), (["--run", "nosuch"], "nosuch"),
+        (["--quantile", "0"], "--quantile 0"),
+        (["--quantile", "1.5"], "--quantile 1.5"),
+        (["--op", "torch:sum"], "GLOB=REASON"),
+        (["--op", "torch:nosuch=why"], "no op with such rows"),
+        (["--policy", "classic"], "its rule is classic"),
+        (["--policy", "none.json"], "no such file"),
+        (["--out", "p.yaml"], "a .json file"),
+        (["--run", "nosuch"], "nosuch"),
     ],
-)  # fmt: skip
+)
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
     results = make(tmp_path / "lake")
     assert main(["--results", results, "--backends", "torch-cpu", *arguments]) == BAD_INPUT

@@ -1,4 +1,5 @@
 """Clusters of several (simulated) nodes: placement by resource and label, a node that dies, caches not shared."""
+
 from __future__ import annotations
 
 import os
@@ -36,7 +37,9 @@ def rows(results: Path) -> pd.DataFrame:
     return lake.read(results, lake.run_ids(results)[-1])
 
 
-def test_a_device_backend_goes_only_where_vendor_and_resource_fit(cluster: Cluster, tmp_path: Path, results: Path) -> None:
+def test_a_device_backend_goes_only_where_vendor_and_resource_fit(
+    cluster: Cluster, tmp_path: Path, results: Path
+) -> None:
     cluster.add_node(num_cpus=1, num_gpus=1, labels={"vendor": "amd"})
     cluster.add_node(num_cpus=1, num_gpus=2, labels={"vendor": "nvidia"})
     cluster.wait_for_nodes()

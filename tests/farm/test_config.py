@@ -1,4 +1,5 @@
 """Configs: what is refused, and that the refusal names file, line, column, key and the nearest valid name."""
+
 from __future__ import annotations
 
 import json
@@ -32,8 +33,16 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
     [
         # unknown keys, wherever they stand
         (GOOD + "polycy: classic\n", "3:1", "polycy: unknown key; did you mean policy?"),
-        ("catalogs:\n  - name: torch\n    sample: 3\nbackends: [torch-cpu]\n", "3:5", "catalogs.0.sample: unknown key; did you mean samples"),
-        ("catalogs: [torch]\nbackends:\n  - torch-cpu\n  - {name: ort-cpu, option: 1}\n", "4:21", "did you mean options"),
+        (
+            "catalogs:\n  - name: torch\n    sample: 3\nbackends: [torch-cpu]\n",
+            "3:5",
+            "catalogs.0.sample: unknown key; did you mean samples",
+        ),
+        (
+            "catalogs: [torch]\nbackends:\n  - torch-cpu\n  - {name: ort-cpu, option: 1}\n",
+            "4:21",
+            "did you mean options",
+        ),
         (GOOD + "skip:\n  - op: [abs]\n    reason: slow\n", "4:5", "skip.0.op: unknown key; did you mean ops?"),
         (GOOD + "known_failures:\n  - {ops: [abs], op: x, reason: r}\n", "4:6", "did you mean op?"),
         # unknown names
@@ -41,25 +50,46 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
         (GOOD + "dtypes: [object]\n", "3:10", "unknown dtype 'object'"),
         (GOOD + "dtypes: [f4]\n", "3:10", "float32"),
         ("catalogs: [{name: torch, dtypes: [int33]}]\nbackends: [torch-cpu]\n", "1:35", "did you mean int32"),
-        ("catalogs: [torch]\nbackends:\n- torch-cpu\n- trch-cpu\n", "4:3", "unknown backend 'trch-cpu'; did you mean torch-cpu"),
+        (
+            "catalogs: [torch]\nbackends:\n- torch-cpu\n- trch-cpu\n",
+            "4:3",
+            "unknown backend 'trch-cpu'; did you mean torch-cpu",
+        ),
         ("catalogs: [torch]\nbackends: [torch]\n", "2:12", "a backend is <runtime>-<device>"),
         ("catalogs: [torch]\nbackends: [cudnn-cuda]\n", "2:12", "the runtimes are"),
         ("catalogs: [torch]\nbackends: [{name: mine, like: ortt-cpu}]\n", "2:12", "unknown backend 'ortt-cpu'"),
-        ("catalogs: [torch]\nbackends: [{name: torch-cpu, options: {tf23: 1}}]\n", "2:12", "unknown option 'tf23'; it takes none"),
-        ("catalogs: [torch]\nbackends: [torch-cpu, tensorrtrtx-aot]\n", "2:23", "tensorrtrtx-aot only builds programs: add build to the config's checks"),
+        (
+            "catalogs: [torch]\nbackends: [{name: torch-cpu, options: {tf23: 1}}]\n",
+            "2:12",
+            "unknown option 'tf23'; it takes none",
+        ),
+        (
+            "catalogs: [torch]\nbackends: [torch-cpu, tensorrtrtx-aot]\n",
+            "2:23",
+            "tensorrtrtx-aot only builds programs: add build to the config's checks",
+        ),
         (GOOD + "checks: [forward, bakward]\n", "3:19", "unknown check 'bakward'"),
         ("catalogs: [torch, onx]\nbackends: [torch-cpu]\n", "1:19", "unknown catalog 'onx'; did you mean onnx?"),
         (GOOD + "policy: clasic\n", "3:1", "unknown 'clasic'; did you mean classic?"),
         (GOOD + "policy: none/there.json\n", "3:1", "no such file"),
         # values
-        (GOOD + "deadline_s: -3\n", "3:1", "deadline_s: "), (GOOD + "deadline_s: .inf\n", "3:1", "deadline_s: "),
-        (GOOD + "seed: -1\n", "3:1", "seed: "), (GOOD + "seed: 99999999999999999999\n", "3:1", "seed: "),
-        (GOOD + "checks: []\n", "3:1", "checks: "), ("catalogs: []\nbackends: [torch-cpu]\n", "1:1", "catalogs: "),
-        ("catalogs: [torch]\nbackends:\n", "2:1", "backends: "), ("catalogs: [torch]\n", "1:1", "backends: Field required"),
+        (GOOD + "deadline_s: -3\n", "3:1", "deadline_s: "),
+        (GOOD + "deadline_s: .inf\n", "3:1", "deadline_s: "),
+        (GOOD + "seed: -1\n", "3:1", "seed: "),
+        (GOOD + "seed: 99999999999999999999\n", "3:1", "seed: "),
+        (GOOD + "checks: []\n", "3:1", "checks: "),
+        ("catalogs: []\nbackends: [torch-cpu]\n", "1:1", "catalogs: "),
+        ("catalogs: [torch]\nbackends:\n", "2:1", "backends: "),
+        ("catalogs: [torch]\n", "1:1", "backends: Field required"),
         ("catalogs: [{name: torch, samples: 0}]\nbackends: [torch-cpu]\n", "1:26", "catalogs.0.samples: "),
-        ("catalogs: [{name: torch, samples_for: {'ort-*': -1}}]\nbackends: [torch-cpu]\n", "1:40", "samples_for.ort-*: "),
+        (
+            "catalogs: [{name: torch, samples_for: {'ort-*': -1}}]\nbackends: [torch-cpu]\n",
+            "1:40",
+            "samples_for.ort-*: ",
+        ),
         ("catalogs: [torch]\nbackends: [{name: torch-cpu, fraction: 2}]\n", "2:30", "backends.0.fraction: "),
-        (GOOD + "dtypes: float32\n", "3:1", "dtypes: "), (GOOD + "dtypes: [32]\n", "3:10", "dtypes.0: "),
+        (GOOD + "dtypes: float32\n", "3:1", "dtypes: "),
+        (GOOD + "dtypes: [32]\n", "3:10", "dtypes.0: "),
         # named twice
         ("catalogs: [torch]\nbackends: [torch-cpu, ort-cpu, torch-cpu]\n", "2:32", "'torch-cpu' is named twice"),
         (GOOD + "dtypes: [float32, float16, float32]\n", "3:28", "'float32' is named twice"),
@@ -71,17 +101,25 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
         (GOOD + "known_failures:\n  - op: abs\n", "4:5", "known_failures.0.reason: Field required"),
         (GOOD + "known_failures: [{op: abs, status: fail, reason: r}]\n", "3:28", "known_failures.0.status: "),
         # not YAML, or not a config
-        ("catalogs: [torch\nbackends: x\n", "2:9", "not YAML"), ("a: b: c\n", "1:5", "not YAML"),
-        ("\tcatalogs: []\n", "1:1", "not YAML"), (GOOD + "name: \"\x01\"\n", "3:8", "not YAML"),
-        ("catalogs: [*unknown]\n", "1:12", "not YAML"), (GOOD + "name: 2024-13-45\n", "3:7", "not YAML"),
-        (GOOD + "---\n" + GOOD, "3:1", "not YAML"), ("name: !!python/object/apply:os.system ['true']\n", "1:7", "not YAML"),
-        ("", "1:1", "a config is a mapping"), ("# nothing\n", "1:1", "a config is a mapping"),
-        ("- torch\n", "1:1", "a config is a mapping"), ("torch\n", "1:1", "a config is a mapping"),
-        ("on: 3\n" + GOOD, "1:1", "on: a key is a string"), (GOOD + "3: x\n", "3:1", "3: a key is a string"),
+        ("catalogs: [torch\nbackends: x\n", "2:9", "not YAML"),
+        ("a: b: c\n", "1:5", "not YAML"),
+        ("\tcatalogs: []\n", "1:1", "not YAML"),
+        (GOOD + 'name: "\x01"\n', "3:8", "not YAML"),
+        ("catalogs: [*unknown]\n", "1:12", "not YAML"),
+        (GOOD + "name: 2024-13-45\n", "3:7", "not YAML"),
+        (GOOD + "---\n" + GOOD, "3:1", "not YAML"),
+        ("name: !!python/object/apply:os.system ['true']\n", "1:7", "not YAML"),
+        ("", "1:1", "a config is a mapping"),
+        ("# nothing\n", "1:1", "a config is a mapping"),
+        ("- torch\n", "1:1", "a config is a mapping"),
+        ("torch\n", "1:1", "a config is a mapping"),
+        ("on: 3\n" + GOOD, "1:1", "on: a key is a string"),
+        (GOOD + "3: x\n", "3:1", "3: a key is a string"),
         (GOOD + "? [a, b]\n: x\n", "3:3", "a key is a string"),
-        (b"catalogs: [torch]\nname: \xff\xfe\n", "2:7", "not UTF-8"), (b"\xff\xfe\x00", "1:1", "not UTF-8"),
+        (b"catalogs: [torch]\nname: \xff\xfe\n", "2:7", "not UTF-8"),
+        (b"\xff\xfe\x00", "1:1", "not UTF-8"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_config_is_refused_at_its_place(tmp_path: Path, text: str | bytes, place: str, says: str) -> None:
     said = refusal(tmp_path, text)
     assert said.startswith(f"{place}: "), said
@@ -166,14 +204,20 @@ def test_known_failures_in_a_file_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "known" / "mine.yaml").write_text("- {op: abs, status: imprecise, reason: the cause}\n")
     (tmp_path / "c.yaml").write_text(GOOD + "known_failures: known/mine.yaml\n")
     assert load(tmp_path / "c.yaml").known_failures[0].reason == "the cause"
-    for text, says in (("- {op: abs}", "reason: Field required"), ("- abs", "mine.yaml"), ("a: b: c", "not a YAML list"),
-                       ("3", "not a YAML list")):  # fmt: skip
+    for text, says in (
+        ("- {op: abs}", "reason: Field required"),
+        ("- abs", "mine.yaml"),
+        ("a: b: c", "not a YAML list"),
+        ("3", "not a YAML list"),
+    ):
         (tmp_path / "known" / "mine.yaml").write_text(text)
         with pytest.raises(ConfigError, match="mine.yaml") as caught:
             load(tmp_path / "c.yaml")
         assert says in str(caught.value) and "c.yaml:" in str(caught.value)
     (tmp_path / "known" / "mine.yaml").write_text("- {op: abs, reason: the cause}\n")
-    (tmp_path / "c.yaml").write_text(GOOD + "known_failures: [known/mine.yaml, {op: add, reason: another}, known/mine.yaml]\n")
+    (tmp_path / "c.yaml").write_text(
+        GOOD + "known_failures: [known/mine.yaml, {op: add, reason: another}, known/mine.yaml]\n"
+    )
     assert [k.op for k in load(tmp_path / "c.yaml").known_failures] == ["abs", "add", "abs"]
     (tmp_path / "c.yaml").write_text(GOOD + "known_failures: known/none.yaml\n")
     with pytest.raises(ConfigError, match=r"none.yaml: No such file"):

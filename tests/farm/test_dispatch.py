@@ -1,4 +1,5 @@
 """Where jobs go and what becomes of them on a simulated cluster: placement, sickness, nodes that come and go."""
+
 from __future__ import annotations
 
 import time
@@ -31,16 +32,24 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr("farm.dispatch.BATCH_MIN_S", 0.2)
     monkeypatch.setattr("farm.dispatch.START_SHARE", 0.0)
 
-    def do(backends: list[dict[str, Any]], cluster: Simulated, without: dict[str, list[str]] | None = None, **more: Any) -> Any:
+    def do(
+        backends: list[dict[str, Any]], cluster: Simulated, without: dict[str, list[str]] | None = None, **more: Any
+    ) -> Any:
         models = more.pop("models", {})
         config = Config(
             catalogs=[CatalogConfig(name="load", dtypes=["float32"], samples=SAMPLES)],
-            backends=[BackendConfig(**b) for b in backends], node_wait_s=more.pop("node_wait_s", 0.3),
-        )  # fmt: skip
+            backends=[BackendConfig(**b) for b in backends],
+            node_wait_s=more.pop("node_wait_s", 0.3),
+        )
         specs = [b.spec() for b in config.backends]
         answers = {
-            n["id"]: {s.name: {"device": models.get(n["id"], "d"), "start_s": cluster.start_s} for s in specs if s.name not in (without or {}).get(n["id"], [])} for n in cluster.nodes
-        }  # fmt: skip
+            n["id"]: {
+                s.name: {"device": models.get(n["id"], "d"), "start_s": cluster.start_s}
+                for s in specs
+                if s.name not in (without or {}).get(n["id"], [])
+            }
+            for n in cluster.nodes
+        }
         offers = inventory.offers(specs, cluster.nodes, answers, {b.name: b.labels for b in config.backends})
         lakes = lake.open_lake(tmp_path / "results")
         plan = matrix.build(config, {"load": catalogs.get("load").entries()})
@@ -53,7 +62,7 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         assert all(
             {k: v for k, v in made.counts[name].status.items() if v} == of["status"].value_counts().to_dict()
             for name, of in rows.groupby("backend")
-        )  # fmt: skip
+        )
         return made, cluster, rows
 
     return do
@@ -69,17 +78,36 @@ def where(rows: pd.DataFrame, backend: str) -> set[str]:
 
 def test_vendor_resource_and_labels_decide_where_a_cell_goes(run: Run) -> None:
     nodes = [
-        node("cpu", CPU=2), node("big", {"vendor": "nvidia", "device-model": "H200"}, GPU=2),
-        node("small", {"vendor": "nvidia", "device-model": "A10"}, GPU=1), node("amd", {"vendor": "amd"}, GPU=1),
-        node("both", {"vendor": "nvidia", "farm.io/nvidia": "1", "farm.io/intel": "1", "device-model": "A10"}, GPU=1, **{"intel-GPU": 1}),
-        node("npu", {"vendor": "huawei"}, NPU=4), node("intel", {"vendor": "intel"}, GPU=1),
-    ]  # fmt: skip
-    backends = [GPU, {"name": "gpu-amd"}, {"name": "gpu-intel"}, {"name": "npu-huawei"}, {"name": "null-cpu"},
-                {"name": "h", "like": "gpu-nvidia", "labels": {"device-model": "H*"}}]  # fmt: skip
+        node("cpu", CPU=2),
+        node("big", {"vendor": "nvidia", "device-model": "H200"}, GPU=2),
+        node("small", {"vendor": "nvidia", "device-model": "A10"}, GPU=1),
+        node("amd", {"vendor": "amd"}, GPU=1),
+        node(
+            "both",
+            {"vendor": "nvidia", "farm.io/nvidia": "1", "farm.io/intel": "1", "device-model": "A10"},
+            GPU=1,
+            **{"intel-GPU": 1},
+        ),
+        node("npu", {"vendor": "huawei"}, NPU=4),
+        node("intel", {"vendor": "intel"}, GPU=1),
+    ]
+    backends = [
+        GPU,
+        {"name": "gpu-amd"},
+        {"name": "gpu-intel"},
+        {"name": "npu-huawei"},
+        {"name": "null-cpu"},
+        {"name": "h", "like": "gpu-nvidia", "labels": {"device-model": "H*"}},
+    ]
     _, _, rows = run(backends, Simulated(nodes))
     assert where(rows, "gpu-nvidia") == {"big", "small", "both"}
     assert where(rows, "gpu-intel") == {"both", "intel"}
-    assert (where(rows, "gpu-amd"), where(rows, "npu-huawei"), where(rows, "null-cpu"), where(rows, "h")) == ({"amd"}, {"npu"}, {"cpu"}, {"big"})
+    assert (where(rows, "gpu-amd"), where(rows, "npu-huawei"), where(rows, "null-cpu"), where(rows, "h")) == (
+        {"amd"},
+        {"npu"},
+        {"cpu"},
+        {"big"},
+    )
     assert set(rows["status"]) == {"pass"}
 
 
@@ -111,7 +139,9 @@ def test_a_kernel_that_fails_everywhere_quarantines_nothing(run: Run, fails: str
         tries[op, sample] += 1
         return "pass" if sample % 3 or (fails == "now and then" and tries[op, sample] > 1) else "wrong"
 
-    done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("a", NVIDIA, GPU=1), node("b", NVIDIA, GPU=1)], status))
+    done, _, rows = run(
+        [GPU], Simulated([node("cpu", CPU=1), node("a", NVIDIA, GPU=1), node("b", NVIDIA, GPU=1)], status)
+    )
     assert Counter(rows["status"]) == {"pass": TOTAL * 2 // 3, "wrong": TOTAL // 3}
     assert not done.health.records
 
@@ -131,7 +161,11 @@ def test_another_model_is_no_witness(run: Run, models: dict[str, str]) -> None:
     def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
         return "wrong" if on == "sick" and sample % 2 else "pass"
 
-    done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("well", NVIDIA, GPU=1), node("sick", NVIDIA, GPU=1)], status), models=models)
+    done, _, rows = run(
+        [GPU],
+        Simulated([node("cpu", CPU=1), node("well", NVIDIA, GPU=1), node("sick", NVIDIA, GPU=1)], status),
+        models=models,
+    )
     assert bool(done.health.records) is not bool(models)
     assert ("wrong" in set(rows["status"])) is bool(models)
 
@@ -150,7 +184,9 @@ def test_a_device_that_a_new_child_does_not_find_is_left_to_the_others(run: Run)
     def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
         return "gone" if on == "sick" and sample > 5 else "pass"
 
-    done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("well", NVIDIA, GPU=1), node("sick", NVIDIA, GPU=1)], status))
+    done, _, rows = run(
+        [GPU], Simulated([node("cpu", CPU=1), node("well", NVIDIA, GPU=1), node("sick", NVIDIA, GPU=1)], status)
+    )
     assert set(rows["status"]) == {"pass"}
     assert [(r["scope"], r["node"]) for r in done.health.records] == [("gpu-nvidia", "sick")]
     assert (rows["attempts"] == 1).all()
@@ -181,7 +217,11 @@ def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:
         if step == 12:
             cluster.join(node("new", NVIDIA, GPU=2), ["gpu-nvidia", "null-cpu"])
 
-    done, _, rows = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("old", NVIDIA, GPU=1)], after=after), node_wait_s=60)
+    done, _, rows = run(
+        [GPU, {"name": "null-cpu"}],
+        Simulated([node("cpu", CPU=1), node("old", NVIDIA, GPU=1)], after=after),
+        node_wait_s=60,
+    )
     assert set(rows["status"]) == {"pass"}
     assert where(rows, "gpu-nvidia") <= {"old", "new"} and "new" in where(rows, "gpu-nvidia")
     assert where(rows, "null-cpu") == {"cpu"}  # the new one has no CPU
@@ -195,7 +235,9 @@ def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
         if next(steps) == 6:
             cluster.leave("one")
 
-    done, _, rows = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], after=after))
+    done, _, rows = run(
+        [GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], after=after)
+    )
     gone = rows[rows["status"] == "unavailable"]
     assert set(gone["backend"]) == {"gpu-nvidia"}
     assert gone["error"].str.contains("the last node that offered it has left, and none came within 0.3 s").all()
@@ -211,7 +253,9 @@ def test_a_share_of_a_device_is_counted_by_device(run: Run) -> None:
     assert 8 < max(most) <= 2 * 2 * 4  # two jobs for each of four shares of two devices
 
 
-def test_a_child_that_is_slow_to_start_gets_long_batches_while_others_have_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_is_slow_to_start_gets_long_batches_while_others_have_work(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def batches(start_s: float) -> int:
         cluster = Simulated([node("cpu", CPU=2)])
         cluster.start_s = start_s

@@ -1,4 +1,5 @@
 """Environments: built once by content, children started in them, failures in the installer's own words."""
+
 from __future__ import annotations
 
 import concurrent.futures
@@ -27,13 +28,22 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of wheels that pip would find: `farm-fake-runtime` 1.0 and 2.0, and one that contradicts itself."""
     folder = tmp_path / "wheels"
     folder.mkdir()
-    for name, version, needs in (("farm_fake_runtime", "1.0", ""), ("farm_fake_runtime", "2.0", ""), ("farm_torn", "1.0", "farm-fake-runtime==2.0")):
+    for name, version, needs in (
+        ("farm_fake_runtime", "1.0", ""),
+        ("farm_fake_runtime", "2.0", ""),
+        ("farm_torn", "1.0", "farm-fake-runtime==2.0"),
+    ):
         info = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{name}.py", f"version = {version!r}\n")
             required = f"Requires-Dist: {needs}\n" if needs else ""
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n{required}")
-            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(
+                f"{info}/METADATA",
+                f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n{required}",
+            )
+            wheel.writestr(
+                f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
             wheel.writestr(f"{info}/RECORD", "")
     monkeypatch.setenv("PIP_FIND_LINKS", f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip())
     envs._pip_settings.cache_clear()
@@ -52,7 +62,14 @@ def test_an_environment_holds_its_packages_and_nothing_of_the_farm(wheels: Path,
     child = ChildProcess(str(python), Limits())
     assert child.ask({"do": "hello"}) == {}
     child.close()
-    seen = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(tasks_alone())})
+    seen = subprocess.run(
+        [python, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tasks_alone())},
+    )
     assert seen.stdout == "[]\n"
 
 
@@ -62,7 +79,9 @@ def test_two_versions_stand_side_by_side(wheels: Path, tmp_path: Path) -> None:
     assert [e.record(tmp_path)["versions"]["farm-fake-runtime"] for e in (old, new)] == ["1.0", "2.0"]  # type: ignore[index]
 
 
-def test_a_list_of_packages_is_built_once_whoever_asks(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_packages_is_built_once_whoever_asks(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, real = tmp_path / "uv.log", envs._uv_binary()
     wrapper = tmp_path / "uv"
     wrapper.write_text(f'#!/bin/sh\necho "$@" >> {log}\nsleep 0.2\nexec {real} "$@"\n')
@@ -127,7 +146,10 @@ def test_an_installer_that_hangs_is_bounded_and_leaves_nothing(tmp_path: Path, m
 
 
 def test_an_environment_that_fails_is_a_line_and_the_others_go_on(wheels: Path, tmp_path: Path) -> None:
-    specs = [BackendSpec.parse("ort-cpu"), BackendSpec.parse("ort-cpu@0", like="ort-cpu", packages=["farm-no-such-package-at-all"])]
+    specs = [
+        BackendSpec.parse("ort-cpu"),
+        BackendSpec.parse("ort-cpu@0", like="ort-cpu", packages=["farm-no-such-package-at-all"]),
+    ]
     answers = probe(specs, tmp_path)
     assert "unavailable" not in answers["ort-cpu"]
     assert "farm-no-such-package-at-all" in answers["ort-cpu@0"]["unavailable"]
@@ -158,7 +180,7 @@ def test_a_config_names_packages_and_the_version_names_the_column(tmp_path: Path
     assert (spec.name, spec.packages, spec.python) == ("ort-cpu@1.20.1", ("onnxruntime==1.20.1", "numpy<2"), "3.10")
     for bad, words in (
         ('  - {like: ort-cpu, packages: ["onnxruntime=1"]}\n', r"a\.yaml:3.*no pip requirement"),
-        ('  - {name: x, like: ort-cpu, python: 3.10}\n', r"a\.yaml:3.*in quotes"),
+        ("  - {name: x, like: ort-cpu, python: 3.10}\n", r"a\.yaml:3.*in quotes"),
         ('  - {like: ort-cpu, packages: ["onnxruntime"]}\n', r"a\.yaml:3.*name"),
     ):
         file.write_text(head + bad)
@@ -168,7 +190,9 @@ def test_a_config_names_packages_and_the_version_names_the_column(tmp_path: Path
 
 def test_the_command_lists_builds_and_removes(wheels: Path, tmp_path: Path) -> None:
     config = tmp_path / "a.yaml"
-    config.write_text('catalogs: [critical]\nbackends:\n  - {name: old, like: ort-cpu, packages: ["farm-fake-runtime==1.0"]}\n')
+    config.write_text(
+        'catalogs: [critical]\nbackends:\n  - {name: old, like: ort-cpu, packages: ["farm-fake-runtime==1.0"]}\n'
+    )
 
     def farm(*args: str) -> subprocess.CompletedProcess[str]:
         env = os.environ | {"FARM_CACHE": str(tmp_path / "cache")}

@@ -1,4 +1,5 @@
 """Faults on chosen cases: each gets its own status, its neighbours are unharmed, no row is missing."""
+
 from __future__ import annotations
 
 import os
@@ -22,17 +23,35 @@ POPEN = subprocess.Popen
 
 #: Fault → (status, kind) of the struck samples.
 EXPECTED = {
-    "segfault": ("crash", "SIGSEGV"), "abort": ("crash", "SIGABRT"), "exit": ("crash", "exit code 7"),
-    "hold_gil": ("timeout", "timeout"), "sleep": ("timeout", "timeout"), "allocate": ("oom", "oom"),
-    "raise": ("error", ""), "unsupported": ("unsupported", ""), "fallback": ("fallback", ""),
-    "sys_exit": ("error", ""), "sigterm": ("crash", "SIGTERM"), "memory_error": ("oom", ""),
-    "shape": ("wrong", "shape"), "dtype": ("wrong", "dtype"), "nan": ("wrong", "nonfinite"),
-    "wrong": ("wrong", "numbers"), "imprecise": ("imprecise", "numbers"), "none": ("pass", ""),
-    "noise_on_stdout": ("pass", ""), "close_pipes": ("pass", ""), "chdir": ("pass", ""),
-    "fork_and_die": ("crash", "SIGABRT"), "flood": ("pass", ""), "threads": ("pass", ""), "reseed": ("pass", ""), "deaf": ("pass", ""),
+    "segfault": ("crash", "SIGSEGV"),
+    "abort": ("crash", "SIGABRT"),
+    "exit": ("crash", "exit code 7"),
+    "hold_gil": ("timeout", "timeout"),
+    "sleep": ("timeout", "timeout"),
+    "allocate": ("oom", "oom"),
+    "raise": ("error", ""),
+    "unsupported": ("unsupported", ""),
+    "fallback": ("fallback", ""),
+    "sys_exit": ("error", ""),
+    "sigterm": ("crash", "SIGTERM"),
+    "memory_error": ("oom", ""),
+    "shape": ("wrong", "shape"),
+    "dtype": ("wrong", "dtype"),
+    "nan": ("wrong", "nonfinite"),
+    "wrong": ("wrong", "numbers"),
+    "imprecise": ("imprecise", "numbers"),
+    "none": ("pass", ""),
+    "noise_on_stdout": ("pass", ""),
+    "close_pipes": ("pass", ""),
+    "chdir": ("pass", ""),
+    "fork_and_die": ("crash", "SIGABRT"),
+    "flood": ("pass", ""),
+    "threads": ("pass", ""),
+    "reseed": ("pass", ""),
+    "deaf": ("pass", ""),
     "poison": ("pass", ""),
     "kill_supervisor": ("crash", "supervisor lost"),
-}  # fmt: skip
+}
 
 
 def config(path: Path, backends: list[object], ops: list[str], **more: object) -> Path:
@@ -88,7 +107,9 @@ def test_last_words_are_the_case_in_flights_own() -> None:
         page.write(0, 2, 1); print("of an earlier case", flush=True)
         page.write(1, 2, 1); page.write(1, 3, 1); print("its own", flush=True); os._exit(5)
     """
-    with mock.patch("subprocess.Popen", side_effect=lambda command, **more: POPEN([command[0], "-c", script, *command[4:]], **more)):
+    with mock.patch(
+        "subprocess.Popen", side_effect=lambda command, **more: POPEN([command[0], "-c", script, *command[4:]], **more)
+    ):
         child = ChildProcess(sys.executable, Limits())
     death = child.ask({})
     child.close()
@@ -151,7 +172,9 @@ def test_a_full_disk_stops_the_run_which_is_resumed_later(tmp_path: Path, full: 
         f"mount -t tmpfs -o size={size} tmpfs {folders[full]}; {farm} {file}; echo first $?; "
         f"mount -o remount,size=100m {folders[full]}; {farm} --resume last; echo second $?"
     )
-    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, env=env, cwd=ROOT, timeout=200)
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, env=env, cwd=ROOT, timeout=200
+    )
     assert "first 3" in done.stdout, done.stdout + done.stderr
     assert "No space left on device" in done.stderr
     assert "second 0" in done.stdout, done.stdout + done.stderr

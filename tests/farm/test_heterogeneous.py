@@ -1,4 +1,5 @@
 """A cluster of four vendors' (simulated) nodes: every cell on a node that fits, whatever comes, goes or falls sick."""
+
 from __future__ import annotations
 
 import subprocess
@@ -23,7 +24,9 @@ OPS, SAMPLES = 10, 40
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Cluster]:
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, "node_name": "head"})
+    made = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, "node_name": "head"}
+    )
     yield made
     made.shutdown()
 
@@ -40,9 +43,15 @@ class Nodes:
         made = plan({v: (BY_LABEL[v], n, (f"{v} X1",) * n) for v, n in counts.items()})
         gpus = int(made.resources.pop("GPU", 0))
         node = self.cluster.add_node(
-            num_cpus=0, num_gpus=gpus, resources=made.resources, labels=made.labels, node_name=name,
-            env_vars={"FARM_SICK": sick} if sick else None, wait=False, include_log_monitor=False,
-        )  # fmt: skip
+            num_cpus=0,
+            num_gpus=gpus,
+            resources=made.resources,
+            labels=made.labels,
+            node_name=name,
+            env_vars={"FARM_SICK": sick} if sick else None,
+            wait=False,
+            include_log_monitor=False,
+        )
         self.there.append(node)
         return node
 
@@ -83,7 +92,9 @@ def ran_on(results: Path, node: str) -> bool:
     return bool(lake.run_ids(results)) and node in set(rows(results)["node"])
 
 
-def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(nodes: Nodes, tmp_path: Path, results: Path) -> None:
+def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(
+    nodes: Nodes, tmp_path: Path, results: Path
+) -> None:
     nodes.add("nvidia-a", nvidia=2, huawei=1)
     nodes.add("nvidia-b", nvidia=1, intel=1)  # Ray's GPU is NVIDIA's there
     leaving = nodes.add("amd-a", amd=1)
@@ -91,12 +102,20 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(nodes: Nod
     nodes.add("huawei-a", huawei=2)
     nodes.cluster.wait_for_nodes()
     slow = {"ms": 60}
-    file = config(tmp_path / "c.yaml", [
-        "null-cpu", "gpu-nvidia", "gpu-intel", "npu-huawei", {"name": "gpu-amd", "options": slow},
-        {"name": "quarter", "like": "gpu-nvidia", "fraction": 0.25, "options": {"ms": 5}},
-        {"name": "model", "like": "gpu-nvidia", "labels": {"device-model": "X*", "farm.io/intel": "1"}},
-        {"name": "no-such-model", "like": "gpu-nvidia", "labels": {"device-model": "H200"}},
-    ], node_wait_s=300)  # fmt: skip
+    file = config(
+        tmp_path / "c.yaml",
+        [
+            "null-cpu",
+            "gpu-nvidia",
+            "gpu-intel",
+            "npu-huawei",
+            {"name": "gpu-amd", "options": slow},
+            {"name": "quarter", "like": "gpu-nvidia", "fraction": 0.25, "options": {"ms": 5}},
+            {"name": "model", "like": "gpu-nvidia", "labels": {"device-model": "X*", "farm.io/intel": "1"}},
+            {"name": "no-such-model", "like": "gpu-nvidia", "labels": {"device-model": "H200"}},
+        ],
+        node_wait_s=300,
+    )
     process = start(file, nodes, results)
     wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave", 400)
     nodes.remove(leaving)
@@ -109,9 +128,13 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(nodes: Nod
     where = {backend: set(of["node"]) for backend, of in frame.groupby("backend")}
     assert where.pop("gpu-amd") == {"amd-a", "amd-b"}, out
     fitting = {
-        "null-cpu": {"head"}, "gpu-nvidia": {"nvidia-a", "nvidia-b"}, "gpu-intel": {"intel-a", "nvidia-b"},
-        "npu-huawei": {"huawei-a", "nvidia-a"}, "quarter": {"nvidia-a", "nvidia-b"}, "model": {"nvidia-b"},
-    }  # fmt: skip
+        "null-cpu": {"head"},
+        "gpu-nvidia": {"nvidia-a", "nvidia-b"},
+        "gpu-intel": {"intel-a", "nvidia-b"},
+        "npu-huawei": {"huawei-a", "nvidia-a"},
+        "quarter": {"nvidia-a", "nvidia-b"},
+        "model": {"nvidia-b"},
+    }
     assert where.keys() == fitting.keys()
     assert all(where[backend] <= fitting[backend] for backend in fitting), where
     # Rows tell the devices of a node apart.
@@ -129,7 +152,13 @@ def test_a_sick_device_is_quarantined_and_its_cells_are_run_elsewhere(
     nodes.add("well", nvidia=1)
     nodes.add("sick", sickness, nvidia=2)
     nodes.cluster.wait_for_nodes()
-    done = launch(config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"ms": 20}}]), "--address", nodes.address, "--results", results)
+    done = launch(
+        config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"ms": 20}}]),
+        "--address",
+        nodes.address,
+        "--results",
+        results,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     frame = rows(results)
     assert len(frame) == OPS * SAMPLES
@@ -181,4 +210,7 @@ def test_a_single_device_that_is_lost_costs_no_crash_for_every_case(tmp_path: Pa
     assert frame.groupby("backend").size().eq(OPS * SAMPLES).all()
     of_gpu = frame[frame["backend"] == "gpu-nvidia"]["status"].value_counts()
     assert of_gpu.to_dict() == {"unavailable": OPS * SAMPLES - 100, "pass": 99, "crash": 1}
-    assert frame["error"].str.contains("gone since: planted: the device has fallen off the bus").sum() == of_gpu["unavailable"]
+    assert (
+        frame["error"].str.contains("gone since: planted: the device has fallen off the bus").sum()
+        == of_gpu["unavailable"]
+    )

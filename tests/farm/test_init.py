@@ -1,4 +1,5 @@
 """The example project: it runs as it is written, its test can fail, and nothing is overwritten."""
+
 from __future__ import annotations
 
 import subprocess
@@ -12,7 +13,12 @@ from tests.conftest import ROOT, launch
 
 
 def pytest_of(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder], capture_output=True, text=True, cwd=ROOT)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
 
 
 def test_the_project_runs_as_it_is(tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +42,10 @@ def test_its_test_passes_and_fails_when_the_kernel_is_broken(tmp_path: Path) -> 
     assert done.returncode == 1 and "user:softmax" in done.stdout and "invariant" in done.stdout
 
 
-@pytest.mark.parametrize(("path", "says"), [("full", "is not empty (mine.txt)"), ("full/mine.txt", "File exists"), ("full/mine.txt/new", "Not a directory")])
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [("full", "is not empty (mine.txt)"), ("full/mine.txt", "File exists"), ("full/mine.txt/new", "Not a directory")],
+)
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str, says: str) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")

@@ -1,4 +1,5 @@
 """The lake: rows come back as they were, whatever else lies beside them, and a crash loses and doubles nothing."""
+
 from __future__ import annotations
 
 import errno
@@ -26,9 +27,21 @@ CONSTANT = {"run_id": RUN, "check": "forward", "backend": "torch-cpu", "vendor":
 
 def row(sample: int, **more: Any) -> dict[str, Any]:
     return {
-        "catalog": "torch", "op": "torch:abs", "variant": "", "dtype": "float32", "sample": sample, "seed": 0, "attempts": 1,
-        "distribution": "own", "status": "pass", "kind": "", "started_at": 1.5, "numel": 3, "error_units": 0.5, "weak": False,
-    } | more  # fmt: skip
+        "catalog": "torch",
+        "op": "torch:abs",
+        "variant": "",
+        "dtype": "float32",
+        "sample": sample,
+        "seed": 0,
+        "attempts": 1,
+        "distribution": "own",
+        "status": "pass",
+        "kind": "",
+        "started_at": 1.5,
+        "numel": 3,
+        "error_units": 0.5,
+        "weak": False,
+    } | more
 
 
 def batch(*samples: int, run_id: str = RUN, **more: Any) -> pa.RecordBatch:
@@ -199,7 +212,11 @@ def test_resume_keys(local: Lake) -> None:
     assert durable(local.root, RUN, matrix) == {}
     lake.append(local, RUN, [batch(0, 5), batch(5, attempts=2)])
     lake.append(local, RUN, [lake.to_batch([row(1, op="torch:add")], CONSTANT | {"backend": "ort-cpu"})])
-    lake.append(local, RUN, [lake.to_batch([row(1, op="torch:gone")], CONSTANT), lake.to_batch([row(1)], CONSTANT | {"backend": "x"})])
+    lake.append(
+        local,
+        RUN,
+        [lake.to_batch([row(1, op="torch:gone")], CONSTANT), lake.to_batch([row(1)], CONSTANT | {"backend": "x"})],
+    )
     lake.append(local, "20260102-000000-bbbb", [batch(7, run_id="20260102-000000-bbbb")])
     garbage(place(local, "part-bad.parquet"))
     with pytest.warns(LakeWarning, match="part-bad"):
@@ -266,8 +283,11 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, where: str) -> N
 
 def test_a_lake_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a regular file")
-    for call in (lambda: lake.run_ids(tmp_path / "file"), lambda: lake.read(tmp_path / "file"),
-                 lambda: lake.read_run(tmp_path / "file", RUN)):  # fmt: skip
+    for call in (
+        lambda: lake.run_ids(tmp_path / "file"),
+        lambda: lake.read(tmp_path / "file"),
+        lambda: lake.read_run(tmp_path / "file", RUN),
+    ):
         with pytest.raises(LakeError, match="file"):
             call()
 
@@ -342,7 +362,9 @@ def test_compaction_keeps_every_row(local: Lake) -> None:
     assert lake.compact(local.root, RUN) == 5
     assert len(lake.parts(local, RUN)) == 1
     after = quietly(local.root, RUN)
-    pd.testing.assert_frame_equal(after.sort_values("sample", ignore_index=True), before.sort_values("sample", ignore_index=True))
+    pd.testing.assert_frame_equal(
+        after.sort_values("sample", ignore_index=True), before.sort_values("sample", ignore_index=True)
+    )
     assert lake.read_run(local.root, RUN) == {"a": 1}
     assert lake.compact(local.root, RUN) == 1
     assert lake.compact(local.root, "none") == 0
@@ -350,7 +372,9 @@ def test_compaction_keeps_every_row(local: Lake) -> None:
 
 
 @pytest.mark.parametrize("survivors", (1, 2, 3))
-def test_a_crash_between_writing_and_deleting_doubles_nothing(local: Lake, monkeypatch: pytest.MonkeyPatch, survivors: int) -> None:
+def test_a_crash_between_writing_and_deleting_doubles_nothing(
+    local: Lake, monkeypatch: pytest.MonkeyPatch, survivors: int
+) -> None:
     for s in range(3):
         lake.append(local, RUN, [batch(s)])
     old = {p: Path(p).read_bytes() for p in lake.parts(local, RUN)}
@@ -381,9 +405,12 @@ def server() -> Iterator[str]:
     boto3 = pytest.importorskip("boto3")
     moto = pytest.importorskip("moto.server")
     made = {
-        "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
+    }
     threaded = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     threaded.start()
     host, port = threaded.get_host_and_port()

@@ -1,4 +1,5 @@
 """Mistakes on the command line: exit code 2, one line that names place and fix, before any work is done."""
+
 from __future__ import annotations
 
 import socket
@@ -38,7 +39,9 @@ def test_no_config(capsys: pytest.CaptureFixture[str], results: Path) -> None:
     assert "configs/quick.yaml" in refused(capsys, results)
 
 
-def test_unknown_config_file(capsys: pytest.CaptureFixture[str], results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_config_file(
+    capsys: pytest.CaptureFixture[str], results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     said = refused(capsys, results, "configs/quik.yaml")
     assert "configs/quik.yaml: no such file" in said and "configs/quick.yaml" in said
@@ -52,18 +55,28 @@ def test_bad_config_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--ops", "abss"), "--ops: no op 'abss'; did you mean abs"), (("--ops", "abs,torch:ad"), "no op 'torch:ad'"),
-        (("--ops", "zzz*"), "--ops: no op 'zzz*'"), (("--dtypes", "flaot32"), "--dtypes: dtypes: unknown dtype 'flaot32'; did you mean float32"),
-        (("--dtypes", "float32,f16"), "unknown dtype 'f16'"), (("--backends", "torch-gpux,trch-cpu"), "--backends: backends: unknown backend 'trch-cpu'"),
-        (("--backends", "pytorch-cpu"), "torch-cpu"), (("--samples", "0"), "--samples: at least 1"), (("--samples", "-5"), "--samples"),
-        (("--ops", "svd"), "the config plans no cell"), (("--dtypes", "int4"), "the config plans no cell"),
+        (("--ops", "abss"), "--ops: no op 'abss'; did you mean abs"),
+        (("--ops", "abs,torch:ad"), "no op 'torch:ad'"),
+        (("--ops", "zzz*"), "--ops: no op 'zzz*'"),
+        (("--dtypes", "flaot32"), "--dtypes: dtypes: unknown dtype 'flaot32'; did you mean float32"),
+        (("--dtypes", "float32,f16"), "unknown dtype 'f16'"),
+        (("--backends", "torch-gpux,trch-cpu"), "--backends: backends: unknown backend 'trch-cpu'"),
+        (("--backends", "pytorch-cpu"), "torch-cpu"),
+        (("--samples", "0"), "--samples: at least 1"),
+        (("--samples", "-5"), "--samples"),
+        (("--ops", "svd"), "the config plans no cell"),
+        (("--dtypes", "int4"), "the config plans no cell"),
     ],
-)  # fmt: skip
-def test_bad_narrowing(capsys: pytest.CaptureFixture[str], results: Path, config: Path, args: tuple[str, ...], says: str) -> None:
+)
+def test_bad_narrowing(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path, args: tuple[str, ...], says: str
+) -> None:
     assert says in refused(capsys, results, config, *args)
 
 
-def test_an_op_that_the_config_names_and_the_catalog_lacks(capsys: pytest.CaptureFixture[str], results: Path, config: Path) -> None:
+def test_an_op_that_the_config_names_and_the_catalog_lacks(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path
+) -> None:
     config.write_text(CONFIG.replace("std_mean", "std_meen"))
     said = refused(capsys, results, config)
     assert "no op 'std_meen'" in said and "std_mean" in said
@@ -101,7 +114,9 @@ def test_resuming_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str], re
 
 
 @pytest.mark.parametrize("content", ("", "{", "[]"))
-def test_resuming_a_run_whose_record_is_damaged(capsys: pytest.CaptureFixture[str], results: Path, content: str) -> None:
+def test_resuming_a_run_whose_record_is_damaged(
+    capsys: pytest.CaptureFixture[str], results: Path, content: str
+) -> None:
     folder = results / "run=20260101-000000-aaaa"
     folder.mkdir(parents=True)
     (folder / "_run.json").write_text(content)
@@ -109,9 +124,15 @@ def test_resuming_a_run_whose_record_is_damaged(capsys: pytest.CaptureFixture[st
     assert "_run.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("record", ({}, {"config": {}, "ops": []}, {"config": {"catalogs": ["torch"], "backends": ["gone-cpu"]}, "ops": []}))
-def test_resuming_a_run_of_another_version(capsys: pytest.CaptureFixture[str], results: Path, record: dict[str, object]) -> None:
-    lake.write_json(lake.open_lake(results), "20260101-000000-aaaa", "_run.json", record | {"run_id": "20260101-000000-aaaa"})
+@pytest.mark.parametrize(
+    "record", ({}, {"config": {}, "ops": []}, {"config": {"catalogs": ["torch"], "backends": ["gone-cpu"]}, "ops": []})
+)
+def test_resuming_a_run_of_another_version(
+    capsys: pytest.CaptureFixture[str], results: Path, record: dict[str, object]
+) -> None:
+    lake.write_json(
+        lake.open_lake(results), "20260101-000000-aaaa", "_run.json", record | {"run_id": "20260101-000000-aaaa"}
+    )
     assert main(["--resume", "20260101-000000-aaaa", "--inline", "--results", str(results)]) == BAD_INPUT
     assert "error:" in capsys.readouterr().err
 
@@ -133,7 +154,9 @@ def test_a_lake_that_is_a_file(capsys: pytest.CaptureFixture[str], config: Path)
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_a_cache_that_cannot_be_made(capsys: pytest.CaptureFixture[str], results: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_made(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FARM_CACHE", f"{config}/cache")
     assert "FARM_CACHE" in refused(capsys, results, config)
 
@@ -141,8 +164,13 @@ def test_a_cache_that_cannot_be_made(capsys: pytest.CaptureFixture[str], results
 # --- dry run ----------------------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_shows_cells_and_writes_nothing(capsys: pytest.CaptureFixture[str], results: Path, config: Path) -> None:
-    config.write_text(CONFIG.replace("[torch-cpu]", "[torch-cpu, torch-npu]") + "skip: [{ops: [add], backends: [torch-npu], reason: ticket 9}]\n")
+def test_a_dry_run_shows_cells_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path
+) -> None:
+    config.write_text(
+        CONFIG.replace("[torch-cpu]", "[torch-cpu, torch-npu]")
+        + "skip: [{ops: [add], backends: [torch-npu], reason: ticket 9}]\n"
+    )
     assert main([str(config), "--dry-run", "--inline", "--results", str(results)]) == OK
     said = capsys.readouterr().out
     assert "torch:abs float32: torch-cpu×2, torch-npu×2 (unavailable)" in said
@@ -161,7 +189,9 @@ def test_a_dry_run_needs_no_writable_lake(capsys: pytest.CaptureFixture[str], co
 
 
 @pytest.mark.parametrize("args", (("--dtypes", "float32,float32"), ("--backends", "torch-cpu,torch-cpu")))
-def test_naming_something_twice_plans_it_once(capsys: pytest.CaptureFixture[str], results: Path, config: Path, args: tuple[str, ...]) -> None:
+def test_naming_something_twice_plans_it_once(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path, args: tuple[str, ...]
+) -> None:
     assert main([str(config), "--dry-run", "--inline", "--ops", "abs", *args, "--results", str(results)]) == OK
     assert "1 cells planned" in capsys.readouterr().out
 

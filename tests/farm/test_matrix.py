@@ -1,4 +1,5 @@
 """The matrix: which cells a config plans, how many samples each gets, and why one is left out."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -15,12 +16,19 @@ from tasks.catalogs.base import Entry
 F = ("float32", "float16", "int64")
 ENTRIES = {
     "torch": [
-        Entry("torch:abs", "", F), Entry("torch:add", "", F), Entry("torch:nn.functional.gelu", "", ("float32",)),
-        Entry("torch:std_mean", "", F), Entry("torch:std_mean", "unbiased", F), Entry("torch:svd", "", ("float32",)),
+        Entry("torch:abs", "", F),
+        Entry("torch:add", "", F),
+        Entry("torch:nn.functional.gelu", "", ("float32",)),
+        Entry("torch:std_mean", "", F),
+        Entry("torch:std_mean", "unbiased", F),
+        Entry("torch:svd", "", ("float32",)),
     ],
-    "onnx": [Entry("onnx:Add", "add_bcast", ("float32",)), Entry("onnx:Add", "add_uint8", ("uint8",)),
-             Entry("onnx:Abs", "abs", ("float32",))],
-}  # fmt: skip
+    "onnx": [
+        Entry("onnx:Add", "add_bcast", ("float32",)),
+        Entry("onnx:Add", "add_uint8", ("uint8",)),
+        Entry("onnx:Abs", "abs", ("float32",)),
+    ],
+}
 
 
 def matrix(*, ops: tuple[str, ...] = (), **config: Any) -> Matrix:
@@ -47,14 +55,23 @@ def test_everything() -> None:
 @pytest.mark.parametrize(
     ("globs", "expected"),
     [
-        (("abs",), ["torch:abs"]), (("torch:abs",), ["torch:abs"]), (("a*",), ["torch:abs", "torch:add"]),
-        (("nn.functional.*",), ["torch:nn.functional.gelu"]), (("torch:nn.*",), ["torch:nn.functional.gelu"]),
+        (("abs",), ["torch:abs"]),
+        (("torch:abs",), ["torch:abs"]),
+        (("a*",), ["torch:abs", "torch:add"]),
+        (("nn.functional.*",), ["torch:nn.functional.gelu"]),
+        (("torch:nn.*",), ["torch:nn.functional.gelu"]),
         (("std_mean",), ["torch:std_mean", "torch:std_mean.unbiased"]),
-        (("std_mean.unbiased",), ["torch:std_mean.unbiased"]), (("torch:std_mean.unbiased",), ["torch:std_mean.unbiased"]),
-        (("s[tv]d",), ["torch:svd"]), (("ab?",), ["torch:abs"]), (("abs", "svd"), ["torch:abs", "torch:svd"]),
-        (("ABS*",), []), (("*:abs",), ["torch:abs"]), (("bs*",), []), ((), []),
+        (("std_mean.unbiased",), ["torch:std_mean.unbiased"]),
+        (("torch:std_mean.unbiased",), ["torch:std_mean.unbiased"]),
+        (("s[tv]d",), ["torch:svd"]),
+        (("ab?",), ["torch:abs"]),
+        (("abs", "svd"), ["torch:abs", "torch:svd"]),
+        (("ABS*",), []),
+        (("*:abs",), ["torch:abs"]),
+        (("bs*",), []),
+        ((), []),
     ],
-)  # fmt: skip
+)
 def test_globs(globs: tuple[str, ...], expected: list[str]) -> None:
     assert torch_ops(*globs) == expected
 
@@ -65,7 +82,9 @@ def test_exclusions() -> None:
     assert torch_ops("*", exclude=["*"]) == []
 
 
-@pytest.mark.parametrize(("pattern", "near"), [("abss", "abs"), ("torch:ad", "torch:add"), ("std_mean.unbised", "std_mean.unbiased")])
+@pytest.mark.parametrize(
+    ("pattern", "near"), [("abss", "abs"), ("torch:ad", "torch:add"), ("std_mean.unbised", "std_mean.unbiased")]
+)
 @pytest.mark.parametrize("key", ("ops", "exclude"))
 def test_an_op_that_is_not_there_is_told_with_the_nearest(key: str, pattern: str, near: str) -> None:
     with pytest.raises(ConfigError, match=rf"no op '{pattern}'.*{near}"):
@@ -79,14 +98,19 @@ def test_a_pattern_that_matches_nothing_is_no_error() -> None:
 def test_dtypes_of_a_catalog_win_over_those_of_the_run() -> None:
     m = matrix(catalogs=[{"name": "torch", "ops": ["abs"], "dtypes": ["int64"]}, {"name": "onnx", "dtypes": ["*"]}])
     assert [(g.label, g.dtype) for g in m.groups] == [
-        ("torch:abs", "int64"), ("onnx:Add.add_bcast", "float32"), ("onnx:Add.add_uint8", "uint8"), ("onnx:Abs.abs", "float32"),
-    ]  # fmt: skip
+        ("torch:abs", "int64"),
+        ("onnx:Add.add_bcast", "float32"),
+        ("onnx:Add.add_uint8", "uint8"),
+        ("onnx:Abs.abs", "float32"),
+    ]
     assert {g.dtype for g in matrix(dtypes=["*"]).groups} == set(F)
 
 
 def test_samples_by_backend() -> None:
     m = matrix(
-        catalogs=[{"name": "torch", "ops": ["abs"], "samples": 5, "samples_for": {"ort-*": 2, "ort-cpu": 9, "openvino-*": 0}}],
+        catalogs=[
+            {"name": "torch", "ops": ["abs"], "samples": 5, "samples_for": {"ort-*": 2, "ort-cpu": 9, "openvino-*": 0}}
+        ],
         backends=["torch-cpu", "ort-cpu", "openvino-cpu"],
     )
     assert m.wanted.tolist() == [[5, 2, 0]]  # the first glob that matches counts
@@ -96,7 +120,10 @@ def test_samples_by_backend() -> None:
 
 def test_backends_of_a_catalog() -> None:
     m = matrix(
-        catalogs=[{"name": "torch", "ops": ["abs"]}, {"name": "onnx", "ops": ["Abs"], "backends": ["ort-*", "openvino-*"]}],
+        catalogs=[
+            {"name": "torch", "ops": ["abs"]},
+            {"name": "onnx", "ops": ["Abs"], "backends": ["ort-*", "openvino-*"]},
+        ],
         backends=["torch-cpu", "ort-cpu"],
     )
     assert labels(m) == ["torch:abs", "onnx:Abs.abs"]
@@ -107,17 +134,23 @@ def test_backends_of_a_catalog() -> None:
 
 def test_skips_name_cell_and_reason_and_are_not_planned() -> None:
     m = matrix(
-        dtypes=["float32", "float16"], backends=["torch-cpu", "ort-cpu"], catalogs=[{"name": "torch", "ops": ["abs", "add"]}],
-        skip=[{"ops": ["torch:abs"], "dtypes": ["float16"], "backends": ["ort-*"], "reason": "ticket 7"},
-              {"ops": ["a*"], "backends": ["torch-cpu"], "dtypes": ["float32"], "reason": "slow"},
-              {"ops": ["abs"], "reason": "everywhere"}],
-    )  # fmt: skip
+        dtypes=["float32", "float16"],
+        backends=["torch-cpu", "ort-cpu"],
+        catalogs=[{"name": "torch", "ops": ["abs", "add"]}],
+        skip=[
+            {"ops": ["torch:abs"], "dtypes": ["float16"], "backends": ["ort-*"], "reason": "ticket 7"},
+            {"ops": ["a*"], "backends": ["torch-cpu"], "dtypes": ["float32"], "reason": "slow"},
+            {"ops": ["abs"], "reason": "everywhere"},
+        ],
+    )
     said = [(m.groups[g].label, m.groups[g].dtype, m.backends[b].name, why) for g, b, why in m.skipped]
     assert said == [
-        ("torch:abs", "float16", "ort-cpu", "ticket 7"), ("torch:abs", "float32", "torch-cpu", "slow"),
-        ("torch:add", "float32", "torch-cpu", "slow"), ("torch:abs", "float32", "ort-cpu", "everywhere"),
+        ("torch:abs", "float16", "ort-cpu", "ticket 7"),
+        ("torch:abs", "float32", "torch-cpu", "slow"),
+        ("torch:add", "float32", "torch-cpu", "slow"),
+        ("torch:abs", "float32", "ort-cpu", "everywhere"),
         ("torch:abs", "float16", "torch-cpu", "everywhere"),
-    ]  # fmt: skip
+    ]
     assert m.cells == 2 * 2 * 2 - len(said)
     assert all(m.wanted[g, b] == 0 for g, b, _ in m.skipped)
 
@@ -129,8 +162,11 @@ def test_a_skip_of_a_variant_leaves_the_others() -> None:
 
 
 def test_what_was_never_planned_is_not_skipped() -> None:
-    m = matrix(catalogs=[{"name": "onnx", "backends": ["ort-*"]}], backends=["torch-cpu", "ort-cpu"],
-               skip=[{"backends": ["torch-*"], "reason": "r"}])  # fmt: skip
+    m = matrix(
+        catalogs=[{"name": "onnx", "backends": ["ort-*"]}],
+        backends=["torch-cpu", "ort-cpu"],
+        skip=[{"backends": ["torch-*"], "reason": "r"}],
+    )
     assert m.skipped == []
 
 
@@ -147,7 +183,10 @@ def test_seed_is_part_of_the_case() -> None:
 
 
 def test_case_ids_are_unique() -> None:
-    m = matrix(catalogs=[{"name": "torch", "dtypes": ["*"]}, {"name": "onnx", "dtypes": ["*"]}], backends=["torch-cpu", "ort-cpu"])
+    m = matrix(
+        catalogs=[{"name": "torch", "dtypes": ["*"]}, {"name": "onnx", "dtypes": ["*"]}],
+        backends=["torch-cpu", "ort-cpu"],
+    )
     ids = [g.case_id(s) for g in m.groups for s in range(3)]
     assert len(set(ids)) == len(ids)
 
@@ -170,15 +209,26 @@ def test_a_matcher_is_any_of_its_globs(globs: list[str]) -> None:
 
 def test_a_million_cells_are_numbers_not_objects() -> None:
     entries = {"torch": [Entry(f"torch:op{i}", "", ("float32",)) for i in range(20000)]}
-    config = Config.model_validate({"catalogs": ["torch"], "backends": [{"name": f"b{i}", "like": "torch-cpu"} for i in range(50)]})
+    config = Config.model_validate(
+        {"catalogs": ["torch"], "backends": [{"name": f"b{i}", "like": "torch-cpu"} for i in range(50)]}
+    )
     m = build(config, entries)
     assert m.cells == 10**6 and m.wanted.dtype == np.int32
 
 
 def test_the_build_check_is_planned_for_compilers_alone() -> None:
-    m = matrix(checks=["forward", "build"], catalogs=[{"name": "torch", "ops": ["abs"], "samples_for": {"tensorrtrtx-*": 3}}],
-               backends=["torch-cpu", "tensorrtrtx-aot"], dtypes=["float32", "int64"])  # fmt: skip
-    assert [(g.check, g.dtype) for g in m.groups] == [("forward", "float32"), ("build", "float32"), ("forward", "int64"), ("build", "int64")]
+    m = matrix(
+        checks=["forward", "build"],
+        catalogs=[{"name": "torch", "ops": ["abs"], "samples_for": {"tensorrtrtx-*": 3}}],
+        backends=["torch-cpu", "tensorrtrtx-aot"],
+        dtypes=["float32", "int64"],
+    )
+    assert [(g.check, g.dtype) for g in m.groups] == [
+        ("forward", "float32"),
+        ("build", "float32"),
+        ("forward", "int64"),
+        ("build", "int64"),
+    ]
     assert m.wanted.tolist() == [[8, 0], [0, 3]] * 2
     assert {g.samples for g in m.groups} == {8}  # so that both are prepared in one pack
     alone = matrix(checks=["forward", "build"])
@@ -187,7 +237,14 @@ def test_the_build_check_is_planned_for_compilers_alone() -> None:
 
 def test_gradients_are_not_planned_for_what_only_builds() -> None:
     entries = {"torch": [Entry("torch:abs", "", F, ("forward", "backward"))]}
-    config = {"catalogs": [{"name": "torch"}], "backends": ["torch-cpu", "tensorrtrtx-aot"], "checks": ["backward", "build"]}
+    config = {
+        "catalogs": [{"name": "torch"}],
+        "backends": ["torch-cpu", "tensorrtrtx-aot"],
+        "checks": ["backward", "build"],
+    }
     m = build(Config.model_validate(config | {"dtypes": ["float32", "int64"]}), entries)
     assert [(g.check, g.dtype, *w) for g, w in zip(m.groups, m.wanted.tolist())] == [
-        ("backward", "float32", 8, 0), ("build", "float32", 0, 8), ("build", "int64", 0, 8)]
+        ("backward", "float32", 8, 0),
+        ("build", "float32", 0, 8),
+        ("build", "int64", 0, 8),
+    ]

@@ -1,4 +1,5 @@
 """What a node is taken to have: from device files, sysfs and commands that are planted, by hand, by variable."""
+
 from __future__ import annotations
 
 import os
@@ -46,7 +47,10 @@ def found(root: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
 def test_a_machine_without_devices_has_none_and_says_what_was_looked_for(root: Path) -> None:
     assert found(root) == {}
     reason = detect.detect(root)["nvidia"].reason
-    assert reason == "no NVIDIA device on this node (no /dev/nvidia*, no /dev/nvhost-gpu, no such PCI device, nvidia-smi is not there)"
+    assert (
+        reason
+        == "no NVIDIA device on this node (no /dev/nvidia*, no /dev/nvhost-gpu, no such PCI device, nvidia-smi is not there)"
+    )
 
 
 def test_devices_are_counted_and_named_by_the_best_source(root: Path) -> None:
@@ -76,7 +80,11 @@ def test_amds_one_device_node_is_not_one_gpu(root: Path) -> None:
     for i, simds in enumerate((0, 440, 440)):
         plant(root, f"/sys/class/kfd/kfd/topology/nodes/{i}/properties", f"cpu_cores_count 0\nsimd_count {simds}\n")
     assert found(root)["amd"][0] == 2
-    command(root, "rocm-smi", "printf 'device,Card Series,Card Model\\ncard0,AMD Instinct MI300X,0x1\\ncard1,AMD Instinct MI300X,0x1\\n'")
+    command(
+        root,
+        "rocm-smi",
+        "printf 'device,Card Series,Card Model\\ncard0,AMD Instinct MI300X,0x1\\ncard1,AMD Instinct MI300X,0x1\\n'",
+    )
     assert found(root)["amd"] == (2, ("AMD Instinct MI300X",) * 2)
 
 
@@ -87,11 +95,17 @@ def test_a_device_without_a_driver_is_seen_and_not_offered(root: Path) -> None:
     assert node.devices_here([], detect.detect(root)) == {}
 
 
-@pytest.mark.parametrize("script, why", [
-    ("sleep 60", "nvidia-smi did not answer within 0.3 s"), ("echo no driver; exit 9", "nvidia-smi failed: no driver"),
-    ("exit 0", "nvidia-smi lists none"),
-])  # fmt: skip
-def test_a_command_that_fails_or_hangs_is_a_reason(root: Path, script: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "script, why",
+    [
+        ("sleep 60", "nvidia-smi did not answer within 0.3 s"),
+        ("echo no driver; exit 9", "nvidia-smi failed: no driver"),
+        ("exit 0", "nvidia-smi lists none"),
+    ],
+)
+def test_a_command_that_fails_or_hangs_is_a_reason(
+    root: Path, script: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(detect, "COMMAND_S", 0.3)
     command(root, "nvidia-smi", script.replace("sleep", "/bin/sleep"))
     assert why in detect.detect(root)["nvidia"].reason
@@ -104,15 +118,25 @@ def test_cores_are_counted_where_ray_counts_cores(root: Path) -> None:
 
 
 def test_one_vendor_owns_rays_resource_and_all_are_counted_in_labels() -> None:
-    devices = {label: (BY_LABEL[label], n, (model,) * n) for label, n, model in [
-        ("intel", 1, "Intel(R) Arc(TM) A770"), ("nvidia", 2, "NVIDIA H200"), ("huawei", 8, "Ascend 910B3"),
-    ]}  # fmt: skip
+    devices = {
+        label: (BY_LABEL[label], n, (model,) * n)
+        for label, n, model in [
+            ("intel", 1, "Intel(R) Arc(TM) A770"),
+            ("nvidia", 2, "NVIDIA H200"),
+            ("huawei", 8, "Ascend 910B3"),
+        ]
+    }
     made = node.plan(devices)
     assert made.resources == {"GPU": 2, "intel-GPU": 1, "NPU": 8}
     assert made.labels == {
-        "vendor": "nvidia", "device-model": "H200", "farm.io/nvidia": "2", "farm.io/intel": "1", "model.farm.io/intel": "Arc-A770",
-        "farm.io/huawei": "8", "model.farm.io/huawei": "Ascend-910B3",
-    }  # fmt: skip
+        "vendor": "nvidia",
+        "device-model": "H200",
+        "farm.io/nvidia": "2",
+        "farm.io/intel": "1",
+        "model.farm.io/intel": "Arc-A770",
+        "farm.io/huawei": "8",
+        "model.farm.io/huawei": "Ascend-910B3",
+    }
     assert "--num-gpus=2" in made.arguments()
 
 
@@ -125,10 +149,27 @@ def start(*args: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_by_hand_overrides_detection(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = start("--vendor", "huawei=4", "--labels", "rack=7,device-model=910", "--num-cpus=3", capsys=capsys)
     assert code == 0
-    assert shlex.split(said) == ["ray", "start", "--head", "--num-gpus=0", '--resources={"NPU": 4.0}', "--labels=vendor=huawei,farm.io/huawei=4,rack=7,device-model=910", "--num-cpus=3"]
+    assert shlex.split(said) == [
+        "ray",
+        "start",
+        "--head",
+        "--num-gpus=0",
+        '--resources={"NPU": 4.0}',
+        "--labels=vendor=huawei,farm.io/huawei=4,rack=7,device-model=910",
+        "--num-cpus=3",
+    ]
 
 
-@pytest.mark.parametrize("args", [("--vendor", "nvida"), ("--labels", "vendor=nvida"), ("--vendor", "nvidia=two"), ("--labels", "rack"), ("--resources", "NPU=1")])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--vendor", "nvida"),
+        ("--labels", "vendor=nvida"),
+        ("--vendor", "nvidia=two"),
+        ("--labels", "rack"),
+        ("--resources", "NPU=1"),
+    ],
+)
 def test_bad_input_is_named(root: Path, args: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     code, said = start(*args, capsys=capsys)
     assert code == 2
@@ -144,7 +185,9 @@ def test_a_label_nobody_knows_is_said_in_the_preflight() -> None:
     assert "vendor=nvida, which nobody knows; known are nvidia" in offer.reason
 
 
-def test_no_environment_is_built_where_no_device_is(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_environment_is_built_where_no_device_is(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = BackendSpec("gpu-nvidia", "gpu", "nvidia", packages=("no-such-package-of-gigabytes==1",))
     monkeypatch.setattr(detect, "_detected", lambda: detect.detect(root))
     monkeypatch.setattr("farm.envs.build", lambda *a, **k: pytest.fail("it was built"))
@@ -153,8 +196,12 @@ def test_no_environment_is_built_where_no_device_is(root: Path, tmp_path: Path, 
     assert "FARM_VENDORS" in inventory.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"]
 
 
-@pytest.mark.parametrize("labels", [{"vendor": "nvidia"}, {"vendor": "intel", "farm.io/intel": "1", "farm.io/nvidia": "1"}])
-def test_a_node_is_believed_what_its_labels_say(root: Path, labels: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "labels", [{"vendor": "nvidia"}, {"vendor": "intel", "farm.io/intel": "1", "farm.io/nvidia": "1"}]
+)
+def test_a_node_is_believed_what_its_labels_say(
+    root: Path, labels: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(detect, "_detected", lambda: detect.detect(root))
     assert detect.missing("nvidia", labels) == ""
     assert detect.missing("amd", labels) != ""

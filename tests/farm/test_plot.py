@@ -1,4 +1,5 @@
 """The picture of a backend: which rows it shows, and that it is drawn."""
+
 from __future__ import annotations
 
 import math
@@ -11,16 +12,38 @@ from farm.report.plot import distances, draw
 
 
 def rows(*some: dict[str, object]) -> pd.DataFrame:
-    base = {"run_id": "r", "check": "forward", "variant": "", "dtype": "float32", "backend": "torch-cpu", "kind": "", "attempts": 1}
+    base = {
+        "run_id": "r",
+        "check": "forward",
+        "variant": "",
+        "dtype": "float32",
+        "backend": "torch-cpu",
+        "kind": "",
+        "attempts": 1,
+    }
     return pd.DataFrame([base | {"case_id": str(i)} | row for i, row in enumerate(some)])
 
 
 ROWS = rows(
     {"op": "torch:sum", "op_class": "reduction", "status": "pass", "error_units": 0.5, "max_ulp": 9.0},
     {"op": "torch:sum", "op_class": "reduction", "status": "pass", "error_units": 2.0, "max_ulp": 1.0},
-    {"op": "torch:exp", "op_class": "elementary", "status": "wrong", "error_units": 0.1, "max_ulp": 40.0, "kind": "numbers"},
+    {
+        "op": "torch:exp",
+        "op_class": "elementary",
+        "status": "wrong",
+        "error_units": 0.1,
+        "max_ulp": 40.0,
+        "kind": "numbers",
+    },
     {"op": "torch:exp", "op_class": "elementary", "status": "pass", "error_units": 99.0, "max_ulp": 50.0},
-    {"op": "torch:norm", "op_class": "reduction", "status": "wrong", "error_units": 7.0, "max_ulp": 7.0, "kind": "nonfinite"},
+    {
+        "op": "torch:norm",
+        "op_class": "reduction",
+        "status": "wrong",
+        "error_units": 7.0,
+        "max_ulp": 7.0,
+        "kind": "nonfinite",
+    },
     {"op": "torch:svd", "op_class": "choice", "status": "crash", "error_units": None, "max_ulp": None},
 )
 

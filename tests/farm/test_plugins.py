@@ -1,4 +1,5 @@
 """Parts of somebody else's package: installed with pip, found by entry point, listed, run; a broken one is a line."""
+
 from __future__ import annotations
 
 import json
@@ -28,7 +29,18 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in ("pyproject.toml", "farm_example.py", "farm_example_broken.py"):
         (source / name).write_bytes((EXAMPLE / name).read_bytes())
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-build-isolation", str(source)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        str(source),
+    ]
     subprocess.run(pip, check=True)
     return python
 
@@ -65,9 +77,11 @@ def test_a_check_of_a_plugin_finds_what_the_numbers_do_not(python: Path, tmp_pat
     assert done.returncode == 1, done.stdout + done.stderr
     rows = lake.read(tmp_path / "results", lake.run_ids(tmp_path / "results")[-1]).set_index(["backend", "check"])
     assert rows["status"].to_dict() == {
-        ("example-cpu", "forward"): "pass", ("example-cpu", "repeatable"): "pass",
-        ("drifting", "forward"): "pass", ("drifting", "repeatable"): "wrong",
-    }  # fmt: skip
+        ("example-cpu", "forward"): "pass",
+        ("example-cpu", "repeatable"): "pass",
+        ("drifting", "forward"): "pass",
+        ("drifting", "repeatable"): "wrong",
+    }
     assert rows.loc[("drifting", "repeatable"), "kind"] == "nondeterministic"
 
 

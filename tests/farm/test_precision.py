@@ -1,4 +1,5 @@
 """Declared compute precision: what is declared is allowed, what is coarser than that is caught, and the rows say it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -42,7 +43,9 @@ def of(rows: pd.DataFrame, backend: str) -> pd.DataFrame:
 @pytest.mark.parametrize("backend", ["plain", "as-declared", "finer"])
 def test_what_is_declared_passes(rows: pd.DataFrame, backend: str) -> None:
     found = of(rows, backend)
-    assert set(found["status"]) <= {"pass", "vacuous"}, found[found["status"] != "pass"][["status", "error_units", "max_ulp", "limit"]]
+    assert set(found["status"]) <= {"pass", "vacuous"}, found[found["status"] != "pass"][
+        ["status", "error_units", "max_ulp", "limit"]
+    ]
     assert set(found["compute_precision"]) == {"float32" if backend == "plain" else "bfloat16"}
 
 

@@ -1,4 +1,5 @@
 """What backends have answered before: used to plan, forgotten with a change of version, asked anew when told so."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -29,7 +30,9 @@ def run(config: Path, results: Path, *more: str, **env: str) -> pd.DataFrame:
     return lake.read(results, lake.run_ids(results)[-1]).set_index(["op", "sample"]).sort_index()
 
 
-def test_what_a_backend_does_not_implement_is_learned_and_planned_with(config: Path, results: Path, tmp_path: Path) -> None:
+def test_what_a_backend_does_not_implement_is_learned_and_planned_with(
+    config: Path, results: Path, tmp_path: Path
+) -> None:
     env = {"FARM_CACHE": str(tmp_path / "cache")}
     first = run(config, results, **env)
     again = run(config, results, **env)
@@ -42,12 +45,20 @@ def test_what_a_backend_does_not_implement_is_learned_and_planned_with(config: P
     assert not fresh["flags"].str.startswith("as answered").any()
 
 
-def test_a_change_of_version_forgets_it(config: Path, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_version_forgets_it(
+    config: Path, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec, info = BackendSpec.parse("ort-cpu"), {"runtime_version": "1", "device": "cpu"}
     support = probing.Support.load(spec, info, tmp_path)
     support.learn("key", 3, {"stage": "build", "error": "no kernel"}, "run")
     support.save()
-    assert probing.Support.load(spec, info, tmp_path).known("key", 3) == {"kind": "", "stage": "build", "error_type": "", "error": "no kernel", "run": "run"}
+    assert probing.Support.load(spec, info, tmp_path).known("key", 3) == {
+        "kind": "",
+        "stage": "build",
+        "error_type": "",
+        "error": "no kernel",
+        "run": "run",
+    }
     assert probing.Support.load(spec, info | {"runtime_version": "2"}, tmp_path).known("key", 3) is None
     optioned = BackendSpec.parse("ort-cpu", options={"graph_optimization": "all"})
     assert probing.Support.load(optioned, info, tmp_path).known("key", 3) is None

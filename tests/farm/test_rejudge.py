@@ -1,4 +1,5 @@
 """farm.rejudge: the same policy changes nothing, another one what it should; no row is dropped without a word."""
+
 from __future__ import annotations
 
 import json
@@ -42,11 +43,15 @@ def rows(results: Path) -> pd.DataFrame:
 
 
 def policy(*limits: dict[str, Any], **change: Any) -> verdict.Policy:
-    return verdict.from_json({"name": "p", "version": 1, "rule": "error_units", "reason": "r", "limits": [WHY | x for x in limits]} | change)
+    return verdict.from_json(
+        {"name": "p", "version": 1, "rule": "error_units", "reason": "r", "limits": [WHY | x for x in limits]} | change
+    )
 
 
 @pytest.mark.parametrize("name", verdict.names())
-def test_judged_again_is_what_a_run_under_that_policy_says(results: Path, rows: pd.DataFrame, tmp_path: Path, name: str) -> None:
+def test_judged_again_is_what_a_run_under_that_policy_says(
+    results: Path, rows: pd.DataFrame, tmp_path: Path, name: str
+) -> None:
     """The whole way: what the farm writes when it judges under a policy is what rejudging makes of another run's rows."""
     (tmp_path / "again.yaml").write_text(CONFIG + f"policy: {name}\n")
     launch.main([str(tmp_path / "again.yaml"), "--inline", "--results", str(tmp_path / "results")])
@@ -67,13 +72,19 @@ def test_nothing_changes_under_the_runs_own_policy(results: Path, capsys: pytest
 
 
 def write(path: Path, *limits: dict[str, Any]) -> str:
-    (path / "p.json").write_text(json.dumps({"name": "p", "version": 7, "rule": "error_units", "reason": "r", "limits": [WHY | x for x in limits]}))
+    (path / "p.json").write_text(
+        json.dumps(
+            {"name": "p", "version": 7, "rule": "error_units", "reason": "r", "limits": [WHY | x for x in limits]}
+        )
+    )
     return str(path / "p.json")
 
 
 def test_it_says_what_changes(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lax = write(tmp_path, {"units": 1e9})
-    assert main(["--policy", lax, "--results", str(results), "--all", "--out", str(tmp_path / "rows.parquet")]) == CHANGED
+    assert (
+        main(["--policy", lax, "--results", str(results), "--all", "--out", str(tmp_path / "rows.parquet")]) == CHANGED
+    )
     text = capsys.readouterr().out
     assert "wrong → pass" in text and "judged again under p-7" in text
     assert "torch:log_softmax float16 on torch-cpu" in text and "error units" in text and "→ 1e+09" in text
@@ -91,11 +102,30 @@ def test_it_says_what_changes(results: Path, tmp_path: Path, capsys: pytest.Capt
 
 def row(**more: Any) -> dict[str, Any]:
     return {
-        "run_id": "r", "case_id": "c", "check": "forward", "catalog": "torch", "op": "torch:nothing", "variant": "", "dtype": "float32",
-        "op_class": "composite", "distribution": "own", "sample": 0, "backend": "torch-cpu", "status": "pass", "kind": "", "limit": 32.0,
-        "nonfinite": 0, "error_units": 3.0, "max_ulp": 3.0, "max_diff": 1e-9, "mismatched": 0, "numel": 4, "classic": True,
-        "oracle": "float64", "compute_precision": "float32",
-    } | more  # fmt: skip
+        "run_id": "r",
+        "case_id": "c",
+        "check": "forward",
+        "catalog": "torch",
+        "op": "torch:nothing",
+        "variant": "",
+        "dtype": "float32",
+        "op_class": "composite",
+        "distribution": "own",
+        "sample": 0,
+        "backend": "torch-cpu",
+        "status": "pass",
+        "kind": "",
+        "limit": 32.0,
+        "nonfinite": 0,
+        "error_units": 3.0,
+        "max_ulp": 3.0,
+        "max_diff": 1e-9,
+        "mismatched": 0,
+        "numel": 4,
+        "classic": True,
+        "oracle": "float64",
+        "compute_precision": "float32",
+    } | more
 
 
 def again(policy: verdict.Policy, **more: Any) -> tuple[str, str, Any, str]:
@@ -110,9 +140,16 @@ def test_only_what_a_policy_decides_is_judged() -> None:
     assert again(STRICT) == ("imprecise", "numbers", 1, "")
     assert again(LAX, status="wrong", kind="numbers", error_units=1e6, classic=False) == ("pass", "", 1e9, "")
     for status, kind in (
-        ("wrong", "shape"), ("wrong", "mutation"), ("wrong", "nondeterministic"), ("invalid", "oracle"), ("crash", "SIGSEGV"),
-        ("fallback", ""), ("unsupported", ""), ("vacuous", "no elements"), ("error", ""),
-    ):  # fmt: skip
+        ("wrong", "shape"),
+        ("wrong", "mutation"),
+        ("wrong", "nondeterministic"),
+        ("invalid", "oracle"),
+        ("crash", "SIGSEGV"),
+        ("fallback", ""),
+        ("unsupported", ""),
+        ("vacuous", "no elements"),
+        ("error", ""),
+    ):
         assert again(LAX, status=status, kind=kind) == (status, kind, 32, "")
     # A misplaced NaN is wrong under any policy.
     lost = {"status": "wrong", "kind": "nonfinite", "nonfinite": 1, "error_units": float("inf"), "classic": False}
@@ -127,7 +164,11 @@ def test_what_is_declared_coarser_is_judged_as_such() -> None:
 
 
 def test_what_cannot_be_judged_again_stays_and_says_why() -> None:
-    for name, value, why in (("classic", None, "classic is missing"), ("numel", None, "numel is missing"), ("error_units", None, "error_units is missing")):
+    for name, value, why in (
+        ("classic", None, "classic is missing"),
+        ("numel", None, "numel is missing"),
+        ("error_units", None, "error_units is missing"),
+    ):
         status, kind, limit, said = again(STRICT, **{name: value})
         assert (status, kind, limit) == ("pass", "", 32) and why in said
     assert again(verdict.load("classic"), error_units=None)[3] == ""  # it needs none
@@ -142,8 +183,12 @@ OLD = {"op_class": None, "distribution": None, "limit": None, "nonfinite": None}
 def test_rows_of_an_older_schema_are_given_their_class() -> None:
     assert again(STRICT, **OLD) == ("imprecise", "numbers", 1, "")
     # A garbage sin that the noise floor of its input excused when composites and functions were one.
-    assert again(verdict.load("error_units"), **OLD | {"op": "torch:sin", "error_units": 0.5, "max_ulp": 1e4, "classic": True})[:2] == ("wrong", "numbers")
-    assert again(verdict.load("error_units"), **OLD | {"op": "torch:transpose", "error_units": 0.0, "max_ulp": 0.0})[:2] == ("pass", "")
+    assert again(
+        verdict.load("error_units"), **OLD | {"op": "torch:sin", "error_units": 0.5, "max_ulp": 1e4, "classic": True}
+    )[:2] == ("wrong", "numbers")
+    assert again(verdict.load("error_units"), **OLD | {"op": "torch:transpose", "error_units": 0.0, "max_ulp": 0.0})[
+        :2
+    ] == ("pass", "")
     old_nan = OLD | {"status": "wrong", "kind": "nonfinite", "error_units": float("inf"), "classic": False}
     assert again(LAX, **old_nan)[:2] == ("wrong", "nonfinite")
     assert "depends on" in again(LAX, **OLD | {"op": "torch:add"})[3]
@@ -160,7 +205,9 @@ def test_rows_without_the_new_columns(capsys: pytest.CaptureFixture[str]) -> Non
     assert changes(old.assign(distribution="own", limit=None), made)["new_status"].tolist() == ["pass"]
 
 
-def test_a_lake_of_an_older_schema_is_judged_and_counted(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lake_of_an_older_schema_is_judged_and_counted(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = lake.run_ids(results)[-1]
     table = lake.read_table(results, run).drop_columns(["op_class", "distribution", "limit", "nonfinite"])
     (tmp_path / f"run={run}").mkdir()
@@ -174,7 +221,10 @@ def test_a_lake_of_an_older_schema_is_judged_and_counted(results: Path, tmp_path
 @pytest.mark.parametrize(
     ("limit", "says"),
     [
-        ({"ops": ["torch:log_sofmax"]}, "limits[1].ops: no op matches 'torch:log_sofmax'; did you mean torch:log_softmax"),
+        (
+            {"ops": ["torch:log_sofmax"]},
+            "limits[1].ops: no op matches 'torch:log_sofmax'; did you mean torch:log_softmax",
+        ),
         ({"ops": ["log_softmax"]}, "limits[1].ops: 'log_softmax' names no catalog; did you mean torch:log_softmax?"),
         ({"ops": ["troch:sum"]}, "limits[1].ops: 'troch:sum': unknown catalog 'troch'"),
         ({"ops": ["torch:zzz*"]}, "limits[1].ops: no op matches 'torch:zzz*'"),
@@ -182,15 +232,21 @@ def test_a_lake_of_an_older_schema_is_judged_and_counted(results: Path, tmp_path
         ({"evidence": ""}, "limits[1]: a limit needs its evidence"),
         ({"units": -1}, "limits[1].units must be a positive number"),
     ],
-)  # fmt: skip
-def test_a_bad_policy_names_file_and_key(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: dict[str, Any], says: str) -> None:
+)
+def test_a_bad_policy_names_file_and_key(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: dict[str, Any], says: str
+) -> None:
     bad = write(tmp_path, {"units": 4}, {"units": 8} | limit)
     assert main(["--policy", bad, "--results", str(results)]) == BAD_INPUT
     text = capsys.readouterr().err
     assert "p.json" in text and says in text and text.count("\n") == 1
     # The launcher says the same.
-    (tmp_path / "c.yaml").write_text(f"policy: {bad}\ncatalogs: [{{name: torch, ops: [sum], samples: 1}}]\nbackends: [torch-cpu]\n")
-    assert launch.main([str(tmp_path / "c.yaml"), "--inline", "--dry-run", "--results", str(tmp_path)]) == launch.BAD_INPUT
+    (tmp_path / "c.yaml").write_text(
+        f"policy: {bad}\ncatalogs: [{{name: torch, ops: [sum], samples: 1}}]\nbackends: [torch-cpu]\n"
+    )
+    assert (
+        launch.main([str(tmp_path / "c.yaml"), "--inline", "--dry-run", "--results", str(tmp_path)]) == launch.BAD_INPUT
+    )
     assert says in capsys.readouterr().err
 
 
@@ -204,12 +260,18 @@ def test_the_policies_that_come_with_the_farm_name_ops_that_there_are() -> None:
     from farm.launch import list_catalog
     from tasks.prepare import default_cache
 
-    labels = {c: [f"{e.op}.{e.variant}" if e.variant else e.op for e in list_catalog(c, default_cache())] for c in ("torch", "onnx", "critical")}
+    labels = {
+        c: [f"{e.op}.{e.variant}" if e.variant else e.op for e in list_catalog(c, default_cache())]
+        for c in ("torch", "onnx", "critical")
+    }
     for name in verdict.names():
         policies.check_ops(verdict.load(name), f"{name}.json", labels)
 
 
-@pytest.mark.parametrize("arguments", [["--policy", "clasic"], ["--policy", "classic", "--out", "x.txt"], ["--policy", "classic", "--run", "nosuch"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--policy", "clasic"], ["--policy", "classic", "--out", "x.txt"], ["--policy", "classic", "--run", "nosuch"]],
+)
 def test_bad_input(results: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert main([*arguments, "--results", str(results)]) == BAD_INPUT
     assert capsys.readouterr().err.startswith("error: ")

@@ -299,13 +299,22 @@ def test_a_run_of_weak_passes_alone_has_judged_nothing() -> None:
 
 def test_where_oracles_disagree_is_said_with_both_numbers_and_blames_nobody() -> None:
     differ = {
-        "kind": "oracle", "oracle": "float64", "second_oracle": "scipy", "oracles_units": 77.0, "error_units": 0.25,
-        "second_units": 76.5, "op": "torch:special.zeta", "error": "the oracles float64 and scipy disagree <b>",
-    }  # fmt: skip
+        "kind": "oracle",
+        "oracle": "float64",
+        "second_oracle": "scipy",
+        "oracles_units": 77.0,
+        "error_units": 0.25,
+        "second_units": 76.5,
+        "op": "torch:special.zeta",
+        "error": "the oracles float64 and scipy disagree <b>",
+    }
     rows = frame(
-        make_row("invalid", **differ), make_row("invalid", **differ | {"oracles_units": 5.0}, sample=1),
-        make_row("invalid", **differ, backend="ort-cpu"), make_row("invalid", op="torch:none"), make_row(),
-    )  # fmt: skip
+        make_row("invalid", **differ),
+        make_row("invalid", **differ | {"oracles_units": 5.0}, sample=1),
+        make_row("invalid", **differ, backend="ort-cpu"),
+        make_row("invalid", op="torch:none"),
+        make_row(),
+    )
     found: Any = disagreements(rows)
     assert len(found) == 1
     line = found.iloc[0]
@@ -320,7 +329,9 @@ def test_where_oracles_disagree_is_said_with_both_numbers_and_blames_nobody() ->
     assert coverage(rows).loc["torch-cpu", "failed"] == 0
     nothing = frame(make_row())
     assert disagreements(nothing).empty
-    assert not any("Oracles disagree" in text for text in (printed(nothing, RUN), markdown(nothing, RUN), render(nothing, RUN)))
+    assert not any(
+        "Oracles disagree" in text for text in (printed(nothing, RUN), markdown(nothing, RUN), render(nothing, RUN))
+    )
 
 
 def test_weak_cells_are_counted_per_dtype() -> None:
@@ -654,15 +665,48 @@ def test_report_files_beside_the_rows_do_not_disturb_the_lake(small_lake: Path) 
 
 def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
     numbers = [make_row(sample=k) for k in range(3)] + [make_row("unsupported", "torch:sub")]
-    aot = [make_row("pass", sample=k, check="build", backend="aot", vendor="NVIDIA", weak=True, case_id=f"build/torch:add/float32/{k}") for k in range(4)]
-    aot += [make_row(s, "torch:sub", sample=k, check="build", backend="aot", vendor="NVIDIA", weak=True, case_id=f"build/torch:sub/float32/{k}")
-            for k, s in enumerate(["unsupported", "error", "invalid", "crash", "fallback"])]  # fmt: skip
+    aot = [
+        make_row(
+            "pass",
+            sample=k,
+            check="build",
+            backend="aot",
+            vendor="NVIDIA",
+            weak=True,
+            case_id=f"build/torch:add/float32/{k}",
+        )
+        for k in range(4)
+    ]
+    aot += [
+        make_row(
+            s,
+            "torch:sub",
+            sample=k,
+            check="build",
+            backend="aot",
+            vendor="NVIDIA",
+            weak=True,
+            case_id=f"build/torch:sub/float32/{k}",
+        )
+        for k, s in enumerate(["unsupported", "error", "invalid", "crash", "fallback"])
+    ]
     rows = frame(*numbers, *aot)
     pd.testing.assert_frame_equal(coverage(rows, by=()), coverage(frame(*numbers), by=()))
     assert list(coverage(rows).index) == ["torch-cpu"] and list(worst_matrix(rows).columns) == ["torch-cpu"]
     (line,) = records(built(rows).reset_index())
-    assert line == {"vendor": "NVIDIA", "backend": "aot", "planned": 9, "valid": 8, "built": 4, "refused": 2, "failed": 2, "build_rate": 4 / 6}
-    assert {f["backend"] for f in records(findings(rows, statuses=["error", "crash"]))} == {"aot"}  # and still a finding
+    assert line == {
+        "vendor": "NVIDIA",
+        "backend": "aot",
+        "planned": 9,
+        "valid": 8,
+        "built": 4,
+        "refused": 2,
+        "failed": 2,
+        "build_rate": 4 / 6,
+    }
+    assert {f["backend"] for f in records(findings(rows, statuses=["error", "crash"]))} == {
+        "aot"
+    }  # and still a finding
     text = printed(rows, RUN)
     assert "Built, not run: no evidence of numbers" in text and "66.7 % (4/6)" in text and "Coverage 75 % (3/4)" in text
     paths = write(rows, RUN, tmp_path)

@@ -1,4 +1,5 @@
 """farm.reproduce: a row's key brings its numbers back bit for bit, and a script brings them to others."""
+
 from __future__ import annotations
 
 import json
@@ -67,7 +68,9 @@ def plant(results: Path, tmp_path: Path, row: pd.Series, **change: object) -> Pa
     """A copy of the lake in which one row says something else."""
     lake_copy = tmp_path / "planted"
     (lake_copy / f"run={row.run_id}").mkdir(parents=True)
-    (lake_copy / f"run={row.run_id}" / "_run.json").write_bytes((results / f"run={row.run_id}" / "_run.json").read_bytes())
+    (lake_copy / f"run={row.run_id}" / "_run.json").write_bytes(
+        (results / f"run={row.run_id}" / "_run.json").read_bytes()
+    )
     table = lake.read_table(results, row.run_id).to_pylist()
     for one in table:
         if one["case_id"] == row.case_id and one["backend"] == row.backend:
@@ -83,14 +86,20 @@ def run_isolated(script: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         "import sys, runpy\nsys.modules['farm'] = sys.modules['tasks'] = None\n"
         f"sys.argv = [{str(script)!r}]\nrunpy.run_path({str(script)!r}, run_name='__main__')"
     )
-    return subprocess.run([sys.executable, "-I", "-c", code], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-I", "-c", code], cwd=cwd, env=env, capture_output=True, text=True, timeout=120
+    )
 
 
 def said(text: str) -> dict[str, str]:
-    return {m[1]: m[2] for m in re.finditer(r"^(verdict|error units|max abs diff|max rel diff|raised) +(.*)$", text, re.M)}
+    return {
+        m[1]: m[2] for m in re.finditer(r"^(verdict|error units|max abs diff|max rel diff|raised) +(.*)$", text, re.M)
+    }
 
 
-def test_every_row_is_reproduced_bit_for_bit(results: Path, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_row_is_reproduced_bit_for_bit(
+    results: Path, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert {"wrong", "pass"} <= set(rows.status)
     for _, row in rows.iterrows():
         assert reproduce.main([key_of(row), "--results", str(results)]) == SAME, row.case_id
@@ -121,11 +130,13 @@ def test_last_names_the_newest_run(results: Path, rows: pd.DataFrame, capsys: py
     [
         (lambda r: "nonsense", "is no key"),
         (lambda r: f"20200101-000000-0000:{r.case_id}:{r.backend}", r"no run '20200101-000000-0000'.*there is "),
-        (lambda r: f"{r.run_id}:{r.case_id.replace('log_softmax', 'log_softmaxx')}:{r.backend}",
-         r"no case .*nearest: forward/torch:log_softmax"),
+        (
+            lambda r: f"{r.run_id}:{r.case_id.replace('log_softmax', 'log_softmaxx')}:{r.backend}",
+            r"no case .*nearest: forward/torch:log_softmax",
+        ),
         (lambda r: f"{r.run_id}:{r.case_id}:torch-cuda", "no row of .* on backend 'torch-cuda'; it ran on .*torch-cpu"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_key_is_answered_with_what_there_is(
     results: Path, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str], make: object, wanted: str
 ) -> None:
@@ -149,9 +160,18 @@ def test_a_single_other_bit_of_a_metric_is_told(rows: pd.DataFrame, column: str)
     row = {str(k): v for k, v in found.items()}
     other = row | {column: row[column] + 1 if isinstance(row[column], int) else row[column] * (1 + 2.0**-52)}
     case = reproduce.Case(
-        reproduce.Key(row["run_id"], row["case_id"], row["backend"]), row, row, {}, None, None,  # type: ignore[arg-type]
-        reproduce.BackendSpec.parse("torch-cpu"), None, Path(), None, None,  # type: ignore[arg-type]
-    )  # fmt: skip
+        reproduce.Key(row["run_id"], row["case_id"], row["backend"]),
+        row,
+        row,
+        {},
+        None,
+        None,  # type: ignore[arg-type]
+        reproduce.BackendSpec.parse("torch-cpu"),
+        None,
+        Path(),
+        None,
+        None,  # type: ignore[arg-type]
+    )
     assert reproduce.conclusion(case, row) == (True, "reproduced: same status and same metrics")
     same, line = reproduce.conclusion(case, other)
     assert same and line.startswith(f"reproduced the status, metrics differ: {column} ")
@@ -201,9 +221,15 @@ def test_a_stored_crash_is_warned_of_and_can_be_kept_in_a_child(
     ],
 )
 def test_the_script_alone_gives_the_same_numbers(
-    results: Path, rows: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    backend: str, op: str, dtype: str, status: str,
-) -> None:  # fmt: skip
+    results: Path,
+    rows: pd.DataFrame,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    backend: str,
+    op: str,
+    dtype: str,
+    status: str,
+) -> None:
     row = pick(rows, backend=backend, op=op, dtype=dtype, status=status)
     script = tmp_path / "out.py"
     assert reproduce.main([key_of(row), "--results", str(results), "--script", str(script)]) == SAME
@@ -216,7 +242,11 @@ def test_the_script_alone_gives_the_same_numbers(
     assert done.returncode == (1 if status == "wrong" else 0), done.stderr
     numbers = said(done.stdout)
     assert numbers["verdict"] == status
-    for label, value in {"error units": row.error_units, "max abs diff": row.max_diff, "max rel diff": row.max_rel}.items():
+    for label, value in {
+        "error units": row.error_units,
+        "max abs diff": row.max_diff,
+        "max rel diff": row.max_rel,
+    }.items():
         assert pd.isna(value) or float(numbers[label]) == value
 
 
@@ -232,12 +262,34 @@ def test_a_script_that_does_not_show_the_failure_is_not_claimed_to(
 
 
 #: Values at which comparing goes astray: zeros, subnormals, ties, the border of overflow, infinities, NaN.
-EDGES = [0.0, -0.0, 1.0, -1.0, 1.001, 6e-8, 1e-30, 3e4, 65504.0, 65519.0, 65520.0, 7e4, -7e4, 3.4e38, 3.5e38, 1e300, np.inf, -np.inf, np.nan]
+EDGES = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    1.001,
+    6e-8,
+    1e-30,
+    3e4,
+    65504.0,
+    65519.0,
+    65520.0,
+    7e4,
+    -7e4,
+    3.4e38,
+    3.5e38,
+    1e300,
+    np.inf,
+    -np.inf,
+    np.nan,
+]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int64", "uint64", "bool"])
 @pytest.mark.parametrize("noisy", [False, True])
-@pytest.mark.parametrize("op_class", [OpClass.COMPOSITE, OpClass.EXACT, OpClass.ELEMENTARY, OpClass.DISCONTINUOUS], ids=str)
+@pytest.mark.parametrize(
+    "op_class", [OpClass.COMPOSITE, OpClass.EXACT, OpClass.ELEMENTARY, OpClass.DISCONTINUOUS], ids=str
+)
 @pytest.mark.parametrize("precision", ["", "bfloat16"])
 def test_a_script_measures_as_the_farm_does(dtype: str, noisy: bool, op_class: OpClass, precision: str) -> None:
     for seed in range(60):
@@ -245,7 +297,10 @@ def test_a_script_measures_as_the_farm_does(dtype: str, noisy: bool, op_class: O
         shape = (int(g.integers(1, 6)),)
         if dtype in ("int64", "uint64", "bool"):
             low, high = {"bool": (0, 2), "int64": (-(2**63), 2**63 - 1), "uint64": (0, 2**64 - 1)}[dtype]
-            y, a = (g.integers(low, high, shape, dtype=np.uint64 if dtype == "uint64" else np.int64).astype(dtype) for _ in "ya")
+            y, a = (
+                g.integers(low, high, shape, dtype=np.uint64 if dtype == "uint64" else np.int64).astype(dtype)
+                for _ in "ya"
+            )
         else:
             y, a = g.choice(EDGES, shape), g.choice(EDGES, shape)
             a = np.where(g.random(shape) < 0.4, y * (1 + g.normal(0, 1e-3, shape)), a)
@@ -267,11 +322,25 @@ def script_measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str)
     form = Form("torch", "torch:x", leaf.dtype, [])
     group, policy = Group("torch:x", "", leaf.dtype, 1), verdict.load("error_units")
     source = reproduce_script.Source(
-        "", "", BackendSpec.parse("torch-cpu").create(), "torch", form, [leaf], group, policy, op_class, "float64", precision, "", "",
-    )  # fmt: skip
+        "",
+        "",
+        BackendSpec.parse("torch-cpu").create(),
+        "torch",
+        form,
+        [leaf],
+        group,
+        policy,
+        op_class,
+        "float64",
+        precision,
+        "",
+        "",
+    )
     data = reproduce_script._Data()
     dtype, _, exact, noise, rounded, rtol, atol = reproduce_script._expected(leaf, source, data)
-    array = {i: np.frombuffer(raw, d).reshape(shape) for i, ((d, shape, *_), raw) in enumerate(zip(data.index, data.chunks))}
+    array = {
+        i: np.frombuffer(raw, d).reshape(shape) for i, ((d, shape, *_), raw) in enumerate(zip(data.index, data.chunks))
+    }
     template = reproduce_script._TEMPLATE
     text = template[template.index("def measure(") : template.index("def short(")]
     floats = {dtype: reproduce_script._float(dtype, precision)} if is_inexact(dtype) else {}
@@ -289,12 +358,17 @@ def script_measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str)
 
 def test_nothing_of_an_argument_becomes_code() -> None:
     form = Form("torch", "torch:x", "float32", [])
-    hostile = "');import os;os.abort()#\n\"\"\"@data@"
-    assert eval(_literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, form)) == (hostile, {hostile: 1})
+    hostile = '\');import os;os.abort()#\n"""@data@'
+    assert eval(_literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, form)) == (
+        hostile,
+        {hostile: 1},
+    )
     for node in (
-        {"$": "torch.dtype", "name": "float32;x"}, {"$": "torch.dtype", "name": "load"}, {"$": hostile},
+        {"$": "torch.dtype", "name": "float32;x"},
+        {"$": "torch.dtype", "name": "load"},
+        {"$": hostile},
         {"$": "tensor", "id": 0, "layout": hostile, "parts": [], "shape": []},
-    ):  # fmt: skip
+    ):
         with pytest.raises(NoScript):
             _literal(node, form)
     assert _fill("@a@ @b@", a="@b@", b="x") == "@b@ x"
@@ -311,9 +385,10 @@ def test_a_run_whose_record_is_of_another_version_is_refused(
     assert "holds no config of this version" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("catalog", "planned"), [
-    ({"dtypes": ["*"]}, True), ({"dtypes": ["float32"]}, False), ({}, True), ({"exclude": ["abs"]}, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("catalog", "planned"),
+    [({"dtypes": ["*"]}, True), ({"dtypes": ["float32"]}, False), ({}, True), ({"exclude": ["abs"]}, False)],
+)
 def test_the_part_of_the_config_that_planned_a_row_is_found(catalog: dict[str, object], planned: bool) -> None:
     config = Config.model_validate({"catalogs": [{"name": "torch", **catalog}], "backends": ["torch-cpu"]})
     row = {"op": "torch:abs", "variant": "", "dtype": "float16", "catalog": "torch"}
@@ -329,7 +404,11 @@ def test_a_script_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int
 
 
 def test_a_backend_with_an_environment_is_run_in_it_and_its_script_says_what_to_install(
-    results: Path, rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    results: Path,
+    rows: pd.DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     row = pick(rows, op="torch:log_softmax", dtype="float16", backend="ort-cpu", status="pass")
     planted = plant(results, tmp_path, row)
@@ -350,14 +429,23 @@ def test_a_backend_with_an_environment_is_run_in_it_and_its_script_says_what_to_
     assert said.splitlines()[-1] == "reproduced: same status and same metrics"
     assert {e.packages for e in asked} == {("onnxruntime==1.0", "numpy<9")}
     assert re.search(r"^environment .*\n +Python 3.11: onnxruntime==1.0 numpy<9$", said, re.M)
-    assert re.search(r"^actual ", said, re.M) and re.search(r"^worst ", said, re.M)  # its outputs come back from the child
+    assert re.search(r"^actual ", said, re.M) and re.search(
+        r"^worst ", said, re.M
+    )  # its outputs come back from the child
     text = script.read_text()
-    assert '# dependencies = ["onnxruntime==1.0", "numpy<9", "numpy", "ml_dtypes"]' in text and '# requires-python = "==3.11.*"' in text
+    assert (
+        '# dependencies = ["onnxruntime==1.0", "numpy<9", "numpy", "ml_dtypes"]' in text
+        and '# requires-python = "==3.11.*"' in text
+    )
     assert "shows the outcome (pass) with the same numbers" in said
 
 
 def test_an_environment_that_cannot_be_built_is_an_error_with_the_installers_words(
-    results: Path, rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    results: Path,
+    rows: pd.DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     row = pick(rows, backend="ort-cpu", status="pass")
     planted = plant(results, tmp_path, row)
@@ -374,12 +462,19 @@ def test_an_environment_that_cannot_be_built_is_an_error_with_the_installers_wor
 
 
 def test_a_runtime_without_a_form_of_its_own_is_called_by_its_backends_file_in_the_script(
-    results: Path, rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    results: Path,
+    rows: pd.DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     own = reproduce_script._bundled
     monkeypatch.setattr(reproduce_script, "_torch", lambda source, data: own(source, data))
     monkeypatch.setattr(reproduce_script, "_ort", lambda source, data: own(source, data))
-    for op, dtype, backend, status in (("torch:log_softmax", "float16", "torch-cpu", "wrong"), ("torch:transpose", "bfloat16", "ort-cpu", "pass")):
+    for op, dtype, backend, status in (
+        ("torch:log_softmax", "float16", "torch-cpu", "wrong"),
+        ("torch:transpose", "bfloat16", "ort-cpu", "pass"),
+    ):
         row = pick(rows, op=op, dtype=dtype, backend=backend, status=status)
         case = reproduce.load(reproduce.parse(key_of(row), str(results)), str(results), None, results.parent / "cache")
         assert reproduce.write_script(case, reproduce.run_here(case), tmp_path / f"{backend}.py")

@@ -1,4 +1,5 @@
 """Killing the driver, a supervisor or a child at any moment: the run ends with exactly the planned rows."""
+
 from __future__ import annotations
 
 import functools
@@ -40,7 +41,9 @@ def start(config: Path, results: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results)]
     # A shell's background job, and so its children, ignore Ctrl-C unless told otherwise.
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, preexec_fn=heed)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, preexec_fn=heed
+    )
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 120) -> object:
@@ -101,8 +104,10 @@ def test_a_killed_driver_is_resumed_to_exactly_the_planned_rows(
     assert 0 < len(before) < CASES
     wait_for(lambda: not any(map(is_child, alive)), "the children of a killed driver to be gone", 60)
     known = lake.run_ids(results)
-    done = launch("--resume", known[0], "--results", results) if how == "id" else launch(
-        config, "--resume", "last", "--results", results
+    done = (
+        launch("--resume", known[0], "--results", results)
+        if how == "id"
+        else launch(config, "--resume", "last", "--results", results)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert lake.run_ids(results) == known

@@ -1,4 +1,5 @@
 """python -m farm.selftest: what counts as caught, and a slice of the zoo from end to end."""
+
 from __future__ import annotations
 
 import json
@@ -21,14 +22,21 @@ def planted(kind: str) -> dict[str, zoo.Fault]:
 @pytest.mark.parametrize(
     ("kind", "statuses", "caught", "imprecise"),
     [
-        ("sign", {"pass", "wrong"}, 1, 0), ("sign", {"crash"}, 1, 0), ("sign", {"timeout", "pass"}, 1, 0),
-        ("sign", {"imprecise"}, 0, 0), ("sign", {"pass"}, 0, 0), ("sign", {"invalid", "unsupported"}, 0, 0), ("sign", set(), 0, 0),
-        ("cancellation", {"imprecise", "pass"}, 0, 1), ("cancellation", {"imprecise", "wrong"}, 1, 0), ("cancellation", {"pass"}, 0, 0),
+        ("sign", {"pass", "wrong"}, 1, 0),
+        ("sign", {"crash"}, 1, 0),
+        ("sign", {"timeout", "pass"}, 1, 0),
+        ("sign", {"imprecise"}, 0, 0),
+        ("sign", {"pass"}, 0, 0),
+        ("sign", {"invalid", "unsupported"}, 0, 0),
+        ("sign", set(), 0, 0),
+        ("cancellation", {"imprecise", "pass"}, 0, 1),
+        ("cancellation", {"imprecise", "wrong"}, 1, 0),
+        ("cancellation", {"pass"}, 0, 0),
     ],
-)  # fmt: skip
+)
 def test_what_counts_as_caught(kind: str, statuses: set[str], caught: int, imprecise: int) -> None:
     faults = planted(kind)
-    (name, fault), = faults.items()
+    ((name, fault),) = faults.items()
     made = count({name: statuses, fault.twin: {"pass"}}, faults)
     assert (len(made.caught), len(made.imprecise), len(made.escaped)) == (caught, imprecise, 1 - caught - imprecise)
     assert made.found == caught + imprecise
@@ -38,11 +46,13 @@ def test_what_counts_as_caught(kind: str, statuses: set[str], caught: int, impre
 @pytest.mark.parametrize("statuses", [{"pass", "wrong"}, {"imprecise"}, {"invalid"}, {"vacuous", "pass"}, set()])
 def test_a_twin_that_does_not_pass_everywhere_is_a_false_alarm(statuses: set[str]) -> None:
     faults = planted("sign")
-    (name, fault), = faults.items()
+    ((name, fault),) = faults.items()
     assert count({name: {"wrong"}, fault.twin: statuses}, faults).alarms == [fault.twin]
 
 
-def test_a_slice_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slice_of_the_zoo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
     results = str(tmp_path / "res")
     # A steep point, a gradient, and what no number shows: in child processes, like any run.
@@ -52,7 +62,13 @@ def test_a_slice_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert re.search(r"error_units-\d+: 100 % \(5/5\) of the faults caught; 0 % \(0/3\) of the twins blamed", said)
     assert "escaped" not in said and "false alarm" not in said
     # Under a policy that lets numbers pass, the same faults escape, and are shown with their command.
-    lenient = {"name": "lenient", "version": 1, "rule": "absolute", "bound": 1e30, "reason": "planted: no number is wrong"}
+    lenient = {
+        "name": "lenient",
+        "version": 1,
+        "rule": "absolute",
+        "bound": 1e30,
+        "reason": "planted: no number is wrong",
+    }
     (tmp_path / "lenient.json").write_text(json.dumps(lenient))
     given = ["--ops", "axpy", "--policy", str(tmp_path / "lenient.json"), "--results", results, "--inline"]
     assert selftest.main(given) == selftest.MISSED
@@ -64,7 +80,11 @@ def test_a_slice_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [(["--ops", "softmacks"], "did you mean softmax"), (["--policy", "clasic"], "known policies"), (["--results", "/dev/null/x"], "error: ")],
+    [
+        (["--ops", "softmacks"], "did you mean softmax"),
+        (["--policy", "clasic"], "known policies"),
+        (["--results", "/dev/null/x"], "error: "),
+    ],
 )
 def test_bad_input(given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert selftest.main(given) == selftest.BAD_INPUT
@@ -74,7 +94,26 @@ def test_bad_input(given: list[str], says: str, capsys: pytest.CaptureFixture[st
 def test_the_default_lake_is_not_among_the_users_runs(tmp_path: Path) -> None:
     for folder, run in ((tmp_path, "mine"), (tmp_path / Path(selftest.RESULTS).name, "zoo")):
         opened = lake.open_lake(folder)
-        lake.append(opened, run, [lake.to_batch([{"op": run, "variant": "", "dtype": "float32", "seed": 0, "sample": 0, "status": "pass", "started_at": 0.0}], {"run_id": run})])
+        lake.append(
+            opened,
+            run,
+            [
+                lake.to_batch(
+                    [
+                        {
+                            "op": run,
+                            "variant": "",
+                            "dtype": "float32",
+                            "seed": 0,
+                            "sample": 0,
+                            "status": "pass",
+                            "started_at": 0.0,
+                        }
+                    ],
+                    {"run_id": run},
+                )
+            ],
+        )
         lake.write_json(opened, run, "_run.json", {"run_id": run})
     assert Path(selftest.RESULTS).parent == Path("results")
     assert lake.run_ids(tmp_path) == ["mine"]

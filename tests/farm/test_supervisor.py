@@ -1,4 +1,5 @@
 """What a supervisor keeps of its children: as many as memory allows, their cost told once."""
+
 from __future__ import annotations
 
 import collections
@@ -54,7 +55,9 @@ def test_the_children_of_a_worker_are_bounded_together(pool: collections.Ordered
     assert [c.closed for c in children] == [True, False, False, True]
 
 
-def test_a_child_that_spins_while_it_waits_is_ended(pool: collections.OrderedDict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_spins_while_it_waits_is_ended(
+    pool: collections.OrderedDict[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     limits = Limits()
     quiet, busy = FakeChild(1, 1), FakeChild(2, 1)
     for child in (quiet, busy):

@@ -1,4 +1,5 @@
 """Kernels of a config: mistakes with file, line, column and key; runs, resumption and reproduction find them again."""
+
 from __future__ import annotations
 
 import os
@@ -49,12 +50,24 @@ def variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kernel(**changes: str) -> str:
     """One kernel as a line of a config (line 5, in column 3)."""
-    fields = {"name": "op", "kernel": '"k.py:double"', "reference": '"k.py:right"', "dims": "{n: [1, 40]}", "inputs": "{x: [n]}"} | changes
+    fields = {
+        "name": "op",
+        "kernel": '"k.py:double"',
+        "reference": '"k.py:right"',
+        "dims": "{n: [1, 40]}",
+        "inputs": "{x: [n]}",
+    } | changes
     return "  - {" + ", ".join(f"{k}: {v}" for k, v in fields.items()) + "}\n"
 
 
 def write(config: Path, *kernels: str, modules: str = "", end: str = "") -> Path:
-    config.write_text(HEAD + (f"  modules: [{modules}]\n" if modules else "") + ("  kernels:\n" + "".join(kernels) if kernels else "") + TAIL + end)
+    config.write_text(
+        HEAD
+        + (f"  modules: [{modules}]\n" if modules else "")
+        + ("  kernels:\n" + "".join(kernels) if kernels else "")
+        + TAIL
+        + end
+    )
     return config
 
 
@@ -62,25 +75,62 @@ def write(config: Path, *kernels: str, modules: str = "", end: str = "") -> Path
     ("text", "place", "says"),
     [
         (HEAD + TAIL, "2:3", "catalogs.0: the catalog user needs modules (with @tasks.op) or kernels"),
-        ("catalogs: [{name: torch, modules: [k.py]}]\n" + TAIL, "1:26", "catalogs.0.modules: only the catalog user takes kernels"),
+        (
+            "catalogs: [{name: torch, modules: [k.py]}]\n" + TAIL,
+            "1:26",
+            "catalogs.0.modules: only the catalog user takes kernels",
+        ),
         (HEAD + "  modules: [j.py]\n" + TAIL, "4:13", "catalogs.0.modules.0: no such file"),
         (HEAD + "  modules: [k.py, no.where]\n" + TAIL, "4:19", "no module 'no.where'"),
-        (HEAD + "  kernels:\n" + kernel(klass="exact") + TAIL, "5:102", "catalogs.0.kernels.0.klass: unknown key; did you mean class"),
-        (HEAD + "  kernels:\n" + kernel(**{"class": "exakt"}) + TAIL, "5:102", "kernels.0.class: unknown class 'exakt'; did you mean exact?"),
-        (HEAD + "  kernels:\n" + kernel(inputs="{x: [n, m]}") + TAIL, "5:100", "kernels.0.inputs.x.1: unknown dimension 'm'"),
+        (
+            HEAD + "  kernels:\n" + kernel(klass="exact") + TAIL,
+            "5:102",
+            "catalogs.0.kernels.0.klass: unknown key; did you mean class",
+        ),
+        (
+            HEAD + "  kernels:\n" + kernel(**{"class": "exakt"}) + TAIL,
+            "5:102",
+            "kernels.0.class: unknown class 'exakt'; did you mean exact?",
+        ),
+        (
+            HEAD + "  kernels:\n" + kernel(inputs="{x: [n, m]}") + TAIL,
+            "5:100",
+            "kernels.0.inputs.x.1: unknown dimension 'm'",
+        ),
         (HEAD + "  kernels:\n" + kernel(dims="{n: []}") + TAIL, "5:71", "kernels.0.dims.n: has no candidates"),
         (HEAD + "  kernels:\n" + kernel(dims="{n: [4, 0]}") + TAIL, "5:78", "kernels.0.dims.n.1: 0 is no size"),
         (HEAD + "  kernels:\n" + kernel(dims="{n: [-1]}") + TAIL, "5:75", "kernels.0.dims.n.0: -1 is no size"),
-        (HEAD + "  kernels:\n" + kernel(dtypes="[float32, float23]") + TAIL, "5:120", "unknown dtype 'float23'; did you mean float32"),
-        (HEAD + "  kernels:\n" + kernel(invariants="[no_nans]") + TAIL, "5:115", "unknown invariant 'no_nans'; did you mean no_nan"),
-        (HEAD + "  kernels:\n" + kernel() + kernel() + TAIL, "6:6", "kernels.1.name: the name 'op' is given twice (kernels.0 has it)"),
-        (HEAD + "  kernels:\n" + kernel(kernel="k.py") + TAIL, "5:16", "kernels.0.kernel: "), (HEAD + "  kernels:\n" + kernel(reference="gone.py") + TAIL, "5:", "no such file"),
-        (HEAD + "  kernels:\n" + kernel(distributions="[nan]") + TAIL, "5:102", "kernels.0.distributions: it is a key of the catalog, not of a kernel"),
-        (HEAD + "  kernels:\n" + kernel().replace("reference", "refrence") + TAIL, "5:39", "kernels.0.refrence: unknown key; did you mean reference"),
+        (
+            HEAD + "  kernels:\n" + kernel(dtypes="[float32, float23]") + TAIL,
+            "5:120",
+            "unknown dtype 'float23'; did you mean float32",
+        ),
+        (
+            HEAD + "  kernels:\n" + kernel(invariants="[no_nans]") + TAIL,
+            "5:115",
+            "unknown invariant 'no_nans'; did you mean no_nan",
+        ),
+        (
+            HEAD + "  kernels:\n" + kernel() + kernel() + TAIL,
+            "6:6",
+            "kernels.1.name: the name 'op' is given twice (kernels.0 has it)",
+        ),
+        (HEAD + "  kernels:\n" + kernel(kernel="k.py") + TAIL, "5:16", "kernels.0.kernel: "),
+        (HEAD + "  kernels:\n" + kernel(reference="gone.py") + TAIL, "5:", "no such file"),
+        (
+            HEAD + "  kernels:\n" + kernel(distributions="[nan]") + TAIL,
+            "5:102",
+            "kernels.0.distributions: it is a key of the catalog, not of a kernel",
+        ),
+        (
+            HEAD + "  kernels:\n" + kernel().replace("reference", "refrence") + TAIL,
+            "5:39",
+            "kernels.0.refrence: unknown key; did you mean reference",
+        ),
         (HEAD + "  kernels:\n  - {name: op}\n" + TAIL, "5:5", "kernels.0.kernel: Field required"),
         (HEAD + "  kernels:\n" + kernel(kwargs="3") + TAIL, "5:102", "kernels.0.kwargs: "),
     ],
-)  # fmt: skip
+)
 def test_mistakes_that_show_without_importing(config: Path, text: str, place: str, says: str) -> None:
     config.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -91,13 +141,25 @@ def test_mistakes_that_show_without_importing(config: Path, text: str, place: st
 @pytest.mark.parametrize(
     ("line", "place", "says"),
     [
-        (kernel(kernel='"k.py:doubel"'), "5:16", "kernels.0.kernel: {k}:doubel: there is no 'doubel' in it; did you mean double?"),
+        (
+            kernel(kernel='"k.py:doubel"'),
+            "5:16",
+            "kernels.0.kernel: {k}:doubel: there is no 'doubel' in it; did you mean double?",
+        ),
         (kernel(kernel='"k.py:NUMBER"'), "5:16", "{k}:NUMBER is not a function but a int"),
-        (kernel(inputs="{y: [n]}"), "5:16", "kernels.0.kernel: double(x) is called with y: missing a required argument: 'x'"),
-        (kernel(reference='"bad.py:f"'), "5:39", "kernels.0.reference: {bad}:2: cannot be imported: ZeroDivisionError: division by zero"),
+        (
+            kernel(inputs="{y: [n]}"),
+            "5:16",
+            "kernels.0.kernel: double(x) is called with y: missing a required argument: 'x'",
+        ),
+        (
+            kernel(reference='"bad.py:f"'),
+            "5:39",
+            "kernels.0.reference: {bad}:2: cannot be imported: ZeroDivisionError: division by zero",
+        ),
         (kernel(name="twice"), "6:6", "kernels.0.name: the name 'twice' is given twice; the other is in {k}:9"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_that_show_when_it_is_listed(
     config: Path, results: Path, capsys: pytest.CaptureFixture[str], line: str, place: str, says: str
 ) -> None:
@@ -114,7 +176,10 @@ def test_a_module_that_kills_its_process_when_imported(config: Path, results: Pa
     write(config, modules="k.py, deadly.py")
     said = launch(config, "--no-dashboard", "--cpus", 1, "--results", results)
     where = f"{config}:4:19: catalogs.0.modules.1: {config.parent / 'deadly.py'}: "
-    assert said.returncode == BAD_INPUT and f"{where}catalog user cannot be listed: the process ended with exit code 3" in said.stderr
+    assert (
+        said.returncode == BAD_INPUT
+        and f"{where}catalog user cannot be listed: the process ended with exit code 3" in said.stderr
+    )
 
 
 def test_dtypes_are_those_of_the_kernels_unless_the_run_names_some(config: Path) -> None:
@@ -136,7 +201,9 @@ def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, m
     assert user.carried() == {}
 
 
-def test_definitions_that_are_too_long_for_the_environment(config: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_definitions_that_are_too_long_for_the_environment(
+    config: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(config, *(kernel(name=f"op{i}") for i in range(400)))
     assert main([str(config), "--inline", "--results", str(results)]) == BAD_INPUT
     assert "declare them with @tasks.op in modules instead" in capsys.readouterr().err
@@ -150,8 +217,10 @@ def test_a_run_its_resumption_and_its_reproduction(
     assert main([str(config), *arguments]) == FOUND
     rows = lake.read(results)
     assert {(r.op, r.dtype, r.status) for r in rows.itertuples()} == {
-        ("user:op", "float32", "pass"), ("user:wrong", "float32", "wrong"), ("user:twice", "float16", "pass"),
-    }  # fmt: skip
+        ("user:op", "float32", "pass"),
+        ("user:wrong", "float32", "wrong"),
+        ("user:twice", "float16", "pass"),
+    }
     run = lake.run_ids(str(results))[0]
     for part in next(results.glob("run=*")).glob("*.parquet"):
         part.unlink()
@@ -162,32 +231,52 @@ def test_a_run_its_resumption_and_its_reproduction(
     monkeypatch.delenv(VARIABLE)
     script = tmp_path / "s.py"
     capsys.readouterr()
-    assert reproduce(["last:forward/user:wrong/float32/1:torch-cpu", "--results", str(results), "--script", str(script)]) == OK
+    assert (
+        reproduce(["last:forward/user:wrong/float32/1:torch-cpu", "--results", str(results), "--script", str(script)])
+        == OK
+    )
     said = capsys.readouterr().out
     assert "reproduced: same status and same metrics" in said and "shows the failure (wrong)" in said
     assert reproduce(["last:forward/user:twice/float16/1:torch-cpu", "--results", str(results), "--child"]) == OK
 
 
 def test_kernels_and_references_that_die_or_hang_harm_their_own_rows_alone(config: Path, results: Path) -> None:
-    deadly = [("dead", "dies", "right"), ("slow", "hangs", "right"), ("dead-reference", "double", "dies"), ("slow-reference", "double", "hangs")]
+    deadly = [
+        ("dead", "dies", "right"),
+        ("slow", "hangs", "right"),
+        ("dead-reference", "double", "dies"),
+        ("slow-reference", "double", "hangs"),
+    ]
     lines = [kernel(name=n, kernel=f'"k.py:{k}"', reference=f'"k.py:{r}"') for n, k, r in deadly]
     (config.parent / "k.py").write_text(DEADLY)
-    (config.parent / "waits.py").write_text("import sys, time\nprint('waiting', file=sys.stderr, flush=True)\ntime.sleep(600)\n")
+    (config.parent / "waits.py").write_text(
+        "import sys, time\nprint('waiting', file=sys.stderr, flush=True)\ntime.sleep(600)\n"
+    )
     write(config, kernel(), *lines, kernel(name="slow-script", reference="waits.py"), end="deadline_s: 10\n")
     config.write_text(config.read_text().replace("samples: 2", "samples: 1"))
     done = launch(config, "--no-dashboard", "--cpus", 2, "--results", results)
     assert done.returncode == FOUND, done.stderr
     rows = lake.read(str(results)).set_index("op")
     assert rows["status"].to_dict() == {
-        "user:op": "pass", "user:dead": "crash", "user:slow": "timeout", "user:dead-reference": "invalid",
-        "user:slow-reference": "invalid", "user:slow-script": "invalid",
-    }  # fmt: skip
+        "user:op": "pass",
+        "user:dead": "crash",
+        "user:slow": "timeout",
+        "user:dead-reference": "invalid",
+        "user:slow-reference": "invalid",
+        "user:slow-script": "invalid",
+    }
     told = rows["error"]["user:dead-reference"]
-    assert told.startswith("while making the reference of user:dead-reference: ") and "SIGSEGV" in told and "at stage" not in told
+    assert (
+        told.startswith("while making the reference of user:dead-reference: ")
+        and "SIGSEGV" in told
+        and "at stage" not in told
+    )
     assert "took longer than 8 s\nwaiting" in rows["error"]["user:slow-script"]
 
 
-def test_a_broken_reference_is_told_and_fails_the_run(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_reference_is_told_and_fails_the_run(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "k.py").write_text(KERNELS + "\ndef broken(x): raise ValueError('no reference today')\n")
     file = write(config, kernel(reference='"k.py:broken"'))
     assert main([str(file), "--results", str(tmp_path / "r"), "--inline"]) == FOUND
@@ -197,7 +286,9 @@ def test_a_broken_reference_is_told_and_fails_the_run(config: Path, tmp_path: Pa
 
 def test_a_compiled_kernel_that_wobbles_is_seen(config: Path, results: Path) -> None:
     # Samples that are compiled together are computed together: a further run must not be handed the first one's result.
-    (config.parent / "k.py").write_text("import torch\ndef right(x): return 2 * x\ndef wobbles(x): return x * 2 + torch.rand_like(x) * 1e-2\n")
+    (config.parent / "k.py").write_text(
+        "import torch\ndef right(x): return 2 * x\ndef wobbles(x): return x * 2 + torch.rand_like(x) * 1e-2\n"
+    )
     config.write_text(HEAD + "  kernels:\n" + kernel(kernel='"k.py:wobbles"') + "backends: [inductor-cpu]\n")
     assert main([str(config), "--no-ray", "--results", str(results)]) == FOUND
     rows = lake.read(results, lake.run_ids(results)[-1])

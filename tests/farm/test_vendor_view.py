@@ -1,4 +1,5 @@
 """The vendor view: who agrees with whom on one case, what one vendor alone gets wrong, what changed between two backends."""
+
 from __future__ import annotations
 
 import io
@@ -26,26 +27,50 @@ CASE = "forward/torch:add/float32/0"
 HOSTILE = "</script><b>|`\x1b[31m"
 
 
-def outcome(backend: str, status: str = "pass", errors: float | list[float] = 0.5, digest: str = "", **more: Any) -> dict:
+def outcome(
+    backend: str, status: str = "pass", errors: float | list[float] = 0.5, digest: str = "", **more: Any
+) -> dict:
     """A row of a case that gave a result; ``errors``: its signature; vendor: the name before the first dash."""
     signed = [float(x) for x in errors] if isinstance(errors, list) else [errors] * 16
     return make_row(
-        status=status, backend=backend, vendor=more.pop("vendor", backend.partition("-")[0]), op_class="composite", limit=32.0, digest="same",
-        error_units=max(map(abs, signed)), signature=signed, output_digest=digest or f"{backend}-{status}", compute_precision="float32", **more,
-    )  # fmt: skip
+        status=status,
+        backend=backend,
+        vendor=more.pop("vendor", backend.partition("-")[0]),
+        op_class="composite",
+        limit=32.0,
+        digest="same",
+        error_units=max(map(abs, signed)),
+        signature=signed,
+        output_digest=digest or f"{backend}-{status}",
+        compute_precision="float32",
+        **more,
+    )
 
 
 def test_the_outlier_is_named_and_who_agrees_with_whom() -> None:
     rows = frame(
-        outcome("ort-cpu", digest="b1"), outcome("ort-cpu@1.20.1", digest="b1"), outcome("jax-cpu", errors=-3.0),
-        outcome("tvm-cpu", "wrong", errors=900.0), outcome("iree-cpu", "crash", errors=0.0) | {"signature": None, "output_digest": "", "error_units": None},
-    )  # fmt: skip
+        outcome("ort-cpu", digest="b1"),
+        outcome("ort-cpu@1.20.1", digest="b1"),
+        outcome("jax-cpu", errors=-3.0),
+        outcome("tvm-cpu", "wrong", errors=900.0),
+        outcome("iree-cpu", "crash", errors=0.0) | {"signature": None, "output_digest": "", "error_units": None},
+    )
     table = case(rows, CASE).set_index("backend")
-    assert table["agrees"].to_dict() == {"iree-cpu": "", "jax-cpu": "reference", "ort-cpu": "reference", "ort-cpu@1.20.1": "reference", "tvm-cpu": "A"}
+    assert table["agrees"].to_dict() == {
+        "iree-cpu": "",
+        "jax-cpu": "reference",
+        "ort-cpu": "reference",
+        "ort-cpu@1.20.1": "reference",
+        "tvm-cpu": "A",
+    }
     assert table.index[table["outlier"]].tolist() == ["tvm-cpu"]
     assert table.at["ort-cpu", "same_bytes"] == "ort-cpu@1.20.1" and not table.at["jax-cpu", "same_bytes"]
     said = " ".join(case(rows, CASE).attrs["verdict"])
-    assert "3 backends of 2 vendors agree with the reference" in said and "Outlier: tvm-cpu" in said and "No result: iree-cpu (crash)" in said
+    assert (
+        "3 backends of 2 vendors agree with the reference" in said
+        and "Outlier: tvm-cpu" in said
+        and "No result: iree-cpu (crash)" in said
+    )
     assert "farm.reproduce" in table.at["tvm-cpu", "reproduce"]
 
 
@@ -58,14 +83,21 @@ def test_results_outside_agree_within_the_limit_of_each_other_not_by_their_size(
 
 
 def test_the_very_same_bytes_agree_without_a_signature_and_other_precisions_cannot_be_told() -> None:
-    rows = frame(*(outcome(b, "wrong", 900.0, digest=d) | {"signature": None} for b, d in (("a-1", "x"), ("b-1", "x"), ("c-1", "y"))))
+    rows = frame(
+        *(
+            outcome(b, "wrong", 900.0, digest=d) | {"signature": None}
+            for b, d in (("a-1", "x"), ("b-1", "x"), ("c-1", "y"))
+        )
+    )
     assert case(rows, CASE)["agrees"].tolist() == ["A", "A", "B"]
     rows = frame(outcome("a-1", "wrong", 900.0), outcome("b-1", "wrong", 900.0) | {"compute_precision": "float16"})
     assert case(rows, CASE)["agrees"].tolist() == ["A", "B"]
 
 
 def test_misplaced_nan_agree_only_where_they_stand_in_the_same_places() -> None:
-    rows = frame(*(outcome(b, "wrong", e) for b, e in (("a-1", [np.inf, 0.0]), ("b-1", [np.inf, 0.0]), ("c-1", [0.0, np.inf]))))
+    rows = frame(
+        *(outcome(b, "wrong", e) for b, e in (("a-1", [np.inf, 0.0]), ("b-1", [np.inf, 0.0]), ("c-1", [0.0, np.inf])))
+    )
     assert case(rows, CASE)["agrees"].tolist() == ["A", "A", "B"]
 
 
@@ -74,7 +106,9 @@ def test_vendors_that_agree_against_the_reference_make_it_suspicious() -> None:
     assert "suspect the reference" in " ".join(case(rows, CASE).attrs["verdict"])
     apart = frame(outcome("a-1", "wrong", 900.0), outcome("b-1", "wrong", 100.0))
     assert "no two vendors" in " ".join(case(apart, CASE).attrs["verdict"])
-    one = frame(outcome("a-1", "wrong", 900.0), outcome("a-2", "wrong", 901.0))  # two modes of one runtime are one witness
+    one = frame(
+        outcome("a-1", "wrong", 900.0), outcome("a-2", "wrong", 901.0)
+    )  # two modes of one runtime are one witness
     assert "suspect" not in " ".join(case(one, CASE).attrs["verdict"])
 
 
@@ -96,14 +130,31 @@ def vendors() -> pd.DataFrame:
     rows = [outcome("a-1", "wrong", 900.0), outcome("b-1"), outcome("c-1")]
     rows += [outcome(b, "wrong", 50.0 + k, op="torch:mul") for k, b in enumerate(("a-1", "b-1", "b-2"))]
     rows += [outcome("a-1", "wrong", 50.0, op="torch:sub", weak=True), outcome("b-1", op="torch:sub", weak=True)]
-    rows += [make_row(op="torch:add", backend="c-1", vendor="c", check="build", case_id="build/torch:add/float32/0", status="error")]
+    rows += [
+        make_row(
+            op="torch:add",
+            backend="c-1",
+            vendor="c",
+            check="build",
+            case_id="build/torch:add/float32/0",
+            status="error",
+        )
+    ]
     return frame(*rows)
 
 
 def test_what_one_vendor_alone_and_what_everybody_gets_wrong() -> None:
     found = unique(vendors()).set_index("op")
-    assert found.at["torch:add", "alone"] == "a" and found.at["torch:add", "passed"] == "b, c" and not found.at["torch:add", "everybody"]
-    assert found.at["torch:mul", "everybody"] and found.at["torch:mul", "failed"] == "a, b" and found.at["torch:mul", "agree"]
+    assert (
+        found.at["torch:add", "alone"] == "a"
+        and found.at["torch:add", "passed"] == "b, c"
+        and not found.at["torch:add", "everybody"]
+    )
+    assert (
+        found.at["torch:mul", "everybody"]
+        and found.at["torch:mul", "failed"] == "a, b"
+        and found.at["torch:mul", "agree"]
+    )
     assert "torch:sub" not in found.index  # a weak pass is no witness
     table = by_vendor(vendors())
     assert table.loc[("a", "float32"), ["alone", "everybody", "judged", "passed"]].tolist() == [1, 1, 3, 0]
@@ -115,10 +166,17 @@ def test_what_one_vendor_alone_and_what_everybody_gets_wrong() -> None:
 def pair() -> pd.DataFrame:
     """Every change once, from a-1 to a-2."""
     statuses = [
-        ("regression", "pass", "wrong"), ("new failure", "unsupported", "crash"), ("lost coverage", "wrong", "fallback"),
-        ("other failure", "wrong", "error"), ("less precise", "pass", "imprecise"), ("fix", "error", "pass"), ("new coverage", "unsupported", "pass"),
-        ("more precise", "imprecise", "pass"), ("same", "wrong", "wrong"), ("same", "unsupported", "invalid"),
-    ]  # fmt: skip
+        ("regression", "pass", "wrong"),
+        ("new failure", "unsupported", "crash"),
+        ("lost coverage", "wrong", "fallback"),
+        ("other failure", "wrong", "error"),
+        ("less precise", "pass", "imprecise"),
+        ("fix", "error", "pass"),
+        ("new coverage", "unsupported", "pass"),
+        ("more precise", "imprecise", "pass"),
+        ("same", "wrong", "wrong"),
+        ("same", "unsupported", "invalid"),
+    ]
     rows = []
     for k, (_, before, after) in enumerate(statuses):
         rows += [outcome("a-1", before, op=f"torch:{k}"), outcome("a-2", after, op=f"torch:{k}")]
@@ -134,7 +192,11 @@ def pair() -> pd.DataFrame:
 def test_every_change_is_told_by_its_name() -> None:
     rows = pair()
     table = diff(rows, "a-1", "a-2")
-    wanted = rows.attrs["changes"] | {"torch:grown": "less precise", "torch:bytes": "same", "torch:other": "other inputs"}
+    wanted = rows.attrs["changes"] | {
+        "torch:grown": "less precise",
+        "torch:bytes": "same",
+        "torch:other": "other inputs",
+    }
     assert table.set_index("op")["change"].to_dict() == wanted
     assert table["change"].iloc[0] == "regression" and gate(table) == 1
     assert (table.attrs["only_a"], table.attrs["only_b"]) == (1, 1)
@@ -143,7 +205,13 @@ def test_every_change_is_told_by_its_name() -> None:
 
 
 def test_a_cell_is_called_after_the_worst_of_its_samples() -> None:
-    rows = frame(*(outcome(b, s, sample=k) for k, (x, y) in enumerate([("pass", "pass"), ("pass", "wrong"), ("wrong", "pass")]) for b, s in (("a-1", x), ("a-2", y))))
+    rows = frame(
+        *(
+            outcome(b, s, sample=k)
+            for k, (x, y) in enumerate([("pass", "pass"), ("pass", "wrong"), ("wrong", "pass")])
+            for b, s in (("a-1", x), ("a-2", y))
+        )
+    )
     (line,) = diff(rows, "a-1", "a-2").to_dict("records")
     assert (line["change"], line["changed"], line["samples"]) == ("regression", 1, 3) and line["case_id"].endswith("/1")
 
@@ -152,7 +220,10 @@ def test_one_backend_in_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for run, status in (("20260101-1", "pass"), ("20260102-2", "wrong")):
         rows = frame(outcome("a-1", status, run_id=run), outcome("b-1", run_id=run))
         (tmp_path / f"run={run}").mkdir()
-        pq.write_table(pa.Table.from_pylist(rows.astype(object).where(rows.notna(), None).to_dict("records"), schema=lake.SCHEMA), tmp_path / f"run={run}" / "part-0.parquet")
+        pq.write_table(
+            pa.Table.from_pylist(rows.astype(object).where(rows.notna(), None).to_dict("records"), schema=lake.SCHEMA),
+            tmp_path / f"run={run}" / "part-0.parquet",
+        )
         lake.write_json(lake.open_lake(tmp_path), run, "_run.json", {"run_id": run})
     assert main(["--results", str(tmp_path), "--diff", "20260101-1:a-1", "a-1"]) == 1
     assert "regression 1 cells" in capsys.readouterr().out
@@ -168,7 +239,14 @@ def test_one_backend_in_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_versions_stand_beside_their_backend_newest_first() -> None:
     names = ["ort-cpu@1.9.0", "ort-webgpu", "ort-cpu@1.20.1", "ort-cpu", "ort-cpu@1.16.3", "jax-cpu"]
-    assert sorted(names, key=lambda n: backend_order("", n)) == ["jax-cpu", "ort-cpu", "ort-cpu@1.20.1", "ort-cpu@1.16.3", "ort-cpu@1.9.0", "ort-webgpu"]
+    assert sorted(names, key=lambda n: backend_order("", n)) == [
+        "jax-cpu",
+        "ort-cpu",
+        "ort-cpu@1.20.1",
+        "ort-cpu@1.16.3",
+        "ort-cpu@1.9.0",
+        "ort-webgpu",
+    ]
 
 
 def test_the_page_holds_every_outcome_side_by_side() -> None:
@@ -177,8 +255,16 @@ def test_the_page_holds_every_outcome_side_by_side() -> None:
     names = [one["name"] for one in data["backends"]]
     columns = {name: _unpacked(what, data["sides"]["length"]) for name, what in data["sides"]["columns"].items()}
     add = columns["label"].index(data["ops"].index("torch:add"))
-    assert {names[k]: s for k, s in enumerate(columns["status"][add]) if s != "."} == {"a-1": "W", "b-1": "P", "c-1": "P"}
-    assert {names[k]: s for k, s in enumerate(columns["group"][add]) if s != "."} == {"a-1": "A", "b-1": "r", "c-1": "r"}
+    assert {names[k]: s for k, s in enumerate(columns["status"][add]) if s != "."} == {
+        "a-1": "W",
+        "b-1": "P",
+        "c-1": "P",
+    }
+    assert {names[k]: s for k, s in enumerate(columns["group"][add]) if s != "."} == {
+        "a-1": "A",
+        "b-1": "r",
+        "c-1": "r",
+    }
     assert len(data["sides"]["units"]) == sum(s != "." for text in columns["status"] for s in text)
     assert all(ord(c) < 128 for text in columns["bytes"] for c in text)
     kept = _unpacked(data["rows"]["columns"]["case"], data["rows"]["length"])
@@ -199,7 +285,19 @@ def test_emulated_and_quarantined_are_said_and_hostile_names_stay_text() -> None
     rows = vendors()
     rows["placement"] = np.where(rows["backend"] == "a-1", "emulated: HTP", "")
     rows["op"] = rows["op"].replace("torch:add", f"torch:{HOSTILE}")
-    run = RUN | {"quarantined": [{"scope": "amd", "node": "n1", "device": "0", "why": HOSTILE, "backends": ["torch-rocm"], "failures": 3, "evidence": []}]}
+    run = RUN | {
+        "quarantined": [
+            {
+                "scope": "amd",
+                "node": "n1",
+                "device": "0",
+                "why": HOSTILE,
+                "backends": ["torch-rocm"],
+                "failures": 3,
+                "evidence": [],
+            }
+        ]
+    }
     text = render(rows, run)
     assert "QUARANTINED: device 0 of n1 for torch-rocm" in text and "emulated x86" in text
     assert "<b>|" not in text and text.count("</script>") == 2

@@ -1,4 +1,5 @@
 """Planted faults: a catalog of trivial ops and backends that die, hang, leak, lie on chosen samples."""
+
 from __future__ import annotations
 
 import ctypes
@@ -80,19 +81,37 @@ def elsewhere() -> None:
 
 #: Fault → what it does before the computation.
 BEFORE: dict[str, Callable[[], None]] = {
-    "segfault": segfault, "abort": os.abort, "exit": lambda: os._exit(7), "hold_gil": hold_gil,
-    "sleep": lambda: time.sleep(600), "allocate": allocate, "raise": fail, "fork_and_die": fork_and_die, "flood": flood, "threads": threads, "reseed": reseed,
-    "deaf": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN) and None, "unsupported": refuse,
-    "fallback": elsewhere, "sys_exit": lambda: sys.exit(3), "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "memory_error": lambda: bytearray(1 << 60) and None, "kill_supervisor": kill_supervisor,
-    "noise_on_stdout": lambda: print("x" * 100_000, flush=True), "close_pipes": lambda: os.closerange(0, 3),
+    "segfault": segfault,
+    "abort": os.abort,
+    "exit": lambda: os._exit(7),
+    "hold_gil": hold_gil,
+    "sleep": lambda: time.sleep(600),
+    "allocate": allocate,
+    "raise": fail,
+    "fork_and_die": fork_and_die,
+    "flood": flood,
+    "threads": threads,
+    "reseed": reseed,
+    "deaf": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN) and None,
+    "unsupported": refuse,
+    "fallback": elsewhere,
+    "sys_exit": lambda: sys.exit(3),
+    "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "memory_error": lambda: bytearray(1 << 60) and None,
+    "kill_supervisor": kill_supervisor,
+    "noise_on_stdout": lambda: print("x" * 100_000, flush=True),
+    "close_pipes": lambda: os.closerange(0, 3),
     "chdir": lambda: os.chdir("/"),
-}  # fmt: skip
+}
 #: Fault → what it does to the right result.
 AFTER: dict[str, Callable[[np.ndarray], Any]] = {
-    "shape": lambda y: y[:-1], "dtype": lambda y: y.astype(np.float64), "nan": lambda y: np.where(y == y[0], np.nan, y),
-    "wrong": lambda y: y * np.float32(1.5), "imprecise": lambda y: y * np.float32(1 + 4.2e-6), "none": lambda y: y,
-}  # fmt: skip
+    "shape": lambda y: y[:-1],
+    "dtype": lambda y: y.astype(np.float64),
+    "nan": lambda y: np.where(y == y[0], np.nan, y),
+    "wrong": lambda y: y * np.float32(1.5),
+    "imprecise": lambda y: y * np.float32(1 + 4.2e-6),
+    "none": lambda y: y,
+}
 FAULTS = (*BEFORE, *AFTER, "poison")
 
 
@@ -111,7 +130,10 @@ class PlantedCatalog(Catalog):
 
     def entries(self) -> list[Entry]:
         # The preparer's own faults stand in ops of their own.
-        return [Entry(f"planted:{name}", "", ("float32",)) for name in (*FAULTS, "prepare_segfault", "prepare_raise", "prepare_exit")]
+        return [
+            Entry(f"planted:{name}", "", ("float32",))
+            for name in (*FAULTS, "prepare_segfault", "prepare_raise", "prepare_exit")
+        ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         for i in range(group.samples):

@@ -1,4 +1,5 @@
 """A backend (NumPy), a catalog (two reductions) and a check (the same bytes every time) of a package that knows nothing but `tasks`."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
@@ -35,7 +36,9 @@ class Statistics(Catalog):
             x = np.random.default_rng([group.seed, i]).normal(1, 1, (4, 32 + i)).astype(np_dtype(group.dtype))
             exact = OPS[group.op_name](x.astype(np.float64))
             noise = np.full(exact.shape, 2.0**-23)
-            yield Sample(i, (TensorSpec(0),), {}, [x], [Leaf(group.dtype, exact.shape, exact, noise)], OpClass.REDUCTION)
+            yield Sample(
+                i, (TensorSpec(0),), {}, [x], [Leaf(group.dtype, exact.shape, exact, noise)], OpClass.REDUCTION
+            )
 
     def call(self, group: Group) -> Callable[..., Any]:
         return OPS[group.op_name]

@@ -1,4 +1,5 @@
 """A stand-in for the tensorrt module and a GPU: engines are ONNX bytes, which onnx's own evaluator runs in host memory."""
+
 from __future__ import annotations
 
 import enum
@@ -13,10 +14,20 @@ from onnx.reference import ReferenceEvaluator
 from tasks.backends.cuda_driver import CudaError
 
 _TYPES = {
-    "FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16, "INT8": np.int8, "INT32": np.int32, "INT64": np.int64,
+    "FLOAT": np.float32,
+    "HALF": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "INT8": np.int8,
+    "INT32": np.int32,
+    "INT64": np.int64,
     "BOOL": np.bool_,
-}  # fmt: skip
-_ELEMENT = {onnx.TensorProto.FLOAT: "FLOAT", onnx.TensorProto.FLOAT16: "HALF", onnx.TensorProto.INT64: "INT64", onnx.TensorProto.BFLOAT16: "BF16"}
+}
+_ELEMENT = {
+    onnx.TensorProto.FLOAT: "FLOAT",
+    onnx.TensorProto.FLOAT16: "HALF",
+    onnx.TensorProto.INT64: "INT64",
+    onnx.TensorProto.BFLOAT16: "BF16",
+}
 
 
 class Gpu:
@@ -71,9 +82,20 @@ def module(version: str, gpu: Gpu) -> Any:
     old = int(version.partition(".")[0]) < 11
     trt: Any = types.ModuleType("tensorrt")
     state = types.SimpleNamespace(
-        flags=set(), network_flags=None, calibrated={}, builds=0, refuses="", code="UNSUPPORTED_NODE", silent="", casts=[],
-        wants_constants=False, timings=b"", config=None, profiles=[], dynamic=False,
-    )  # fmt: skip
+        flags=set(),
+        network_flags=None,
+        calibrated={},
+        builds=0,
+        refuses="",
+        code="UNSUPPORTED_NODE",
+        silent="",
+        casts=[],
+        wants_constants=False,
+        timings=b"",
+        config=None,
+        profiles=[],
+        dynamic=False,
+    )
     trt.__version__, trt.state = version, state
     trt.DataType = enum.Enum("DataType", list(_TYPES))  # type: ignore[misc]
     trt.BuilderFlag = enum.Enum("BuilderFlag", ["TF32", "STRICT_NANS", *(["FP16", "BF16", "INT8"] if old else [])])  # type: ignore[misc]
@@ -130,7 +152,9 @@ def module(version: str, gpu: Gpu) -> Any:
             value = self.inputs[i]
             kind = value.type.tensor_type
             shape = (-1,) * len(kind.shape.dim) if state.dynamic else tuple(d.dim_value for d in kind.shape.dim)
-            return types.SimpleNamespace(name=value.name, dtype=trt.DataType[_ELEMENT[kind.elem_type]], shape=shape, is_shape_tensor=False)
+            return types.SimpleNamespace(
+                name=value.name, dtype=trt.DataType[_ELEMENT[kind.elem_type]], shape=shape, is_shape_tensor=False
+            )
 
     class Parser:
         def __init__(self, network: Network, log: Any) -> None:
@@ -147,7 +171,9 @@ def module(version: str, gpu: Gpu) -> Any:
             return 1
 
         def get_error(self, i: int) -> Any:
-            return types.SimpleNamespace(node_operator=lambda: "Add", code=lambda: codes[state.code], desc=lambda: self.words)
+            return types.SimpleNamespace(
+                node_operator=lambda: "Add", code=lambda: codes[state.code], desc=lambda: self.words
+            )
 
     class Builder:
         max_threads = 0
@@ -190,14 +216,18 @@ def module(version: str, gpu: Gpu) -> Any:
         def __init__(self, model: Any) -> None:
             given = {x.name for x in model.graph.initializer}
             self.model = model
-            self.values = {x.name: x for x in [*reversed(model.graph.output), *model.graph.input] if x.name not in given}
+            self.values = {
+                x.name: x for x in [*reversed(model.graph.output), *model.graph.input] if x.name not in given
+            }
             self.num_io_tensors = len(self.values)
 
         def get_tensor_name(self, i: int) -> str:
             return list(self.values)[i]  # outputs first, and not in the model's order
 
         def get_tensor_mode(self, name: str) -> Any:
-            return trt.TensorIOMode.OUTPUT if name in {x.name for x in self.model.graph.output} else trt.TensorIOMode.INPUT
+            return (
+                trt.TensorIOMode.OUTPUT if name in {x.name for x in self.model.graph.output} else trt.TensorIOMode.INPUT
+            )
 
         def get_tensor_location(self, name: str) -> Any:
             return trt.TensorLocation.DEVICE
@@ -244,7 +274,13 @@ def module(version: str, gpu: Gpu) -> Any:
                 gpu.to_device(address, np.ascontiguousarray(array))
             return True
 
-    trt.ILogger, trt.IOutputAllocator, trt.Builder, trt.OnnxParser, trt.Runtime = ILogger, IOutputAllocator, Builder, Parser, Runtime
+    trt.ILogger, trt.IOutputAllocator, trt.Builder, trt.OnnxParser, trt.Runtime = (
+        ILogger,
+        IOutputAllocator,
+        Builder,
+        Parser,
+        Runtime,
+    )
     if old:
         trt.IInt8EntropyCalibrator2 = type("IInt8EntropyCalibrator2", (), {})
     return trt

@@ -1,4 +1,5 @@
 """What is kept of compiled programs: whole or not at all, and for this processor."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,5 @@
 """The build check: a program is made of the samples of the forward check, not run, and no evidence of numbers."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -51,7 +52,11 @@ def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("raised", "status", "stage"),
-    [(Unsupported("no such op"), "unsupported", "build"), (ValueError("bad tile"), "error", "build"), (MemoryError(), "oom", "build")],
+    [
+        (Unsupported("no such op"), "unsupported", "build"),
+        (ValueError("bad tile"), "error", "build"),
+        (MemoryError(), "oom", "build"),
+    ],
 )
 def test_what_goes_wrong_in_building(tmp_path: Path, raised: Exception, status: str, stage: str) -> None:
     row = rows(Compiler(raised), tmp_path)[0]

@@ -1,4 +1,5 @@
 """The table of classes: every op of the catalogs has its place, and only they have."""
+
 from __future__ import annotations
 
 import functools
@@ -69,7 +70,7 @@ def test_a_name_given_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("torch:abs", "", {}, "complex64", OpClass.COMPOSITE),
         ("torch:no.such.op", "", {}, "float32", OpClass.COMPOSITE),
     ],
-)  # fmt: skip
+)
 def test_what_an_op_is_depends_on_variant_arguments_and_dtype(
     op: str, variant: str, kwargs: dict[str, object], dtype: str, op_class: OpClass
 ) -> None:

@@ -1,4 +1,5 @@
 """Metrics: exact on what can be computed by hand, equal to a plain float64 formula, and never fooled by NaN."""
+
 from __future__ import annotations
 
 import subprocess
@@ -30,7 +31,12 @@ def leaf(reference: object, dtype: str, noise: object = None, **kwargs: float) -
 
 
 def measure(
-    actual: object, reference: object, dtype: str, noise: object = None, op_class: OpClass = OpClass.COMPOSITE, **kwargs: float
+    actual: object,
+    reference: object,
+    dtype: str,
+    noise: object = None,
+    op_class: OpClass = OpClass.COMPOSITE,
+    **kwargs: float,
 ) -> Metrics:
     return compare([np.asarray(actual).astype(np_dtype(dtype))], [leaf(reference, dtype, noise, **kwargs)], op_class)
 
@@ -77,11 +83,19 @@ def test_sign_of_zero_is_no_difference(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("actual", "reference", "right"),
     [
-        (np.nan, np.nan, True), (np.inf, np.inf, True), (-np.inf, -np.inf, True),
-        (np.nan, 1.0, False), (1.0, np.nan, False), (np.inf, 1.0, False), (1.0, np.inf, False),
-        (np.inf, -np.inf, False), (np.nan, np.inf, False), (np.inf, np.nan, False), (0.0, -np.inf, False),
+        (np.nan, np.nan, True),
+        (np.inf, np.inf, True),
+        (-np.inf, -np.inf, True),
+        (np.nan, 1.0, False),
+        (1.0, np.nan, False),
+        (np.inf, 1.0, False),
+        (1.0, np.inf, False),
+        (np.inf, -np.inf, False),
+        (np.nan, np.inf, False),
+        (np.inf, np.nan, False),
+        (0.0, -np.inf, False),
     ],
-)  # fmt: skip
+)
 def test_places_of_nan_and_inf(dtype: str, actual: float, reference: float, right: bool) -> None:
     m = measure([2.0, actual], [2.0, reference], dtype)
     assert m.nonfinite == m.mismatched == (0 if right else 1)
@@ -512,11 +526,14 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     )
     said = {
         subprocess.run(
-            [sys.executable, "-c", program], env={"OPENBLAS_NUM_THREADS": n, "PATH": ""}, text=True, check=True,
+            [sys.executable, "-c", program],
+            env={"OPENBLAS_NUM_THREADS": n, "PATH": ""},
+            text=True,
+            check=True,
             capture_output=True,
         ).stdout
         for n in ("1", "4")
-    }  # fmt: skip
+    }
     assert len(said) == 1 and said.pop().strip()
 
 

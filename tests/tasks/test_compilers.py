@@ -45,7 +45,9 @@ def test_an_unknown_option_or_device_is_refused_by_name(name: str, options: dict
         (None, [np.array(["a"], object), np.array(["b"], object)], "str"),
     ],
 )
-def test_inputs_that_no_tensor_holds_are_unsupported(name: str, args: Any, arrays: list[np.ndarray], words: str) -> None:
+def test_inputs_that_no_tensor_holds_are_unsupported(
+    name: str, args: Any, arrays: list[np.ndarray], words: str
+) -> None:
     with pytest.raises(Unsupported, match=words):
         backend(name).build(Form("onnx", "onnx:test", "float32", arrays, args=args, model=PROBE_MODEL))
 
@@ -104,10 +106,16 @@ def test_only_an_integer_without_a_sign_takes_the_declared_dtype(element: str, d
 def test_an_adapter_s_type_is_read_from_what_the_driver_says() -> None:
     said = "name: llvmpipe (LLVM 15.0.6, 256 bits)\ntype: cpu\ndriver_info: Mesa 22.3.6\nmemory_heaps: 1\n  [0] size=1 type: gpu\n"
     found = iree._properties(said)
-    assert (found["name"], found["type"], found["driver_info"]) == ("llvmpipe (LLVM 15.0.6, 256 bits)", "cpu", "Mesa 22.3.6")
+    assert (found["name"], found["type"], found["driver_info"]) == (
+        "llvmpipe (LLVM 15.0.6, 256 bits)",
+        "cpu",
+        "Mesa 22.3.6",
+    )
 
 
-def test_a_model_is_compiled_once_for_the_same_flags_and_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_is_compiled_once_for_the_same_flags_and_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     compiled: list[tuple[str, ...]] = []
 
     def made(model: bytes, flags: tuple[str, ...]) -> bytes:

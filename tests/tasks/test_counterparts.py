@@ -49,7 +49,13 @@ def test_every_expression_names_parameters_and_words_alone(framework: str) -> No
 
 
 def test_no_two_rows_have_a_name() -> None:
-    areas = (counterparts.elementwise, counterparts.reductions, counterparts.algebra, counterparts.movement, counterparts.networks)
+    areas = (
+        counterparts.elementwise,
+        counterparts.reductions,
+        counterparts.algebra,
+        counterparts.movement,
+        counterparts.networks,
+    )
     names = [name for area in areas for row in area.ROWS for name in row.names.split()]
     assert len(names) == len(set(names)) == len(rows())
 
@@ -61,7 +67,9 @@ def test_every_name_is_an_op() -> None:
 
     # Ops of the critical catalog may be called like functions that op_db knows by its variants only.
     torch_names = {f"{name}.{variant}" if variant else name for name, variant in _op_db()} | set(OPS)
-    unknown = [n for n in rows() if n.removeprefix("critical:") not in (OPS if n.startswith("critical:") else torch_names)]
+    unknown = [
+        n for n in rows() if n.removeprefix("critical:") not in (OPS if n.startswith("critical:") else torch_names)
+    ]
     assert unknown == []
 
 
@@ -124,7 +132,12 @@ def test_conventions_are_turned_over() -> None:
     assert arguments.expanded(x, (5, -1, 3, 4)) == (5, 2, 3, 4)
     assert arguments.within(np.arange(6).reshape(2, 3), np.zeros((1, 5)), 1).tolist() == [[0, 1, 2]]
     assert arguments.ddof(None, None) == 1 and arguments.ddof(False, None) == 0 and arguments.ddof(None, 2) == 2
-    for bad in (lambda: arguments.pad_widths(x, (-1, 0)), lambda: arguments.bounds(1, 0), lambda: arguments.rank(x, 4), lambda: arguments.windows((None, 2), 2)):
+    for bad in (
+        lambda: arguments.pad_widths(x, (-1, 0)),
+        lambda: arguments.bounds(1, 0),
+        lambda: arguments.rank(x, 4),
+        lambda: arguments.windows((None, 2), 2),
+    ):
         with pytest.raises(Unsupported):
             bad()
 
@@ -138,14 +151,32 @@ def test_tensors_of_a_form_are_contiguous_and_in_order() -> None:
         seen.append((args, kwargs))
         return [args[0], None, (args[1][0],)]
 
-    form = Form("jax", "torch:x", "float32", [stored, np.float32(7).reshape(())], call,
-                encode((transposed, [scalar])), {"$": "dict", "v": [["dtype", {"$": "torch.dtype", "name": "float64"}], ["m", {"$": "torch.memory_format", "name": "x"}]]})  # fmt: skip
+    form = Form(
+        "jax",
+        "torch:x",
+        "float32",
+        [stored, np.float32(7).reshape(())],
+        call,
+        encode((transposed, [scalar])),
+        {
+            "$": "dict",
+            "v": [["dtype", {"$": "torch.dtype", "name": "float64"}], ["m", {"$": "torch.memory_format", "name": "x"}]],
+        },
+    )
     arrays = input_arrays(form)
     assert arrays[0].tolist() == [[0, 3], [1, 4], [2, 5]] and arrays[0].flags.c_contiguous and arrays[1].shape == ()
     out = invoke(form, arrays, np.dtype)
     assert len(out) == 2 and out[0] is arrays[0] and out[1] is arrays[1]
     assert seen[0][1] == {"dtype": np.dtype("float64"), "m": None}
-    sparse = Form("jax", "torch:x", "float32", [], call, encode((TensorSpec(0, (2,), layout="sparse_coo", parts=(0, 1)),)), encode({}))
+    sparse = Form(
+        "jax",
+        "torch:x",
+        "float32",
+        [],
+        call,
+        encode((TensorSpec(0, (2,), layout="sparse_coo", parts=(0, 1)),)),
+        encode({}),
+    )
     with pytest.raises(Unsupported, match="sparse_coo"):
         input_arrays(sparse)
 
@@ -195,12 +226,16 @@ def test_a_refusal_of_the_converter_is_kept_and_repeated(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "ai_edge_litert", SimpleNamespace(interpreter=fake))
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", fake)
     asked = []
-    monkeypatch.setattr(litert, "_convert", lambda form, arrays: asked.append(form.op) or b"R'tf.Erfc' op has no builtin")
+    monkeypatch.setattr(
+        litert, "_convert", lambda form, arrays: asked.append(form.op) or b"R'tf.Erfc' op has no builtin"
+    )
     backend = litert.LiteRt("litert-cpu", "cpu", {})
     backend._versions = ("litert 1", "tensorflow 1")
     call = counterpart("tensorflow", "torch:erfc", "", "float32")
     for dtype in (np.float32, np.float32, np.float16):
-        form = Form("tensorflow", "torch:erfc", "float32", [np.ones(2, dtype)], call, encode((TensorSpec(0),)), encode({}))
+        form = Form(
+            "tensorflow", "torch:erfc", "float32", [np.ones(2, dtype)], call, encode((TensorSpec(0),)), encode({})
+        )
         with pytest.raises(Unsupported, match=r"tf.Erfc"):
             backend.build(form)
     assert len(asked) == 2  # once for every dtype

@@ -1,4 +1,5 @@
 """The critical catalog: its references agree with torch in float64, its samples are reproducible and well judged."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -118,7 +119,9 @@ FAULTS: dict[str, Callable[..., np.ndarray]] = {
     "scaled_dot_product_attention_gqa": interleaved_heads,
     "avg_pool2d": padding_not_counted,
     "gelu": lambda x: ref.gelu_tanh(x),
-    "rms_norm": lambda x, normalized_shape, weight, eps: x / (np.sqrt(np.mean(x * x, -1, keepdims=True)) + eps) * weight,
+    "rms_norm": lambda x, normalized_shape, weight, eps: (
+        x / (np.sqrt(np.mean(x * x, -1, keepdims=True)) + eps) * weight
+    ),
     "cross_entropy": lambda x, target, ignore_index: ref.cross_entropy(x, np.maximum(target, 0), -100),
     "interpolate_nearest": lambda x, size, mode: np.roll(np.repeat(np.repeat(x, 2, 2), 2, 3), 1, 3),
 }
@@ -228,7 +231,11 @@ def test_a_sample_that_cannot_be_made_is_yielded_with_its_failure(monkeypatch: p
     assert [m.index for m in made] == [0, 1]
     for m in made:
         assert m.failure is not None
-        assert (m.failure.status, m.failure.stage, m.failure.error_type) == ("invalid", "reference", "FloatingPointError")
+        assert (m.failure.status, m.failure.stage, m.failure.error_type) == (
+            "invalid",
+            "reference",
+            "FloatingPointError",
+        )
 
 
 def test_what_the_catalog_does_not_have_is_refused_by_name() -> None:

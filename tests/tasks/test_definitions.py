@@ -1,4 +1,5 @@
 """Results defined up to a choice: another right choice passes, a planted fault does not."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,9 +23,15 @@ def kwargs_of(values: dict[str, Any]) -> Any:
 
 
 def verdict(
-    name: str, inputs: list[np.ndarray], right: list[np.ndarray], actual: list[np.ndarray], *args: Any,
-    op_class: str = "choice", dtype: str = "float32", **kwargs: Any,
-) -> Status:  # fmt: skip
+    name: str,
+    inputs: list[np.ndarray],
+    right: list[np.ndarray],
+    actual: list[np.ndarray],
+    *args: Any,
+    op_class: str = "choice",
+    dtype: str = "float32",
+    **kwargs: Any,
+) -> Status:
     """The status of float32 (or ``dtype``) outputs ``actual``, the float64 outputs ``right`` being the reference."""
     tree, named = encode((*[TensorSpec(i) for i in range(len(inputs))], *args)), encode(kwargs)
     leaves = definitions.expected(name, tree, named, inputs, right, dtype)
@@ -90,7 +97,14 @@ def test_svd_up_to_phases(m: int, n: int, full: bool, kind: str) -> None:
         assert status(swapped, s, vh) is Status.WRONG, "columns swapped, their singular values not"
         turned = s[..., ::-1], u[..., k - 1 :: -1] if not full else u, vh[..., ::-1, :]
         if m == k == n or not full:
-            assert status(turned[1] if not full else u[..., ::-1], turned[0], vh[..., k - 1 :: -1, :] if not full else vh[..., ::-1, :]) is Status.WRONG, "unsorted"
+            assert (
+                status(
+                    turned[1] if not full else u[..., ::-1],
+                    turned[0],
+                    vh[..., k - 1 :: -1, :] if not full else vh[..., ::-1, :],
+                )
+                is Status.WRONG
+            ), "unsorted"
 
 
 def test_svd_within_equal_singular_values_any_basis_is_right() -> None:
@@ -150,7 +164,10 @@ def test_eig_in_any_order_and_up_to_a_factor(kind: str) -> None:
 
 def test_eigenvalues_of_a_defective_matrix_raise_no_alarm() -> None:
     a = np.eye(4, dtype=np.float32) + np.eye(4, k=1, dtype=np.float32)  # one eigenvalue, four times: moves by ε^(1/4)
-    exact, computed = np.linalg.eigvals(a.astype(np.float64)), np.linalg.eigvals(a + np.float32(1e-7) * np.eye(4, k=-3, dtype=np.float32))
+    exact, computed = (
+        np.linalg.eigvals(a.astype(np.float64)),
+        np.linalg.eigvals(a + np.float32(1e-7) * np.eye(4, k=-3, dtype=np.float32)),
+    )
     assert np.abs(computed - 1).max() > 1e-3
     assert verdict("eigvals", [a], [exact], single(computed.astype(np.complex128))) is Status.PASS
 
@@ -208,7 +225,9 @@ def test_lstsq_without_full_rank_takes_any_minimiser() -> None:
     least = np.linalg.lstsq(widened(wide), widened(y), rcond=None)[0]
     kernel = np.linalg.svd(widened(wide))[2][-1]
     assert verdict("lstsq", [wide, y], [least], single(least)) is Status.PASS
-    assert verdict("lstsq", [wide, y], [least], single(least + 0.1 * kernel[:, None])) is Status.WRONG, "not the shortest"
+    assert verdict("lstsq", [wide, y], [least], single(least + 0.1 * kernel[:, None])) is Status.WRONG, (
+        "not the shortest"
+    )
 
 
 def test_singular_values_alone() -> None:
@@ -332,7 +351,9 @@ def test_unique_in_any_order_where_it_need_not_be_sorted() -> None:
 # Random numbers --------------------------------------------------------------------------------------------------
 
 
-def drawn(make: Callable[[np.random.Generator], np.ndarray], actual: np.ndarray, name: str = "moments", dtype: str = "float32") -> Status:
+def drawn(
+    make: Callable[[np.random.Generator], np.ndarray], actual: np.ndarray, name: str = "moments", dtype: str = "float32"
+) -> Status:
     none = encode(()), encode({})
     draws = [definitions.derive(name, *none, [], [make(np.random.default_rng(k))]) for k in range(64)]
     leaves: list[Leaf] = definitions.moments(draws, dtype)
@@ -372,10 +393,13 @@ def test_dropout_without_its_scale() -> None:
 
 def test_no_false_alarm_over_many_draws() -> None:
     makers: list[tuple[str, Callable[[np.random.Generator], np.ndarray]]] = [
-        ("moments", lambda g: g.exponential(size=125)), ("moments", lambda g: g.standard_normal(16)),
-        ("moments", lambda g: (g.random(50) < 0.5) * 1.0), ("moments", lambda g: g.geometric(0.3, 25) * 1.0),
-        ("squashed moments", lambda g: g.standard_cauchy(125)), ("squashed moments", lambda g: g.lognormal(0, 2, 125)),
-    ]  # fmt: skip
+        ("moments", lambda g: g.exponential(size=125)),
+        ("moments", lambda g: g.standard_normal(16)),
+        ("moments", lambda g: (g.random(50) < 0.5) * 1.0),
+        ("moments", lambda g: g.geometric(0.3, 25) * 1.0),
+        ("squashed moments", lambda g: g.standard_cauchy(125)),
+        ("squashed moments", lambda g: g.lognormal(0, 2, 125)),
+    ]
     for name, make in makers:
         none = encode(()), encode({})
         draws = [definitions.derive(name, *none, [], [make(np.random.default_rng(k))]) for k in range(64)]

@@ -1,4 +1,5 @@
 """The verdict on given inputs and outputs is the same, bit for bit, whatever the process, threads and order of cells."""
+
 from __future__ import annotations
 
 import json
@@ -20,7 +21,16 @@ from tasks.runner import Item, Runner
 CLASSES = (OpClass.COMPOSITE, OpClass.EXACT, OpClass.ELEMENTARY, OpClass.DISCONTINUOUS)
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int64", "bool")
 #: Ops of several classes; prepared once, judged in every child.
-OPS = ("torch:sum", "torch:mm", "torch:exp", "torch:log_softmax", "torch:sort", "torch:transpose", "critical:gelu", "critical:bmm")
+OPS = (
+    "torch:sum",
+    "torch:mm",
+    "torch:exp",
+    "torch:log_softmax",
+    "torch:sort",
+    "torch:transpose",
+    "critical:gelu",
+    "critical:bmm",
+)
 
 CHILD = """
 import json, random, sys
@@ -60,13 +70,18 @@ def judged_arrays(order: list[int]) -> dict[str, list[object]]:
         actual, expected = case(number)
         for op_class in CLASSES:
             metrics = compare(actual, expected, op_class)
-            done[f"{number} {op_class}"] = spell(metrics, *verdict.judge(metrics, policy, "torch:x", op_class.value, expected[0].dtype, "float64"))
+            done[f"{number} {op_class}"] = spell(
+                metrics, *verdict.judge(metrics, policy, "torch:x", op_class.value, expected[0].dtype, "float64")
+            )
     return dict(sorted(done.items()))
 
 
 def judged_rows(cache: str, order: list[int]) -> dict[str, list[object]]:
     """The rows of prepared cases on torch-cpu, without the times and where the batch had them."""
-    items = [Item(prepare(Group(op, "", "float16" if k % 2 else "float32", 3), Path(cache))[1], [0, 1, 2]) for k, op in enumerate(OPS)]
+    items = [
+        Item(prepare(Group(op, "", "float16" if k % 2 else "float32", 3), Path(cache))[1], [0, 1, 2])
+        for k, op in enumerate(OPS)
+    ]
     items = [items[i] for i in order if i < len(items)]
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
@@ -79,7 +94,11 @@ def judged_rows(cache: str, order: list[int]) -> dict[str, list[object]]:
 
 
 def child(cache: Path, seed: int, threads: int) -> str:
-    env = os.environ | {"PYTHONHASHSEED": str(seed)} | {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "MKL", "OPENBLAS")}
+    env = (
+        os.environ
+        | {"PYTHONHASHSEED": str(seed)}
+        | {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "MKL", "OPENBLAS")}
+    )
     return subprocess.run(
         [sys.executable, "-c", CHILD, str(cache), str(seed)], env=env, capture_output=True, text=True, check=True
     ).stdout.splitlines()[-1]
@@ -94,7 +113,9 @@ def test_verdicts_do_not_depend_on_process_threads_or_order(cache: Path) -> None
     assert {status for line in rows.values() for status in line if status.startswith("status=")} >= {"status=pass"}
     assert len(set(said)) == 1, [k for other in said[1:] for k in rows if json.loads(other)[1].get(k) != rows[k]][:3]
     # This process, in yet another order, after whatever ran before.
-    assert json.dumps([judged_arrays(list(range(10_000))[::-1]), judged_rows(str(cache), list(range(10_000)))]) == said[0]
+    assert (
+        json.dumps([judged_arrays(list(range(10_000))[::-1]), judged_rows(str(cache), list(range(10_000)))]) == said[0]
+    )
 
 
 def test_one_bit_of_an_output_is_seen() -> None:

@@ -1,4 +1,5 @@
 """Finite differences: their error estimate holds where the step swallows what it is to measure."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -18,5 +19,7 @@ def test_the_error_estimate_covers_an_even_function_beside_huge_elements(accurat
 
 def test_what_does_not_depend_on_an_element_adds_nothing_to_its_error() -> None:
     x, c = np.array([1.0, 2.0]), np.array([1.0, 1e9])
-    found = differences.gradient(lambda values: [np.stack([values[0][0] ** 2, np.float64(1e9)])], [x], [c], accurate=True)
+    found = differences.gradient(
+        lambda values: [np.stack([values[0][0] ** 2, np.float64(1e9)])], [x], [c], accurate=True
+    )
     assert np.abs(found.gradients[0] - [2.0, 0.0]).max() <= found.errors[0].max() < 1e-2

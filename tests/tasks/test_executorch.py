@@ -1,4 +1,5 @@
 """ExecuTorch without its package: exporting, choosing weights, telling who runs what, the words of its runtime."""
+
 from __future__ import annotations
 
 import os
@@ -65,7 +66,13 @@ def test_the_key_of_a_program_holds_its_graph_and_its_constants() -> None:
             module.metadata.version = real
 
     assert key(torch.mm) == key(torch.mm)
-    different = [key(torch.mm), key(torch.mm, scale=2), key(torch.mm, "cpu"), key(lambda x, y: torch.mm(x, y) * 0.1), key(lambda x, y: torch.mm(x, y) * 0.1000001)]
+    different = [
+        key(torch.mm),
+        key(torch.mm, scale=2),
+        key(torch.mm, "cpu"),
+        key(lambda x, y: torch.mm(x, y) * 0.1),
+        key(lambda x, y: torch.mm(x, y) * 0.1000001),
+    ]
     assert len(set(different)) == len(different)
 
 
@@ -98,7 +105,9 @@ def test_what_cannot_be_exported_is_unsupported_in_torchs_words() -> None:
         ("xnnpack", {"aten.mm.out": 1}, {"aten._softmax.default": 1}, Fallback),
     ],
 )
-def test_who_runs_the_nodes_decides(device: str, kernels: dict[str, int], delegated: dict[str, int], outcome: Any) -> None:
+def test_who_runs_the_nodes_decides(
+    device: str, kernels: dict[str, int], delegated: dict[str, int], outcome: Any
+) -> None:
     header = {"kernels": kernels, "delegated": delegated}
     if outcome is None:
         return backend(device)._placed(header)
@@ -143,10 +152,14 @@ def stderr() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("said", "error", "text"),
     [
-        ("[operator_registry.cpp:256] kernel 'aten::sort.values' not found.\n[method.cpp:724] Missing operator: [0] aten::sort.values\n", Unsupported, "Missing operator: [0] aten::sort.values"),
+        (
+            "[operator_registry.cpp:256] kernel 'aten::sort.values' not found.\n[method.cpp:724] Missing operator: [0] aten::sort.values\n",
+            Unsupported,
+            "Missing operator: [0] aten::sort.values",
+        ),
         ("[op_x.cpp:30] Check failed (n > 0): 0\n", RuntimeError, "code 18: Check failed (n > 0): 0"),
     ],
-)  # fmt: skip
+)
 def test_the_runtimes_words_on_stderr_are_its_errors(said: str, error: type[Exception], text: str, stderr: int) -> None:
     os.write(stderr, b"[method.cpp:1] Missing operator: of another case\n")
 

@@ -1,4 +1,5 @@
 """Digest and signature of a result: the same bytes and no others; never further apart than the results are."""
+
 from __future__ import annotations
 
 import numpy as np

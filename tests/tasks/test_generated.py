@@ -1,4 +1,5 @@
 """Generated samples of the torch catalog: accepted, reproducible, laid out as they say, and finding what own samples miss."""
+
 from __future__ import annotations
 
 import subprocess
@@ -56,7 +57,9 @@ def caught(op: str, kernel: Kernel, *distributions: str) -> bool:
     return any(units(s, kernel) > 32 for s in samples)
 
 
-@pytest.mark.parametrize("op", ["add", "sum", "softmax", "matmul", "nn.functional.layer_norm", "gather", "cat", "where"])
+@pytest.mark.parametrize(
+    "op", ["add", "sum", "softmax", "matmul", "nn.functional.layer_norm", "gather", "cat", "where"]
+)
 @pytest.mark.parametrize("distribution", ["regular", "boundary", "adversarial", "nan"])
 def test_samples_are_accepted_and_torch_passes(op: str, distribution: str) -> None:
     kernel = {"cat": torch.cat, "add": torch.add, "where": lambda a, c, b: torch.where(c, a, b)}.get(op)
@@ -71,19 +74,28 @@ def test_samples_are_accepted_and_torch_passes(op: str, distribution: str) -> No
 
 def test_solvers_get_well_conditioned_matrices_of_other_sizes() -> None:
     found = prepared("linalg.inv", "regular").samples
-    assert {s.record["shapes"] for s in found} - {s.record["shapes"] for s in prepared("linalg.inv", "own", samples=100).samples}
+    assert {s.record["shapes"] for s in found} - {
+        s.record["shapes"] for s in prepared("linalg.inv", "own", samples=100).samples
+    }
     assert {s.index: units(s, torch.linalg.inv) for s in found if units(s, torch.linalg.inv) > 8} == {}
 
 
 def test_sizes_are_those_of_blocks_and_their_neighbours() -> None:
-    sizes = {int(n) for s in prepared("add", "regular", samples=28).samples for n in s.record["shapes"].replace(" ", "x").split("x") if n.isdigit()}
+    sizes = {
+        int(n)
+        for s in prepared("add", "regular", samples=28).samples
+        for n in s.record["shapes"].replace(" ", "x").split("x")
+        if n.isdigit()
+    }
     assert len(sizes & {31, 32, 33}) and len(sizes & {127, 128, 129}) and len(sizes & {255, 256, 257, 1025})
     long = [s for s in prepared("sum", "regular", samples=28).samples if PLANS[s.index % len(PLANS)] == "long"]
     assert max(s.inputs()[0].size for s in long) >= 10007
 
 
 def test_binary_ops_get_broadcast_pairs() -> None:
-    shapes = [s.record["shapes"].split() for s in prepared("mul", "regular", samples=28).samples if s.index % len(PLANS) == 2]
+    shapes = [
+        s.record["shapes"].split() for s in prepared("mul", "regular", samples=28).samples if s.index % len(PLANS) == 2
+    ]
     assert any(len(pair) == 2 and pair[0] != pair[1] and pair[1] != "scalar" for pair in shapes)
 
 
@@ -114,7 +126,9 @@ def test_empty_and_zero_dimensional_tensors_come_when_there_is_room() -> None:
 def test_values_keep_the_range_of_a_restricted_domain() -> None:
     for s in prepared("nn.functional.binary_cross_entropy", "adversarial").samples:
         probabilities = arguments(s)[0][0]
-        assert s.failure is None and (not probabilities.numel() or (probabilities.min() >= 0 and probabilities.max() <= 1))
+        assert s.failure is None and (
+            not probabilities.numel() or (probabilities.min() >= 0 and probabilities.max() <= 1)
+        )
 
 
 def test_special_matrices_stay_special() -> None:
@@ -125,7 +139,11 @@ def test_special_matrices_stay_special() -> None:
 
 def test_an_op_without_tensors_says_why_it_has_no_generated_sample() -> None:
     [sample] = prepared("arange", "regular").samples
-    assert sample.failure and sample.failure.status == "vacuous" and "no generated sample is accepted" in sample.failure.error
+    assert (
+        sample.failure
+        and sample.failure.status == "vacuous"
+        and "no generated sample is accepted" in sample.failure.error
+    )
 
 
 def test_random_and_uninitialised_ops_have_their_own_samples_alone() -> None:
@@ -150,7 +168,9 @@ def test_samples_are_the_same_in_another_process(tmp_path: Path) -> None:
 
 
 def test_seed_and_distribution_change_the_values() -> None:
-    digests = [prepared("mul", d, seed=k).samples[0].record["digest"] for d in ("regular", "adversarial") for k in (0, 1)]
+    digests = [
+        prepared("mul", d, seed=k).samples[0].record["digest"] for d in ("regular", "adversarial") for k in (0, 1)
+    ]
     assert len(set(digests)) == 4
 
 
@@ -190,7 +210,9 @@ def overflows(x: Any) -> Any:
         ("sigmoid", overflows, "adversarial"),
     ],
 )
-def test_planted_faults_are_caught_by_generated_samples_and_not_by_own_ones(op: str, kernel: Kernel, distribution: str) -> None:
+def test_planted_faults_are_caught_by_generated_samples_and_not_by_own_ones(
+    op: str, kernel: Kernel, distribution: str
+) -> None:
     assert not caught(op, kernel, "own")
     assert caught(op, kernel, distribution)
 
@@ -201,5 +223,9 @@ def test_weak_samples_make_way_for_strong_ones() -> None:
 
 
 def test_one_element_is_evidence_where_neither_zero_nor_one_constant_passes() -> None:
-    strong = [s for s in prepared("sum", "own", samples=100).samples if s.expected()[0].reference.size == 1 and s.inputs()[0].size > 1]
+    strong = [
+        s
+        for s in prepared("sum", "own", samples=100).samples
+        if s.expected()[0].reference.size == 1 and s.inputs()[0].size > 1
+    ]
     assert strong and not any(s.record["weak"] for s in strong)

@@ -1,4 +1,5 @@
 """Gradients: the float64 gradient, its noise floor, finite differences beside it, and backends that get it wrong."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -21,7 +22,9 @@ from tasks.runner import Item, Runner
 EAGER = BackendSpec.parse("torch-cpu")
 
 
-def prepared(op: str, cache: Path, dtype: str = "float32", check: str = "backward", variant: str = "", samples: int = 3) -> PreparedGroup:
+def prepared(
+    op: str, cache: Path, dtype: str = "float32", check: str = "backward", variant: str = "", samples: int = 3
+) -> PreparedGroup:
     return prepare(Group(f"torch:{op}", variant, dtype, samples, 0, check), cache)[1]
 
 
@@ -60,16 +63,34 @@ def unsummed(found: list[np.ndarray]) -> list[np.ndarray]:
 # --- the check on backends ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", ["tanh", "softmax", "nn.functional.layer_norm", "matmul", "cumsum", "amax", "linalg.svd",
-                                "cholesky", "nn.functional.conv2d", "index_select", "nn.functional.embedding"])  # fmt: skip
+@pytest.mark.parametrize(
+    "op",
+    [
+        "tanh",
+        "softmax",
+        "nn.functional.layer_norm",
+        "matmul",
+        "cumsum",
+        "amax",
+        "linalg.svd",
+        "cholesky",
+        "nn.functional.conv2d",
+        "index_select",
+        "nn.functional.embedding",
+    ],
+)
 def test_eager_gradients_are_right(op: str, cache: Path) -> None:
     found = rows(prepared(op, cache))
-    assert {r["status"] for r in found} <= {"pass", "vacuous"}, [(r["sample"], r["error_units"], r["error"]) for r in found]
+    assert {r["status"] for r in found} <= {"pass", "vacuous"}, [
+        (r["sample"], r["error_units"], r["error"]) for r in found
+    ]
     assert any(r["status"] == "pass" and not r["weak"] for r in found)
 
 
 @pytest.mark.parametrize("change", [off_by_a_term, transposed, unsummed, lambda g: [x * np.float32(1.1) for x in g]])
-def test_a_wrong_gradient_is_wrong_by_both_oracles(change: Callable[[list[np.ndarray]], list[np.ndarray]], cache: Path) -> None:
+def test_a_wrong_gradient_is_wrong_by_both_oracles(
+    change: Callable[[list[np.ndarray]], list[np.ndarray]], cache: Path
+) -> None:
     found = [r for r in rows(prepared("softmax", cache), Faulty(change)) if r["status"] != "vacuous" and not r["weak"]]
     assert found and {r["status"] for r in found} == {Status.WRONG.value}
     for row in found:
@@ -90,7 +111,9 @@ def test_a_backend_without_the_check_says_so(cache: Path) -> None:
         checks = ("forward",)
 
     found = rows(prepared("exp", cache), ForwardOnly("torch-cpu", "cpu", {}))
-    assert {(r["status"], r["error"]) for r in found if r["status"] != "vacuous"} == {("unsupported", "torch-cpu does not run the backward check")}
+    assert {(r["status"], r["error"]) for r in found if r["status"] != "vacuous"} == {
+        ("unsupported", "torch-cpu does not run the backward check")
+    }
 
 
 def test_inductor_compiles_the_gradient(cache: Path) -> None:
@@ -167,7 +190,9 @@ def test_differences_agree_with_autograd(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(4,), (40, 5)])  # the whole Jacobian; projections
-def test_a_wrong_autograd_is_found_by_differences(shape: tuple[int, ...], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_autograd_is_found_by_differences(
+    shape: tuple[int, ...], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Wrong(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -236,7 +261,9 @@ def test_numpy_vjp_of_a_complex_function_is_autograds() -> None:
 
 
 def test_a_broadcast_input_has_a_summed_gradient() -> None:
-    (found,), _ = gradients.numpy_vjp(lambda x, b: x + b, {"x": np.ones((3, 4)), "b": np.ones(4)}, ["b"], [np.ones((3, 4))])
+    (found,), _ = gradients.numpy_vjp(
+        lambda x, b: x + b, {"x": np.ones((3, 4)), "b": np.ones(4)}, ["b"], [np.ones((3, 4))]
+    )
     assert found.shape == (4,) and np.abs(found - 3).max() < 1e-9
 
 

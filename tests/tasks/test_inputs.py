@@ -1,4 +1,5 @@
 """Distributions of input values: each holds what it promises, and is the same in every process."""
+
 from __future__ import annotations
 
 import hashlib
@@ -55,7 +56,17 @@ def test_regular_integers_are_distinct_and_not_zero(dtype: str) -> None:
 def test_boundary_holds_the_limits_of_the_dtype(dtype: str) -> None:
     values = wide(dtype, "boundary")
     normal = SMALLEST_NORMAL[dtype]
-    for size in (0.0, 1.0, normal, normal * EPS[dtype], normal * (1 - EPS[dtype]), LARGEST[dtype], 2.5, 1 + EPS[dtype], 1 - EPS[dtype] / 2):
+    for size in (
+        0.0,
+        1.0,
+        normal,
+        normal * EPS[dtype],
+        normal * (1 - EPS[dtype]),
+        LARGEST[dtype],
+        2.5,
+        1 + EPS[dtype],
+        1 - EPS[dtype] / 2,
+    ):
         assert size in values and -size in values, size
     zeros = values[values == 0]
     assert np.signbit(zeros).any() and not np.signbit(zeros).all()

@@ -31,7 +31,11 @@ def made() -> bytes:
     graph = helper.make_graph(
         nodes,
         "test",
-        [tensor("x", TensorProto.BFLOAT16, ["n", 3]), tensor("w", TensorProto.FLOAT, [2]), tensor("i", TensorProto.INT64, [])],
+        [
+            tensor("x", TensorProto.BFLOAT16, ["n", 3]),
+            tensor("w", TensorProto.FLOAT, [2]),
+            tensor("i", TensorProto.INT64, []),
+        ],
         [tensor("y", TensorProto.FLOAT, None), helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.zeros(2, np.float32), "w")],
     )
@@ -41,7 +45,10 @@ def made() -> bytes:
 def test_a_graph_is_read_without_onnx() -> None:
     graph = onnx_graph.read(made())
     value = onnx_graph.Value
-    assert graph.inputs == (value("x", "tensor", "bfloat16", (None, 3)), value("i", "tensor", "int64", ()))  # w has a default
+    assert graph.inputs == (
+        value("x", "tensor", "bfloat16", (None, 3)),
+        value("i", "tensor", "int64", ()),
+    )  # w has a default
     assert graph.outputs == (value("y", "tensor", "float32", None), value("s", "sequence", "float32", None))
     assert [x.op for x in graph.nodes] == ["Gather", "com.microsoft.FastGelu", "SequenceConstruct"]
     assert graph.nodes[2].inputs == ("y", "w")
@@ -81,9 +88,16 @@ def test_an_unknown_option_is_refused_with_those_there_are(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "label", "resource"),
-    [("tinygrad-cpu", "", "CPU"), ("tinygrad-cl", "", "CPU"), ("tinygrad-cuda", "nvidia", "GPU"), ("tinygrad-amd", "amd", "GPU"),
-     ("tinygrad-metal", "apple", "GPU"), ("mnn-cpu", "", "CPU"), ("ncnn-cpu", "", "CPU")],
-)  # fmt: skip
+    [
+        ("tinygrad-cpu", "", "CPU"),
+        ("tinygrad-cl", "", "CPU"),
+        ("tinygrad-cuda", "nvidia", "GPU"),
+        ("tinygrad-amd", "amd", "GPU"),
+        ("tinygrad-metal", "apple", "GPU"),
+        ("mnn-cpu", "", "CPU"),
+        ("ncnn-cpu", "", "CPU"),
+    ],
+)
 def test_a_backend_says_whose_device_it_needs(name: str, label: str, resource: str) -> None:
     backend = BackendSpec.parse(name).create()
     assert (backend.device_vendor, backend.resource) == (label, resource)
@@ -99,10 +113,15 @@ def test_mnn_takes_integers_that_its_int32_holds() -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(np.array([2**31]), "does not fit into int32"), (np.zeros(2), "no tensors of float64"), ([], "no sequence"),
-     (np.zeros(2, bfloat16), "no tensors of bfloat16"), (None, "no empty optional")],
+    [
+        (np.array([2**31]), "does not fit into int32"),
+        (np.zeros(2), "no tensors of float64"),
+        ([], "no sequence"),
+        (np.zeros(2, bfloat16), "no tensors of bfloat16"),
+        (None, "no empty optional"),
+    ],
     ids=["int64", "float64", "sequence", "bfloat16", "none"],
-)  # fmt: skip
+)
 def test_mnn_is_not_given_what_it_would_change(value: Any, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
         _feed("x", value)
@@ -110,7 +129,10 @@ def test_mnn_is_not_given_what_it_would_change(value: Any, words: str) -> None:
 
 def test_mnn_is_taken_by_its_word() -> None:
     with pytest.raises(Unsupported, match="converter: These Op Not Support: ONNX::Det$"):
-        _fail("MNN's converter", ["Start to Convert\n[12:00:01] :220: These Op Not Support: ONNX::Det \nConverted Failed!\n"])
+        _fail(
+            "MNN's converter",
+            ["Start to Convert\n[12:00:01] :220: These Op Not Support: ONNX::Det \nConverted Failed!\n"],
+        )
     with pytest.raises(Unsupported, match="code=2"):
         _fail("MNN", ["Create execution error : 7\ncode=2 in onForward, 666\n"])
     with pytest.raises(RuntimeError, match="code=3"):  # a shape that it cannot compute is an error of its own
@@ -139,12 +161,18 @@ def test_the_layers_of_a_param_file() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "shape", "words"),
-    [("float16", (2,), "float32 tensors alone, not float16"), ("float32", (), "no 0-d"), ("float32", (2, 0), "no empty"),
-     ("float32", (1,) * 6, "up to 4 axes")],
-)  # fmt: skip
+    [
+        ("float16", (2,), "float32 tensors alone, not float16"),
+        ("float32", (), "no 0-d"),
+        ("float32", (2, 0), "no empty"),
+        ("float32", (1,) * 6, "up to 4 axes"),
+    ],
+)
 def test_ncnn_is_not_given_what_its_mat_cannot_hold(dtype: str, shape: tuple[int, ...], words: str) -> None:
     model = onnx.load_from_string(PROBE_MODEL)
-    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape))
+    model.graph.input[0].CopyFrom(
+        helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+    )
     backend = BackendSpec.parse("ncnn-cpu").create()
     with pytest.raises(Unsupported, match=words):
         backend.build(Form("onnx", "Add", dtype, [np.zeros(shape, dtype)], model=model.SerializeToString()))
@@ -179,7 +207,11 @@ def test_mnn_converts_and_runs_in_its_own_environment() -> None:
         pytest.skip(str(error))
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     done = subprocess.run(
-        [python, "-c", ADD_AND_REFUSE], capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": root}
+        [python, "-c", ADD_AND_REFUSE],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": root},
     )
     assert done.returncode == 0, done.stderr
     version, reason = done.stdout.splitlines()

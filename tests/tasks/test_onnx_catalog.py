@@ -72,7 +72,9 @@ def test_every_case_becomes_a_sample_or_says_why_not(entries: dict[str, Entry]) 
             assert leaf.shape == leaf.reference.shape
             # The suite's own tolerance, but for stored outputs that were rounded to 16 bits on the way, and transforms.
             inexact = is_inexact(leaf.dtype)
-            assert leaf.rtol == max(classic_tolerance(leaf.dtype)[0], {"float16": 2**-8, "bfloat16": 2**-5}.get(leaf.dtype, 1e-3 * inexact))
+            assert leaf.rtol == max(
+                classic_tolerance(leaf.dtype)[0], {"float16": 2**-8, "bfloat16": 2**-5}.get(leaf.dtype, 1e-3 * inexact)
+            )
             assert leaf.atol is not None
             own = max(classic_tolerance(leaf.dtype)[1], 1e-7 * inexact)
             assert leaf.atol > own if entry.op in ("onnx:DFT", "onnx:STFT") else leaf.atol == own
@@ -180,11 +182,22 @@ def outcome(backend: OnnxRuntime, entry: Entry) -> str:
 
 @pytest.mark.parametrize(
     "variant",
-    ["softmax_axis_0", "castlike_FLOAT_to_INT4", "castlike_BFLOAT16_to_FLOAT", "castlike_FLOAT_to_FLOAT8E5M2",
-     "castlike_UINT4_to_UINT8",
-     "sequence_insert_at_front", "split_to_sequence_1", "identity_sequence", "if_seq", "string_concat",
-     "loop16_seq_none", "lstm_defaults", "constant"],
-)  # fmt: skip
+    [
+        "softmax_axis_0",
+        "castlike_FLOAT_to_INT4",
+        "castlike_BFLOAT16_to_FLOAT",
+        "castlike_FLOAT_to_FLOAT8E5M2",
+        "castlike_UINT4_to_UINT8",
+        "sequence_insert_at_front",
+        "split_to_sequence_1",
+        "identity_sequence",
+        "if_seq",
+        "string_concat",
+        "loop16_seq_none",
+        "lstm_defaults",
+        "constant",
+    ],
+)
 def test_the_cases_hold_on_onnxruntime(variant: str, entries: dict[str, Entry]) -> None:
     pytest.importorskip("onnxruntime")
     assert outcome(OnnxRuntime("ort-cpu", "cpu", {}), entries[variant]) == "pass"

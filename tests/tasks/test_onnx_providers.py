@@ -130,10 +130,13 @@ def test_a_plugin_that_is_not_installed_is_named() -> None:
 # -- what a probe takes for working --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("device", "two", "works"), [
-    ("qnn", 2.0000002, True), ("qnn", 2.01, False), ("openvino", 2.0000002, True), ("openvino", 2.001, False),
-])  # fmt: skip
-def test_a_probe_asks_for_the_declared_precision(device: str, two: float, works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("device", "two", "works"),
+    [("qnn", 2.0000002, True), ("qnn", 2.01, False), ("openvino", 2.0000002, True), ("openvino", 2.001, False)],
+)
+def test_a_probe_asks_for_the_declared_precision(
+    device: str, two: float, works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Qualcomm's HTP adds 1 and 1 to 2.0000002 in its own number format."""
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(OnnxRuntime, "_find_provider", lambda self, ort: None)
@@ -151,7 +154,9 @@ def test_why_a_vulkan_driver_was_refused_is_the_reason(monkeypatch: pytest.Monke
 
     def refused(self: OnnxRuntime, form: Form) -> Program:
         os.write(2, said)
-        raise RuntimeError("/onnxruntime_src/onnxruntime/webgpu.cc:65 x(y) ok was false. Failed to get a WebGPU adapter")
+        raise RuntimeError(
+            "/onnxruntime_src/onnxruntime/webgpu.cc:65 x(y) ok was false. Failed to get a WebGPU adapter"
+        )
 
     monkeypatch.setattr(OnnxRuntime, "_find_provider", lambda self, ort: None)
     monkeypatch.setattr(OnnxRuntime, "build", refused)

@@ -1,4 +1,5 @@
 """A second oracle: its agreement is in the row, its disagreement is a finding that blames nobody."""
+
 from __future__ import annotations
 
 import math
@@ -32,14 +33,19 @@ class Oracled(Catalog):
         return "1"
 
     def entries(self) -> list[Entry]:
-        return [Entry(f"oracled:{name}", "", ("float32",)) for name in ("agrees", "near", "wrong", "shape", "nan", "none")]
+        return [
+            Entry(f"oracled:{name}", "", ("float32",)) for name in ("agrees", "near", "wrong", "shape", "nan", "none")
+        ]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         y = X.astype(np.float64) + 1
         second = {
-            "agrees": y, "near": y * (1 + 2.0**-23), "wrong": y * np.array([1] * 7 + [1.01]), "shape": y[:-1],
+            "agrees": y,
+            "near": y * (1 + 2.0**-23),
+            "wrong": y * np.array([1] * 7 + [1.01]),
+            "shape": y[:-1],
             "nan": np.where(y == y[3], np.nan, y),
-        }  # fmt: skip
+        }
         others = [Oracle("planted", [second[group.op_name]])] if group.op_name in second else []
         yield Sample(0, arrays=[X], expected=[Leaf("float32", y.shape, y, np.full(y.shape, 1e-7))], others=others)
 
@@ -78,7 +84,12 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_an_oracle_that_agrees_adds_columns_and_changes_no_verdict(row: Any) -> None:
     made = row("agrees")
-    assert (made["status"], made["second_oracle"], made["second_units"], made["oracles_units"]) == ("pass", "planted", 0, 0)
+    assert (made["status"], made["second_oracle"], made["second_units"], made["oracles_units"]) == (
+        "pass",
+        "planted",
+        0,
+        0,
+    )
     near = row("near")
     assert near["status"] == "pass" and 0 < near["oracles_units"] <= 1 and 0 < near["second_units"] <= 1
     assert row("agrees", added=1.5)["status"] == "wrong"
@@ -121,7 +132,9 @@ def units(sample: Sample) -> float:
     return float(compare_oracles(other.references, sample.expected, sample.op_class, other.rounding)["units"])
 
 
-@pytest.mark.parametrize("name", ["exp", "pow", "sum", "fft.ihfft2", "nn.functional.layer_norm", "round", "argmax", "masked.sum"])
+@pytest.mark.parametrize(
+    "name", ["exp", "pow", "sum", "fft.ihfft2", "nn.functional.layer_norm", "round", "argmax", "masked.sum"]
+)
 def test_the_reference_of_an_op_agrees_with_torch(name: str) -> None:
     made = samples(name)
     assert any(s.others for s in made)
@@ -136,10 +149,14 @@ def test_a_planted_wrong_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "reference",
     [
-        lambda x: 1 / 0, lambda x: (x, x), lambda x: np.exp(x)[..., None], lambda x: np.exp(x.astype(np.float32)),
-        lambda x: np.exp(x) + 0j, lambda x: np.array("text"),
+        lambda x: 1 / 0,
+        lambda x: (x, x),
+        lambda x: np.exp(x)[..., None],
+        lambda x: np.exp(x.astype(np.float32)),
+        lambda x: np.exp(x) + 0j,
+        lambda x: np.array("text"),
     ],
-)  # fmt: skip
+)
 def test_a_reference_that_says_nothing_comparable_is_no_oracle(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_op_db()["exp", ""], "ref", reference)
     made = samples("exp")
@@ -184,7 +201,9 @@ def test_torch_in_float64_is_the_second_oracle_of_the_critical_ops(name: str) ->
 def test_a_wrong_critical_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     from tasks.catalogs.critical_ops import OPS
 
-    planted = replace(OPS["layer_norm"], reference=lambda x, **kwargs: OPS["layer_norm"].reference(x, **kwargs | {"eps": 1e-2}))
+    planted = replace(
+        OPS["layer_norm"], reference=lambda x, **kwargs: OPS["layer_norm"].reference(x, **kwargs | {"eps": 1e-2})
+    )
     catalog = catalogs.get("critical")
     monkeypatch.setattr(catalog, "_op", lambda group: planted)
     (made,) = catalog.samples(Group("critical:layer_norm", "", "float32", 1), 2)
@@ -199,7 +218,10 @@ def case(op: str, variant: str) -> Sample:
     return made
 
 
-@pytest.mark.parametrize(("op", "variant"), [("Softmax", "softmax_axis_0"), ("LSTM", "lstm_with_peepholes"), ("Gelu", "gelu_default_2_expanded")])
+@pytest.mark.parametrize(
+    ("op", "variant"),
+    [("Softmax", "softmax_axis_0"), ("LSTM", "lstm_with_peepholes"), ("Gelu", "gelu_default_2_expanded")],
+)
 def test_a_node_case_is_evaluated_in_float64_and_agrees_with_what_the_suite_stored(op: str, variant: str) -> None:
     made = case(op, variant)
     assert (made.oracle, made.others[0].name, made.others[0].rounded) == ("float64", "stored", True)

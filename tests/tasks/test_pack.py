@@ -1,4 +1,5 @@
 """Packs: what is written comes back bit for bit, and a damaged file is named, never half believed."""
+
 from __future__ import annotations
 
 import errno
@@ -19,10 +20,32 @@ from tasks.model import np_dtype
 from tasks.pack import ALIGN, MAGIC, Pack, PackError, save
 
 DTYPES = (
-    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
-    "float8_e8m0fnu", "float4_e2m1fn", "complex64", "complex128", "bool", "int8", "uint8", "int16", "uint16", "int32",
-    "uint32", "int64", "uint64", "int4", "uint4", "int2", "uint2",
-)  # fmt: skip
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn",
+    "complex64",
+    "complex128",
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "int4",
+    "uint4",
+    "int2",
+    "uint2",
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -50,7 +73,13 @@ def test_every_bit_pattern_survives(tmp_path: Path, dtype: str) -> None:
 
 def test_layouts(tmp_path: Path) -> None:
     base = np.arange(24, dtype=np.int32).reshape(4, 6)
-    arrays: list[np.ndarray] = [base.T, base[::2, ::-1], np.broadcast_to(np.float32(1), (3, 3)), base.astype(">i4"), np.asfortranarray(base)]
+    arrays: list[np.ndarray] = [
+        base.T,
+        base[::2, ::-1],
+        np.broadcast_to(np.float32(1), (3, 3)),
+        base.astype(">i4"),
+        np.asfortranarray(base),
+    ]
     save(tmp_path / "a.pack", {}, arrays)
     back = Pack(tmp_path / "a.pack")
     for i, array in enumerate(arrays):
@@ -60,14 +89,19 @@ def test_layouts(tmp_path: Path) -> None:
 
 def test_strings(tmp_path: Path) -> None:
     arrays: list[np.ndarray] = [
-        np.array([["a", "é\n"], ["", "\ud800"]], dtype=object), np.array("alone", dtype=object), np.array([], dtype=object),
-        np.array(["x", "yz"]), np.array([b"x", b"yz"]),
-    ]  # fmt: skip
+        np.array([["a", "é\n"], ["", "\ud800"]], dtype=object),
+        np.array("alone", dtype=object),
+        np.array([], dtype=object),
+        np.array(["x", "yz"]),
+        np.array([b"x", b"yz"]),
+    ]
     save(tmp_path / "a.pack", {}, arrays)
     back = Pack(tmp_path / "a.pack")
     for i, array in enumerate(arrays):
         assert (back.array(i).dtype, back.array(i).shape) == (np.dtype(object), array.shape)
-        assert back.array(i).ravel().tolist() == [x.decode() if isinstance(x, bytes) else x for x in array.ravel().tolist()]
+        assert back.array(i).ravel().tolist() == [
+            x.decode() if isinstance(x, bytes) else x for x in array.ravel().tolist()
+        ]
 
 
 def test_arrays_are_aligned_and_large_files_are_mapped(tmp_path: Path) -> None:
@@ -81,8 +115,13 @@ def test_arrays_are_aligned_and_large_files_are_mapped(tmp_path: Path) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
-                    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(), x, max_size=3), max_leaves=8))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
+        lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(), x, max_size=3),
+        max_leaves=8,
+    )
+)
 def test_any_header(tmp_path_factory: pytest.TempPathFactory, header: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "header.pack"
     save(path, {"h": header}, [np.arange(3)])
@@ -119,8 +158,20 @@ def test_another_kind_of_file(good: Path, content: bytes) -> None:
         Pack(good)
 
 
-@pytest.mark.parametrize("header", (b"{", b"[1]", b"null", b'"x"', b"{}", b'{"arrays": [], "header": {}}', b"\xff\xff",
-                                    b'{"arrays": 3, "header": {}, "size": 9}', b'{"arrays": [], "header": 1, "size": 9}'))  # fmt: skip
+@pytest.mark.parametrize(
+    "header",
+    (
+        b"{",
+        b"[1]",
+        b"null",
+        b'"x"',
+        b"{}",
+        b'{"arrays": [], "header": {}}',
+        b"\xff\xff",
+        b'{"arrays": 3, "header": {}, "size": 9}',
+        b'{"arrays": [], "header": 1, "size": 9}',
+    ),
+)
 def test_damaged_header(good: Path, header: bytes) -> None:
     good.write_bytes(MAGIC + len(header).to_bytes(8, "little") + header)
     with pytest.raises(PackError, match=r"a\.pack.*damaged"):
@@ -133,8 +184,18 @@ def test_a_header_that_claims_to_be_huge(good: Path) -> None:
         Pack(good)
 
 
-@pytest.mark.parametrize("entry", (["float32", [3], 0, 999999], ["nonsense", [3], 0, 12], ["float32", [7], 0, 12], [1], 5,
-                                   ["float32", [3], "0", 12], ["str", [1], 0, 8]))  # fmt: skip
+@pytest.mark.parametrize(
+    "entry",
+    (
+        ["float32", [3], 0, 999999],
+        ["nonsense", [3], 0, 12],
+        ["float32", [7], 0, 12],
+        [1],
+        5,
+        ["float32", [3], "0", 12],
+        ["str", [1], 0, 8],
+    ),
+)
 def test_damaged_index(good: Path, entry: Any) -> None:
     whole = good.read_bytes()
     length = int.from_bytes(whole[8:16], "little")

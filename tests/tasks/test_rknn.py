@@ -1,4 +1,5 @@
 """Rockchip's toolkit: what its log says becomes the reason; chips and options that it does not know are refused."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """TensorRT's backend against a stand-in for its module and a GPU: precisions, words, order and types of outputs."""
+
 from __future__ import annotations
 
 import ctypes
@@ -41,13 +42,18 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     return make
 
 
-def model(op: str, inputs: dict[str, tuple[int, tuple[int, ...]]], outputs: dict[str, tuple[int, Any]], *nodes: Any) -> bytes:
+def model(
+    op: str, inputs: dict[str, tuple[int, tuple[int, ...]]], outputs: dict[str, tuple[int, Any]], *nodes: Any
+) -> bytes:
     graph = helper.make_graph(
-        list(nodes) or [helper.make_node(op, list(inputs), list(outputs))], "g",
+        list(nodes) or [helper.make_node(op, list(inputs), list(outputs))],
+        "g",
         [helper.make_tensor_value_info(k, *v) for k, v in inputs.items()],
         [helper.make_tensor_value_info(k, *v) for k, v in outputs.items()],
-    )  # fmt: skip
-    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+    )
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    )
 
 
 def form(data: bytes, *arrays: np.ndarray, dtype: str = "float32") -> Form:
@@ -61,15 +67,24 @@ A, B = np.array([1, 2, 3], np.float32), np.array([10, 20, 30], np.float32)
 @pytest.mark.parametrize(
     ("precision", "flags", "strong", "declared"),
     [
-        ("fp32", set(), True, ""), ("tf32", {"TF32"}, True, "tfloat32"), ("fp16", {"FP16"}, False, "float16"),
-        ("bf16", {"BF16"}, False, "bfloat16"), ("int8", {"INT8"}, False, "float8_e4m3fn"),
+        ("fp32", set(), True, ""),
+        ("tf32", {"TF32"}, True, "tfloat32"),
+        ("fp16", {"FP16"}, False, "float16"),
+        ("bf16", {"BF16"}, False, "bfloat16"),
+        ("int8", {"INT8"}, False, "float8_e4m3fn"),
     ],
-)  # fmt: skip
-def test_each_precision_sets_its_flags_and_declares_itself(install: Install, precision: str, flags: set[str], strong: bool, declared: str) -> None:
+)
+def test_each_precision_sets_its_flags_and_declares_itself(
+    install: Install, precision: str, flags: set[str], strong: bool, declared: str
+) -> None:
     backend, state, _ = install(precision=precision)
     info = backend.probe()
     assert info.compute_precision == declared and bool(info.precision_of) == (precision == "tf32")
-    assert info.runtime_version == "TensorRT 10.16.1" and info.device == "Fake GPU" and info.details["compute_capability"] == "9.0"
+    assert (
+        info.runtime_version == "TensorRT 10.16.1"
+        and info.device == "Fake GPU"
+        and info.details["compute_capability"] == "9.0"
+    )
     program = backend.build(form(ADD, A, B))
     assert state.flags == flags  # TF32 is cleared wherever it was not asked for
     assert bool(state.network_flags) is strong
@@ -102,7 +117,9 @@ def test_without_flags_the_precision_is_written_into_the_network(
         backend.build(form(ADD, A, B))  # our casts, not TensorRT, may be at fault
 
 
-def test_int8_is_calibrated_on_the_bytes_of_the_case(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_int8_is_calibrated_on_the_bytes_of_the_case(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.setenv(artefacts.FOLDER, str(tmp_path))
     backend, state, _ = install(precision="int8")
     backend.build(form(ADD, A, B))
@@ -127,9 +144,12 @@ def test_outputs_come_in_the_models_order_with_dtype_and_shape(install: Install)
     backend, _, _ = install()
     x = np.array([[1, 2, 3], [4, 5, 7]], ml_dtypes.bfloat16)
     two = model(
-        "", {"x": (TensorProto.BFLOAT16, (2, 3))}, {"b": (TensorProto.BFLOAT16, (2, 3)), "a": (TensorProto.BFLOAT16, (3, 2))},
-        helper.make_node("Transpose", ["x"], ["a"]), helper.make_node("Identity", ["x"], ["b"]),
-    )  # fmt: skip
+        "",
+        {"x": (TensorProto.BFLOAT16, (2, 3))},
+        {"b": (TensorProto.BFLOAT16, (2, 3)), "a": (TensorProto.BFLOAT16, (3, 2))},
+        helper.make_node("Transpose", ["x"], ["a"]),
+        helper.make_node("Identity", ["x"], ["b"]),
+    )
     program = backend.build(form(two, x, dtype="bfloat16"))
     b, a = program.run()
     assert (b.shape, a.shape, b.dtype) == ((2, 3), (3, 2), x.dtype)
@@ -220,7 +240,9 @@ def test_errors_of_the_device(install: Install) -> None:
     assert backend.is_sticky(caught.value) and not backend.is_out_of_memory(caught.value)
     full = cuda_driver.CudaError("cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)")
     assert backend.is_out_of_memory(full) and not backend.is_sticky(full)
-    assert not backend.is_sticky(TensorRtError("Assertion failed")) and not backend.is_sticky(cuda_driver.CudaError("CUDA_ERROR_INVALID_VALUE (1)"))
+    assert not backend.is_sticky(TensorRtError("Assertion failed")) and not backend.is_sticky(
+        cuda_driver.CudaError("CUDA_ERROR_INVALID_VALUE (1)")
+    )
     assert backend.is_sticky(TensorRtError("Cuda Runtime (an illegal memory access was encountered)"))
 
 
@@ -241,10 +263,12 @@ def test_without_a_driver_or_package_it_is_unavailable(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"precison": "fp16"}, "unknown option 'precison'; it takes precision"), ({"precision": "fp8"}, "precision is one of fp32"),
-        ({"optimization_level": 9}, "0 to 5"), ({"builder_flags": "TF32"}, "a list of names"),
+        ({"precison": "fp16"}, "unknown option 'precison'; it takes precision"),
+        ({"precision": "fp8"}, "precision is one of fp32"),
+        ({"optimization_level": 9}, "0 to 5"),
+        ({"builder_flags": "TF32"}, "a list of names"),
     ],
-)  # fmt: skip
+)
 def test_bad_options(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TensorRt("t", "cuda", options)
@@ -338,9 +362,10 @@ class Net:
 
 
 TRT = types.SimpleNamespace(
-    DataType=types.SimpleNamespace(FLOAT="FLOAT", HALF="HALF", INT8="INT8"), LayerType=types.SimpleNamespace(CONSTANT="CONSTANT", CAST="CAST"),
+    DataType=types.SimpleNamespace(FLOAT="FLOAT", HALF="HALF", INT8="INT8"),
+    LayerType=types.SimpleNamespace(CONSTANT="CONSTANT", CAST="CAST"),
     Weights=lambda array: array,
-)  # fmt: skip
+)
 
 
 def test_casts_reach_inputs_constants_and_outputs() -> None:
@@ -377,8 +402,13 @@ def test_constants_are_added_to_a_models_bytes() -> None:
 
 def test_outputs_of_a_model() -> None:
     assert graph_outputs(PROBE_MODEL) == [("y", "float32")]
-    pair = model("", {"x": (TensorProto.INT64, (2,))}, {"b": (TensorProto.DOUBLE, (2,)), "a": (TensorProto.BFLOAT16, ())},
-                 helper.make_node("Cast", ["x"], ["b"], to=11), helper.make_node("Cast", ["x"], ["a"], to=16))  # fmt: skip
+    pair = model(
+        "",
+        {"x": (TensorProto.INT64, (2,))},
+        {"b": (TensorProto.DOUBLE, (2,)), "a": (TensorProto.BFLOAT16, ())},
+        helper.make_node("Cast", ["x"], ["b"], to=11),
+        helper.make_node("Cast", ["x"], ["a"], to=16),
+    )
     assert graph_outputs(pair) == [("b", "float64"), ("a", "bfloat16")]
     with pytest.raises(ValueError, match="truncated"):
         graph_outputs(PROBE_MODEL[:30])
@@ -423,7 +453,11 @@ class Library:
         value._obj.value = 13020
 
     def _cuGetErrorName(self, code: Any, text: Any) -> None:
-        text._obj.value = {2: b"CUDA_ERROR_OUT_OF_MEMORY", 100: b"CUDA_ERROR_NO_DEVICE", 719: b"CUDA_ERROR_LAUNCH_FAILED"}[code.value]
+        text._obj.value = {
+            2: b"CUDA_ERROR_OUT_OF_MEMORY",
+            100: b"CUDA_ERROR_NO_DEVICE",
+            719: b"CUDA_ERROR_LAUNCH_FAILED",
+        }[code.value]
 
 
 def test_the_driver() -> None:

@@ -1,4 +1,5 @@
 """torch's devices without having one: fake device modules, plugins and errors stand in for them."""
+
 from __future__ import annotations
 
 import sys
@@ -28,9 +29,12 @@ def eager(device: str, **options: object) -> TorchEager:
 def fake_npu(monkeypatch: pytest.MonkeyPatch, synchronize: Callable[[], None] = lambda: None) -> Any:
     """``torch.npu`` with hf32 switches as the plugin has them by default; tensors for it stay on the CPU."""
     npu = types.SimpleNamespace(
-        is_available=lambda: True, get_device_name=lambda i: "Ascend910B3", synchronize=synchronize,
-        matmul=types.SimpleNamespace(allow_hf32=False), conv=types.SimpleNamespace(allow_hf32=True),
-    )  # fmt: skip
+        is_available=lambda: True,
+        get_device_name=lambda i: "Ascend910B3",
+        synchronize=synchronize,
+        matmul=types.SimpleNamespace(allow_hf32=False),
+        conv=types.SimpleNamespace(allow_hf32=True),
+    )
     monkeypatch.setattr(torch, "npu", npu, raising=False)
     monkeypatch.setitem(sys.modules, "torch_npu", types.ModuleType("torch_npu"))
     real = torch_tree.decoder
@@ -40,7 +44,15 @@ def fake_npu(monkeypatch: pytest.MonkeyPatch, synchronize: Callable[[], None] = 
 
 
 def doubled(call: Callable[..., Any]) -> Form:
-    return Form("torch", "torch:x", "float32", [np.ones(2, np.float32)], call=call, args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}, kwargs={"$": "dict", "v": []})
+    return Form(
+        "torch",
+        "torch:x",
+        "float32",
+        [np.ones(2, np.float32)],
+        call=call,
+        args={"$": "tuple", "v": [encode_tensor(TensorSpec(0))]},
+        kwargs={"$": "dict", "v": []},
+    )
 
 
 def test_every_device_type_of_the_vendor_table_is_known() -> None:
@@ -61,7 +73,14 @@ def test_every_device_type_of_the_vendor_table_is_known() -> None:
     ],
 )
 def test_a_missing_device_says_why(device: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TORCH_DEVICE_BACKEND_AUTOLOAD", "PJRT_DEVICE", "NEURON_CC_FLAGS", "PT_HPU_LAZY_MODE", "PT_ENABLE_INT64_SUPPORT", "TORCH_NPU_FALLBACK_CPU_DISABLE"):
+    for name in (
+        "TORCH_DEVICE_BACKEND_AUTOLOAD",
+        "PJRT_DEVICE",
+        "NEURON_CC_FLAGS",
+        "PT_HPU_LAZY_MODE",
+        "PT_ENABLE_INT64_SUPPORT",
+        "TORCH_NPU_FALLBACK_CPU_DISABLE",
+    ):
         monkeypatch.setenv(name, "0")  # and taken back after the test
     with pytest.raises(Unavailable, match=reason):
         eager(device).probe()
@@ -78,7 +97,9 @@ def test_xla_on_its_own_cpu_is_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("options", "declared"), [({}, ""), ({"hf32": True}, "tfloat32")])
-def test_the_npu_is_asked_for_float32_in_float32(options: dict[str, object], declared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_npu_is_asked_for_float32_in_float32(
+    options: dict[str, object], declared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     npu = fake_npu(monkeypatch)
     info = eager("npu", **options).probe()
     assert (info.device, info.compute_precision) == ("Ascend910B3", declared)
@@ -176,7 +197,9 @@ def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch
     for name in ("torch_xla", "torch_xla.debug", "torch_xla.debug.metrics"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     sys.modules["torch_xla"].__dict__["sync"] = lambda wait: calls.append(f"sync wait={wait}")
-    sys.modules["torch_xla.debug.metrics"].__dict__.update(clear_counters=calls.clear, counter_names=lambda: ["CachedCompile", "aten::erfinv"])
+    sys.modules["torch_xla.debug.metrics"].__dict__.update(
+        clear_counters=calls.clear, counter_names=lambda: ["CachedCompile", "aten::erfinv"]
+    )
     program = Program(run=lambda: [])
     eager("xla").watched(lambda: [], program)
     assert calls == ["sync wait=True"]
@@ -197,15 +220,23 @@ def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch
         ("hpu", "synStatus=26 [Generic failure] Device acquire failed.", "sticky"),
         ("hpu", "Graph compile failed. synStatus=synStatus 26 [Generic failure].", ""),
         ("mps", "MPS backend out of memory (MPS allocated: 8 GB)", "out_of_memory"),
-        ("mps", "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.", "unsupported"),
+        (
+            "mps",
+            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.",
+            "unsupported",
+        ),
         ("xla", "RESOURCE_EXHAUSTED: Attempting to allocate 20G", "out_of_memory"),
         ("neuron", "NRT_EXEC_UNIT_UNRECOVERABLE status_code=101", "sticky"),
         ("cuda", "expected scalar type Float but found Half", ""),
     ],
-)  # fmt: skip
+)
 def test_what_the_errors_of_each_vendor_mean(device: str, text: str, meant: str) -> None:
     backend, error = eager(device), RuntimeError(text)
-    said = {"sticky": backend.is_sticky(error), "out_of_memory": backend.is_out_of_memory(error), "unsupported": backend.is_unsupported(error)}
+    said = {
+        "sticky": backend.is_sticky(error),
+        "out_of_memory": backend.is_out_of_memory(error),
+        "unsupported": backend.is_unsupported(error),
+    }
     assert [name for name, is_so in said.items() if is_so] == ([meant] if meant else [])
 
 
@@ -215,7 +246,9 @@ def test_an_unknown_option_is_refused(device: str, takes: str) -> None:
         eager(device, speed=1)
 
 
-def test_an_environment_is_asked_for_where_the_torch_installed_here_has_no_such_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_asked_for_where_the_torch_installed_here_has_no_such_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     version = {"torch": "2.13.0+cpu"}
     monkeypatch.setattr("tasks.backends.torch_eager.metadata.version", version.__getitem__)
     assert eager("cpu").packages == ()

@@ -1,4 +1,5 @@
 """Argument trees: plain values come back as they were; tensors as views; what has no JSON form is refused by name."""
+
 from __future__ import annotations
 
 import json
@@ -43,15 +44,32 @@ def same(a: Any, b: Any) -> bool:
 
 
 indices = st.none() | st.integers(-5, 5)
-tensors = st.builds(TensorSpec, st.integers(0, 9)) | st.builds(
-    TensorSpec, st.integers(0, 9), st.just((2, 3)), st.just((1, 2)), st.integers(0, 3)
-) | st.builds(TensorSpec, st.just(1), st.just((4, 4)), st.none(), st.just(0), st.just("sparse_coo"), st.just((0, 1)),
-              st.sampled_from(["", "coalesced"]))  # fmt: skip
+tensors = (
+    st.builds(TensorSpec, st.integers(0, 9))
+    | st.builds(TensorSpec, st.integers(0, 9), st.just((2, 3)), st.just((1, 2)), st.integers(0, 3))
+    | st.builds(
+        TensorSpec,
+        st.just(1),
+        st.just((4, 4)),
+        st.none(),
+        st.just(0),
+        st.just("sparse_coo"),
+        st.just((0, 1)),
+        st.sampled_from(["", "coalesced"]),
+    )
+)
 keys = st.text() | st.integers() | st.booleans()
 scalars = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.complex_numbers() | st.just(Ellipsis)
-    | st.builds(slice, indices, indices, indices) | st.builds(range, st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 3))
-)  # fmt: skip
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.complex_numbers()
+    | st.just(Ellipsis)
+    | st.builds(slice, indices, indices, indices)
+    | st.builds(range, st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 3))
+)
 trees = st.recursive(
     scalars | tensors,
     lambda x: st.lists(x, max_size=4) | st.lists(x, max_size=4).map(tuple) | st.dictionaries(keys, x, max_size=4),
@@ -78,11 +96,29 @@ def test_every_tensor_is_found_in_order(value: Any) -> None:
     assert tensor_specs(encode(value, no_leaf)) == walk(value)
 
 
-@pytest.mark.parametrize("value", (np.float32(0.1), np.float64(0.1), np.float64(-np.inf), np.int8(-3), np.uint64(2**64 - 1),
-                                   np.bool_(True), np.float16(np.nan), np.complex64(1 + 2j), np.complex128(1 - 2.5j),
-                                   np.longdouble(0.5)))  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    (
+        np.float32(0.1),
+        np.float64(0.1),
+        np.float64(-np.inf),
+        np.int8(-3),
+        np.uint64(2**64 - 1),
+        np.bool_(True),
+        np.float16(np.nan),
+        np.complex64(1 + 2j),
+        np.complex128(1 - 2.5j),
+        np.longdouble(0.5),
+    ),
+)
 def test_numpy_scalars_become_plain(value: Any) -> None:
-    plain = complex(value) if isinstance(value, np.complexfloating) else value.item() if value.itemsize < 16 else float(value)
+    plain = (
+        complex(value)
+        if isinstance(value, np.complexfloating)
+        else value.item()
+        if value.itemsize < 16
+        else float(value)
+    )
     assert same(round_trip(value), plain)
 
 
@@ -90,8 +126,11 @@ class Thing:
     def __call__(self) -> None: ...
 
 
-@pytest.mark.parametrize("value", (len, lambda: 0, Thing(), Thing, object(), b"bytes", {1, 2}, iter([1]), np.zeros(2), 1 .__add__,
-                                   (i for i in "a")), ids=lambda v: type(v).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    (len, lambda: 0, Thing(), Thing, object(), b"bytes", {1, 2}, iter([1]), np.zeros(2), (1).__add__, (i for i in "a")),
+    ids=lambda v: type(v).__name__,
+)
 def test_what_has_no_json_form_is_refused_by_name(value: Any) -> None:
     for nested in (value, [value], (1, (value,)), {"k": {"j": value}}):
         with pytest.raises(NotEncodable, match=type(value).__name__):
@@ -99,7 +138,9 @@ def test_what_has_no_json_form_is_refused_by_name(value: Any) -> None:
 
 
 def test_a_leaf_of_the_callers_own() -> None:
-    node = encode([np.dtype("float32"), 1], lambda x: {"$": "dtype", "name": x.name} if isinstance(x, np.dtype) else None)
+    node = encode(
+        [np.dtype("float32"), 1], lambda x: {"$": "dtype", "name": x.name} if isinstance(x, np.dtype) else None
+    )
     assert node == [{"$": "dtype", "name": "float32"}, 1]
     assert decode(node, lambda kind, n: (kind, n["name"])) == [("dtype", "float32"), 1]
 
@@ -142,9 +183,16 @@ def test_views() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "strides", "offset"),
-    [((13,), (1,), 0), ((2,), (12,), 0), ((1,), (1,), 12), ((1,), (1,), -1), ((2,), (-1,), 0), ((2, 2), (1,), 0),
-     ((1 << 40,), (1,), 0)],
-)  # fmt: skip
+    [
+        ((13,), (1,), 0),
+        ((2,), (12,), 0),
+        ((1,), (1,), 12),
+        ((1,), (1,), -1),
+        ((2,), (-1,), 0),
+        ((2, 2), (1,), 0),
+        ((1 << 40,), (1,), 0),
+    ],
+)
 def test_a_view_beyond_its_array_is_refused(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> None:
     with pytest.raises(ValueError, match="does not fit"):
         TensorSpec(0, shape, strides, offset).view(np.arange(12.0))

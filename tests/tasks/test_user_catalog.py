@@ -1,4 +1,5 @@
 """The user catalog: kernels with a planted fault each get the row that says so, references that fail are invalid."""
+
 from __future__ import annotations
 
 import base64
@@ -19,7 +20,13 @@ from tasks.user import load, samples, scripts, sources
 from tasks.user.schema import mistakes
 from tasks.user_ops import UserOp
 
-FIELDS: dict[str, Any] = {"name": "op", "kernel": "k.py:kernel", "reference": "k.py:reference", "inputs": {"x": ["n"]}, "dims": {"n": [3, 40]}}
+FIELDS: dict[str, Any] = {
+    "name": "op",
+    "kernel": "k.py:kernel",
+    "reference": "k.py:reference",
+    "inputs": {"x": ["n"]},
+    "dims": {"n": [3, 40]},
+}
 HEAD = "import numpy as np\nimport torch\nimport tasks\n"
 
 
@@ -30,13 +37,18 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def declare(source: str, *modules: str, deadline_s: float = 60.0, **fields: Any) -> None:
         (tmp_path / "k.py").write_text(HEAD + source)
         kernels = [] if modules else [FIELDS | fields]
-        given = {"deadline_s": deadline_s, "sources": [{"at": 0, "root": str(tmp_path), "modules": modules, "kernels": kernels}]}
+        given = {
+            "deadline_s": deadline_s,
+            "sources": [{"at": 0, "root": str(tmp_path), "modules": modules, "kernels": kernels}],
+        }
         monkeypatch.setenv(load.VARIABLE, json.dumps(given))
 
     return declare
 
 
-def rows(cache: Path, dtype: str = "float32", count: int = 2, policy: str = "error_units", **group: Any) -> list[dict[str, Any]]:
+def rows(
+    cache: Path, dtype: str = "float32", count: int = 2, policy: str = "error_units", **group: Any
+) -> list[dict[str, Any]]:
     """The rows of the op's first samples on torch-cpu."""
     _, made = prepare(Group("user:op", "", dtype, count, **group), cache)
     backend = BackendSpec.parse("torch-cpu").create()
@@ -66,7 +78,11 @@ RIGHT = "def reference(x): return 2 * x\n"
         ("def kernel(x): return x * 2, None", "structure", "None as output 1"),
         ("def kernel(x): return x * 2, x * 2", "structure", "2 outputs, expected 1"),
         ("def kernel(x): return x.mul_(2).clone()", "mutation", "changed its input x (declare mutates: [x]"),
-        ("def kernel(x): y = x * 2; x.zero_(); x += y / 2; x[0] = -0.0 if x[0] == 0 else x[0].nextafter(x[0] * 2); return y", "mutation", "x"),
+        (
+            "def kernel(x): y = x * 2; x.zero_(); x += y / 2; x[0] = -0.0 if x[0] == 0 else x[0].nextafter(x[0] * 2); return y",
+            "mutation",
+            "x",
+        ),
         ("calls = []\ndef kernel(x): calls.append(1); return x * 2 + len(calls) * 1e-7", "nondeterministic", "2 runs"),
     ],
 )
@@ -92,9 +108,10 @@ def test_an_input_that_may_be_written_to_is_fresh_in_every_run(declare: Any, cac
 
 def test_a_kernel_that_raises_is_an_error(declare: Any, cache: Path) -> None:
     for raised, name, text in (
-        ("raise RuntimeError('no such block')", "RuntimeError", "no such block"), ("torch.ones(2) @ torch.ones(3)", "RuntimeError", "size"),
+        ("raise RuntimeError('no such block')", "RuntimeError", "no such block"),
+        ("torch.ones(2) @ torch.ones(3)", "RuntimeError", "size"),
         ("import sys; sys.exit(4)", "SystemExit", "the kernel called sys.exit(4)"),
-    ):  # fmt: skip
+    ):
         declare(RIGHT + f"def kernel(x): {raised}")
         (row,) = rows(cache, count=1)
         assert (row["status"], row["stage"], row["error_type"]) == ("error", "run", name)
@@ -109,22 +126,32 @@ def test_a_kernel_that_raises_is_an_error(declare: Any, cache: Path) -> None:
         ("no_inf", "torch.where(x == x.max(), torch.inf, x)", "infinite"),
         ("shape_preserved", "x[1:].clone()", "shape (39,), that of x is (40,)"),
         ("sums_to_one", "torch.softmax(x, -1) * 1.001", "1 of 1 sums are not 1, first 1.00"),
-        ({"sums_to_one": 0}, "x[:, None] * 0", "sums are not 1"), ({"sums_to_one": 2}, "x * 2", "no axis 2"),
-        ({"bounded": [-1, 1]}, "x * 0 + 1.5", "outside [-1, 1], first 1.5"), ("sorted", "torch.sort(x, descending=True)[0]", "39 of 39"),
+        ({"sums_to_one": 0}, "x[:, None] * 0", "sums are not 1"),
+        ({"sums_to_one": 2}, "x * 2", "no axis 2"),
+        ({"bounded": [-1, 1]}, "x * 0 + 1.5", "outside [-1, 1], first 1.5"),
+        ("sorted", "torch.sort(x, descending=True)[0]", "39 of 39"),
     ],
-)  # fmt: skip
+)
 def test_invariants(declare: Any, cache: Path, invariant: Any, kernel: str, says: str) -> None:
     declare(f"def reference(x): return x\ndef kernel(x): return {kernel}", dims={"n": [40]}, invariants=[invariant])
     (row,) = rows(cache, count=1)
     name = invariant if isinstance(invariant, str) else next(iter(invariant))
-    assert (row["status"], row["kind"]) == ("wrong", "invariant") and row["error"].startswith(f"{name}: ") and says in row["error"]
+    assert (
+        (row["status"], row["kind"]) == ("wrong", "invariant")
+        and row["error"].startswith(f"{name}: ")
+        and says in row["error"]
+    )
     assert row["classic"] is not None  # its numbers are measured all the same
 
 
 @pytest.mark.parametrize("dtype", ("float32", "float16", "bfloat16"))
 def test_a_right_softmax_keeps_its_invariants(declare: Any, cache: Path, dtype: str) -> None:
-    declare("def reference(x): e = np.exp(x - x.max()); return e / e.sum()\ndef kernel(x): return torch.softmax(x, -1)", dtypes=[dtype],
-            dims={"n": [3, 2000]}, invariants=["sums_to_one", "non_negative", "no_nan", {"bounded": [0, 1]}, "shape_preserved"])  # fmt: skip
+    declare(
+        "def reference(x): e = np.exp(x - x.max()); return e / e.sum()\ndef kernel(x): return torch.softmax(x, -1)",
+        dtypes=[dtype],
+        dims={"n": [3, 2000]},
+        invariants=["sums_to_one", "non_negative", "no_nan", {"bounded": [0, 1]}, "shape_preserved"],
+    )
     assert outcome(cache, dtype=dtype) == {("pass", "")}
     assert outcome(cache, dtype=dtype, distribution="nan") == {("pass", "")}  # NaN in excuses NaN out
 
@@ -135,12 +162,16 @@ def test_a_right_softmax_keeps_its_invariants(declare: Any, cache: Path, dtype: 
 @pytest.mark.parametrize(
     ("reference", "says"),
     [
-        ("return None", "returned None"), ("return 'two'", "a builtins.str, not a NumPy array"),
-        ("return torch.tensor(x)", "torch.Tensor, not a NumPy array"), ("return ()", "no outputs"),
+        ("return None", "returned None"),
+        ("return 'two'", "a builtins.str, not a NumPy array"),
+        ("return torch.tensor(x)", "torch.Tensor, not a NumPy array"),
+        ("return ()", "no outputs"),
         ("return np.float32(x)", "the reference returned float32 for float64 inputs: compute in float64"),
-        ("return np.array(['a'])", "not of numbers"), ("return 1 / 0", "division by zero ("), ("import sys; sys.exit(3)", "3"),
+        ("return np.array(['a'])", "not of numbers"),
+        ("return 1 / 0", "division by zero ("),
+        ("import sys; sys.exit(3)", "3"),
     ],
-)  # fmt: skip
+)
 def test_a_reference_that_is_none(declare: Any, cache: Path, reference: str, says: str) -> None:
     declare(f"def reference(x): {reference}\ndef kernel(x): return x")
     assert [(r["status"], r["stage"]) for r in rows(cache)] == [("invalid", "reference")] * 2
@@ -162,7 +193,9 @@ def test_a_reference_of_integers_may_be_narrow(declare: Any, cache: Path) -> Non
 
 def test_a_reference_of_another_shape_than_declared(declare: Any, cache: Path) -> None:
     declare("def reference(x): return x[1:]\ndef kernel(x): return x", outputs=[{"shape": ["n"]}])
-    assert {r["error"].partition(" (/")[0] for r in rows(cache)} >= {"the reference returned shape (2,) for output 0, declared is (3,)"}
+    assert {r["error"].partition(" (/")[0] for r in rows(cache)} >= {
+        "the reference returned shape (2,) for output 0, declared is (3,)"
+    }
     assert outcome(cache) == {("invalid", "")}
 
 
@@ -182,7 +215,9 @@ tensor = {"data": base64.b64encode(y.tobytes()).decode("ascii"), "dtype": str(y.
 """
 
 
-@pytest.mark.parametrize("end", ('json.dump({"outputs": {"y": tensor}}, sys.stdout)', "print(json.dumps(tensor)); sys.exit(0)"))
+@pytest.mark.parametrize(
+    "end", ('json.dump({"outputs": {"y": tensor}}, sys.stdout)', "print(json.dumps(tensor)); sys.exit(0)")
+)
 def test_a_reference_script(declare: Any, cache: Path, tmp_path: Path, end: str) -> None:
     (tmp_path / "r.py").write_text(SCRIPT + end)
     declare("def kernel(x, scale): return x * scale", reference="r.py", kwargs={"scale": 3.0}, dtypes=["bfloat16"])
@@ -196,28 +231,50 @@ def test_a_reference_script(declare: Any, cache: Path, tmp_path: Path, end: str)
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        ("import time; print('thinking', file=sys.stderr, flush=True); time.sleep(60)", "took longer than 5 s\nthinking"),
-        ("import os, signal; print('last words', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)", "died of signal 11\nlast words"),
-        ("raise ValueError('negative width')", "ended with exit code 1\nTraceback (most recent call last):\n  File \"{r}\", line 9, in <module>\n"),
-        ("raise ValueError('negative width')", "ValueError: negative width"), ("sys.exit('no input')", "exit code 1\nno input"),
-        ("print('hello')", "stdout is no JSON: 'hello"), ("pass", "stdout is no JSON: ''"), ("print('{\"outputs\": {}}')", "wrote no outputs"),
+        (
+            "import time; print('thinking', file=sys.stderr, flush=True); time.sleep(60)",
+            "took longer than 5 s\nthinking",
+        ),
+        (
+            "import os, signal; print('last words', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)",
+            "died of signal 11\nlast words",
+        ),
+        (
+            "raise ValueError('negative width')",
+            'ended with exit code 1\nTraceback (most recent call last):\n  File "{r}", line 9, in <module>\n',
+        ),
+        ("raise ValueError('negative width')", "ValueError: negative width"),
+        ("sys.exit('no input')", "exit code 1\nno input"),
+        ("print('hello')", "stdout is no JSON: 'hello"),
+        ("pass", "stdout is no JSON: ''"),
+        ("print('{\"outputs\": {}}')", "wrote no outputs"),
         ("tensor['shape'] = [7, 7]; print(json.dumps(tensor))", "are no float64 of shape [7, 7]"),
         ("tensor['dtype'] = 'flaot'; print(json.dumps(tensor))", "unknown dtype 'flaot'"),
-        ("tensor['dtype'] = 'object'; print(json.dumps(tensor))", "is no number"), ("print('[1, 2]')", "a tensor is"),
+        ("tensor['dtype'] = 'object'; print(json.dumps(tensor))", "is no number"),
+        ("print('[1, 2]')", "a tensor is"),
     ],
-)  # fmt: skip
+)
 def test_a_script_that_gives_nothing(declare: Any, cache: Path, tmp_path: Path, script: str, says: str) -> None:
     (tmp_path / "r.py").write_text(SCRIPT + script)
     declare("def kernel(x): return x", reference="r.py", deadline_s=5.0)
     (row,) = rows(cache, count=1)
-    assert (row["status"], row["stage"], row["error_type"]) == ("invalid", "reference", "ReferenceError") and says.replace("{r}", str(tmp_path / "r.py")) in row["error"]
+    assert (row["status"], row["stage"], row["error_type"]) == (
+        "invalid",
+        "reference",
+        "ReferenceError",
+    ) and says.replace("{r}", str(tmp_path / "r.py")) in row["error"]
 
 
 def test_tensors_of_scripts() -> None:
     for x in (np.arange(6.0).reshape(2, 3).T, np.float64(3), np.array([], np.int64), np.array([True]), np.array([1j])):
         assert scripts.decode(scripts.encode(np.asarray(x))).tolist() == np.asarray(x).tolist()
     data = base64.b64encode(np.ones(2).tobytes()).decode()
-    assert [y.tolist() for y in scripts.decode_outputs(json.dumps({"outputs": {k: {"dtype": "float64", "shape": [2], "data": data} for k in "ba"}}))] == [[1, 1]] * 2
+    assert [
+        y.tolist()
+        for y in scripts.decode_outputs(
+            json.dumps({"outputs": {k: {"dtype": "float64", "shape": [2], "data": data} for k in "ba"}})
+        )
+    ] == [[1, 1]] * 2
 
 
 # --- samples ------------------------------------------------------------------------------------------------------
@@ -227,31 +284,50 @@ def test_sizes_are_spread_over_the_candidates() -> None:
     op = UserOp("op", "", "", {"x": ["a", "b"]}, {"a": [5, 1, 300], "b": [7, 64]})
     found = samples.sizes(op, 0, 12)
     assert found[:2] == [{"a": 1, "b": 7}, {"a": 300, "b": 64}]
-    assert len({tuple(d.values()) for d in found[:6]}) == 6 and sorted(map(str, found[:6])) == sorted(map(str, found[6:]))
+    assert len({tuple(d.values()) for d in found[:6]}) == 6 and sorted(map(str, found[:6])) == sorted(
+        map(str, found[6:])
+    )
     wide = UserOp("op", "", "", {"x": ["a", "b"]}, {"a": list(range(1, 100)), "b": list(range(1, 100))})
     assert {d["a"] for d in samples.sizes(wide, 0, 110)} == set(range(1, 100))
     assert samples.sizes(wide, 1, 5)[2:] != samples.sizes(wide, 0, 5)[2:] == samples.sizes(wide, 0, 9)[2:5]
-    assert samples.sizes(op, 0, 3, lambda d: d["a"] < 5 ) == [{"a": 1, "b": 7}, {"a": 1, "b": 64}, {"a": 1, "b": 7}]
+    assert samples.sizes(op, 0, 3, lambda d: d["a"] < 5) == [{"a": 1, "b": 7}, {"a": 1, "b": 64}, {"a": 1, "b": 7}]
 
 
 def test_inputs_are_of_the_schema(declare: Any) -> None:
-    fields = {"x": ["n", 2], "i": {"shape": ["n"], "dtype": "int64", "low": 0, "high": "n"}, "s": {"shape": [], "low": 2.5, "high": 3},
-              "d": {"shape": [5], "data": [1, -2]}}  # fmt: skip
+    fields = {
+        "x": ["n", 2],
+        "i": {"shape": ["n"], "dtype": "int64", "low": 0, "high": "n"},
+        "s": {"shape": [], "low": 2.5, "high": 3},
+        "d": {"shape": [5], "data": [1, -2]},
+    }
     op = UserOp("op", "", "", fields, {"n": [40]}, dtypes=["float16"])
     made = samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1), 0)
     assert {k: (x.shape, x.dtype.name) for k, x in made.items()} == {
-        "x": ((40, 2), "float16"), "i": ((40,), "int64"), "s": ((), "float16"), "d": ((5,), "float16"),
-    }  # fmt: skip
-    assert made["i"].min() >= 0 and 30 < made["i"].max() < 40 and 2.5 <= made["s"] <= 3 and made["d"].tolist() == [1, -2, 1, -2, 1]
+        "x": ((40, 2), "float16"),
+        "i": ((40,), "int64"),
+        "s": ((), "float16"),
+        "d": ((5,), "float16"),
+    }
+    assert (
+        made["i"].min() >= 0
+        and 30 < made["i"].max() < 40
+        and 2.5 <= made["s"] <= 3
+        and made["d"].tolist() == [1, -2, 1, -2, 1]
+    )
     again = samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 9), 0)
     assert all(made[k].tobytes() == again[k].tobytes() for k in made)
-    assert made["x"].tobytes() != samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, seed=1), 0)["x"].tobytes()
+    assert (
+        made["x"].tobytes()
+        != samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, seed=1), 0)["x"].tobytes()
+    )
     with_nan = samples.arrays(op, {"n": 40}, Group("user:op", "", "float16", 1, distribution="nan"), 0)
     assert np.isnan(with_nan["x"]).any() and not np.isnan(with_nan["s"]).any()
 
 
 def test_outputs_have_the_dtype_declared(declare: Any, cache: Path) -> None:
-    source = "def reference(x): return x.max(), x.argmax(), x > 0\ndef kernel(x): return x.max(), x.argmax().int(), x > 0"
+    source = (
+        "def reference(x): return x.max(), x.argmax(), x > 0\ndef kernel(x): return x.max(), x.argmax().int(), x > 0"
+    )
     declare(source, op_class="exact", outputs=["float32", "int32"])
     assert outcome(cache) == {("pass", "")}
     declare(source, op_class="exact")
@@ -295,7 +371,11 @@ def kernel(x, w):
             return g * w * (1 - torch.tanh(x) ** 2), (g * torch.tanh(x))SUM
     return Op.apply(x, w)
 """
-    fields = {"inputs": {"x": {"shape": [3, "n"], "low": -2, "high": 2}, "w": ["n"]}, "dims": {"n": [4, 9]}, "gradient": ["x", "w"]}
+    fields = {
+        "inputs": {"x": {"shape": [3, "n"], "low": -2, "high": 2}, "w": ["n"]},
+        "dims": {"n": [4, 9]},
+        "gradient": ["x", "w"],
+    }
     declare(source.replace("SUM", ".sum(0)"), **fields)
     assert outcome(cache, check="backward") == {("pass", "")}
     declare(source.replace("SUM", "[0]"), **fields)
@@ -307,7 +387,11 @@ def kernel(x, w):
 def test_uninitialised_and_exact(declare: Any, cache: Path) -> None:
     declare("def reference(x): return x\ndef kernel(x): return torch.empty_like(x)", op_class=OpClass.UNINITIALISED)
     assert outcome(cache) == {("pass", "")}
-    declare("def reference(x): return np.round(x)\ndef kernel(x): return torch.floor(x + 0.5)", op_class="exact", inputs={"x": {"shape": [2], "data": [0.5, 2.5]}})
+    declare(
+        "def reference(x): return np.round(x)\ndef kernel(x): return torch.floor(x + 0.5)",
+        op_class="exact",
+        inputs={"x": {"shape": [2], "data": [0.5, 2.5]}},
+    )
     assert outcome(cache) == {("wrong", "numbers")}
 
 
@@ -339,21 +423,57 @@ def test_decorated_functions_are_collected(declare: Any, cache: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "key", "says"),
     [
-        ("MORE = {'dims': {}}\n" + DECORATED.replace('dims={"n": [3]}, ', ""), (0, "modules", 0), "k.py:7: op op: inputs.x.0: unknown dimension 'n'"),
-        ("MORE = {'dtypes': ['flaot32']}\n" + DECORATED, (0, "modules", 0), "op op: dtypes.0: unknown dtype 'flaot32'; did you mean float32"),
+        (
+            "MORE = {'dims': {}}\n" + DECORATED.replace('dims={"n": [3]}, ', ""),
+            (0, "modules", 0),
+            "k.py:7: op op: inputs.x.0: unknown dimension 'n'",
+        ),
+        (
+            "MORE = {'dtypes': ['flaot32']}\n" + DECORATED,
+            (0, "modules", 0),
+            "op op: dtypes.0: unknown dtype 'flaot32'; did you mean float32",
+        ),
         ("MORE = {'dim': 1}\n" + DECORATED, (0, "modules", 0), "k.py:7: op op: unknown key 'dim'; did you mean dims"),
-        ("MORE = {'dims': {}}\n" + DECORATED.replace('dims={"n": [3]}, ', "").replace("=right", '="nope.py"').replace('["n"]', "[3]"),
-         (0, "modules", 0), "k.py:7: op op: reference: no such file"),
-        ("MORE = {}\n" + DECORATED.replace("=right", '="k.py:wrong"'), (0, "modules", 0), "k.py:7: op op: reference: k.py:wrong: there is no 'wrong'"),
-        ("MORE = {}\n" + DECORATED + DECORATED.replace('"op"', '"other"'), (0, "modules", 0),
-         "k.py:11: op other: the function double at line 11 hides the one of that name at line 7: rename one"),
-        ("MORE = {}\n" + DECORATED + DECORATED.replace("def double", "def other"), (0, "modules", 0), "the name 'op' is given twice; the other is in"),
-        ("import nowhere", (0, "modules", 0), "k.py:4: cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
-        ("def f(:\n", (0, "modules", 0), "k.py:4: cannot be imported: SyntaxError"), ("", (0, "modules", 0), "no function with @tasks.op"),
-        ("MORE = {}\n" + DECORATED.replace("def double(x)", "def double(y)"), (0, "modules", 0), "is called with x: missing a required argument: 'y'"),
-        ("MORE = {}\n" + DECORATED.replace("def right(x)", "def right(z)"), (0, "modules", 0), "reference: right(z) is called with x"),
+        (
+            "MORE = {'dims': {}}\n"
+            + DECORATED.replace('dims={"n": [3]}, ', "").replace("=right", '="nope.py"').replace('["n"]', "[3]"),
+            (0, "modules", 0),
+            "k.py:7: op op: reference: no such file",
+        ),
+        (
+            "MORE = {}\n" + DECORATED.replace("=right", '="k.py:wrong"'),
+            (0, "modules", 0),
+            "k.py:7: op op: reference: k.py:wrong: there is no 'wrong'",
+        ),
+        (
+            "MORE = {}\n" + DECORATED + DECORATED.replace('"op"', '"other"'),
+            (0, "modules", 0),
+            "k.py:11: op other: the function double at line 11 hides the one of that name at line 7: rename one",
+        ),
+        (
+            "MORE = {}\n" + DECORATED + DECORATED.replace("def double", "def other"),
+            (0, "modules", 0),
+            "the name 'op' is given twice; the other is in",
+        ),
+        (
+            "import nowhere",
+            (0, "modules", 0),
+            "k.py:4: cannot be imported: ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        ("def f(:\n", (0, "modules", 0), "k.py:4: cannot be imported: SyntaxError"),
+        ("", (0, "modules", 0), "no function with @tasks.op"),
+        (
+            "MORE = {}\n" + DECORATED.replace("def double(x)", "def double(y)"),
+            (0, "modules", 0),
+            "is called with x: missing a required argument: 'y'",
+        ),
+        (
+            "MORE = {}\n" + DECORATED.replace("def right(x)", "def right(z)"),
+            (0, "modules", 0),
+            "reference: right(z) is called with x",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_of_a_module_are_placed(declare: Any, source: str, key: tuple[Any, ...], says: str) -> None:
     declare(source, "k.py")
     with pytest.raises(CatalogError) as caught:
@@ -365,12 +485,13 @@ def test_mistakes_of_a_module_are_placed(declare: Any, source: str, key: tuple[A
     ("fields", "inner", "says"),
     [
         ({"kernel": "k.py:kernal"}, "kernel", "there is no 'kernal' in it; did you mean kernel?"),
-        ({"kernel": "k.py:VALUE"}, "kernel", "k.py:VALUE is not a function but a int"), ({"reference": "r.py"}, "reference", "no such file"),
+        ({"kernel": "k.py:VALUE"}, "kernel", "k.py:VALUE is not a function but a int"),
+        ({"reference": "r.py"}, "reference", "no such file"),
         ({"inputs": {"y": ["n"]}}, "kernel", "kernel(x) is called with y: missing a required argument: 'x'"),
         ({"kwargs": {"eps": 1}}, "kernel", "is called with x, eps: got an unexpected keyword argument 'eps'"),
         ({"kernel": "nowhere.at.all:f"}, "kernel", "no module 'nowhere.at.all'"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_of_a_kernel_are_placed(declare: Any, fields: dict[str, Any], inner: str, says: str) -> None:
     declare(RIGHT + "VALUE = 3\ndef kernel(x): return x", **fields)
     with pytest.raises(CatalogError) as caught:
@@ -381,25 +502,51 @@ def test_mistakes_of_a_kernel_are_placed(declare: Any, fields: dict[str, Any], i
 @pytest.mark.parametrize(
     ("fields", "key", "says"),
     [
-        ({"inputs": {"x": ["m"]}}, "inputs.x.0", "unknown dimension 'm'; valid: n"), ({"dims": {"n": []}}, "dims.n", "has no candidates"),
-        ({"dims": {"n": [3, 0]}}, "dims.n.1", "0 is no size"), ({"dims": {"n": [-2]}}, "dims.n.0", "-2 is no size"), ({"dims": {"n": [True]}}, "dims.n.0", "no size"),
-        ({"inputs": {"x": [0]}}, "inputs.x.0", "0 is no size"), ({"inputs": {}}, "inputs", "at least one input"), ({"inputs": {"x": "n"}}, "inputs.x", "a shape is a list"),
-        ({"inputs": {"x": {"dtype": "int64"}}}, "inputs.x", "has no shape"), ({"inputs": {"x": {"shape": [2], "lo": 1}}}, "inputs.x.lo", "did you mean low?"),
-        ({"inputs": {"x": {"shape": [2], "low": 1}}}, "inputs.x", "low and high go together"), ({"inputs": {"x": {"shape": [2], "low": 2, "high": 2}}}, "inputs.x.low", "not below"),
-        ({"inputs": {"x": {"shape": [2], "low": 0, "high": "m"}}}, "inputs.x.high", "unknown dimension 'm'"), ({"inputs": {"x": {"shape": [2], "data": []}}}, "inputs.x.data", "flat list"),
-        ({"inputs": {"x": {"shape": [2], "dtype": "int46"}}}, "inputs.x.dtype", "did you mean int4"), ({"inputs": {"x y": [2]}}, "inputs.x y", "no name of an argument"),
-        ({"dtypes": []}, "dtypes", "at least one"), ({"dtypes": ["f32"]}, "dtypes.0", "unknown dtype 'f32'"), ({"op_class": "reduktion"}, "class", "did you mean reduction"),
-        ({"definition": "svd"}, "definition", "class: choice"), ({"op_class": "choice"}, "definition", "needs one of"), ({"framework": "jax"}, "framework", "valid: torch, numpy"),
-        ({"values": "regulr"}, "values", "did you mean regular"), ({"invariants": ["no_nans"]}, "invariants.0", "did you mean no_nan"),
-        ({"invariants": [{"bounded": [2, 1]}]}, "invariants.0", "bounded takes [low, high]"), ({"invariants": ["bounded"]}, "invariants.0", "bounded takes"),
-        ({"invariants": [{"no_nan": 1}]}, "invariants.0", "takes no argument"), ({"tolerances": {"float32": 1e-3}}, "tolerances.float32", "needs rtol and atol"),
-        ({"tolerances": {"float32": {"rtol": -1, "atol": 0}}}, "tolerances.float32.rtol", "-1 is no tolerance"), ({"tolerances": {"f": {"rtol": 1, "atol": 0}}}, "tolerances.f", "unknown dtype"),
-        ({"repeats": 0}, "repeats", "at least 1"), ({"mutates": ["y"]}, "mutates.0", "no input 'y'"), ({"gradient": ["y"]}, "gradient.0", "no input 'y'"),
-        ({"gradient": ["x"], "reference": "r.py"}, "gradient", "a script is not differenced"), ({"kwargs": {"x": 1}}, "kwargs.x", "is an input already"),
-        ({"inputs": {"x": ["n", "n"]}, "dims": {"n": [1, 10**6]}}, "inputs.x", "1000000000000 elements at its largest, more than 2147483648"),
-        ({"name": "a b"}, "name", "is no name"), ({"outputs": ["float23"]}, "outputs.0", "did you mean float32"), ({"outputs": [{"shape": ["m"]}]}, "outputs.0.shape.0", "unknown dimension"),
+        ({"inputs": {"x": ["m"]}}, "inputs.x.0", "unknown dimension 'm'; valid: n"),
+        ({"dims": {"n": []}}, "dims.n", "has no candidates"),
+        ({"dims": {"n": [3, 0]}}, "dims.n.1", "0 is no size"),
+        ({"dims": {"n": [-2]}}, "dims.n.0", "-2 is no size"),
+        ({"dims": {"n": [True]}}, "dims.n.0", "no size"),
+        ({"inputs": {"x": [0]}}, "inputs.x.0", "0 is no size"),
+        ({"inputs": {}}, "inputs", "at least one input"),
+        ({"inputs": {"x": "n"}}, "inputs.x", "a shape is a list"),
+        ({"inputs": {"x": {"dtype": "int64"}}}, "inputs.x", "has no shape"),
+        ({"inputs": {"x": {"shape": [2], "lo": 1}}}, "inputs.x.lo", "did you mean low?"),
+        ({"inputs": {"x": {"shape": [2], "low": 1}}}, "inputs.x", "low and high go together"),
+        ({"inputs": {"x": {"shape": [2], "low": 2, "high": 2}}}, "inputs.x.low", "not below"),
+        ({"inputs": {"x": {"shape": [2], "low": 0, "high": "m"}}}, "inputs.x.high", "unknown dimension 'm'"),
+        ({"inputs": {"x": {"shape": [2], "data": []}}}, "inputs.x.data", "flat list"),
+        ({"inputs": {"x": {"shape": [2], "dtype": "int46"}}}, "inputs.x.dtype", "did you mean int4"),
+        ({"inputs": {"x y": [2]}}, "inputs.x y", "no name of an argument"),
+        ({"dtypes": []}, "dtypes", "at least one"),
+        ({"dtypes": ["f32"]}, "dtypes.0", "unknown dtype 'f32'"),
+        ({"op_class": "reduktion"}, "class", "did you mean reduction"),
+        ({"definition": "svd"}, "definition", "class: choice"),
+        ({"op_class": "choice"}, "definition", "needs one of"),
+        ({"framework": "jax"}, "framework", "valid: torch, numpy"),
+        ({"values": "regulr"}, "values", "did you mean regular"),
+        ({"invariants": ["no_nans"]}, "invariants.0", "did you mean no_nan"),
+        ({"invariants": [{"bounded": [2, 1]}]}, "invariants.0", "bounded takes [low, high]"),
+        ({"invariants": ["bounded"]}, "invariants.0", "bounded takes"),
+        ({"invariants": [{"no_nan": 1}]}, "invariants.0", "takes no argument"),
+        ({"tolerances": {"float32": 1e-3}}, "tolerances.float32", "needs rtol and atol"),
+        ({"tolerances": {"float32": {"rtol": -1, "atol": 0}}}, "tolerances.float32.rtol", "-1 is no tolerance"),
+        ({"tolerances": {"f": {"rtol": 1, "atol": 0}}}, "tolerances.f", "unknown dtype"),
+        ({"repeats": 0}, "repeats", "at least 1"),
+        ({"mutates": ["y"]}, "mutates.0", "no input 'y'"),
+        ({"gradient": ["y"]}, "gradient.0", "no input 'y'"),
+        ({"gradient": ["x"], "reference": "r.py"}, "gradient", "a script is not differenced"),
+        ({"kwargs": {"x": 1}}, "kwargs.x", "is an input already"),
+        (
+            {"inputs": {"x": ["n", "n"]}, "dims": {"n": [1, 10**6]}},
+            "inputs.x",
+            "1000000000000 elements at its largest, more than 2147483648",
+        ),
+        ({"name": "a b"}, "name", "is no name"),
+        ({"outputs": ["float23"]}, "outputs.0", "did you mean float32"),
+        ({"outputs": [{"shape": ["m"]}]}, "outputs.0.shape.0", "unknown dimension"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_of_a_declaration(fields: dict[str, Any], key: str, says: str) -> None:
     found = {".".join(map(str, at)): text for at, text in mistakes(UserOp(**FIELDS | fields))}
     assert says in found[key]
@@ -433,7 +580,10 @@ def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
         (tmp_path / name).write_text("raise RuntimeError\n")
     (package / "ops.py").write_text("from ..near import f\nfrom . import nothing\nimport far, os, numpy\n")
     root = str(tmp_path)
-    assert sources.locate("pkg.sub.ops", root) == package / "ops.py" and sources.locate("pkg.sub", root) == package / "__init__.py"
+    assert (
+        sources.locate("pkg.sub.ops", root) == package / "ops.py"
+        and sources.locate("pkg.sub", root) == package / "__init__.py"
+    )
     assert sources.locate("tasks.zoo.nowhere", root) is None and sources.locate("json", root) == Path(json.__file__)
     assert {p.name for p in sources.closure(package / "ops.py", root)} == {"ops.py", "near.py", "far.py"}
 

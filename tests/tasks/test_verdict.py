@@ -1,4 +1,5 @@
 """Policies: what is refused and where it says so; which limit holds; what each rule makes of metrics."""
+
 from __future__ import annotations
 
 import json
@@ -16,9 +17,12 @@ from tasks.verdict import GROSS, Policy, PolicyError, from_json, judge, load
 
 WHY: dict[str, Any] = {"evidence": "measured", "date": "2026-11-20"}
 GOOD: dict[str, Any] = {
-    "name": "mine", "version": 2, "rule": "error_units", "reason": "measured",
+    "name": "mine",
+    "version": 2,
+    "rule": "error_units",
+    "reason": "measured",
     "limits": [WHY | {"units": 4}, WHY | {"units": 8, "dtypes": ["float16"]}],
-}  # fmt: skip
+}
 
 
 def write(path: Path, **change: Any) -> str:
@@ -55,20 +59,29 @@ def limits(*changes: dict[str, Any]) -> dict[str, Any]:
     ("change", "says"),
     [
         ({"threshold": 3}, "unknown key 'threshold'"),
-        ({"reason": None}, "reason"), ({"reason": ""}, "reason"), ({"name": None}, "name"),
-        ({"version": "two"}, "version"), ({"version": 0}, "version"), ({"version": -1}, "version"), ({"version": True}, "version"),
+        ({"reason": None}, "reason"),
+        ({"reason": ""}, "reason"),
+        ({"name": None}, "name"),
+        ({"version": "two"}, "version"),
+        ({"version": 0}, "version"),
+        ({"version": -1}, "version"),
+        ({"version": True}, "version"),
         ({"rule": "majority"}, "error_units, classic, absolute"),
         ({"bound": -0.5}, "bound must be"),
-        ({"limits": {}}, "limits must be a list"), ({"limits": []}, "limits[0] must hold for everything"),
+        ({"limits": {}}, "limits must be a list"),
+        ({"limits": []}, "limits[0] must hold for everything"),
         ({"limits": [WHY | {"units": 4, "dtypes": ["float16"]}]}, "limits[0] must hold for everything"),
         (limits({}, {"unit": 3}), "limits[2]: unknown key 'unit'"),
         ({"limits": [{"units": 4, "date": "2026-11-20"}]}, "limits[0]: a limit needs its evidence"),
         (limits({"evidence": "  "}), "limits[1]: a limit needs its evidence"),
         (limits({"date": None}), "limits[1]: a limit needs its date"),
         (limits({"date": "yesterday"}), "limits[1]: date 'yesterday' is no date"),
-        (limits({"units": -1}), "limits[1].units must be"), (limits({"units": 0}), "limits[1].units must be"),
-        (limits({"units": "32"}), "limits[1].units must be"), (limits({"units": float("nan")}), "limits[1].units must be"),
-        (limits({"units": float("inf")}), "limits[1].units must be"), (limits({"units": True}), "limits[1].units must be"),
+        (limits({"units": -1}), "limits[1].units must be"),
+        (limits({"units": 0}), "limits[1].units must be"),
+        (limits({"units": "32"}), "limits[1].units must be"),
+        (limits({"units": float("nan")}), "limits[1].units must be"),
+        (limits({"units": float("inf")}), "limits[1].units must be"),
+        (limits({"units": True}), "limits[1].units must be"),
         (limits({"ulps": 4}), "limits[1]: a limit has either units or ulps"),
         (limits({"units": None}), "limits[1]: a limit has either units or ulps"),
         (limits({"units": None, "ulps": -4}), "limits[1].ulps must be"),
@@ -77,10 +90,11 @@ def limits(*changes: dict[str, Any]) -> dict[str, Any]:
         (limits({"imprecise": -2}), "limits[1].imprecise must be"),
         (limits({"dtypes": ["flaot16"]}), "limits[1].dtypes: unknown 'flaot16'; did you mean float16?"),
         (limits({"classes": ["elementery"]}), "limits[1].classes: unknown 'elementery'; did you mean elementary?"),
-        (limits({"dtypes": "float16"}), "limits[1].dtypes must be a list"), (limits({"ops": [3]}), "limits[1].ops must be a list"),
+        (limits({"dtypes": "float16"}), "limits[1].dtypes must be a list"),
+        (limits({"ops": [3]}), "limits[1].ops must be a list"),
         ({"limits": [3]}, "limits[0]: a limit is an object"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_policy_names_file_and_key(tmp_path: Path, change: dict[str, Any], says: str) -> None:
     with pytest.raises(PolicyError) as caught:
         load(write(tmp_path, **change))
@@ -145,21 +159,35 @@ UNITS, CLASSIC, ABSOLUTE = (load(n) for n in ("error_units", "classic", "absolut
 LIMIT = UNITS.limit("torch:x", "composite", "float32").value
 
 
-@pytest.mark.parametrize(("dtype", "precision", "units"), [
-    ("float32", "float16", 4), ("float32", "bfloat16", 4), ("float32", "tfloat32", 4), ("float32", "float8_e4m3fn", 2),
-    ("float16", "float16", 4), ("float16", "float32", 4), ("float32", "", 32),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "precision", "units"),
+    [
+        ("float32", "float16", 4),
+        ("float32", "bfloat16", 4),
+        ("float32", "tfloat32", 4),
+        ("float32", "float8_e4m3fn", 2),
+        ("float16", "float16", 4),
+        ("float16", "float32", 4),
+        ("float32", "", 32),
+    ],
+)
 def test_a_declared_precision_is_no_licence(dtype: str, precision: str, units: float) -> None:
     assert UNITS.limit("torch:mm", "contraction", dtype, precision).value == units
-    nothing = compare([np.zeros(3)], [Leaf("float32", (3,), np.array([1.0, 2.0, 3.0]), np.zeros(3))], OpClass.CONTRACTION, precision)
+    nothing = compare(
+        [np.zeros(3)], [Leaf("float32", (3,), np.array([1.0, 2.0, 3.0]), np.zeros(3))], OpClass.CONTRACTION, precision
+    )
     if dtype == "float32" and precision:
         assert judge(nothing, UNITS, "torch:mm", "contraction", dtype, "torch float64", precision)[0] is Status.WRONG
 
 
 def judged(
-    metrics: Metrics, policy: Policy = UNITS, op_class: str = "composite", dtype: str = "float32", oracle: str = "float64",
+    metrics: Metrics,
+    policy: Policy = UNITS,
+    op_class: str = "composite",
+    dtype: str = "float32",
+    oracle: str = "float64",
     label: str = "torch:x",
-) -> tuple[str, str]:  # fmt: skip
+) -> tuple[str, str]:
     status, kind = judge(metrics, policy, label, op_class, dtype, oracle)
     return status.value, kind
 
@@ -184,7 +212,7 @@ def verdicts(metrics: Metrics, oracle: str = "float64", dtype: str = "float32") 
         (Metrics(error_units=np.inf, classic=False, mismatched=1, numel=2), ["wrong"] * 3),
         (Metrics(error_units=0, numel=2), ["pass"] * 3),
     ],
-)  # fmt: skip
+)
 def test_the_three_rules(metrics: Metrics, expected: list[str]) -> None:
     assert verdicts(metrics) == expected
 
@@ -218,9 +246,15 @@ def test_what_has_no_right_digit_is_not_merely_imprecise(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("imprecise", "units", "expected"),
-    [("never", 4, "pass"), ("never", 4.1, "wrong"), (16, 4.1, "imprecise"), (16, 16, "imprecise"), (16, 16.1, "wrong"),
-     ("classic", 4.1, "imprecise")],
-)  # fmt: skip
+    [
+        ("never", 4, "pass"),
+        ("never", 4.1, "wrong"),
+        (16, 4.1, "imprecise"),
+        (16, 16, "imprecise"),
+        (16, 16.1, "wrong"),
+        ("classic", 4.1, "imprecise"),
+    ],
+)
 def test_what_a_limit_calls_imprecise(imprecise: Any, units: float, expected: str) -> None:
     policy = made({"units": 4, "imprecise": imprecise})
     assert judged(Metrics(error_units=units, max_diff=1e-9, numel=1), policy)[0] == expected
@@ -251,7 +285,9 @@ def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
 def test_elementary_functions_are_judged_in_ulps_of_the_result() -> None:
     def of(ulps: float) -> tuple[str, str]:
         # The units are what a noise floor would have excused: they must not be asked.
-        return judged(Metrics(error_units=0.5, max_ulp=ulps, max_diff=1e-9, numel=1), op_class="elementary", label="torch:nothing")
+        return judged(
+            Metrics(error_units=0.5, max_ulp=ulps, max_diff=1e-9, numel=1), op_class="elementary", label="torch:nothing"
+        )
 
     limit = UNITS.limit("torch:nothing", "elementary", "float32")
     assert limit.ulps is not None and isinstance(limit.imprecise, (int, float))
@@ -288,7 +324,9 @@ def test_a_stored_result_has_no_noise_floor_and_classic_decides() -> None:
 def test_the_stored_result_of_an_exact_op_is_exact() -> None:
     one_ulp = Metrics(error_units=1, max_ulp=1, max_diff=1e-7, numel=1)
     assert judged(one_ulp, op_class="exact", oracle="stored") == ("wrong", "numbers")
-    assert judged(Metrics(error_units=0, max_ulp=0, max_diff=0, numel=1), op_class="exact", oracle="stored")[0] == "pass"
+    assert (
+        judged(Metrics(error_units=0, max_ulp=0, max_diff=0, numel=1), op_class="exact", oracle="stored")[0] == "pass"
+    )
     assert judged(one_ulp, op_class="elementary", oracle="stored")[0] == "pass"  # numpy's own rounding is in it
     assert judged(one_ulp, CLASSIC, op_class="exact", oracle="stored")[0] == "pass"
 
@@ -296,7 +334,10 @@ def test_the_stored_result_of_an_exact_op_is_exact() -> None:
 def test_without_the_limits_own_metric_the_classic_tolerance_decides() -> None:
     """Strings: no ulps; equal or wrong."""
     assert judged(Metrics(error_units=0, numel=2), op_class="exact", dtype="str")[0] == "pass"
-    assert judged(Metrics(error_units=np.inf, classic=False, mismatched=1, numel=2), op_class="exact", dtype="str")[0] == "wrong"
+    assert (
+        judged(Metrics(error_units=np.inf, classic=False, mismatched=1, numel=2), op_class="exact", dtype="str")[0]
+        == "wrong"
+    )
 
 
 def test_metadata_needs_no_elements() -> None:

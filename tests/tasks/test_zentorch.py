@@ -1,4 +1,5 @@
 """zentorch without its package: whose nodes a graph has, and what follows for samples built together."""
+
 from __future__ import annotations
 
 from collections import Counter

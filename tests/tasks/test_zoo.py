@@ -1,4 +1,5 @@
 """The zoo: enough faults over enough ops, of every class, each beside a twin that differs from it in the kernel alone."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -16,13 +17,47 @@ from tasks.zoo.specimen import Theme, torch
 
 #: What the zoo has to have: classes of faults that real kernels have had.
 WANTED = (
-    "padding value", "acc= for acc+=", "missing scale", "missing rescale", "dropped last block", "off by one", "sign", "wrong axis",
-    "epsilon", "biased variance", "cruder formula", "low-precision accumulation", "subnormals flushed", "small beside large",
-    "NaN swallowed", "Inf clamped", "stride ignored", "broadcast", "index on ties", "integer overflow", "rounding", "mutation",
-    "aliasing", "wrong dtype", "uninitialised", "race", "gradient term", "gradient not summed", "index overflow",
-    "reduction identity", "overflow", "double rounding", "wrong shape", "mask", "pairing", "grouping", "border", "order",
-    "wrong structure", "raises",
-)  # fmt: skip
+    "padding value",
+    "acc= for acc+=",
+    "missing scale",
+    "missing rescale",
+    "dropped last block",
+    "off by one",
+    "sign",
+    "wrong axis",
+    "epsilon",
+    "biased variance",
+    "cruder formula",
+    "low-precision accumulation",
+    "subnormals flushed",
+    "small beside large",
+    "NaN swallowed",
+    "Inf clamped",
+    "stride ignored",
+    "broadcast",
+    "index on ties",
+    "integer overflow",
+    "rounding",
+    "mutation",
+    "aliasing",
+    "wrong dtype",
+    "uninitialised",
+    "race",
+    "gradient term",
+    "gradient not summed",
+    "index overflow",
+    "reduction identity",
+    "overflow",
+    "double rounding",
+    "wrong shape",
+    "mask",
+    "pairing",
+    "grouping",
+    "border",
+    "order",
+    "wrong structure",
+    "raises",
+)
 
 
 def test_there_are_enough_faults_over_enough_ops() -> None:
@@ -45,7 +80,9 @@ def test_a_fault_differs_from_its_twin_in_the_kernel_alone() -> None:
         twin = twins[fault.twin]
         assert name.startswith(twin.name + zoo.MARK)
         for field in dataclasses.fields(twin):
-            same = getattr(fault.op, field.name) is getattr(twin, field.name) or getattr(fault.op, field.name) == getattr(twin, field.name)
+            same = getattr(fault.op, field.name) is getattr(twin, field.name) or getattr(
+                fault.op, field.name
+            ) == getattr(twin, field.name)
             assert same == (field.name not in ("name", "kernel")), (name, field.name)
 
 
@@ -67,5 +104,8 @@ def test_what_is_not_a_class_of_fault_is_refused() -> None:
 
 def test_listing_the_zoo_needs_no_torch() -> None:
     code = "import sys; from tasks import zoo; zoo.faults(); print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "False"
+    )
     assert torch.float32.is_floating_point
