@@ -23,8 +23,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tasks.arrays.pack import PackError
 from tasks.model import Group, Unavailable
-from tasks.pack import PackError
 
 #: The progress page: number of the case in flight, stage, span, and when it started (CLOCK_MONOTONIC seconds).
 PAGE = struct.Struct("<iiid")
@@ -98,8 +98,8 @@ class Child:
 
     def do_hello(self, backend: dict[str, Any] | None = None, policy: dict[str, Any] | None = None) -> Steps:
         """Import the backend's runtime and find its device; answers RuntimeInfo's fields or why not."""
-        from tasks import verdict
         from tasks.backends import BackendSpec
+        from tasks.judge import verdict
         from tasks.runner import Runner
 
         yield from ()
@@ -143,7 +143,7 @@ class Child:
     def do_prepare(self, items: list[dict[str, Any]], cache: str, skip: list[int]) -> Steps:
         """Prepare groups; one message per group: its number, content key, and the indices of its samples."""
         from tasks.catalogs.base import Failure
-        from tasks.prepare import prepare
+        from tasks.prepare.cases import prepare
 
         for number, item in enumerate(items):
             if number in skip:
@@ -160,7 +160,7 @@ class Child:
 
     def do_export(self, items: list[dict[str, Any]], cache: str, skip: list[int]) -> Steps:
         """Export forms of prepared groups; one message per group: its number and the path of the forms."""
-        from tasks.forms import export
+        from tasks.prepare.forms import export
 
         for number, item in enumerate(items):
             if number in skip:

@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks, fingerprint
+from tasks import checks
+from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.compare import Metrics, check_metadata, compare
+from tasks.judge import fingerprint
+from tasks.judge.compare import Metrics, check_metadata, compare
+from tasks.judge.verdict import Policy, judge
 from tasks.model import BUILD as BUILD_CHECK
 from tasks.model import (
     CHECKS,
@@ -31,9 +34,7 @@ from tasks.model import (
     Unsupported,
     Vacuous,
 )
-from tasks.pack import Pack, save
-from tasks.prepare import PreparedGroup, PreparedSample
-from tasks.verdict import Policy, judge
+from tasks.prepare.cases import PreparedGroup, PreparedSample
 
 #: Exit code of a process whose device was lost while several samples were built together.
 LOST_DEVICE = 70
@@ -334,7 +335,7 @@ class Runner:
         check_metadata(actual, expected, metrics)
         if metrics.kind:
             return metrics
-        from tasks import definitions
+        from tasks.judge import definitions
 
         made = definitions.derive(record["definition"], record["args"], record["kwargs"], sample.inputs(), actual)
         derived, own = sample.derived(), EPS.get(sample.owner.group.dtype, 0.0)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from farm import config, lake
+from farm import lake
+from farm.plan import config
 from tasks.model import Status
 from tests.conftest import PLUGIN, ROOT, launch
 

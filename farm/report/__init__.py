@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from farm.report.agreement import case
-from farm.report.changes import diff
-from farm.report.coverage import (
+from farm.report.faces.files import write
+from farm.report.faces.terminal import print_coverage
+from farm.report.tables.agreement import case
+from farm.report.tables.changes import diff
+from farm.report.tables.coverage import (
     SEVERITY,
     STATUSES,
     broken,
@@ -19,9 +21,7 @@ from farm.report.coverage import (
     vendor_by_dtype,
     worst_matrix,
 )
-from farm.report.files import write
-from farm.report.terminal import print_coverage
-from farm.report.vendors import by_vendor, unique
+from farm.report.tables.vendors import by_vendor, unique
 
 __all__ = [
     "SEVERITY",

@@ -11,7 +11,7 @@ from tasks.plugins import Part, parts
 
 #: Runtime name → "module:class"; imported only when asked for.
 BUILT_IN = {
-    "torch": "tasks.backends.torch_eager:TorchEager",
+    "torch": "tasks.backends.torch:TorchEager",
     "inductor": "tasks.backends.inductor:Inductor",
     "ort": "tasks.backends.onnxruntime:OnnxRuntime",
     "openvino": "tasks.backends.openvino:OpenVino",
@@ -20,16 +20,16 @@ BUILT_IN = {
     "mnn": "tasks.backends.mnn:Mnn",
     "executorch": "tasks.backends.executorch:ExecuTorch",
     "zentorch": "tasks.backends.zentorch:ZenTorch",
-    "jax": "tasks.backends.jax_xla:Jax",
+    "jax": "tasks.backends.jax:Jax",
     "tvm": "tasks.backends.tvm:Tvm",
     "iree": "tasks.backends.iree:Iree",
     "tinygrad": "tasks.backends.tinygrad:Tinygrad",
     "tensorrt": "tasks.backends.tensorrt:TensorRt",
     "tensorrtrtx": "tasks.backends.tensorrt_rtx:TensorRtRtx",
-    "tensorflow": "tasks.backends.tensorflow_functions:TensorFlow",
+    "tensorflow": "tasks.backends.tensorflow:TensorFlow",
     "litert": "tasks.backends.litert:LiteRt",
-    "paddle": "tasks.backends.paddle_functions:Paddle",
-    "tfxla": "tasks.backends.tensorflow_functions:TensorFlowXla",
+    "paddle": "tasks.backends.paddle:Paddle",
+    "tfxla": "tasks.backends.tensorflow:TensorFlowXla",
 }
 
 

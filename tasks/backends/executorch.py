@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks import artefacts, torch_tree
+from tasks.arrays import torch_tree
+from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import Backend
+from tasks.backends.shared import artefacts
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
-from tasks.tree import TensorSpec, decode, encode_tensor
 
 #: Counts up whenever this file lowers otherwise than before: part of the key of kept programs.
 LOWERING = "1"

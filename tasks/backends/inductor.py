@@ -7,8 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from tasks import gradients, torch_tree
-from tasks.backends.torch_eager import TorchEager
+from tasks.arrays import torch_tree
+from tasks.backends.torch import TorchEager
+from tasks.checks import gradients
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
 #: Devices whose plugin brings a compiler of its own for torch.compile.

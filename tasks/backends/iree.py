@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks import artefacts
 from tasks.backends.base import Backend
-from tasks.backends.onnx_form import (
+from tasks.backends.shared import artefacts
+from tasks.backends.shared.onnx_form import (
     ELEMENT_TYPE,
     PACKED_BITS,
     PROBE_MODEL,

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks import counterparts
-from tasks.artefacts import kept
 from tasks.backends.base import Backend
-from tasks.backends.function_form import input_arrays, invoke, words
-from tasks.backends.tensorflow_functions import UNSUPPORTED, quiet
+from tasks.backends.shared.artefacts import kept
+from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.tensorflow import UNSUPPORTED, quiet
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 
 _OPTIONS = ("delegate",)
@@ -119,7 +118,7 @@ class LiteRt(Backend):
     def _parts(self, form: Form, arrays: list[np.ndarray]) -> tuple[str, ...]:
         """Everything that decides a conversion."""
         call = [json.dumps([form.args, form.kwargs], sort_keys=True), str([(x.shape, x.dtype.name) for x in arrays])]
-        return (*self._versions, form.op, words(form), counterparts.sources("tensorflow"), *call)
+        return (*self._versions, form.op, words(form), *call)
 
 
 def _convert(form: Form, arrays: list[np.ndarray]) -> bytes:

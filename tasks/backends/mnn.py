@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tasks.backends import onnx_graph
+from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend
-from tasks.backends.native_output import captured
-from tasks.backends.onnx_form import PROBE_MODEL, input_values
+from tasks.backends.shared import onnx_graph
+from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.onnx_form import PROBE_MODEL, input_values
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
-from tasks.pack import dtype_name
 
 _OPTIONS = ("precision", "optimize_level")
 _PRECISIONS = ("high", "normal", "low")

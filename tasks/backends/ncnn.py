@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks import artefacts
-from tasks.backends import onnx_graph
+from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend
-from tasks.backends.native_output import captured
-from tasks.backends.onnx_form import PROBE_MODEL, input_values
+from tasks.backends.shared import artefacts, onnx_graph
+from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.onnx_form import PROBE_MODEL, input_values
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
-from tasks.pack import dtype_name
 
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
 #: Storage and arithmetic coarser than float32, which ncnn takes by itself where the processor can.

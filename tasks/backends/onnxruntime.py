@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend
-from tasks.backends.onnx_form import (
+from tasks.backends.shared.onnx_form import (
     ELEMENT_TYPE,
     NATIVE,
     PACKED_BITS,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend
-from tasks.backends.onnx_form import PROBE_MODEL, graph_inputs, input_values
+from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_inputs, input_values
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
 _OPTIONS = ("connected", "optimization_level")

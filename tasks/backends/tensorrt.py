@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks import artefacts
-from tasks.backends import cuda_driver, tensorrt_network
 from tasks.backends.base import TF32_OPS, Backend
-from tasks.backends.onnx_form import PROBE_MODEL, graph_inputs, graph_outputs, input_values, with_constants
+from tasks.backends.shared import artefacts, cuda_driver, tensorrt_network
+from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_inputs, graph_outputs, input_values, with_constants
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 
 #: Members of tensorrt.DataType by dtype name of the farm; what is not here (float64, int16, …) TensorRT does not have.

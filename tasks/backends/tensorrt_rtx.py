@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.onnx_form import PROBE_MODEL
+from tasks.backends.shared.onnx_form import PROBE_MODEL
 from tasks.backends.tensorrt import TensorRt, _wanted_outputs
 from tasks.model import BUILD, Form, Program, RuntimeInfo, Unavailable
 

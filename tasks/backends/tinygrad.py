@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks import artefacts, vendors
+from tasks import vendors
+from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend
-from tasks.backends.native_output import captured
-from tasks.backends.onnx_form import PROBE_MODEL, flatten, graph_inputs, input_values
+from tasks.backends.shared import artefacts
+from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.onnx_form import PROBE_MODEL, flatten, graph_inputs, input_values
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
-from tasks.pack import dtype_name
 
 #: Label of the nodes that have a device of this name; OpenCL's may be anybody's.
 _DEVICE_VENDORS = {

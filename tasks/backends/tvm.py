@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks import artefacts
+from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend
-from tasks.backends.onnx_form import PACKED_BITS, PROBE_MODEL, graph_inputs, input_values
+from tasks.backends.shared import artefacts
+from tasks.backends.shared.onnx_form import PACKED_BITS, PROBE_MODEL, graph_inputs, input_values
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
-from tasks.pack import dtype_name
 
 _OPTIONS = ("target",)
 

@@ -11,10 +11,10 @@ __all__ = ["BUILT_IN", "Catalog", "CatalogError", "get", "installed", "known"]
 
 #: Catalog name → "module:class"; imported only when asked for.
 BUILT_IN = {
-    "torch": "tasks.catalogs.torch_opinfo:TorchOpInfo",
-    "onnx": "tasks.catalogs.onnx_node:OnnxNode",
-    "critical": "tasks.catalogs.critical:Critical",
-    "user": "tasks.catalogs.user:User",
+    "torch": "tasks.catalogs.torch.opinfo:TorchOpInfo",
+    "onnx": "tasks.catalogs.onnx.node_suite:OnnxNode",
+    "critical": "tasks.catalogs.critical.catalog:Critical",
+    "user": "tasks.catalogs.user.catalog:User",
 }
 
 

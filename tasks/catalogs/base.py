@@ -60,10 +60,10 @@ class Sample:
 
     index: its place in the op's full list; args, kwargs: trees with `TensorSpec` where tensors stood;
     arrays: the tensors' storage, in the dtype under test; expected: one Leaf per output, flat;
-    op_class: how it is judged; definition: of a result defined up to a choice, the name in `tasks.definitions`
+    op_class: how it is judged; definition: of a result defined up to a choice, the name in `tasks.judge.definitions`
     that turns outputs into ``derived`` (what is compared; ``expected`` then gives shapes and dtypes alone);
     oracle: who computed the expected output; others: further oracles of the same outputs, ``agrees`` filled in by
-    `tasks.prepare`; model: ONNX bytes where the catalog itself has them; repeats: how often a backend runs it
+    `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; repeats: how often a backend runs it
     (results that differ are a finding); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``.
     """
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from tasks.counterparts import algebra, arguments, elementwise, movement, networks, reductions
@@ -65,15 +63,6 @@ def counterpart(framework: str, op: str, variant: str, dtype: str) -> Counterpar
     if not is_inexact(dtype):
         raise Unsupported(f"the table of counterparts is for floating and complex dtypes, not for {dtype}")
     return Counterpart(framework, label, found.signature, text)
-
-
-@functools.cache
-def sources(framework: str) -> str:
-    """Digest of the code that stands behind a framework's column beside the expressions."""
-    here = Path(__file__).parent
-    return hashlib.sha256(
-        b"".join((here / name).read_bytes() for name in ("arguments.py", f"in_{framework}.py"))
-    ).hexdigest()
 
 
 class Counterpart:

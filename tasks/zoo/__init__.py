@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
-from tasks.user_ops import UserOp
+from tasks.catalogs.user.ops import UserOp
 from tasks.zoo.specimen import FAULTS, MARK, PRECISION, Specimen, Theme
 
 #: One theme each.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.user_ops import UserOp
+from tasks.catalogs.user.ops import UserOp
 
 #: Stands between the op and the fault in the name of a faulty kernel: ``user:softmax--zero_padding``.
 MARK = "--"

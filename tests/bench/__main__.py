@@ -17,9 +17,9 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from farm import config as configs
 from farm import lake
-from farm.launch import not_known
+from farm.commands.run import not_known
+from farm.plan import config as configs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLUGIN = ROOT / "tests" / "plugin"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from farm import inventory
-from farm.executors import Changes
-from farm.inventory import Offer
+from farm.fleet import inventory
+from farm.fleet.inventory import Offer
 from farm.lake import SCHEMA, to_batch
-from farm.supervisor import CHUNK_ROWS, Job, run_columns
+from farm.work.executors import Changes
+from farm.work.supervisor import CHUNK_ROWS, Job, run_columns
 
 
 class FakeCluster:

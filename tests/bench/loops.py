@@ -82,10 +82,10 @@ def farm(cache: str) -> dict[str, float]:
 
     torch.set_num_threads(1)
     import tasks.catalogs as catalogs
-    from tasks import verdict
     from tasks.backends import BackendSpec
+    from tasks.judge import verdict
     from tasks.model import Group
-    from tasks.prepare import prepare
+    from tasks.prepare.cases import prepare
     from tasks.runner import Item, Runner
 
     entries = catalogs.get("torch").entries()
@@ -112,12 +112,12 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
 
     torch.set_num_threads(1)
     import tasks.catalogs as catalogs
-    from tasks import verdict
     from tasks.backends import BackendSpec
-    from tasks.catalogs.torch_noise import widen
-    from tasks.catalogs.torch_samples import Maker
+    from tasks.catalogs.torch.noise import widen
+    from tasks.catalogs.torch.samples import Maker
+    from tasks.judge import verdict
     from tasks.model import Group
-    from tasks.prepare import prepare
+    from tasks.prepare.cases import prepare
     from tasks.runner import Item, Runner
 
     spent = {"reference": 0.0, "noise": 0.0, "due": 0.0}

@@ -8,8 +8,10 @@ import sys
 import time
 from typing import Any
 
-from farm import launch, matrix, report
-from farm.dispatch import Dispatcher
+from farm import report
+from farm.commands import run as launch
+from farm.plan import matrix
+from farm.work.dispatcher import Dispatcher
 from tests.bench.fake import FakeCluster
 
 figures: dict[str, Any] = {}

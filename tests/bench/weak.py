@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tasks.catalogs as catalogs
-from tasks.compare import constant_would_pass, zero_would_pass
+from tasks.judge.compare import constant_would_pass, zero_would_pass
 from tasks.model import Group
-from tasks.prepare import WEAK_THRESHOLD, PreparedSample, prepare
+from tasks.prepare.cases import WEAK_THRESHOLD, PreparedSample, prepare
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: Samples of a group, as in configs/full.yaml; ONNX's node cases come in every dtype.

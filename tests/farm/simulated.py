@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from farm.executors import Changes, Inline, Unplaced
-from farm.inventory import Offer
+from farm.fleet.inventory import Offer
 from farm.lake import SCHEMA, to_batch
-from farm.supervisor import FAILING, Job, run_columns, run_job
-from tasks.prepare import PreparedGroup
+from farm.work.executors import Changes, Inline, Unplaced
+from farm.work.supervisor import FAILING, Job, run_columns, run_job
+from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from farm import calibrate, lake
-from farm.calibrate import BAD_INPUT, FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, main, power_of_two
-from tasks import verdict
+from farm import lake
+from farm.commands import calibrate
+from farm.commands.calibrate import BAD_INPUT, FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, main, power_of_two
+from tasks.judge import verdict
 
 RUN = "20260101-000000-aaaa"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.config import Config, ConfigError, load, nearest
+from farm.plan.config import Config, ConfigError, load, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = "catalogs: [torch]\nbackends: [torch-cpu]\n"
@@ -238,5 +238,5 @@ def test_a_policy_is_named_from_the_configs_directory(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=str(tmp_path / "pol" / "p.json")):
         load(file)
-    (tmp_path / "pol" / "p.json").write_text((ROOT / "tasks" / "policies" / "classic.json").read_text())
+    (tmp_path / "pol" / "p.json").write_text((ROOT / "tasks" / "judge" / "policies" / "classic.json").read_text())
     assert load(file).policy == str(tmp_path / "pol" / "p.json")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from farm import envs
-from farm.child_process import ChildProcess, Limits, tasks_alone
-from farm.config import ConfigError, load
-from farm.envs import EnvError, Environment
-from farm.inventory import probe
+from farm.fleet import envs
+from farm.fleet.envs import EnvError, Environment
+from farm.fleet.inventory import probe
+from farm.plan.config import ConfigError, load
+from farm.work.child_process import ChildProcess, Limits, tasks_alone
 from tasks import backends
 from tasks.backends import BUILT_IN, BackendSpec
 from tasks.vendors import BY_LABEL

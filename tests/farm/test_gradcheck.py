@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from farm import gradcheck
-from farm.report.gradients import MEANING, agreement, two_oracles
+from farm.commands import gradcheck
+from farm.report.tables.gradients import MEANING, agreement, two_oracles
 from tests.conftest import launch
 
 

@@ -14,7 +14,7 @@ import yaml
 from ray.cluster_utils import Cluster
 
 from farm import lake
-from farm.node import plan
+from farm.fleet.node import plan
 from tasks.vendors import BY_LABEL
 from tests.conftest import ROOT, launch
 from tests.farm.test_resume import wait_for

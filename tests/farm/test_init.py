@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.init import BAD_INPUT, OK, main
+from farm.commands.init import BAD_INPUT, OK, main
 from tests.conftest import ROOT, launch
 
 

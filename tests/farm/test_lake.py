@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from farm import lake
+from farm.commands.run import durable
 from farm.lake import KEY, SCHEMA, Lake, LakeError, LakeWarning
-from farm.launch import durable
 
 RUN = "20260101-000000-aaaa"
 CONSTANT = {"run_id": RUN, "check": "forward", "backend": "torch-cpu", "vendor": "Meta", "device": "AVX2"}
@@ -203,8 +203,8 @@ def test_runs_and_backends_are_other_keys(local: Lake) -> None:
 
 
 def test_resume_keys(local: Lake) -> None:
-    from farm.config import Config
-    from farm.matrix import build
+    from farm.plan.config import Config
+    from farm.plan.matrix import build
     from tasks.catalogs.base import Entry
 
     config = Config.model_validate({"catalogs": ["torch"], "backends": ["torch-cpu", "ort-cpu"], "dtypes": ["float32"]})
@@ -321,7 +321,7 @@ def full_disk(*args: Any, **kwargs: Any) -> None:
 def test_a_full_disk_leaves_no_half_part(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.append(local, RUN, [batch(0)])
     with monkeypatch.context() as patch:
-        patch.setattr(lake.pq, "write_table", full_disk)
+        patch.setattr(lake.store.pq, "write_table", full_disk)
         with pytest.raises(OSError, match="No space"):
             lake.append(local, RUN, [batch(1)])
     assert len(os.listdir(place(local))) == 1
@@ -341,7 +341,7 @@ def half(table, path, filesystem, **kwargs):
     with filesystem.open_output_stream(path) as file:
         file.write(b"PAR1 half")
     os.kill(os.getpid(), signal.SIGKILL)
-lake.pq.write_table = half
+lake.store.pq.write_table = half
 lake.append(lake.open_lake({local.root!r}), RUN, [batch(1)])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=Path(__file__).parents[2])
@@ -390,7 +390,7 @@ def test_a_crash_between_writing_and_deleting_doubles_nothing(
 def test_a_full_disk_while_compacting_loses_nothing(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for s in range(3):
         lake.append(local, RUN, [batch(s)])
-    monkeypatch.setattr(lake.pq, "write_table", full_disk)
+    monkeypatch.setattr(lake.store.pq, "write_table", full_disk)
     with pytest.raises(OSError, match="No space"):
         lake.compact(local.root, RUN)
     assert sorted(quietly(local.root, RUN)["sample"]) == [0, 1, 2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from farm import lake
-from farm.launch import BAD_INPUT, OK, main
+from farm.commands.run import BAD_INPUT, OK, main
 from tests.conftest import ROOT, launch
 
 CONFIG = """

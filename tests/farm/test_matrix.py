@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.config import Config, ConfigError
-from farm.matrix import Matrix, build, matcher, names
+from farm.plan.config import Config, ConfigError
+from farm.plan.matrix import Matrix, build, matcher, names
 from tasks.catalogs.base import Entry
 
 F = ("float32", "float16", "int64")

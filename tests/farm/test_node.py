@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from farm import detect, inventory, node
-from farm.config import BackendConfig
+from farm.fleet import detect, inventory, node
+from farm.plan.config import BackendConfig
 from tasks.backends import BackendSpec
 from tasks.vendors import BY_LABEL, VENDORS
 
@@ -190,7 +190,7 @@ def test_no_environment_is_built_where_no_device_is(
 ) -> None:
     spec = BackendSpec("gpu-nvidia", "gpu", "nvidia", packages=("no-such-package-of-gigabytes==1",))
     monkeypatch.setattr(detect, "_detected", lambda: detect.detect(root))
-    monkeypatch.setattr("farm.envs.build", lambda *a, **k: pytest.fail("it was built"))
+    monkeypatch.setattr("farm.fleet.envs.build", lambda *a, **k: pytest.fail("it was built"))
     assert inventory.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"].startswith("no NVIDIA device on this node")
     monkeypatch.setenv(detect.OVERRIDE, "amd")
     assert "FARM_VENDORS" in inventory.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"]

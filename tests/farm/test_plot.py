@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from farm.report.plot import distances, draw
+from farm.report.faces.plot import distances, draw
 
 
 def rows(*some: dict[str, object]) -> pd.DataFrame:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pandas as pd
 import pytest
 
-from farm import lake, launch
+from farm import lake
+from farm.commands import run as launch
 from tasks.backends import BackendSpec
 from tasks.backends.base import TF32_OPS
 from tasks.model import OpClass, RuntimeInfo

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from farm import lake, probing
-from farm.inventory import probe
+from farm import lake
+from farm.fleet import probing
+from farm.fleet.inventory import probe
 from tasks.backends import BackendSpec
 from tests.conftest import launch
 

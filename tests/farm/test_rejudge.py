@@ -11,10 +11,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from farm import lake, launch
+from farm import lake
+from farm.commands import run as launch
+from farm.commands.rejudge import BAD_INPUT, CHANGED, SAME, changes, main, rejudge
 from farm.lake import SCHEMA
-from farm.rejudge import BAD_INPUT, CHANGED, SAME, changes, main, rejudge
-from tasks import verdict
+from tasks.judge import verdict
 
 CONFIG = """
 checks: [forward]
@@ -256,9 +257,9 @@ def test_a_policy_may_name_ops_of_catalogs_that_the_run_does_not_have(results: P
 
 
 def test_the_policies_that_come_with_the_farm_name_ops_that_there_are() -> None:
-    from farm import policies
-    from farm.launch import list_catalog
-    from tasks.prepare import default_cache
+    from farm.commands.run import list_catalog
+    from farm.plan import policies
+    from tasks.prepare.cases import default_cache
 
     labels = {
         c: [f"{e.op}.{e.variant}" if e.variant else e.op for e in list_catalog(c, default_cache())]

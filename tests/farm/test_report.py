@@ -19,12 +19,12 @@ import pytest
 from rich.console import Console
 
 from farm import lake
+from farm.commands.report import default_out, main
 from farm.report import (
     SEVERITY,
     STATUSES,
     built,
     cell_matrix,
-    coverage,
     findings,
     latest,
     print_coverage,
@@ -34,11 +34,11 @@ from farm.report import (
     worst_matrix,
     write,
 )
-from farm.report.__main__ import default_out, main
-from farm.report.coverage import disagreements, distinct, records
-from farm.report.files import markdown
-from farm.report.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
-from farm.report.words import number, percent
+from farm.report.faces.files import markdown
+from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
+from farm.report.faces.words import number, percent
+from farm.report.tables import coverage
+from farm.report.tables.coverage import disagreements, distinct, records
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028\x1b[31m[bold]`|$(x)"
 

@@ -17,13 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from farm import envs, lake, launch, reproduce, reproduce_script
-from farm.config import Config
-from farm.reproduce import BAD_INPUT, DIFFERENT, METRICS, SAME
-from farm.reproduce_script import NoScript, _fill, _literal, check
-from tasks import verdict
+from farm import lake
+from farm.commands import reproduce
+from farm.commands import run as launch
+from farm.commands.reproduce import BAD_INPUT, DIFFERENT, METRICS, SAME
+from farm.fleet import envs
+from farm.plan.config import Config
+from farm.reproduce import script as reproduce_script
+from farm.reproduce.script import NoScript, _fill, _literal, check
 from tasks.backends import BackendSpec
-from tasks.compare import compare
+from tasks.judge import verdict
+from tasks.judge.compare import compare
 from tasks.model import Form, Group, Leaf, OpClass, is_inexact, np_dtype
 
 CONFIG = """

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.report.coverage import distinct
+from farm.report.tables.coverage import distinct
 from tests.conftest import ROOT, launch
 
 OPS, SAMPLES = 30, 40

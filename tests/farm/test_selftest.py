@@ -9,8 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from farm import lake, selftest
-from farm.selftest import count
+from farm import lake
+from farm.commands import selftest
+from farm.commands.selftest import count
 from tasks import zoo
 
 

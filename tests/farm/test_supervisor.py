@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from farm import supervisor
-from farm.child_process import ChildProcess, Limits
-from farm.supervisor import Job
+from farm.work import supervisor
+from farm.work.child_process import ChildProcess, Limits
+from farm.work.supervisor import Job
 
 
 class FakeChild:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from farm import lake, user
-from farm.config import Config, ConfigError, load
-from farm.launch import BAD_INPUT, FOUND, OK, main
-from farm.reproduce import main as reproduce
-from tasks.user.load import VARIABLE
+from farm import lake
+from farm.commands.reproduce import main as reproduce
+from farm.commands.run import BAD_INPUT, FOUND, OK, main
+from farm.plan import kernels as user
+from farm.plan.config import Config, ConfigError, load
+from tasks.catalogs.user.load import VARIABLE
 from tests.conftest import launch
 
 KERNELS = """

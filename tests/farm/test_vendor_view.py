@@ -14,13 +14,13 @@ import pytest
 from rich.console import Console
 
 from farm import lake
+from farm.commands.report import main
 from farm.report import by_vendor, case, diff, unique
-from farm.report.__main__ import main
-from farm.report.agreement import groups
-from farm.report.changes import gate
-from farm.report.coverage import backend_order, distinct
-from farm.report.page import payload, render
-from farm.report.views import diff_markdown, print_case, print_diff, print_vendors
+from farm.report.faces.page import payload, render
+from farm.report.faces.views import diff_markdown, print_case, print_diff, print_vendors
+from farm.report.tables.agreement import groups
+from farm.report.tables.changes import gate
+from farm.report.tables.coverage import backend_order, distinct
 from tests.farm.test_report import RUN, frame, make_row
 
 CASE = "forward/torch:add/float32/0"

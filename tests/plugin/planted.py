@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
-from tasks.backends.torch_eager import TorchEager
+from tasks.backends.torch import TorchEager
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.model import EPS, Fallback, Form, Group, Leaf, Program, RuntimeInfo, Unavailable, Unsupported
-from tasks.tree import TensorSpec
 
 #: Samples of an op on which its fault strikes; all others are computed rightly.
 STRUCK = (2, 5)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.checks import Check
 from tasks.model import Form, Group, Leaf, Misbehaviour, OpClass, Program, RuntimeInfo, Unavailable, np_dtype
-from tasks.tree import TensorSpec
 
 OPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": lambda x: np.mean(x, axis=-1),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks import artefacts
+from tasks.backends.shared import artefacts
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_torn_file_is_made_again(folder: Path) -> None:
 
 def test_a_change_of_the_backends_code_forgets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artefacts.keep("k", ("a",), b"code")
-    monkeypatch.setattr(artefacts, "_code", lambda: "other")
+    monkeypatch.setattr(artefacts.sources, "of_artefacts", lambda: "other")
     assert artefacts.recall("k", ("a",)) is None
 
 

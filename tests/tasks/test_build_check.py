@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tasks import verdict
 from tasks.backends.base import Backend
+from tasks.judge import verdict
 from tasks.model import BUILD, Form, Group, Program, RuntimeInfo, Unsupported
-from tasks.prepare import PreparedGroup, key, pack_path, prepare
+from tasks.prepare.cases import PreparedGroup, key, pack_path, prepare
 from tasks.runner import Item, Runner
 
 GROUP = Group("critical:softmax", "", "float32", 2)

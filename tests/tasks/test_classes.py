@@ -7,7 +7,8 @@ import functools
 import pytest
 
 import tasks.catalogs as catalogs
-from tasks import classes, definitions
+from tasks.judge import definitions
+from tasks.judge import op_classes as classes
 from tasks.model import OpClass
 
 #: Ops that nobody has placed: judged as composite.

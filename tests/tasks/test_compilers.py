@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from ml_dtypes import int4
 
+from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec, iree, tvm
 from tasks.backends.base import Backend
-from tasks.backends.onnx_form import PROBE_MODEL
+from tasks.backends.shared.onnx_form import PROBE_MODEL
 from tasks.model import Form, Unsupported
-from tasks.tree import TensorSpec
 
 
 def backend(name: str, **options: Any) -> Backend:

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import counterparts, prepare
+from tasks import counterparts
+from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import BackendSpec
-from tasks.backends.function_form import input_arrays, invoke, words
+from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.counterparts import Counterpart, arguments, counterpart, rows
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.model import Form, Group, Unsupported
-from tasks.tree import TensorSpec, encode
+from tasks.prepare import cases as prepare
 
 
 @pytest.fixture
@@ -62,8 +63,8 @@ def test_no_two_rows_have_a_name() -> None:
 
 def test_every_name_is_an_op() -> None:
     pytest.importorskip("torch")
-    from tasks.catalogs.critical_ops import OPS
-    from tasks.catalogs.torch_opinfo import _op_db
+    from tasks.catalogs.critical.ops import OPS
+    from tasks.catalogs.torch.opinfo import _op_db
 
     # Ops of the critical catalog may be called like functions that op_db knows by its variants only.
     torch_names = {f"{name}.{variant}" if variant else name for name, variant in _op_db()} | set(OPS)
@@ -74,7 +75,7 @@ def test_every_name_is_an_op() -> None:
 
 
 def test_every_critical_op_has_counterparts() -> None:
-    from tasks.catalogs.critical_ops import OPS
+    from tasks.catalogs.critical.ops import OPS
 
     missing = {}
     for framework in FRAMEWORKS:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.catalogs import critical_reference as ref
+from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.catalogs.critical import DTYPES, Critical
-from tasks.catalogs.critical_ops import OPS, Call, Op, call
+from tasks.catalogs.critical import reference as ref
+from tasks.catalogs.critical.catalog import DTYPES, Critical
+from tasks.catalogs.critical.ops import OPS, Call, Op, call
 from tasks.model import EPS, SMALLEST_NORMAL, Group, Leaf
-from tasks.tree import TensorSpec
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
@@ -181,7 +181,7 @@ def test_samples_are_reproducible_and_differ(name: str) -> None:
 
 def test_samples_do_not_depend_on_the_process() -> None:
     code = (
-        "import zlib; from tasks.catalogs.critical import Critical; from tasks.model import Group\n"
+        "import zlib; from tasks.catalogs.critical.catalog import Critical; from tasks.model import Group\n"
         "(s,) = Critical().samples(Group('critical:swiglu', '', 'float16', 1), 0)\n"
         "print(zlib.crc32(b''.join(a.tobytes() for a in s.arrays)))"
     )
@@ -191,7 +191,7 @@ def test_samples_do_not_depend_on_the_process() -> None:
 
 def test_needs_numpy_and_ml_dtypes_alone_where_there_is_no_torch() -> None:
     code = (
-        "import sys; from tasks.catalogs import critical; from tasks.catalogs.critical import Critical; from tasks.model import Group\n"
+        "import sys; from tasks.catalogs.critical import catalog as critical; from tasks.catalogs.critical.catalog import Critical; from tasks.model import Group\n"
         "critical._torch_version = lambda: None\n"
         "list(Critical().samples(Group('critical:gelu', '', 'bfloat16', 1), 1)); Critical().version()\n"
         "print([m for m in ('torch', 'scipy', 'onnx', 'ray', 'pandas') if m in sys.modules])"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import definitions
-from tasks.compare import compare
+from tasks.arrays.tree import TensorSpec, encode
+from tasks.judge import definitions
+from tasks.judge.compare import compare
+from tasks.judge.verdict import judge, load
 from tasks.model import Leaf, Status
-from tasks.tree import TensorSpec, encode
-from tasks.verdict import judge, load
 
 POLICY = load("error_units")
 G = np.random.default_rng(3)
@@ -423,10 +423,10 @@ def test_too_few_elements_have_no_moments() -> None:
 
 
 def test_a_random_op_is_called_without_its_seed_and_one_that_draws_nothing_is_judged_by_its_numbers() -> None:
-    from tasks import torch_tree
-    from tasks.catalogs.torch_opinfo import TorchOpInfo
+    from tasks.arrays import torch_tree
+    from tasks.arrays.tree import decode
+    from tasks.catalogs.torch.opinfo import TorchOpInfo
     from tasks.model import Group, OpClass
-    from tasks.tree import decode
 
     catalog, group = TorchOpInfo(), Group("torch:nn.functional.dropout", "", "float32", 8)
     samples = list(catalog.samples(group, 1))

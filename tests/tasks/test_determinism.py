@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks import verdict
 from tasks.backends import BackendSpec
-from tasks.compare import BLOCK, Metrics, compare
+from tasks.judge import verdict
+from tasks.judge.compare import BLOCK, Metrics, compare
 from tasks.model import Group, Leaf, OpClass, np_dtype
-from tasks.prepare import prepare
+from tasks.prepare.cases import prepare
 from tasks.runner import Item, Runner
 
 CLASSES = (OpClass.COMPOSITE, OpClass.EXACT, OpClass.ELEMENTARY, OpClass.DISCONTINUOUS)

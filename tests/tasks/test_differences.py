@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks import differences
+from tasks.arrays import differences
 
 
 @pytest.mark.parametrize("accurate", [False, True])

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends import executorch as module
 from tasks.backends.executorch import ExecuTorch
 from tasks.model import Fallback, Form, Unavailable, Unsupported, Vacuous
-from tasks.tree import TensorSpec, encode_tensor
 
 torch: Any = pytest.importorskip("torch")
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.catalogs.torch_generated import PLANS, laid_out
-from tasks.compare import compare
+from tasks.arrays.tree import decode
+from tasks.catalogs.torch.generated import PLANS, laid_out
+from tasks.judge.compare import compare
 from tasks.model import Group
-from tasks.prepare import PreparedGroup, PreparedSample, prepare
-from tasks.tree import decode
+from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
 
 torch = pytest.importorskip("torch")
 
-from tasks import torch_tree  # noqa: E402
+from tasks.arrays import torch_tree  # noqa: E402
 
 Kernel = Callable[..., Any]
 

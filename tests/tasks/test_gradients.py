@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from tasks import differences, gradients, verdict
+from tasks.arrays import differences
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
-from tasks.backends.torch_eager import TorchEager
-from tasks.catalogs import torch_gradients
+from tasks.backends.torch import TorchEager
+from tasks.catalogs.torch import gradients as torch_gradients
+from tasks.checks import gradients
+from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, Program, Status
-from tasks.prepare import PreparedGroup, prepare
+from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.runner import Item, Runner
 
 EAGER = BackendSpec.parse("torch-cpu")

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tasks.inputs import SATURATING, THEMES, fill, theme_of
+from tasks.arrays.inputs import SATURATING, THEMES, fill, theme_of
 from tasks.model import DISTRIBUTIONS, DTYPES, EPS, LARGEST, SMALLEST_NORMAL, is_inexact, np_dtype
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")

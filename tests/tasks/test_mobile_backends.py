@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from tasks.backends import BackendSpec, ncnn, onnx_graph
+from tasks.backends import BackendSpec, ncnn
 from tasks.backends.mnn import _fail, _feed
-from tasks.backends.native_output import captured
-from tasks.backends.onnx_form import PROBE_MODEL
+from tasks.backends.shared import onnx_graph
+from tasks.backends.shared.native_output import captured
+from tasks.backends.shared.onnx_form import PROBE_MODEL
 from tasks.model import Form, Unsupported
 
 onnx = pytest.importorskip("onnx")
@@ -63,7 +64,7 @@ def test_damaged_bytes_are_named(cut: int) -> None:
 def test_what_python_and_c_print_is_captured_and_then_no_more() -> None:
     code = """
 import ctypes, os, sys
-from tasks.backends.native_output import captured
+from tasks.backends.shared.native_output import captured
 said = []
 try:
     with captured(said):
@@ -181,7 +182,7 @@ def test_ncnn_is_not_given_what_its_mat_cannot_hold(dtype: str, shape: tuple[int
 ADD_AND_REFUSE = """
 import numpy as np
 from tasks.backends import BackendSpec
-from tasks.backends.onnx_form import PROBE_MODEL
+from tasks.backends.shared.onnx_form import PROBE_MODEL
 from tasks.model import Form, Unsupported
 backend = BackendSpec.parse("mnn-cpu").create()
 print(backend.probe().runtime_version)
@@ -197,8 +198,8 @@ except Unsupported as error:
 
 
 def test_mnn_converts_and_runs_in_its_own_environment() -> None:
-    from farm import envs
-    from tasks.prepare import default_cache
+    from farm.fleet import envs
+    from tasks.prepare.cases import default_cache
 
     spec = BackendSpec.parse("mnn-cpu")
     try:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16, float4_e2m1fn, float8_e4m3fn, float8_e5m2, float8_e5m2fnuz, int2, int4, uint4
 
-from tasks.backends.onnx_form import PROBE_MODEL, graph_inputs, input_values, pack, unpack
+from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.backends.openvino import OpenVino
+from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_inputs, input_values, pack, unpack
 from tasks.model import Fallback, Form, Program, Unavailable, Unsupported
-from tasks.tree import TensorSpec, encode
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

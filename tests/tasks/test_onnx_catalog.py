@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("onnx")
 
+from tasks.arrays.tree import TensorSpec
 from tasks.backends.onnxruntime import OnnxRuntime
-from tasks.catalogs import onnx_node
 from tasks.catalogs.base import Entry, Sample
-from tasks.catalogs.onnx_node import OnnxNode
-from tasks.compare import classic_tolerance
+from tasks.catalogs.onnx import node_suite as onnx_node
+from tasks.catalogs.onnx.node_suite import OnnxNode
+from tasks.judge.compare import classic_tolerance
 from tasks.model import Form, Group, OpClass, is_inexact, np_dtype, wide
-from tasks.tree import TensorSpec
 
 CATALOG = OnnxNode()
 
@@ -133,7 +133,7 @@ def test_a_model_without_a_node_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> N
 
 ALONE = """
 import hashlib, sys
-from tasks.catalogs import onnx_node
+from tasks.catalogs.onnx import node_suite as onnx_node
 from tasks.model import OpClass, Group
 made = next(onnx_node.OnnxNode().samples(Group(sys.argv[1], sys.argv[2], "float32", 1), 0))
 loaded = len(sys.modules[onnx_node._CASES]._NodeTestCases)
@@ -158,7 +158,7 @@ def test_one_case_is_made_without_the_others_and_is_the_same(op: str, variant: s
 def test_making_samples_leaves_numpys_generator_alone() -> None:
     code = (
         "import numpy as np; np.random.seed(7); a = np.random.get_state()[1].tolist()\n"
-        "from tasks.catalogs.onnx_node import _load, _CASES; _load((_CASES + '.softmax',))\n"
+        "from tasks.catalogs.onnx.node_suite import _load, _CASES; _load((_CASES + '.softmax',))\n"
         "assert np.random.get_state()[1].tolist() == a"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,8 +12,8 @@ from ml_dtypes import bfloat16, int4
 from packaging.requirements import Requirement
 
 from tasks.backends import onnxruntime as module
-from tasks.backends.onnx_form import pack
 from tasks.backends.onnxruntime import PROVIDERS, OnnxRuntime
+from tasks.backends.shared.onnx_form import pack
 from tasks.model import Form, Program, Unavailable
 from tasks.vendors import BY_LABEL
 

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import catalogs, verdict
+from tasks import catalogs
 from tasks.backends.base import Backend
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Oracle, Sample
-from tasks.catalogs.torch_opinfo import TorchOpInfo, _op_db
-from tasks.compare import compare_oracles
+from tasks.catalogs.torch.opinfo import TorchOpInfo, _op_db
+from tasks.judge import verdict
+from tasks.judge.compare import compare_oracles
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
-from tasks.prepare import prepare
+from tasks.prepare.cases import prepare
 from tasks.runner import Item, Runner
 
 X = np.arange(1, 9, dtype=np.float32)
@@ -175,7 +176,7 @@ def test_where_torch_is_known_to_be_wrong_in_float64_the_reference_is_the_first_
 
     info = _op_db()["special.ndtr", ""]
     far = torch.tensor([-9.0])
-    from tasks.catalogs.torch_samples import Maker
+    from tasks.catalogs.torch.samples import Maker
 
     class Source:
         input, args, kwargs = far, (), {}
@@ -199,7 +200,7 @@ def test_torch_in_float64_is_the_second_oracle_of_the_critical_ops(name: str) ->
 
 
 def test_a_wrong_critical_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.catalogs.critical_ops import OPS
+    from tasks.catalogs.critical.ops import OPS
 
     planted = replace(
         OPS["layer_norm"], reference=lambda x, **kwargs: OPS["layer_norm"].reference(x, **kwargs | {"eps": 1e-2})
@@ -238,7 +239,7 @@ def test_a_case_that_moves_rounds_or_selects_keeps_its_stored_output() -> None:
 
 
 def test_a_float64_evaluation_of_another_op_disagrees_with_the_stored_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.catalogs import onnx_float64
+    from tasks.catalogs.onnx import float64 as onnx_float64
 
     run = onnx_float64.Widened.run
     monkeypatch.setattr(onnx_float64.Widened, "run", lambda self, inputs: [y * 1.01 for y in run(self, inputs)])
@@ -257,7 +258,7 @@ def test_scales_that_would_change_a_shape_are_not_moved() -> None:
 def test_a_graph_whose_result_onnx_leaves_undefined_is_the_exporters() -> None:
     from onnx import TensorProto, helper
 
-    from tasks.forms.onnx_export import NotFaithful, _check
+    from tasks.prepare.onnx_export import NotFaithful, _check
 
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [0]), ("y", []))]
     graph = helper.make_graph([helper.make_node("ReduceMean", ["x"], ["y"], keepdims=0)], "mean", ends[:1], ends[1:])

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import pack
+from tasks.arrays import pack
+from tasks.arrays.pack import ALIGN, MAGIC, Pack, PackError, save
 from tasks.model import np_dtype
-from tasks.pack import ALIGN, MAGIC, Pack, PackError, save
 
 DTYPES = (
     "float64",

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tasks import artefacts
-from tasks.backends import cuda_driver, tensorrt, tensorrt_network
-from tasks.backends.onnx_form import PROBE_MODEL, graph_outputs, with_constants
+from tasks.backends import tensorrt
+from tasks.backends.shared import artefacts, cuda_driver, tensorrt_network
+from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_outputs, with_constants
 from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
 from tasks.model import BUILD, Form, Unavailable, Unsupported

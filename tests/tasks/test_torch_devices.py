@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import torch_tree
+from tasks.arrays import torch_tree
+from tasks.arrays.tree import TensorSpec, encode_tensor
 from tasks.backends.inductor import Inductor
-from tasks.backends.torch_devices import DEVICES
-from tasks.backends.torch_eager import TorchEager
+from tasks.backends.shared.torch_devices import DEVICES
+from tasks.backends.torch import TorchEager
 from tasks.model import Form, Program, Unavailable
-from tasks.tree import TensorSpec, encode_tensor
 from tasks.vendors import TORCH_DEVICES
 
 torch: Any = pytest.importorskip("torch")
@@ -250,7 +250,7 @@ def test_an_environment_is_asked_for_where_the_torch_installed_here_has_no_such_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     version = {"torch": "2.13.0+cpu"}
-    monkeypatch.setattr("tasks.backends.torch_eager.metadata.version", version.__getitem__)
+    monkeypatch.setattr("tasks.backends.torch.metadata.version", version.__getitem__)
     assert eager("cpu").packages == ()
     assert "torch==2.13.0+cu130" in eager("cuda").packages
     version["torch"] = "2.13.0+cu130"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.tree import NotEncodable, TensorSpec, decode, encode, encode_tensor, spec_of, tensor_specs
+from tasks.arrays.tree import NotEncodable, TensorSpec, decode, encode, encode_tensor, spec_of, tensor_specs
 
 
 def no_leaf(value: Any) -> None:

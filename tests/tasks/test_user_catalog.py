@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import catalogs, verdict
+from tasks import catalogs
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import CatalogError
+from tasks.catalogs.user import load, samples, scripts, sources
+from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.schema import mistakes
+from tasks.judge import verdict
 from tasks.model import Group, OpClass
-from tasks.prepare import key, prepare
+from tasks.prepare.cases import key, prepare
 from tasks.runner import Item, Runner
-from tasks.user import load, samples, scripts, sources
-from tasks.user.schema import mistakes
-from tasks.user_ops import UserOp
 
 FIELDS: dict[str, Any] = {
     "name": "op",

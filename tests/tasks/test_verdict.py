@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import verdict
-from tasks.compare import Metrics, compare
+from tasks.judge import verdict
+from tasks.judge.compare import Metrics, compare
+from tasks.judge.verdict import GROSS, Policy, PolicyError, from_json, judge, load
 from tasks.model import EPS, Leaf, OpClass, Status
-from tasks.verdict import GROSS, Policy, PolicyError, from_json, judge, load
 
 WHY: dict[str, Any] = {"evidence": "measured", "date": "2026-11-20"}
 GOOD: dict[str, Any] = {

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tasks import zoo
-from tasks.user.schema import mistakes
+from tasks.catalogs.user.schema import mistakes
 from tasks.zoo.specimen import Theme, torch
 
 #: What the zoo has to have: classes of faults that real kernels have had.

@@ -1,0 +1,1 @@
+"""Commands: arguments and exit codes, one file each; nothing imports them but the doors."""

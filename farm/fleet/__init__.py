@@ -1,0 +1,1 @@
+"""Nodes, devices, environments: what can run where."""

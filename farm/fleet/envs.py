@@ -1,0 +1,368 @@
+"""Environments of backends: one virtual environment per list of packages, built once per node with uv.
+
+``python -m farm.envs list | build CONFIG… | remove KEY…``: what is there, what a config needs, what can go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.backends import BackendSpec
+from tasks.plugins import PluginError
+from tasks.prepare.cases import default_cache
+
+#: What a child needs beside its runtime: `tasks` imports no more than these.
+OWN_PACKAGES = ("numpy", "ml_dtypes")
+#: Seconds a build may take; characters of the installer's last words that are kept.
+BUILD_S, WORDS = 1200.0, 900
+#: Options of pip that uv knows by another name: variable of uv, whether several places are joined by blanks.
+_PIP_TO_UV = {"index-url": "UV_INDEX_URL", "extra-index-url": "UV_EXTRA_INDEX_URL", "find-links": "UV_FIND_LINKS"}
+
+
+class EnvError(Exception):
+    """An environment that cannot be had; the text has the installer's own words."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a backend runs in: pip requirements and a Python version ("" = the farm's own)."""
+
+    packages: tuple[str, ...]
+    python: str = ""
+
+    @property
+    def version(self) -> str:
+        return self.python or ".".join(map(str, sys.version_info[:2]))
+
+    @property
+    def key(self) -> str:
+        """Content key: equal lists of packages share one environment, whoever asks for them."""
+        parts = [
+            self.version,
+            sorted(p.replace(" ", "") for p in self.packages),
+            OWN_PACKAGES,
+            platform.system(),
+            platform.machine(),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def path(self, cache: Path) -> Path:
+        return cache / "envs" / self.key
+
+    def interpreter(self, cache: Path) -> Path:
+        return self.path(cache) / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+    def record(self, cache: Path) -> dict[str, Any] | None:
+        """What a finished build wrote: packages, python, versions, built_s; None while there is none."""
+        try:
+            record: dict[str, Any] = json.loads((self.path(cache) / "environment.json").read_text())
+        except (OSError, ValueError):
+            return None
+        return record
+
+
+def of(spec: BackendSpec) -> Environment | None:
+    """The environment a backend asks for; None for the farm's own (and for one whose file cannot be imported)."""
+    try:
+        made = spec.create()
+    except PluginError:  # said by its probe
+        return None
+    packages, python = spec.packages or made.packages, spec.python or made.python
+    return Environment(tuple(packages), python) if packages or python else None
+
+
+def python_of(backend: Mapping[str, Any] | BackendSpec | None, cache: Path) -> str:
+    """The interpreter a backend's child is started with; its environment is built first if need be. Raises EnvError."""
+    if backend is None:
+        return sys.executable
+    environment = of(backend if isinstance(backend, BackendSpec) else BackendSpec(**backend))
+    return str(build(environment, cache)) if environment else sys.executable
+
+
+def build(environment: Environment, cache: Path, timeout_s: float = BUILD_S) -> Path:
+    """The environment's interpreter, building it if it is not there; two builders wait for one another.
+
+    Raises EnvError with the installer's own words, or if it does not end in time.
+    """
+    python = environment.interpreter(cache)
+    if environment.record(cache) is not None and python.exists():
+        return python
+    deadline = time.monotonic() + timeout_s
+    try:
+        (cache / "envs").mkdir(parents=True, exist_ok=True)
+        with _locked(cache / "envs" / f"{environment.key}.lock", deadline):
+            if environment.record(cache) is None or not python.exists():
+                _install(environment, cache, deadline)
+    except OSError as error:
+        raise EnvError(f"its environment cannot be written: {error}") from None
+    return python
+
+
+@contextlib.contextmanager
+def _locked(path: Path, deadline: float) -> Iterator[None]:
+    """Hold a file's lock; another holder is waited for until ``deadline`` (monotonic seconds)."""
+    with open(path, "w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise EnvError(f"another process has held {path} for too long: is its installer stuck?") from None
+                time.sleep(0.1)
+        yield
+
+
+def _install(environment: Environment, cache: Path, deadline: float) -> None:
+    path, began = environment.path(cache), time.monotonic()
+    shutil.rmtree(path, ignore_errors=True)
+    # Libraries and caches of a build that hangs or dies must not stay: the folder counts once environment.json is there.
+    lock = cache / "envs" / f"{environment.key}.txt"
+    try:
+        _uv(["venv", "--python", environment.version, str(path)], deadline)
+        wanted = ["-r", str(lock)] if lock.exists() else [*environment.packages, *OWN_PACKAGES]
+        where = ["--python", str(environment.interpreter(cache))]
+        try:
+            _uv(["pip", "install", *where, *wanted], deadline)
+        except EnvError:
+            if not lock.exists():
+                raise
+            lock.unlink()  # a version that was withdrawn: resolved anew
+            _uv(["pip", "install", *where, *environment.packages, *OWN_PACKAGES], deadline)
+        frozen = _uv(["pip", "freeze", *where], deadline)
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    versions = dict(line.split("==", 1) for line in frozen.splitlines() if "==" in line)
+    record = {
+        "packages": list(environment.packages),
+        "python": environment.version,
+        "versions": versions,
+        "built_s": round(time.monotonic() - began, 2),
+        "digest": hashlib.sha256(frozen.encode()).hexdigest()[:16],
+    }
+    lock.write_text(frozen)
+    aside = path / f".environment.{os.getpid()}"
+    aside.write_text(json.dumps(record, indent=1))
+    aside.replace(path / "environment.json")
+
+
+def _uv(arguments: Sequence[str], deadline: float) -> str:
+    """Stdout of uv. Raises EnvError with its last words, or after ``deadline`` (monotonic seconds)."""
+    with tempfile.TemporaryFile(mode="w+") as said, tempfile.TemporaryFile(mode="w+") as out:
+        process = subprocess.Popen(
+            [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=said,
+            env=_uv_environment(),
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(max(deadline - time.monotonic(), 0.1))
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise EnvError(f"its environment was not built in time: uv {' '.join(arguments[:2])} hung") from None
+            raise
+        if code:
+            said.seek(0)
+            words = " ".join(said.read().split())
+            raise EnvError(f"its environment cannot be built: {words[-WORDS:] or f'uv ended with exit code {code}'}")
+        out.seek(0)
+        return out.read()
+
+
+@functools.cache
+def _uv_binary() -> str:
+    try:
+        import uv
+
+        return str(uv.find_uv_bin())
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+        if found is None:
+            raise EnvError("environments are built with uv, which is not installed: pip install uv") from None
+        return found
+
+
+def _uv_environment() -> dict[str, str]:
+    """This process's variables with pip's settings translated: uv does not read them."""
+    env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    # pip takes the best version of all indexes, uv that of the first one that has the package.
+    env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+    env.setdefault("UV_PYTHON_DOWNLOADS", "never")
+    env.setdefault("UV_HTTP_TIMEOUT", "120")
+    for name, places in _pip_settings().items():
+        # uv separates indexes by blanks and links by commas.
+        joined = ",".join(places.split()) if name == "UV_FIND_LINKS" else places
+        env.setdefault(name, joined)
+    return env
+
+
+@functools.cache
+def _pip_settings() -> dict[str, str]:
+    """pip's index-url, extra-index-url and find-links under uv's names, from variables and configuration files."""
+    found: dict[str, str] = {}
+    try:
+        text = subprocess.run(
+            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        text = ""
+    # In pip's own order of precedence: a section of one command over [global], a variable over both.
+    lines = sorted(text.splitlines(), key=lambda x: (x.startswith(":env:"), x.startswith("install.")))
+    for line in lines:
+        name, _, value = line.partition("=")
+        section, _, option = name.partition(".")
+        if section in ("global", "install", ":env:") and option in _PIP_TO_UV:
+            found[_PIP_TO_UV[option]] = " ".join(" ".join(shlex.split(value)).split())
+    for option, name in _PIP_TO_UV.items():
+        if given := os.environ.get("PIP_" + option.upper().replace("-", "_")):
+            found[name] = " ".join(given.split())
+    return found
+
+
+# --- the command ----------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
+    from farm.plan.config import BackendConfig, ConfigError, check_backend, load
+
+    parser = argparse.ArgumentParser(
+        prog="python -m farm.envs", description="The environments of backends on this machine."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="what is built, how large, of what")
+    make = commands.add_parser("build", help="build what a config (*.yaml) or a backend asks for, ahead of a run")
+    make.add_argument("what", nargs="+", metavar="CONFIG|BACKEND")
+    remove = commands.add_parser("remove", help="remove environments by key (see list), or --all")
+    remove.add_argument("keys", nargs="*", metavar="KEY")
+    remove.add_argument("--all", action="store_true")
+    args = parser.parse_args(argv)
+    cache = default_cache()
+    if args.command == "list":
+        return _list(cache)
+    if args.command == "remove":
+        return _remove(cache, args.keys, args.all)
+    specs: list[BackendSpec] = []
+    try:
+        for what in args.what:
+            if what.endswith((".yaml", ".yml")):
+                specs += [b.spec() for b in load(what).backends]
+            else:
+                backend = BackendConfig(name=what)
+                check_backend(backend, "build")
+                specs.append(backend.spec())
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return _build(specs, cache)
+
+
+def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
+    failed = 0
+    for spec in specs:
+        environment = of(spec)
+        if environment is None:
+            print(f"{spec.name}: the farm's own environment")
+            continue
+        there = environment.record(cache) is not None
+        try:
+            build(environment, cache)
+            record = environment.record(cache) or {}
+            print(
+                f"{spec.name}: {environment.key}",
+                "was there" if there else f"built in {record.get('built_s', 0):.1f} s",
+            )
+        except EnvError as error:
+            failed = 1
+            print(f"{spec.name}: {environment.key} failed: {error}", file=sys.stderr)
+    return failed
+
+
+def built(cache: Path) -> dict[str, dict[str, Any]]:
+    """Every finished environment's record, by key."""
+    found = {}
+    for path in sorted((cache / "envs").glob("*/environment.json")):
+        with contextlib.suppress(OSError, ValueError):
+            found[path.parent.name] = json.loads(path.read_text())
+    return found
+
+
+def _list(cache: Path) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("key", "Python", "packages", "GB", "alone", "built in s", title=f"environments in {cache / 'envs'}")
+    for key, record in built(cache).items():
+        total, alone = _size(cache / "envs" / key)
+        table.add_row(
+            key,
+            record["python"],
+            " ".join(record["packages"]),
+            f"{total / 1e9:.2f}",
+            f"{alone / 1e9:.2f}",
+            f"{record['built_s']:.1f}",
+        )
+    table.caption = "alone: bytes that no other environment and no package cache shares by hard links"
+    Console().print(table)
+    return 0
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """(bytes of all files, bytes of those with one name only)."""
+    total = alone = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with contextlib.suppress(OSError):
+                stat = os.lstat(os.path.join(folder, name))
+                total += stat.st_size
+                alone += stat.st_size * (stat.st_nlink == 1)
+    return total, alone
+
+
+def _remove(cache: Path, keys: Sequence[str], everything: bool) -> int:
+    known = sorted({p.name for p in (cache / "envs").glob("*") if p.is_dir()})
+    if not everything and not keys:
+        print("error: remove what? name keys (python -m farm.envs list) or say --all", file=sys.stderr)
+        return 2
+    chosen = known if everything else list(keys)
+    if unknown := [k for k in chosen if k not in known]:
+        print(f"error: no environment {unknown[0]!r}; there are {', '.join(known) or 'none'}", file=sys.stderr)
+        return 2
+    for key in chosen:
+        try:
+            with _locked(cache / "envs" / f"{key}.lock", time.monotonic() + 5):
+                shutil.rmtree(cache / "envs" / key)
+                (cache / "envs" / f"{key}.txt").unlink(missing_ok=True)
+        except EnvError as error:
+            print(f"error: {key} is being built: {error}", file=sys.stderr)
+            return 1
+        print(f"removed {key}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

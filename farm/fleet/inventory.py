@@ -1,0 +1,218 @@
+"""Which node offers what: every backend is tried in a process of its own, and a missing one gets its true reason."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import fnmatch
+import itertools
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from farm.fleet import detect, envs, probing
+from farm.fleet.node import own_resource
+from farm.work.child_process import ChildProcess, Death, Limits
+from tasks.backends import BackendSpec
+from tasks.plugins import PluginError
+from tasks.vendors import BY_LABEL
+
+#: Seconds a runtime may take to be imported and to find its device.
+PROBE_DEADLINE_S = 180.0
+
+
+@dataclass
+class Offer:
+    """What a run knows of one backend.
+
+    available: some node can run it; reason: why none can; nodes: the hosts that can, node_ids: Ray's ids of them;
+    places, devices: per such id, the Ray resource that counts its devices there, and their number; models: the devices' name there; labels: what a node
+    must be labelled, by glob;
+    info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took.
+    """
+
+    name: str
+    vendor: str
+    device_vendor: str
+    resource: str
+    forms: list[str]
+    joint: bool
+    available: bool = False
+    reason: str = ""
+    nodes: list[str] = field(default_factory=list)
+    node_ids: list[str] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
+    models: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def record(self) -> dict[str, Any]:
+        """Plain data for the run's record."""
+        kept = {k: self.info.get(k, "") for k in ("device", "runtime_version", "driver_version", "compute_precision")}
+        return {k: v for k, v in asdict(self).items() if k not in ("info", "places", "devices", "models")} | kept
+
+    def admit(self, node: dict[str, Any], answer: Mapping[str, Any]) -> str:
+        """Take a node in, given what the backend answered there; why not, or "" if it was."""
+        reason = str(answer.get("unavailable", "")) or misplaced(self, node)
+        if not reason and node["id"] not in self.places:
+            self.nodes.append(node["host"])
+            self.node_ids.append(node["id"])
+            self.places[node["id"]] = resource_on(self, node)
+            self.devices[node["id"]] = int(node["resources"][self.places[node["id"]]])
+            self.models[node["id"]] = str(answer.get("device", ""))
+            self.info = self.info or dict(answer)
+        return reason
+
+    def dismiss(self, node: str) -> None:
+        """Forget a node that has gone, by its id."""
+        if node in self.places:
+            place = self.node_ids.index(node)
+            del self.node_ids[place], self.nodes[place], self.places[node], self.devices[node], self.models[node]
+
+
+def probe(
+    specs: Sequence[BackendSpec],
+    cache: Path,
+    env: dict[str, str] | None = None,
+    fresh: bool = True,
+    labels: Mapping[str, str] | None = None,
+    apart: str = "",
+) -> dict[str, dict[str, Any]]:
+    """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
+
+    Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
+    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it. Unless
+    ``fresh``, earlier answers of the same version count. apart: why environments cannot be used, if they cannot.
+    """
+    families: dict[tuple[str, str], list[BackendSpec]] = {}
+    asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
+    known = {s.name: a for s in asked if (a := probing.answered(s, cache)) is not None}
+    for spec in specs:
+        if spec.name in known:
+            continue
+        environment = envs.of(spec)
+        if environment and (reason := _without_device(spec, labels) or apart):
+            known[spec.name] = {"unavailable": reason}
+            continue
+        families.setdefault((spec.runtime, environment.key if environment else ""), []).append(spec)
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        answers = pool.map(lambda family: _probe_family(family, cache, env), families.values())
+        return known | dict(itertools.chain.from_iterable(a.items() for a in answers))
+
+
+def _without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
+    """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried."""
+    try:
+        made = spec.create()
+        return detect.missing(made.device_vendor, labels) if made.device_vendor and not made.emulated else ""
+    except (detect.UnknownVendor, PluginError) as error:
+        return str(error)
+
+
+def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | None) -> dict[str, dict[str, Any]]:
+    answers: dict[str, dict[str, Any]] = {}
+    child: ChildProcess | None = None
+    began = start_s = 0.0
+    try:
+        python = envs.python_of(specs[0], cache)
+    except envs.EnvError as error:
+        return {spec.name: {"unavailable": str(error)} for spec in specs}
+    for spec in specs:
+        if child is None:
+            began, child = time.monotonic(), ChildProcess(python, Limits(), env)
+        answer = child.ask({"do": "hello", "backend": spec.to_json()}, deadline_s=PROBE_DEADLINE_S)
+        if isinstance(answer, Death):
+            child.close()
+            child = None
+            answer = {"unavailable": f"while it was imported, {answer.text}"}
+        start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
+        answers[spec.name] = answer = answer | {"start_s": round(start_s, 3)}
+        probing.remember(spec, answer, cache)
+    if child is not None:
+        child.close()
+    return answers
+
+
+def offers(
+    specs: Sequence[BackendSpec],
+    nodes: Sequence[dict[str, Any]],
+    answers: dict[str, dict[str, dict[str, Any]]],
+    labels: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, Offer]:
+    """Put the nodes' answers together.
+
+    nodes: {"id", "host", "resources", "labels"} each; answers: per node id, what `probe` said there; labels: per
+    backend, globs of the labels its nodes must have.
+    """
+    table: dict[str, Offer] = {}
+    for spec in specs:
+        try:
+            made = spec.create()
+        except PluginError as error:
+            table[spec.name] = Offer(spec.name, "", "", "CPU", [], False, reason=str(error))
+            continue
+        offer = Offer(
+            spec.name,
+            made.vendor,
+            made.device_vendor,
+            made.resource,
+            list(made.forms),
+            made.joint,
+            labels=dict((labels or {}).get(spec.name, {})),
+        )
+        reasons: dict[str, list[str]] = {}
+        for node in nodes:
+            answer = answers.get(node["id"], {}).get(spec.name, {"unavailable": "the node did not answer the probe"})
+            if reason := offer.admit(node, answer):
+                reasons.setdefault(reason, []).append(node["host"])
+        offer.available = bool(offer.places)
+        if not offer.available:
+            several = len(reasons) > 1
+            offer.reason = (
+                "; ".join(f"{r} (on {', '.join(h)})" if several else r for r, h in reasons.items()) or "no node"
+            )
+        table[spec.name] = offer
+    return table
+
+
+def resource_on(offer: Offer, node: dict[str, Any]) -> str:
+    """The Ray resource that counts the backend's devices on a node: one of its vendor's own where another vendor
+    has the common one (`farm.fleet.node.plan`)."""
+    own = own_resource(offer.device_vendor, offer.resource)
+    return own if node["resources"].get(own) else offer.resource
+
+
+def misplaced(offer: Offer, node: dict[str, Any]) -> str:
+    """Why a node whose runtime works may not be given the backend's cells; "" if it may."""
+    resource, labels, vendor = resource_on(offer, node), node["labels"], offer.device_vendor
+    for name, pattern in offer.labels.items():
+        if not fnmatch.fnmatchcase(labels.get(name, ""), pattern):
+            has = (
+                f"labelled {name}={labels[name]}, not {pattern}"
+                if name in labels
+                else f"without a label {name} ({pattern} is asked for)"
+            )
+            return f"the node is {has}"
+    if not node["resources"].get(resource):
+        return f"the node offers no Ray resource {resource}"
+    label = labels.get(detect.VENDOR_LABEL)
+    if (
+        not vendor
+        or not label
+        or resource != offer.resource
+        or detect.COUNT_LABEL + vendor in labels
+        or label == vendor
+    ):
+        return ""
+    if label not in BY_LABEL:
+        return f"the node is labelled vendor={label}, which nobody knows; known are {', '.join(BY_LABEL)}"
+    return f"the node is labelled vendor={label}, not {vendor}"
+
+
+def this_node(slots: int) -> dict[str, Any]:
+    """The one node of an inline run: it offers whatever its runtimes find."""
+    resources = {name: float(slots) for name in ("CPU", *{v.resource for v in BY_LABEL.values()})}
+    return {"id": "local", "host": socket.gethostname(), "resources": resources, "labels": {}}

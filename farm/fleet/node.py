@@ -1,0 +1,201 @@
+"""Joins this machine to a Ray cluster with the labels and resources of the devices it has.
+
+``python -m farm.node detect`` says what is found here and why; ``python -m farm.node start`` wraps ``ray start``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, UnknownVendor, check_vendor, detect
+from tasks.vendors import VENDORS, Vendor
+
+#: Label of the device's model; on a node of several vendors, the model of another than the first.
+MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
+#: Variables of a node's processes: a task without a GPU keeps its variables; workers, and so children, are kept.
+NODE_ENV = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_idle_worker_killing_time_threshold_ms": "600000"}
+
+
+@dataclass
+class Plan:
+    """What `ray start` is told of this node."""
+
+    labels: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, float] = field(default_factory=dict)
+
+    def arguments(self) -> list[str]:
+        """Of `ray start`. GPUs are always said: Ray would count them itself, and count one vendor's."""
+        others = {k: v for k, v in self.resources.items() if k != "GPU"}
+        made = [f"--num-gpus={int(self.resources.get('GPU', 0))}"]
+        made += [f"--resources={json.dumps(others)}"] if others else []
+        return made + ([f"--labels={','.join(f'{k}={v}' for k, v in self.labels.items())}"] if self.labels else [])
+
+
+def plan(devices: Mapping[str, tuple[Vendor, int, Sequence[str]]]) -> Plan:
+    """Labels and resources of a node. devices: per vendor label (vendor, how many, their models).
+
+    The label "vendor" has one value, and so has Ray's resource GPU one owner: the first vendor of the table. Every
+    vendor is counted in a label of its own. Another one that shares the resource is given one of its own,
+    "<vendor>-<resource>", with room for one job: Ray hands out numbers of devices for its own resources only.
+    """
+    made = Plan()
+    order = [v.label for v in VENDORS]
+    for label in sorted(devices, key=order.index):
+        vendor, count, models = devices[label]
+        if count < 1:
+            continue
+        first = VENDOR_LABEL not in made.labels
+        made.labels.setdefault(VENDOR_LABEL, label)
+        made.labels[f"{COUNT_LABEL}{label}"] = str(count)
+        if len(names := {model_label(m, vendor.name) for m in models if m}) == 1:
+            made.labels[MODEL_LABEL if first else f"{OTHER_MODEL_LABEL}{label}"] = names.pop()
+        if vendor.resource in made.resources:
+            made.resources[own_resource(label, vendor.resource)] = 1.0
+        else:
+            made.resources[vendor.resource] = float(count)
+    return made
+
+
+def own_resource(label: str, resource: str) -> str:
+    """Ray resource of a vendor's devices on a node where another vendor has the common one."""
+    return f"{label}-{resource}"
+
+
+def model_label(model: str, vendor: str) -> str:
+    """A model's name as a label value: "NVIDIA H200" → "H200". Letters, digits, "-", "_", "."; at most 63 (Kubernetes' rule)."""
+    words = [
+        w for w in re.sub(r"\((R|TM|C)\)|®|™", " ", model, flags=re.IGNORECASE).split() if w.lower() != vendor.lower()
+    ]
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", " ".join(words)).strip("-_.")[:63].rstrip("-_.")
+
+
+def by_hand(values: Sequence[str]) -> dict[str, tuple[Vendor, int, tuple[str, ...]]]:
+    """Devices as `--vendor LABEL[=COUNT]` names them. Raises UnknownVendor, ValueError."""
+    made: dict[str, tuple[Vendor, int, tuple[str, ...]]] = {}
+    for value in values:
+        label, _, number = value.partition("=")
+        vendor = check_vendor(label, "--vendor")
+        if number and not number.isdigit():
+            raise ValueError(f"--vendor {value}: how many devices, a whole number, not {number!r}")
+        made[label] = (vendor, int(number or 1), ())
+    return made
+
+
+def devices_here(
+    values: Sequence[str], findings: Mapping[str, Finding]
+) -> dict[str, tuple[Vendor, int, Sequence[str]]]:
+    """What is to be offered: as named by hand, else as $FARM_VENDORS says, else as found. A vendor that is named
+    without a number and found has as many devices as were found."""
+    named = list(values)
+    if not named and OVERRIDE in os.environ:
+        named = [v.strip() for v in os.environ[OVERRIDE].split(",") if v.strip()]
+    elif not named:
+        return {label: (f.vendor, f.count, f.models) for label, f in findings.items() if f.count}
+    made: dict[str, tuple[Vendor, int, Sequence[str]]] = {}
+    for value, (label, (vendor, count, models)) in zip(named, by_hand(named).items()):
+        found = findings.get(label)
+        made[label] = (
+            (vendor, found.count, found.models)
+            if found and found.count and "=" not in value
+            else (vendor, count, models)
+        )
+    return made
+
+
+def _labels(text: Sequence[str]) -> dict[str, str]:
+    made = {}
+    for pair in (p for part in text for p in part.split(",") if p):
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--labels {pair}: NAME=VALUE")
+        if key == VENDOR_LABEL:
+            check_vendor(value, "--labels vendor")
+        made[key] = value
+    return made
+
+
+def command(args: argparse.Namespace, findings: Mapping[str, Finding], more: Sequence[str] = ()) -> list[str]:
+    """The `ray start` of this node. Raises UnknownVendor, ValueError."""
+    made = plan(devices_here(args.vendor, findings))
+    made.labels |= _labels(args.labels)
+    if args.resources:
+        try:
+            extra = json.loads(args.resources)
+            made.resources |= {str(k): float(v) for k, v in extra.items()}
+        except (ValueError, TypeError, AttributeError):
+            raise ValueError(f"--resources {args.resources}: a JSON object of numbers, e.g. '{{\"NPU\": 1}}'") from None
+    if args.num_gpus is not None:
+        made.resources["GPU"] = float(args.num_gpus)
+    where = ["--head"] if args.head else [f"--address={args.address}"]
+    return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *made.arguments(), *more]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m farm.node", description="This machine as a node of a Ray cluster.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("detect", help="what devices this machine has, and how that is known")
+    start = commands.add_parser(
+        "start",
+        help="ray start with the labels and resources of the devices found here",
+        epilog="further options are handed to ray start, e.g. --num-cpus=8 --block",
+    )
+    where = start.add_mutually_exclusive_group(required=True)
+    where.add_argument("--head", action="store_true", help="the first node of a cluster")
+    where.add_argument("--address", metavar="HOST:PORT", help="join this cluster")
+    start.add_argument(
+        "--vendor",
+        action="append",
+        default=[],
+        metavar="LABEL[=N]",
+        help="offer N devices of this vendor instead of what is found (may be repeated)",
+    )
+    start.add_argument(
+        "--labels",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,…",
+        help="further labels, or other values of those found",
+    )
+    start.add_argument("--resources", metavar="JSON", help="further resources, or other numbers of those found")
+    start.add_argument("--num-gpus", type=int, metavar="N", help="GPUs, instead of those found")
+    start.add_argument("--dry-run", action="store_true", help="print the command; start nothing")
+    args, more = parser.parse_known_args(argv)
+    try:
+        if args.command == "detect":
+            if more:
+                parser.error(f"unrecognized arguments: {' '.join(more)}")
+            return _print(detect())
+        line = command(args, detect(), more)
+    except (UnknownVendor, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(shlex.join(["ray", *line[3:]]), flush=True)
+    if args.dry_run:
+        return 0
+    os.execve(line[0], line, NODE_ENV | os.environ)
+
+
+def _print(findings: Mapping[str, Finding]) -> int:
+    for label, found in findings.items():
+        models = ", ".join(sorted({m for m in found.models if m}))
+        if found.count:
+            print(f"{label:10} {found.count} × {models or found.vendor.name}: {'; '.join(found.because)}")
+        elif found.because:
+            print(f"{label:10} no driver: {'; '.join(found.because)}, but {', '.join(found.without)}")
+        else:
+            print(f"{label:10} none: {', '.join(found.without)}")
+    offered = devices_here([], findings)
+    print("ray start " + shlex.join(plan(offered).arguments()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What backends have answered before, by their version: whether they work here, and which cases they do not implement.
+
+Both are forgotten as soon as anything that decides the answer changes: the backend's options, a version in its
+environment, the code of backends and forms, the farm's own and that of plugins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from farm.fleet import envs
+from tasks import backends, plugins, sources
+from tasks.backends import BackendSpec
+
+#: Columns of an `unsupported` row that are the backend's own words.
+WORDS = ("kind", "stage", "error_type", "error")
+
+
+def identity(spec: BackendSpec, cache: Path) -> str:
+    """Digest of everything that decides what a backend answers on this machine, but its devices."""
+    environment = envs.of(spec)
+    if environment is None:
+        versions = _own_versions()
+    else:
+        versions = str((environment.record(cache) or {}).get("digest", "not built"))
+    part = backends.known()[spec.runtime]
+    code = sources.of_running(*plugins.packages())
+    parts = [spec.to_json(), versions, part.value, part.origin, code, platform.machine(), socket.gethostname()]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _own_versions() -> str:
+    """Digest of the packages of the farm's own environment."""
+    names = sorted(f"{d.name}=={d.version}" for d in metadata.distributions())
+    return hashlib.sha256("\n".join([sys.version, *names]).encode()).hexdigest()
+
+
+def _write(path: Path, data: Any) -> None:
+    """Write JSON aside and rename; what cannot be written is asked again another time."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(data))
+        aside.replace(path)
+
+
+def answered(spec: BackendSpec, cache: Path) -> dict[str, Any] | None:
+    """A backend's answer to hello of an earlier run; None if it has to be asked.
+
+    Only of backends that need no device, and only that they work: devices come and go, and what is missing may have
+    been installed. Its child answers again when it is started.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        answer: dict[str, Any] = json.loads(_answer_path(spec, cache).read_text())["answer"]
+        return answer
+    return None
+
+
+def remember(spec: BackendSpec, answer: Mapping[str, Any], cache: Path) -> None:
+    """Keep a backend's answer to hello, if it may be taken for granted the next time (see `answered`)."""
+    if "unavailable" not in answer and answer.get("resource") == "CPU":
+        _write(_answer_path(spec, cache), {"answer": dict(answer), "backend": spec.to_json(), "at": time.time()})
+
+
+def _answer_path(spec: BackendSpec, cache: Path) -> Path:
+    return cache / "probes" / f"{identity(spec, cache)}.json"
+
+
+@dataclass
+class Support:
+    """Which cases a backend of one version has said that it does not implement.
+
+    cases: "<content key of the prepared case or exported form>:<sample>" → its words and the run they are from.
+    """
+
+    path: Path
+    cases: dict[str, dict[str, str]] = field(default_factory=dict)
+    changed: bool = False
+    anew: bool = False
+
+    @classmethod
+    def load(cls, spec: BackendSpec, info: Mapping[str, Any], cache: Path) -> Support:
+        """What is known of a backend. ``info``: its answer to hello, whose versions and device count as well."""
+        own = [identity(spec, cache), *(str(info.get(k, "")) for k in ("runtime_version", "driver_version", "device"))]
+        path = cache / "support" / f"{hashlib.sha256(json.dumps(own).encode()).hexdigest()[:32]}.json"
+        made = cls(path)
+        made._read()
+        return made
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(self.path.read_text())
+            self.cases = found | self.cases
+
+    def known(self, key: str, sample: int) -> dict[str, str] | None:
+        """Words of a row and "run", if the case is known to be unsupported."""
+        return self.cases.get(f"{key}:{sample}")
+
+    def learn(self, key: str, sample: int, row: Mapping[str, Any], run_id: str) -> None:
+        """Remember a row whose status is "unsupported"."""
+        name = f"{key}:{sample}"
+        if name not in self.cases:
+            self.cases[name] = {k: str(row.get(k) or "") for k in WORDS} | {"run": run_id}
+            self.changed = True
+
+    def forget(self) -> None:
+        """Ask anew: what was known counts no more, in later runs either."""
+        self.cases.clear()
+        self.anew = True
+
+    def save(self) -> None:
+        """Write what was learned; another run may have learned meanwhile."""
+        if self.changed or self.anew:
+            if not self.anew:
+                self._read()
+            _write(self.path, self.cases)
+            self.changed = self.anew = False

@@ -1,0 +1,296 @@
+"""The Parquet lake: appending, reading; local directories and any pyarrow filesystem (s3://…)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs as pafs
+
+from farm.lake.columns import KEY, SCHEMA
+from tasks.model import Group
+
+
+class LakeError(Exception):
+    """A lake that cannot be used; the text names the place and the fix."""
+
+
+class LakeWarning(UserWarning):
+    """A file of the lake was skipped; the text names it."""
+
+
+@dataclass(frozen=True)
+class Lake:
+    """An open lake: a pyarrow filesystem and the path of its root on it."""
+
+    filesystem: pafs.FileSystem
+    root: str
+    uri: str
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.filesystem, pafs.LocalFileSystem)
+
+    def path(self, run_id: str, name: str = "") -> str:
+        return f"{self.root}/run={run_id}" + (f"/{name}" if name else "")
+
+
+def open_lake(uri: str | os.PathLike[str]) -> Lake:
+    """The lake at a local path or a URI of any pyarrow filesystem. Raises LakeError.
+
+    An S3 server other than Amazon's is named by $AWS_ENDPOINT_URL or by ?endpoint_override=host:port&scheme=http.
+    """
+    text = os.fspath(uri)
+    if "://" not in text:
+        return Lake(pafs.LocalFileSystem(), os.path.abspath(text), text)
+    try:
+        filesystem, root = pafs.FileSystem.from_uri(_with_endpoint(text))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise LakeError(f"results {text!r}: {error}") from None
+    if not root.strip("/") and not isinstance(filesystem, pafs.LocalFileSystem):
+        raise LakeError(f"results {text!r}: no bucket or directory is named")
+    return Lake(filesystem, root.rstrip("/"), text)
+
+
+def _with_endpoint(uri: str) -> str:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not uri.startswith("s3://") or not endpoint or "endpoint_override" in uri:
+        return uri
+    scheme, _, host = endpoint.rpartition("://")
+    return f"{uri}{'&' if '?' in uri else '?'}endpoint_override={host.rstrip('/')}&scheme={scheme or 'https'}"
+
+
+def check_writable(lake: Lake) -> None:
+    """Raise LakeError unless a file can be written to and removed from the lake's root."""
+    probe = f"{lake.root}/_write-{uuid.uuid4().hex[:8]}"
+    try:
+        lake.filesystem.create_dir(lake.root, recursive=True)
+        with lake.filesystem.open_output_stream(probe) as file:
+            file.write(b"x")
+        lake.filesystem.delete_file(probe)
+    except OSError as error:
+        raise LakeError(
+            f"results {lake.uri!r} cannot be written: {error}; choose another place with --results"
+        ) from None
+
+
+def to_batch(rows: Sequence[dict[str, Any]], constant: dict[str, Any]) -> pa.RecordBatch:
+    """Rows (dicts by column; a missing column is null) as Arrow; ``constant`` holds the columns equal in all.
+
+    started_at is given in seconds since the epoch; compute_precision defaults to the dtype.
+    """
+    columns = []
+    for field in SCHEMA:
+        name = field.name
+        if name in constant:
+            columns.append(pa.repeat(pa.scalar(constant[name], field.type), len(rows)))
+        elif name == "started_at":
+            columns.append(pa.array([int(r["started_at"] * 1e6) for r in rows], field.type))
+        elif name == "case_id":
+            columns.append(pa.array([_case_id(r) for r in rows], field.type))
+        elif name == "compute_precision":
+            columns.append(pa.array([r.get(name) or r["dtype"] for r in rows], field.type))
+        else:
+            columns.append(pa.array([r.get(name) for r in rows], field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _case_id(row: dict[str, Any]) -> str:
+    group = Group(
+        row["op"],
+        row["variant"],
+        row["dtype"],
+        0,
+        row["seed"],
+        row.get("check", "forward"),
+        row.get("distribution", "own"),
+    )
+    return group.case_id(row["sample"])
+
+
+def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> int:
+    """Write rows as one immutable part, visible all at once; returns the number of rows. Raises OSError."""
+    table = pa.Table.from_batches(batches, schema=SCHEMA)
+    if not table.num_rows:
+        return 0
+    _write(lake, lake.path(run_id, f"part-{uuid.uuid4().hex}.parquet"), table)
+    return table.num_rows
+
+
+def _write(lake: Lake, target: str, table: pa.Table) -> None:
+    directory, _, name = target.rpartition("/")
+    # An object store shows a file when it is complete; a directory needs the detour.
+    aside = f"{directory}/.{name}.tmp" if lake.is_local else target
+    if lake.is_local:
+        lake.filesystem.create_dir(directory, recursive=True)
+    try:
+        pq.write_table(table, aside, filesystem=lake.filesystem, compression="zstd")
+        if aside != target:
+            lake.filesystem.move(aside, target)
+    except BaseException:
+        if aside != target:
+            with contextlib.suppress(OSError):
+                lake.filesystem.delete_file(aside)
+        raise
+
+
+def write_json(lake: Lake, run_id: str, name: str, value: dict[str, Any]) -> None:
+    """Write a small JSON file of a run, replacing it all at once where the filesystem can. Raises OSError."""
+    text = json.dumps(value, indent=1).encode()
+    target = lake.path(run_id, name)
+    aside = lake.path(run_id, f".{name}.tmp") if lake.is_local else target
+    if lake.is_local:
+        lake.filesystem.create_dir(lake.path(run_id), recursive=True)
+    with lake.filesystem.open_output_stream(aside) as file:
+        file.write(text)
+    if aside != target:
+        os.replace(aside, target)
+
+
+def read_json(lake: Lake, run_id: str, name: str) -> dict[str, Any]:
+    """A small JSON file of a run. Raises LakeError."""
+    try:
+        with lake.filesystem.open_input_stream(lake.path(run_id, name)) as file:
+            value: dict[str, Any] = json.loads(file.read())
+    except FileNotFoundError:
+        raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}") from None
+    except OSError as error:
+        raise LakeError(f"{lake.path(run_id, name)}: cannot be read ({error})") from None
+    except ValueError as error:
+        raise LakeError(f"{lake.path(run_id, name)}: not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise LakeError(f"{lake.path(run_id, name)}: not the record of a run (no JSON object)")
+    return value
+
+
+def _nearest(lake: Lake, run_id: str) -> str:
+    import difflib
+
+    known = run_ids(lake.uri)
+    near = difflib.get_close_matches(run_id, known, 3, 0.3) or known[-3:]
+    return f"; there is {', '.join(near)}" if near else "; it holds no run"
+
+
+def run_ids(results: str | os.PathLike[str]) -> list[str]:
+    """Ids of the runs in a lake, oldest first (they begin with their date). Raises LakeError."""
+    lake = open_lake(results)
+    found = _list(lake, lake.root)
+    return sorted(
+        i.base_name[4:] for i in found if i.type == pafs.FileType.Directory and i.base_name.startswith("run=")
+    )
+
+
+def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
+    """What is in a directory; nothing if it does not exist. Raises LakeError."""
+    try:
+        found: list[pafs.FileInfo] = lake.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        return found
+    except OSError as error:
+        raise LakeError(f"results {lake.uri!r} cannot be read: {error}") from None
+
+
+def read_run(results: str | os.PathLike[str], run_id: str) -> dict[str, Any]:
+    """The record of a run (`_run.json`): config, inventory, versions, times. Raises LakeError."""
+    return read_json(open_lake(results), run_id, "_run.json")
+
+
+def read_table(
+    results: str | os.PathLike[str], run_id: str | None = None, columns: list[str] | None = None
+) -> pa.Table:
+    """Rows of one run, or of all, in the schema's columns (or those of them that are named).
+
+    A foreign or damaged file is skipped with a LakeWarning that names it. Raises LakeError.
+    """
+    lake = open_lake(results)
+    schema = pa.schema([f for f in SCHEMA if columns is None or f.name in columns], SCHEMA.metadata)
+    tables = []
+    todo = [(one, path) for one in ([run_id] if run_id is not None else run_ids(results)) for path in parts(lake, one)]
+    listed = {path for _, path in todo}
+    while todo:
+        one, path = todo.pop(0)
+        try:
+            with lake.filesystem.open_input_file(path) as file, pq.ParquetFile(file) as part:
+                present = part.schema_arrow.names
+                if missing := [c for c in KEY if c not in present]:
+                    raise pa.ArrowInvalid(f"a foreign file: no column {missing[0]}")
+                table = part.read([n for n in schema.names if n in present])
+            tables.append(_in_schema(table, schema))
+        except FileNotFoundError:
+            # Compacted since it was listed: its rows are in a part that is there now.
+            new = [p for p in parts(lake, one) if p not in listed]
+            listed.update(new)
+            todo += [(one, p) for p in new]
+        except (pa.ArrowException, OSError) as error:
+            text = (str(error).splitlines() or [""])[0]
+            warnings.warn(f"{path}: skipped, not a readable part ({text})", LakeWarning, stacklevel=2)
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with just the schema's columns, null where it has none. Raises ArrowException for foreign types."""
+    columns = [
+        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def parts(lake: Lake, run_id: str) -> list[str]:
+    """Paths of a run's part files. Raises LakeError."""
+    found = _list(lake, lake.path(run_id))
+    return sorted(
+        i.path
+        for i in found
+        if i.type == pafs.FileType.File and i.base_name.endswith(".parquet") and i.base_name[0] not in "._"
+    )
+
+
+def read(results: str | os.PathLike[str], run_id: str | None = None) -> pd.DataFrame:
+    """Rows of one run, or of all runs, as a DataFrame; one row per key (run_id, case_id, backend).
+
+    A damaged or foreign file is skipped with a LakeWarning. Raises LakeError if the run does not exist.
+    """
+    if run_id is not None and run_id not in run_ids(results):
+        lake = open_lake(results)
+        raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}")
+    frame: pd.DataFrame = _unique(read_table(results, run_id)).to_pandas()
+    frame.attrs["results"] = os.fspath(results)  # so that a report can say where its rows are
+    return frame
+
+
+def _unique(table: pa.Table) -> pa.Table:
+    """One row per key, that with the most attempts, the last of several; rows stay in their order."""
+    keys = table.select([*KEY, "attempts"]).to_pandas()
+    order = keys.sort_values("attempts", kind="stable", na_position="first")
+    again = order.duplicated(KEY, keep="last").sort_index()
+    return table.filter(pc.invert(pa.array(again))) if again.any() else table
+
+
+def compact(results: str | os.PathLike[str], run_id: str) -> int:
+    """Merge the parts of a finished run into one, without duplicates; returns how many there were.
+
+    The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop.
+    """
+    lake = open_lake(results)
+    old = parts(lake, run_id)
+    if len(old) > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LakeWarning)  # a part that cannot be read is not thrown away
+            try:
+                table = read_table(results, run_id)
+            except LakeWarning:
+                return len(old)
+        _write(lake, lake.path(run_id, f"part-{uuid.uuid4().hex}.parquet"), _unique(table))
+        for path in old:
+            lake.filesystem.delete_file(path)
+    return len(old)

@@ -1,0 +1,1 @@
+"""Config to cells: what is to be run, on which backends, by which policy."""

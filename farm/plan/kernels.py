@@ -1,0 +1,120 @@
+"""The config's own kernels: their files made absolute, their mistakes with place, and their way to every child."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.catalogs.user import sources
+from tasks.catalogs.user.load import VARIABLE
+from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.schema import mistakes
+
+if TYPE_CHECKING:
+    from farm.plan.config import CatalogConfig, Config
+
+#: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is ended.
+SCRIPT_SHARE = 0.8
+#: Longest value of an environment variable that every system takes, in bytes (MAX_ARG_STRLEN of Linux).
+LONGEST = 120_000
+
+#: Called with a path into the config and a text: raises the error.
+Refuse = Callable[[tuple[Any, ...], str], None]
+
+
+def resolved(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
+    """The catalog with its root and its files absolute; they are relative to ``folder``, that of the config."""
+    root = (folder / catalog.root).resolve()
+
+    def absolute(name: str) -> str:
+        path, colon, function = name.rpartition(":") if ":" in name and not name.endswith(".py") else (name, "", "")
+        return f"{root / path}{colon}{function}" if path.endswith(".py") else name
+
+    kernels = [
+        k.model_copy(update={"kernel": absolute(k.kernel), "reference": absolute(k.reference)}) for k in catalog.kernels
+    ]
+    return catalog.model_copy(
+        update={"root": str(root), "modules": [absolute(m) for m in catalog.modules], "kernels": kernels}
+    )
+
+
+def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
+    """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them."""
+    if catalog.name != "user":
+        for field in ("modules", "kernels"):
+            if getattr(catalog, field):
+                refuse((*at, field), "only the catalog user takes kernels of your own")
+        return
+    if not catalog.modules and not catalog.kernels:
+        refuse(at, "the catalog user needs modules (with @tasks.op) or kernels")
+    for i, module in enumerate(catalog.modules):
+        _exists(module, catalog.root, (*at, "modules", i), refuse)
+    names: dict[str, int] = {}
+    for i, kernel in enumerate(catalog.kernels):
+        key: tuple[Any, ...] = (*at, "kernels", i)
+        if kernel.name in names:
+            refuse((*key, "name"), f"the name {kernel.name!r} is given twice (kernels.{names[kernel.name]} has it)")
+        names[kernel.name] = i
+        for inner, text in mistakes(UserOp(**kernel.model_dump())):
+            refuse((*key, *inner), text)
+        for what in ("kernel", "reference"):
+            given = getattr(kernel, what)
+            module, _, function = given.rpartition(":")
+            if what == "reference" and given.endswith(".py"):
+                module = given
+            elif not module or not function:
+                also = " or the path of a script" if what == "reference" else ""
+                refuse((*key, what), f"{given!r} names no function: write module:function or file.py:function{also}")
+            _exists(module, catalog.root, (*key, what), refuse)
+
+
+def _exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse) -> None:
+    file = sources.locate(module, root)
+    if file is None:
+        refuse(key, f"no module {module!r} in {root} or on Python's path (a file's name ends in .py)")
+    elif not file.is_file():
+        near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
+        refuse(key, f"no such file {file}" + (f"; there are: {', '.join(near[:12])}" if near else ""))
+
+
+def announce(config: Config) -> None:
+    """Put the definitions where this process and its children find them. Raises ValueError if they are too long."""
+    found = [
+        {"at": i, "root": c.root, "modules": c.modules, "kernels": [k.model_dump(mode="json") for k in c.kernels]}
+        for i, c in enumerate(config.catalogs)
+        if c.name == "user"
+    ]
+    os.environ.pop(VARIABLE, None)
+    if found:
+        text = json.dumps({"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found})
+        if len(text.encode()) > LONGEST:
+            raise ValueError(
+                f"the kernels of the config take {len(text.encode())} bytes, the most is {LONGEST}: declare them with "
+                "@tasks.op in modules instead"
+            )
+        os.environ[VARIABLE] = text
+
+
+def culprit(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:
+    """Key and name of the first module or kernel announced with which alone ``dies`` is true; None if there is none."""
+    whole = os.environ.get(VARIABLE, "")
+    given = json.loads(whole or "{}")
+    try:
+        for source in given.get("sources", []):
+            for what in ("modules", "kernels"):
+                for i, one in enumerate(source[what]):
+                    alone = source | {"modules": [], "kernels": []} | {what: [one]}
+                    os.environ[VARIABLE] = json.dumps(given | {"sources": [alone]})
+                    if dies():
+                        return ("catalogs", source["at"], what, i), one if what == "modules" else one["kernel"]
+    finally:
+        os.environ[VARIABLE] = whole
+    return None
+
+
+def carried() -> dict[str, str]:
+    """Variables of this process that a child on any node needs."""
+    return {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}

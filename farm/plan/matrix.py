@@ -1,0 +1,146 @@
+"""Config to cells: which groups each backend is given, how many samples, and why a cell is not planned."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from farm.plan.config import CatalogConfig, Config, ConfigError, nearest
+from tasks.backends import BackendSpec
+from tasks.catalogs.base import Entry
+from tasks.model import BUILD, PREPARED, Group, is_inexact
+from tasks.plugins import PluginError
+
+
+@dataclass
+class Matrix:
+    """The plan of a run: rows are groups, columns backends.
+
+    wanted[g, b]: samples of group g that backend b is asked to run (0: the cell is not planned);
+    skipped: (group, backend, reason) of cells the config leaves out.
+    """
+
+    groups: list[Group]
+    backends: list[BackendSpec]
+    wanted: np.ndarray
+    skipped: list[tuple[int, int, str]] = field(default_factory=list)
+
+    @property
+    def cells(self) -> int:
+        """Number of planned cells (op, dtype, backend)."""
+        return int(np.count_nonzero(self.wanted))
+
+
+class UnknownOp(ConfigError):
+    """A pattern without wildcard that names no op of its catalog."""
+
+    def __init__(self, pattern: str, text: str) -> None:
+        super().__init__(text)
+        self.pattern = pattern
+
+
+def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> Matrix:
+    """The matrix of a config: the build check for backends that take it, every other one for those that run anything.
+
+    ``entries``: per catalog, its list; ``ops``: globs that narrow it further.
+
+    A glob matches an op's name with or without its catalog, with or without its variant. Raises ConfigError
+    for a pattern without wildcard that names no op.
+    """
+    specs = [b.spec() for b in config.backends]
+    takes = {check: np.array([_takes(spec, check) for spec in specs]) for check in config.checks}
+    rows: dict[
+        tuple[str, str, str, str, str], list[int]
+    ] = {}  # a catalog may be listed twice: the larger number counts
+    for catalog in config.catalogs:
+        dtypes = catalog.dtypes or config.dtypes
+        listed = entries[catalog.name]
+        _known_ops(catalog, listed, ops)
+        samples = [samples_of(catalog, spec.name) for spec in specs]
+        if not any(samples):
+            continue
+        chosen, left_out, narrow = matcher(catalog.ops), matcher(catalog.exclude), matcher(ops)
+        for entry in listed:
+            called = names(entry)
+            if not chosen(called) or left_out(called) or (ops and not narrow(called)):
+                continue
+            for dtype in entry.dtypes if "*" in dtypes else [d for d in dtypes if d in entry.dtypes]:
+                for check in config.checks:
+                    if not takes[check].any() or (check if check in PREPARED else "forward") not in entry.checks:
+                        continue
+                    if check in ("backward", "double_backward") and not is_inexact(dtype):
+                        continue
+                    for distribution in catalog.distributions:
+                        if distribution in entry.distributions:
+                            cell = (entry.op, entry.variant, dtype, check, distribution)
+                            rows[cell] = list(map(max, samples, rows.get(cell, samples)))
+    groups = [
+        Group(op, variant, dtype, max(samples), config.seed, check, distribution)
+        for (op, variant, dtype, check, distribution), samples in rows.items()
+    ]
+    wanted = np.array(list(rows.values()), dtype=np.int32).reshape(len(groups), len(specs))
+    for g, group in enumerate(groups):
+        wanted[g, ~takes[group.check]] = 0
+    matrix = Matrix(groups, specs, wanted)
+    for skip in config.skip:
+        match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)
+        columns = [b for b, spec in enumerate(specs) if match_backend([spec.name])]
+        for g, group in enumerate(groups):
+            if match_dtype([group.dtype]) and match_op(names(Entry(group.op, group.variant, ()))):
+                for b in columns:
+                    if wanted[g, b]:
+                        wanted[g, b] = 0
+                        matrix.skipped.append((g, b, skip.reason))
+    return matrix
+
+
+def _takes(spec: BackendSpec, check: str) -> bool:
+    """Whether cells of a check are planned for a backend: only compilers build, and what only builds runs nothing."""
+    try:
+        checks = spec.create().checks
+    except PluginError:  # a line of the preflight
+        return check != BUILD
+    return BUILD in checks if check == BUILD else checks != (BUILD,)
+
+
+def samples_of(catalog: CatalogConfig, backend: str) -> int:
+    """How many samples of an op and dtype a config gives a backend; 0 if the catalog is not for it."""
+    if not any(fnmatch.fnmatchcase(backend, p) for p in catalog.backends):
+        return 0
+    for pattern, count in catalog.samples_for.items():
+        if fnmatch.fnmatchcase(backend, pattern):
+            return count
+    return catalog.samples
+
+
+def names(entry: Entry) -> list[str]:
+    """What an op may be called in a pattern: with and without its catalog, with and without its variant."""
+    bare = entry.op.partition(":")[2]
+    called = [entry.op, bare]
+    return called + [f"{n}.{entry.variant}" for n in called] if entry.variant else called
+
+
+def matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
+    """A function that tells whether any of some names matches any of the globs."""
+    if "*" in globs:
+        return lambda called: True
+    if not globs:
+        return lambda called: False
+    match = re.compile("|".join(fnmatch.translate(g) for g in globs)).match
+    return lambda called: any(match(n) for n in called)
+
+
+def _known_ops(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str]) -> None:
+    """Raise ConfigError for an op named in the config that the catalog does not have."""
+    valid: list[str] | None = None
+    for pattern in [*catalog.ops, *catalog.exclude]:
+        if any(c in pattern for c in "*?["):
+            continue
+        if valid is None:
+            valid = sorted({n for e in listed for n in names(e)})
+        if pattern not in valid:
+            raise UnknownOp(pattern, f"catalogs.{catalog.name}.ops: no op {pattern!r}{nearest(pattern, valid)}")

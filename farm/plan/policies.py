@@ -1,0 +1,43 @@
+"""Policies against catalogs: a limit that names an op nobody has is most likely misspelt."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Mapping
+
+from tasks import catalogs
+from tasks.judge.verdict import Policy, PolicyError
+
+
+def check_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) -> None:
+    """Raise PolicyError for a glob of a limit's ops that matches none of ``labels`` (per catalog, the ops' labels).
+
+    A glob that may mean an op of a catalog which is not among ``labels`` cannot be refuted and is let pass, if there is
+    such a catalog at all. ``path``: the policy's file; the policies that come with the farm hold for every version of a
+    catalog and are not checked.
+    """
+    if not path.endswith(".json"):
+        return
+    known = sorted({label for some in labels.values() for label in some})
+    for number, limit in enumerate(policy.limits):
+        for glob in limit.ops:
+            where = f"{path}: limits[{number}].ops"
+            catalog, colon, _ = glob.partition(":")
+            literal = not any(c in catalog for c in "*?[")
+            if literal and not colon:
+                near = [label for label in known if label.partition(":")[2] == glob]
+                raise PolicyError(
+                    f"{where}: {glob!r} names no catalog; did you mean {' or '.join(near[:3]) or f'torch:{glob}'}?"
+                )
+            if literal and catalog not in catalogs.known():
+                raise PolicyError(
+                    f"{where}: {glob!r}: unknown catalog {catalog!r}; known: {', '.join(sorted(catalogs.known()))}"
+                )
+            unseen = [name for name in catalogs.known() if fnmatch.fnmatchcase(name, catalog) and name not in labels]
+            if unseen or any(fnmatch.fnmatchcase(label, glob) for label in known):
+                continue
+            near = difflib.get_close_matches(glob, known, 3, 0.5)
+            raise PolicyError(
+                f"{where}: no op matches {glob!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
+            )

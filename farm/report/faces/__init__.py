@@ -1,0 +1,1 @@
+"""Tables to people: terminal, Markdown, CSV, one HTML page, a plot."""

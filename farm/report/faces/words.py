@@ -1,0 +1,147 @@
+"""What tables say in words: rates, numbers, findings, backends; shared by terminal, Markdown and HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from farm.report.tables.coverage import NO_REASON, SEVERITY, backend_order, backends_of, coverage, distinct, records
+
+#: What was not measured.
+DASH = "–"
+#: Control characters and direction overrides: an error text must not be able to drive the terminal.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
+
+
+def plain(value: Any, length: int = 0) -> str:
+    """Text on one line without control characters, cut to ``length`` characters (0: not cut)."""
+    text = " ".join(_CONTROL.sub(" ", str(value)).split())
+    return text[: length - 1] + "…" if length and len(text) > length else text
+
+
+def percent(part: float, whole: float) -> str:
+    """A rate with its denominator, "97.1 % (1520/1566)"; "–" when the denominator is 0.
+
+    Only what is complete is shown as 100 %, only what is empty as 0 %.
+    """
+    part, whole = int(part), int(whole)
+    if whole == 0:
+        return DASH
+    share = f"{100 * part / whole:.3g}"
+    if share == "100" and part < whole:
+        share = ">99.9"
+    return f"{share} % ({part}/{whole})"
+
+
+def number(value: Any) -> str:
+    """A measured number with three digits; "–" for what was not measured."""
+    if value is None or pd.isna(value):
+        return DASH
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 1e5):
+        return str(int(value))
+    return f"{value:.3g}"
+
+
+def status_counts(line: Mapping[str, Any]) -> str:
+    """The statuses of a line of a coverage table that occur, most severe first: "wrong 3 · pass 97 (5 weak)"."""
+    return " · ".join(status_count(line, status) for status in SEVERITY if line[status]) or DASH
+
+
+def status_count(line: Mapping[str, Any], status: str) -> str:
+    """How many rows of a line have a status, and how many of its passes are no evidence: "pass 97 (5 weak)"."""
+    return f"{status} {int(line[status])}" + (
+        f" ({int(line['weak'])} weak)" if status == "pass" and line["weak"] else ""
+    )
+
+
+def how_much(line: Mapping[str, Any]) -> str:
+    """One line on what is wrong with a finding: kind, stage, numbers, error."""
+    parts = [str(line[name]) for name in ("kind", "stage") if line[name]]
+    for name, words in (("error_units", "error units"), ("max_ulp", "ulp"), ("max_diff", "max diff")):
+        if number(line[name]) != DASH:
+            parts.append(f"{number(line[name])} {words}")
+    if not pd.isna(line["mismatched"]) and not pd.isna(line["numel"]):
+        parts.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
+    error = ": ".join(text for text in (line["error_type"], line["error"]) if text)
+    return "; ".join([*parts, error] if error else parts) or DASH
+
+
+def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
+    """Lines that say which run this is and whether it is complete."""
+    name = f" ({run['name']})" if run.get("name") else ""
+    lines = [f"Run {run.get('run_id') or DASH}{name}: {len(rows)} row{'' if len(rows) == 1 else 's'}"]
+    planned = run.get("planned")
+    if isinstance(planned, int) and not isinstance(planned, bool) and planned > len(rows):
+        lines.append(f"INCOMPLETE: {planned - len(rows)} of {planned} planned cases have no row yet; resume the run.")
+    lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
+    if skipped := run.get("skipped_files"):
+        lines.append(
+            f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here."
+        )
+    for sick in run.get("quarantined") or ():
+        device = f"device {sick.get('device')} of " if sick.get("device") else ""
+        lines.append(
+            f"Quarantined: {device}{sick.get('node')} for {', '.join(sick.get('backends') or ())}: {sick.get('why')}; "
+            f"{sick.get('failures')} of its failures were run again elsewhere."
+        )
+    (total,) = records(coverage(rows, by=()))
+    lines.append(
+        f"Coverage {percent(total['judged'], total['valid'])}, "
+        f"pass rate {percent(total['passed'], total['judged'])}, "
+        f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes, which are no evidence)"
+    )
+    return lines
+
+
+def _quarantined(record: Mapping[str, Any]) -> str:
+    what = (
+        f"device {record['device']} of {record.get('node')}"
+        if record.get("device")
+        else str(record.get("node") or DASH)
+    )
+    names = ", ".join(map(str, record.get("backends") or ())) or record.get("scope") or DASH
+    again = f"; {record['failures']} of its failures were run again elsewhere" if record.get("failures") else ""
+    return plain(f"QUARANTINED: {what} for {names}: {record.get('why') or DASH}{again}")
+
+
+def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One dict per backend, in the order of a report: its coverage, vendor, device (after "emulated" where none was used),
+    runtime_version, available, reason, emulated.
+
+    By vendor the backends that are there, then, if they are several, their sum (``backend`` is ""); after all vendors
+    what is unavailable (``missing`` is True: no rows and no node that offers it).
+    """
+    rows = distinct(rows)
+    inventory = run.get("inventory") or {}
+    said = backends_of(inventory)
+    seen = {}
+    for name in ("device", "runtime_version"):
+        pairs = rows.loc[rows[name] != "", ["backend", name]].drop_duplicates().sort_values(name)
+        seen[name] = {str(backend): ", ".join(texts.head(3)) for backend, texts in pairs.groupby("backend")[name]}
+    table = coverage(rows, by=("vendor", "backend"), inventory=inventory).reset_index()
+    table["missing"] = ~table["available"] & (table["planned"] == 0)
+    by_vendor = coverage(rows, by="vendor")
+    totals = dict(zip(by_vendor.index, records(by_vendor), strict=True))
+    lines: list[dict[str, Any]] = []
+    for vendor, group in table.groupby("vendor", sort=True):
+        keys = [backend_order("", name) for name in group["backend"]]
+        group = group.iloc[sorted(range(len(keys)), key=keys.__getitem__)]
+        lines.extend(records(group[~group["missing"]]))
+        if (~group["missing"]).sum() > 1 and vendor in totals:
+            extra = {"vendor": vendor, "backend": "", "available": True, "missing": False, "reason": ""}
+            lines.append({**totals[vendor], **extra})
+        lines.extend(records(group[group["missing"]]))
+    emulated = set(rows.loc[rows["placement"].str.startswith("emulated"), "backend"])
+    for line in lines:
+        what = said.get(line["backend"], {})
+        line["emulated"] = line["backend"] in emulated
+        for name in ("device", "runtime_version"):
+            line[name] = seen[name].get(line["backend"]) or str(what.get(name) or "")
+        if line["emulated"] and not line["device"].startswith("emulated"):
+            line["device"] = f"emulated {line['device']}".strip()
+        if line["missing"]:
+            line["reason"] = line["reason"] or NO_REASON
+    return sorted(lines, key=lambda line: bool(line["missing"]))

@@ -1,0 +1,268 @@
+"""Who agrees with whom: the backends' results on one case side by side, in groups, with the outlier named."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from farm.report.faces.words import number
+from farm.report.tables.coverage import backend_order, distinct, records, reproduce_command
+from tasks.judge.fingerprint import distance
+from tasks.model import BUILD, FAILED, WITHOUT_NOISE, Status
+
+#: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
+REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
+#: Two results count as the same within this many error units where a row has no limit (the default policy's).
+_LIMIT = 32.0
+_WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NAMES = [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
+#: What comparing two rows of a case needs.
+_COMPARED = ("run_id", "case_id", "backend", "output_digest", "signature", "error_units", "limit", "compute_precision")
+
+
+class UnknownCase(ValueError):
+    """A case id that no row has; the text names the nearest."""
+
+
+def units(rows: pd.DataFrame) -> pd.Series:
+    """The number of a row that its limit holds for: max_ulp of exact and elementary ops, error_units of all others.
+
+    Infinite where a NaN or Inf is misplaced.
+    """
+    in_ulps = rows["op_class"].isin(_WITHOUT_NOISE) & ~np.isinf(rows["error_units"])
+    return rows["max_ulp"].where(in_ulps, rows["error_units"])
+
+
+def groups(rows: pd.DataFrame) -> pd.Series:
+    """Per row of `distinct` rows, with whom its result agrees on its case (run_id apart): "reference", "A", "B", …
+
+    "reference": it passed, or lies within the limit. Results outside are put together where they are the very same
+    bytes, or where they lie within the limit of each other, as far as signatures tell (`tasks.judge.fingerprint`: their
+    distance is a lower bound of that of the results); "?": the row is older than signatures; "": no result.
+    """
+    size = units(rows)
+    near = (rows["status"] == Status.PASS.value) | (
+        (size <= rows["limit"])
+        & ~rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value])
+        & (rows["output_digest"] != "")
+    )
+    counted = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) | (rows["output_digest"] != "")
+    made = pd.Series(NO_RESULT, index=rows.index, dtype=object).mask(counted, UNKNOWN).mask(near, REFERENCE)
+    made = made.mask(rows["check"] == BUILD, NO_RESULT)
+    said = made.to_numpy(dtype=object, copy=True)
+    places = np.flatnonzero(((made == UNKNOWN) & (rows["output_digest"] != "")).to_numpy())
+    columns = [rows[name].iloc[places].tolist() for name in _COMPARED]
+    cases: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = {}
+    for place, *values in zip(places.tolist(), *columns, strict=True):
+        row = dict(zip(_COMPARED, values, strict=True))
+        cases.setdefault((row["run_id"], row["case_id"]), []).append((place, row))
+    for members in cases.values():
+        for name, cluster in zip(_NAMES, _clusters(members), strict=False):
+            said[cluster] = name
+    return pd.Series(said, index=rows.index, dtype=object)
+
+
+def _clusters(members: list[tuple[int, dict[str, Any]]]) -> list[list[int]]:
+    """Places of rows of one case, put together where two agree (single linkage), the largest group first."""
+    clusters: list[list[tuple[int, dict[str, Any]]]] = []
+    for one in members:
+        joined = [c for c in clusters if any(agree(one[1], other[1]) for other in c)]
+        clusters = [c for c in clusters if not any(c is j for j in joined)] + [
+            [one, *(row for c in joined for row in c)]
+        ]
+    clusters.sort(key=lambda c: (-len(c), min(str(row["backend"]) for _, row in c)))
+    return [[place for place, _ in c] for c in clusters]
+
+
+def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows of one case have the same result: the same bytes, or within the limit of each other."""
+    if one["output_digest"] and one["output_digest"] == other["output_digest"]:
+        return True
+    limit = one["limit"] if one["limit"] == one["limit"] else _LIMIT
+    return apart(one, other) <= limit
+
+
+def apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """How far the results of two rows of one case lie apart at least, in error units; NaN where the rows do not tell.
+
+    A misplaced NaN or Inf, or an integer no noise excuses, is agreed upon only by what has the same signature.
+    """
+    if one["output_digest"] and one["output_digest"] == other["output_digest"]:
+        return 0.0
+    if (
+        not (_is_list(one["signature"]) and _is_list(other["signature"]))
+        or one["compute_precision"] != other["compute_precision"]
+    ):
+        return math.nan  # nothing to compare, or in units of another precision
+    least = distance(one["signature"], other["signature"])
+    a, b = one["error_units"], other["error_units"]
+    if math.isinf(a) or math.isinf(b):
+        return least if a == b and least == 0.0 else math.inf
+    return max(least, abs(a - b)) if a == a and b == b else least
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, np.ndarray))
+
+
+def _rows_of(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
+    """The `distinct` rows of one case, those of the newest run where there are several; backends in their order."""
+    known = rows["case_id"]
+    found = rows[known == case_id]
+    if found.empty:
+        near = difflib.get_close_matches(case_id, known.unique().tolist(), 3, 0.5)
+        raise UnknownCase(
+            f"no case {case_id!r}"
+            + (
+                f"; nearest: {', '.join(near)}"
+                if near
+                else f"; there are {known.nunique()}, e.g. {known.iloc[0]}"
+                if len(known)
+                else "; there are no rows"
+            )
+        )
+    found = found.sort_values("run_id", kind="stable").drop_duplicates("backend", keep="last")
+    keys = [
+        backend_order(str(vendor), str(name)) for vendor, name in zip(found["vendor"], found["backend"], strict=True)
+    ]
+    return found.iloc[sorted(range(len(keys)), key=keys.__getitem__)]
+
+
+def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
+    """All backends on one case, side by side: they were given the very same bytes.
+
+    One line per backend, by vendor. Columns: vendor, backend, runtime_version, device, emulated (bool); status, kind,
+    stage; units (error units, or ulps of exact and elementary ops: what ``limit`` holds for), limit, error_units,
+    max_ulp, max_diff, mismatched, numel; agrees: "reference", or the letter of the group of results that agree with one
+    another and not with the reference, "" without a result, "?" where the row is older than signatures;
+    same_bytes: the other backends with the very same output; outlier (bool): it stands outside while others agree
+    with the reference; weak, error, run_ms, run_id, digest (of the inputs), reproduce (the command).
+
+    ``attrs["verdict"]``: sentences that say who agrees and who does not (list of str). ``attrs["distances"]``: DataFrame,
+    backend × backend, how far two results lie apart at least, in error units (NaN: the rows do not tell).
+    Raises UnknownCase, a ValueError that names the nearest.
+    """
+    results = str(rows.attrs.get("results", "results"))
+    found = _rows_of(distinct(rows), case_id)
+    found = found.assign(units=units(found), agrees=groups(found.assign(run_id="")))
+    found["emulated"] = found["placement"].str.startswith("emulated")
+    outside = ~found["agrees"].isin([REFERENCE, NO_RESULT])
+    found["outlier"] = outside if (found["agrees"] == REFERENCE).any() else False
+    lines = records(found)
+    found["same_bytes"] = [
+        ", ".join(
+            b["backend"]
+            for b in lines
+            if a is not b and a["output_digest"] and a["output_digest"] == b["output_digest"]
+        )
+        for a in lines
+    ]
+    found["reproduce"] = [
+        reproduce_command(a["run_id"], a["case_id"], a["backend"], results, a["status"]) for a in lines
+    ]
+    far = pd.DataFrame(
+        [[apart(a, b) for b in lines] for a in lines],
+        index=found["backend"].tolist(),
+        columns=found["backend"].tolist(),
+    )
+    columns = [
+        "vendor",
+        "backend",
+        "runtime_version",
+        "device",
+        "emulated",
+        "status",
+        "kind",
+        "stage",
+        "units",
+        "limit",
+        "agrees",
+        "outlier",
+        "same_bytes",
+        "error_units",
+        "max_ulp",
+        "max_diff",
+        "mismatched",
+        "numel",
+        "weak",
+        "error",
+        "run_ms",
+        "run_id",
+        "digest",
+        "reproduce",
+    ]
+    table = found[columns].reset_index(drop=True)
+    table.attrs = {
+        "verdict": verdict(table),
+        "distances": far,
+        "case_id": case_id,
+        "op_class": found["op_class"].iloc[0],
+        "shapes": found["shapes"].iloc[0],
+    }
+    return table
+
+
+def verdict(table: pd.DataFrame) -> list[str]:
+    """Sentences on the lines of `case`: who agrees with the reference, who is the outlier, who agrees with whom."""
+    said = []
+    if table["digest"].nunique() > 1:
+        said.append("Not comparable: the backends were given different inputs (see digest).")
+    near = table[table["agrees"] == REFERENCE]
+    outside = table[~table["agrees"].isin([REFERENCE, NO_RESULT])]
+    dead = table[(table["agrees"] == NO_RESULT) & table["status"].isin([s.value for s in FAILED])]
+    if len(near):
+        same = len(near) - near["same_bytes"].map(lambda text: 0 if text else 1).sum()
+        said.append(
+            f"{_many(near)} {'agrees' if len(near) == 1 else 'agree'} with the reference: {_list(near)}"
+            + (f"; {same} of them share their bytes with another." if same else ".")
+        )
+    letters = [g for g in dict.fromkeys(outside["agrees"]) if g != UNKNOWN]
+    parts = [outside[outside["agrees"] == g] for g in sorted(letters, key=lambda g: (len(g), g))]
+    parts += [outside[outside["agrees"] == UNKNOWN].iloc[[k]] for k in range(int((outside["agrees"] == UNKNOWN).sum()))]
+    for part in parts:
+        if len(near):
+            said.append(
+                f"Outlier: {_list(part, True)}."
+                if len(part) == 1
+                else f"Outliers, which agree with one another: {_list(part, True)}."
+            )
+        elif len(part) > 1:
+            said.append(f"{_many(part)} agree with one another and not with the reference: {_list(part, True)}.")
+        else:
+            said.append(f"Alone: {_list(part, True)}.")
+    if len(outside) and not len(near):
+        if set(outside["status"]) == {Status.IMPRECISE.value}:
+            said.append("Nobody is within the limit of the reference, everybody within the classic tolerance.")
+        elif any(p["vendor"].nunique() > 1 for p in parts):
+            said.append("Nobody agrees with the reference: suspect the reference, or what all were given.")
+        elif outside["vendor"].nunique() > 1:
+            said.append("Nobody agrees with the reference, and no two vendors with each other.")
+        else:
+            said.append("Nobody agrees with the reference; one vendor alone was judged.")
+    elif any(p["vendor"].nunique() > near["vendor"].nunique() for p in parts):
+        said.append("More vendors agree with one another than with the reference: look at the reference.")
+    if len(dead):
+        said.append(f"No result: {', '.join(f'{row.backend} ({row.status})' for row in dead.itertuples())}.")
+    if not len(near) and not len(outside) and not len(dead):
+        said.append("No backend was judged on this case.")
+    return said
+
+
+def _many(part: pd.DataFrame) -> str:
+    backends, vendors = len(part), part["vendor"].nunique()
+    return f"{backends} backend{'s' * (backends != 1)} of {vendors} vendor{'s' * (vendors != 1)}"
+
+
+def _list(part: pd.DataFrame, how_far: bool = False) -> str:
+    if not how_far:
+        return ", ".join(part["backend"])
+    return ", ".join(
+        f"{row['backend']} ({' '.join(x for x in (row['status'], row['kind']) if x)}, {number(row['units'])} against {number(row['limit'])})"
+        for row in records(part)
+    )

@@ -1,0 +1,200 @@
+"""What changed from one backend to another: two vendors, two versions, two modes, or one backend in two runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from farm.report.tables.agreement import units
+from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, SEVERITY, distinct, reproduce_command
+
+#: What can have changed, worst first; a cell is called after the worst of its samples.
+CHANGES = (
+    "regression",
+    "new failure",
+    "lost coverage",
+    "other failure",
+    "less precise",
+    "other inputs",
+    "fix",
+    "new coverage",
+    "more precise",
+    "same",
+)
+#: Changes for which a gate closes.
+WORSE = ("regression", "new failure", "lost coverage")
+#: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
+FACTOR = 4.0
+_CELL = ["check", "catalog", "op", "variant", "dtype", "op_class"]
+
+
+class UnknownBackend(ValueError):
+    """A backend without rows; the text names those that have some."""
+
+
+def select(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The `distinct` rows of ``name``: a backend, or run_id:backend. One row per case, of the newest run.
+
+    Raises UnknownBackend.
+    """
+    run, _, backend = name.rpartition(":")
+    found = rows[rows["backend"] == backend]
+    if run:
+        found = found[found["run_id"] == run]
+    if found.empty:
+        seen = sorted(set(rows["backend"]))
+        raise UnknownBackend(
+            f"no rows of backend {name!r}; there are {', '.join(seen) or 'none'}"
+            + (f" in runs {', '.join(sorted(set(rows['run_id'])))}" if run else "")
+        )
+    return found.sort_values("run_id", kind="stable").drop_duplicates("case_id", keep="last")
+
+
+def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
+    """What changed from backend ``a`` to backend ``b`` (names, or run_id:name): one line per cell, the worst first.
+
+    A sample is compared where both have a row of its case with the same inputs. Columns: change, one of `CHANGES`
+    (the worst of the cell's samples): "regression" passed and now fails, "fix" the reverse, "new coverage" and "new
+    failure" not judged before, "lost coverage" judged before and no longer, "other failure" fails otherwise, "less
+    precise" and "more precise" (error units by a factor of 4, or imprecise), "other inputs" not comparable, "same";
+    check, catalog, op, variant, dtype, op_class; samples: compared; changed: of them, those with this change; status_a,
+    status_b, kind_b, units_a, units_b, ratio = units_b/units_a, error_b, case_id: of the worst sample, with reproduce_a and
+    reproduce_b; same_bytes: samples whose outputs are the very same bytes, of ``with_bytes`` that tell; only_a, only_b: samples
+    that the other has no row of.
+
+    ``attrs``: "a", "b"; "counts" (cells by change), "samples" (samples by change), "same_bytes", "with_bytes". Raises
+    UnknownBackend, a ValueError.
+    """
+    results = str(rows.attrs.get("results", "results"))
+    rows = distinct(rows)
+    rows = rows.assign(units=units(rows))
+    keep = [
+        *_CELL,
+        "case_id",
+        "run_id",
+        "backend",
+        "digest",
+        "output_digest",
+        "status",
+        "kind",
+        "error",
+        "units",
+        "weak",
+    ]
+    left, right = (select(rows, name)[keep] for name in (a, b))
+    both = left.merge(right[[c for c in keep if c not in _CELL]], on="case_id", suffixes=("_a", "_b"))
+    both["change"] = _changes(both)
+    both["ratio"] = both["units_b"] / both["units_a"].where(both["units_a"] > 0)
+    told = (both["output_digest_a"] != "") & (both["output_digest_b"] != "")
+    both["with_bytes"] = told
+    both["same_bytes"] = told & (both["output_digest_a"] == both["output_digest_b"])
+    both["rank"] = both["change"].map({name: k for k, name in enumerate(CHANGES)})
+    both["severity"] = both["status_b"].map({s: k for k, s in enumerate(SEVERITY)})
+    both["size"] = -both["units_b"].fillna(np.inf)
+    seen = both.groupby(_CELL, sort=False)
+    table = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(_CELL)
+    table = table.join(
+        seen.agg(samples=("case_id", "size"), same=("same_bytes", "sum"), told=("with_bytes", "sum")), on=_CELL
+    )
+    table = table.join(both.groupby([*_CELL, "change"], sort=False).size().rename("changed"), on=[*_CELL, "change"])
+    for side, mine, other in (("only_a", left, right), ("only_b", right, left)):
+        missing = mine[~mine["case_id"].isin(other["case_id"])].groupby(_CELL).size().rename(side)
+        table = table.join(missing, on=_CELL)
+        table[side] = table[side].fillna(0).astype("int64")
+    for side in "ab":
+        table[f"reproduce_{side}"] = [
+            reproduce_command(run, case_id, backend, results, status)
+            for run, case_id, backend, status in zip(
+                table[f"run_id_{side}"],
+                table["case_id"],
+                table[f"backend_{side}"],
+                table[f"status_{side}"],
+                strict=True,
+            )
+        ]
+    table = table.drop(columns=["same_bytes", "with_bytes"]).rename(
+        columns={"same": "same_bytes", "told": "with_bytes"}
+    )
+    columns = [
+        "change",
+        *_CELL,
+        "samples",
+        "changed",
+        "status_a",
+        "status_b",
+        "kind_b",
+        "units_a",
+        "units_b",
+        "ratio",
+        "same_bytes",
+        "with_bytes",
+        "only_a",
+        "only_b",
+        "error_b",
+        "case_id",
+        "reproduce_a",
+        "reproduce_b",
+    ]
+    made = table[columns].reset_index(drop=True)
+    made.attrs = {
+        "a": a,
+        "b": b,
+        "counts": _count(made["change"]),
+        "samples": _count(both["change"]),
+        "same_bytes": int(both["same_bytes"].sum()),
+        "with_bytes": int(both["with_bytes"].sum()),
+        "only_a": int((~left["case_id"].isin(right["case_id"])).sum()),
+        "only_b": int((~right["case_id"].isin(left["case_id"])).sum()),
+    }
+    return made
+
+
+def _count(changes: pd.Series) -> dict[str, int]:
+    counts = changes.value_counts()
+    return {name: int(counts[name]) for name in CHANGES if name in counts}
+
+
+def _changes(both: pd.DataFrame) -> pd.Series:
+    """The change of each sample that both sides have a row of."""
+    side: dict[str, Any] = {}
+    for s in "ab":
+        status = both[f"status_{s}"]
+        side[f"judged_{s}"], side[f"failed_{s}"] = status.isin(JUDGED_STATUSES), status.isin(FAILED_STATUSES)
+        side[f"passed_{s}"] = side[f"judged_{s}"] & ~side[f"failed_{s}"]
+    ja, jb, fa, fb, pa, pb = (side[f"{name}_{s}"] for name in ("judged", "failed", "passed") for s in "ab")
+    worse = (
+        pa
+        & pb
+        & ((both["status_a"] == "pass") & (both["status_b"] == "imprecise") | _grown(both["units_a"], both["units_b"]))
+    )
+    better = (
+        pa
+        & pb
+        & ((both["status_a"] == "imprecise") & (both["status_b"] == "pass") | _grown(both["units_b"], both["units_a"]))
+    )
+    other = fa & fb & ((both["status_a"] != both["status_b"]) | (both["kind_a"] != both["kind_b"]))
+    said = pd.Series("same", index=both.index, dtype=object)
+    for name, where in {
+        "more precise": better,
+        "less precise": worse,
+        "new coverage": ~ja & pb,
+        "new failure": ~ja & fb,
+        "lost coverage": ja & ~jb,
+        "other failure": other,
+        "fix": fa & pb,
+        "regression": pa & fb,
+        "other inputs": both["digest_a"] != both["digest_b"],
+    }.items():
+        said = said.mask(where, name)
+    return said
+
+
+def _grown(before: pd.Series, after: pd.Series) -> pd.Series:
+    return (after > 1.0) & (after > FACTOR * before.clip(lower=1.0))
+
+
+def gate(table: pd.DataFrame) -> int:
+    """Exit code of a diff: 1 if a cell regressed, newly fails or lost its coverage, else 0."""
+    return int(table["change"].isin(WORSE).any())

@@ -1,0 +1,72 @@
+"""The two-oracle table of the backward checks: the backend's gradient against autograd's and against differences'."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from farm.report.tables.coverage import distinct
+from tasks.model import PREPARED
+
+#: Column of the table → what it says; the first four are the four ways two oracles can answer.
+MEANING = {
+    "both agree": "the gradient is right",
+    "only autograd agrees": "the check is suspect: float64 autograd may be wrong too",
+    "only differences agree": "a convention differs from autograd's: look",
+    "neither agrees": "the gradient is wrong",
+    "no differences": "agrees with autograd; differences say nothing here (a kink, NaN, no elements)",
+    "no differences, wrong": "disagrees with autograd; differences say nothing here",
+}
+#: The keys of MEANING, the worst first.
+WORST_FIRST = (
+    "neither agrees",
+    "no differences, wrong",
+    "only differences agree",
+    "only autograd agrees",
+    "no differences",
+    "both agree",
+)
+#: Limit of a row whose policy does not count error units: the default policy's.
+_LIMIT = 32.0
+
+
+def agreement(rows: pd.DataFrame) -> pd.Series:
+    """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
+    oracle = (rows.status == "invalid") & (rows.kind == "oracle")
+    compared = (
+        rows.check.isin(PREPARED[1:])
+        & (rows.oracle != "metadata")
+        & (rows.status.isin(["pass", "imprecise", "wrong"]) | oracle)
+    )
+    limit = rows.limit.astype(float).fillna(_LIMIT)
+    first = rows.status.isin(["pass", "imprecise"]) | (oracle & (rows.error_units <= limit))
+    # Oracles that agree are one oracle: the verdict on the first, "imprecise" included, holds for the second.
+    second = first.where(rows.oracles_units <= limit, rows.second_units <= limit)
+    asked = rows.second_oracle.fillna("") != ""
+    said = pd.Series("", index=rows.index)
+    for name, where in {
+        "both agree": asked & first & second,
+        "only autograd agrees": asked & first & ~second,
+        "only differences agree": asked & ~first & second,
+        "neither agrees": asked & ~first & ~second,
+        "no differences": ~asked & first,
+        "no differences, wrong": ~asked & ~first,
+    }.items():
+        said = said.mask(where & compared, name)
+    return said
+
+
+def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per (op, variant, check, dtype, backend) with gradients: samples by answer, and the worst units.
+
+    error_units: against autograd; second_units: against differences; oracles_units: between the two.
+    """
+    rows = distinct(rows)
+    rows = rows.assign(agreement=agreement(rows))
+    rows = rows[rows.agreement != ""]
+    keys = ["op", "variant", "check", "dtype", "backend"]
+    groups = rows.groupby(keys)
+    table = groups[["error_units", "second_units", "oracles_units"]].max()
+    for name in reversed(MEANING):
+        table.insert(0, name, (rows.agreement == name).groupby([rows[k] for k in keys]).sum())
+    table.insert(0, "samples", groups.size())
+    return table.reset_index()

@@ -1,0 +1,129 @@
+"""The vendors side by side: what each covers and passes, and what it alone, or everybody, gets wrong."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from farm.report.tables.agreement import REFERENCE, groups, units
+from farm.report.tables.coverage import (
+    FAILED_STATUSES,
+    JUDGED_STATUSES,
+    SEVERITY,
+    coverage,
+    distinct,
+    records,
+    reproduce_command,
+)
+from tasks.model import BUILD
+
+_CELL = ["check", "op", "variant", "dtype"]
+
+
+def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
+    """Coverage and pass rate of each (vendor, ``by``): index of two levels, columns as `farm.report.coverage`.
+
+    ``by``: "dtype", "op_class", "catalog" or any other column of the lake. Besides, ``backends``: how many backends
+    of the vendor have rows there; ``alone``: cells (check, op, variant, dtype) in which the vendor alone fails a sample
+    that another vendor passes; ``everybody``: cells in which every vendor that was judged, two at least, fails a sample.
+    ``by_vendor(rows)["pass_rate"].unstack()`` is vendor × dtype. Raises ValueError for a column that the lake lacks.
+    """
+    rows = distinct(rows)
+    table = coverage(rows, by=("vendor", by))
+    table.insert(
+        0,
+        "backends",
+        rows[rows["check"] != BUILD].groupby(["vendor", by])["backend"].nunique().reindex(table.index, fill_value=0),
+    )
+    found = unique(rows)
+    extra = [by] if by not in found.columns else []
+    if extra:
+        found = found.merge(rows[["case_id", by]].drop_duplicates("case_id"), on="case_id", how="left")
+    alone = found[found["alone"] != ""].groupby(["alone", by]).size()
+    everybody = (
+        found[found["everybody"]]
+        .assign(vendor=found["failed"].str.split(", "))
+        .explode("vendor")
+        .groupby(["vendor", by])
+        .size()
+    )
+    for name, counts in (("alone", alone), ("everybody", everybody)):
+        table[name] = counts.rename_axis(table.index.names).reindex(table.index, fill_value=0).astype("int64")
+    return table
+
+
+def unique(rows: pd.DataFrame) -> pd.DataFrame:
+    """Cells in which vendors differ: one vendor alone fails, or everybody does. The most severe first.
+
+    One line per (check, op, variant, dtype) and kind, from its samples: a vendor fails a sample when one of its backends
+    does (wrong, error, crash, timeout, oom); passes of weak samples are no evidence. Columns: check, op, variant, dtype,
+    op_class; ``alone``: the vendor that alone failed samples that others passed ("" on the lines of everybody);
+    ``everybody`` (bool): all vendors that were judged, two at least, failed; ``failed``, ``passed``: the vendors;
+    ``samples``: how many samples are of this kind; ``status``, ``units``, ``case_id``, ``backend``: the worst of them;
+    ``agree`` (bool): on that sample all results outside the reference agree with one another, which makes the reference
+    suspicious where everybody fails; ``reproduce``: the command.
+    """
+    results = str(rows.attrs.get("results", "results"))
+    rows = distinct(rows)
+    rows = rows[
+        rows["status"].isin(JUDGED_STATUSES) & ~(rows["weak"] & (rows["status"] == "pass")) & (rows["check"] != BUILD)
+    ]
+    columns = [
+        *_CELL,
+        "op_class",
+        "alone",
+        "everybody",
+        "failed",
+        "passed",
+        "samples",
+        "status",
+        "units",
+        "agree",
+        "case_id",
+        "backend",
+        "reproduce",
+    ]
+    failed = rows["status"].isin(FAILED_STATUSES)
+    votes = rows.assign(bad=failed).groupby(["case_id", "vendor"], sort=False)["bad"].any()
+    per_case = votes.groupby(level="case_id", sort=False).agg(["sum", "size"])
+    alone = per_case.index[(per_case["sum"] == 1) & (per_case["size"] > 1)]
+    everybody = per_case.index[(per_case["sum"] == per_case["size"]) & (per_case["size"] > 1)]
+    bad = rows[failed & rows["case_id"].isin(alone.union(everybody))]
+    if bad.empty:
+        return pd.DataFrame(columns=columns).astype({"everybody": bool, "agree": bool, "samples": "int64"})
+    who = votes.reset_index()
+    names = {
+        word: who[who["bad"] == value].groupby("case_id")["vendor"].agg(lambda x: ", ".join(sorted(x)))
+        for word, value in (("failed", True), ("passed", False))
+    }
+    bad = bad.assign(
+        everybody=bad["case_id"].isin(everybody),
+        units=units(bad),
+        rank=bad["status"].map({s: k for k, s in enumerate(SEVERITY)}),
+        failed=bad["case_id"].map(names["failed"]),
+        passed=bad["case_id"].map(names["passed"]).fillna(""),
+    )
+    bad["alone"] = bad["vendor"].where(~bad["everybody"], "")
+    bad["size"] = -bad["units"].fillna(float("inf"))
+    keys = [*_CELL, "alone", "everybody"]
+    bad["samples"] = bad.groupby(keys, sort=False)["case_id"].transform("nunique")
+    made = bad.sort_values(["rank", "size", *keys], kind="stable").drop_duplicates(keys)
+    made["agree"] = (
+        made["case_id"].map(_of_one_mind(rows[rows["case_id"].isin(made.loc[made["everybody"], "case_id"])])).eq(True)
+    )
+    made["reproduce"] = [
+        reproduce_command(r["run_id"], r["case_id"], r["backend"], results, r["status"]) for r in records(made)
+    ]
+    return made[columns].reset_index(drop=True)
+
+
+def _of_one_mind(rows: pd.DataFrame) -> pd.Series:
+    """Per case_id: whether there are results outside the reference, of several vendors, and all agree with one another."""
+    rows = rows.assign(group=groups(rows))
+    rows = rows[rows["group"] != ""]
+    seen = rows.groupby("case_id")
+    return (
+        (seen["group"].nunique() == 1)
+        & (seen["vendor"].nunique() > 1)
+        & (seen["group"].first() != REFERENCE)
+        & (seen["group"].first() != "?")
+    )

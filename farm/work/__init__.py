@@ -1,0 +1,1 @@
+"""The work: jobs to slots, child processes, blame, rows."""

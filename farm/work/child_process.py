@@ -1,0 +1,268 @@
+"""One child process as its owner sees it: starting, commands and answers, deadlines, memory, and its last words."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from farm import ONE_THREAD
+from tasks.child import PAGE_SIZE, Page
+from tasks.runner import STAGES
+
+#: Seconds between two looks at the deadline and the memory of a child.
+TICK = 0.05
+#: Bytes that a child may say before it is forgotten: a runtime that floods its output must not fill a disk.
+WORDS_LIMIT = 32 << 20
+#: Seconds for which a killed process is waited for: one that hangs in a driver's call cannot be killed at all.
+UNKILLABLE_S = 30.0
+#: Characters of stderr kept in an error text.
+LAST_WORDS = 600
+#: Where `tasks` is importable from: the child needs nothing else of this installation.
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """deadline_s: seconds one case may take; memory_bytes: resident size at which a child is stopped;
+    recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of a worker's children
+    that wait for further batches, above which those that were not used lately are ended."""
+
+    deadline_s: float = 60.0
+    memory_bytes: int = 6 << 30
+    recycle_bytes: int = 2 << 30
+    pool_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a child ended. status: "crash", "timeout" or "oom"; kind: the signal or exit code; text: the story.
+
+    number, stage, span: what was in flight (`tasks.child.Page`); number −1 when nothing was.
+    """
+
+    status: str
+    kind: str
+    text: str
+    number: int
+    stage: str
+    span: int
+    since: float
+
+
+class ChildProcess:
+    """A process running `tasks.child`; not thread-safe. ``python``: the interpreter of the backend's environment."""
+
+    def __init__(self, python: str, limits: Limits, env: dict[str, str] | None = None) -> None:
+        self.limits = limits
+        page_fd = os.memfd_create("farm-progress")
+        os.ftruncate(page_fd, PAGE_SIZE)
+        self.page = Page(page_fd)
+        child_in, self._commands = os.pipe()
+        self._answers, child_out = os.pipe()
+        self._stderr = tempfile.TemporaryFile(mode="w+b", buffering=0)
+        # Appending, so that a flood can be cut off at any time: what is written next starts at the new end.
+        fcntl.fcntl(self._stderr, fcntl.F_SETFL, fcntl.fcntl(self._stderr, fcntl.F_GETFL) | os.O_APPEND)
+        fds = (child_in, child_out, page_fd)
+        self.process = subprocess.Popen(
+            [python, "-u", "-m", "tasks.child", *map(str, fds)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._stderr,
+            stderr=self._stderr,
+            pass_fds=fds,
+            env=child_env(env, python),
+            start_new_session=True,
+        )
+        for fd in fds:
+            os.close(fd)
+        self._buffer = b""
+        self._cpu_s = 0.0
+        #: Cases that it has run: what they left behind may be what kills it.
+        self.served = 0
+
+    def close(self) -> None:
+        """End the process and everything it started."""
+        self._kill()
+        for fd in (self._commands, self._answers):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._stderr.close()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=UNKILLABLE_S)
+
+    def call(self, command: dict[str, Any], deadline_s: float | None = None) -> Iterator[dict[str, Any] | Death]:
+        """Send a command; yield its messages. The last item is {"end": answer} or a Death (the process is gone).
+
+        ``deadline_s`` bounds one step of the command instead of the limits' own deadline.
+        """
+        deadline = deadline_s if deadline_s is not None else self.limits.deadline_s
+        self._forget_old_words()
+        try:
+            self._send(json.dumps(command).encode() + b"\n")
+        except BrokenPipeError:
+            yield self._death("", "")
+            return
+        looked, begun = time.monotonic(), time.monotonic()
+        while True:
+            ready, _, _ = select.select([self._answers], [], [], TICK)
+            if ready:
+                data = os.read(self._answers, 1 << 20)
+                if not data:
+                    yield self._death("", "")
+                    return
+                *lines, self._buffer = (self._buffer + data).split(b"\n")
+                for line in lines:
+                    message = json.loads(line)
+                    yield message
+                    if "end" in message:
+                        return
+            elif self.process.poll() is not None and not select.select([self._answers], [], [], 0)[0]:
+                # Gone, and yet its pipe is open: a process that it forked holds it.
+                yield self._death("", "")
+                return
+            now = time.monotonic()
+            if now - looked < TICK:
+                continue
+            looked = now
+            if os.fstat(self._stderr.fileno()).st_size > WORDS_LIMIT:
+                self._forget_old_words()
+            number, stage, span, since = self.page.read()
+            since = max(since, begun)
+            steps = max(span, 1) if number >= 0 and stage in (2, 3) else 1
+            if now - since > deadline * steps:
+                yield self._stop("timeout", f"outran its deadline of {deadline * steps:g} s")
+                return
+            self.cpu_s()  # a dead process can no longer be asked
+            if self.resident() > self.limits.memory_bytes:
+                bound = self.limits.memory_bytes / (1 << 30)
+                yield self._stop("oom", f"the process grew past {bound:.3g} GiB")
+                return
+
+    def ask(self, command: dict[str, Any], deadline_s: float | None = None) -> dict[str, Any] | Death:
+        """Send a command that has no messages but its end; its answer, or the Death of the process."""
+        last = list(self.call(command, deadline_s))[-1]
+        return last if isinstance(last, Death) else last["end"]
+
+    def _send(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._commands, data) :]
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def resident(self) -> int:
+        """Resident memory in bytes; 0 when it cannot be read."""
+        try:
+            with open(f"/proc/{self.process.pid}/statm") as file:
+                return int(file.read().split()[1]) * PAGE_SIZE
+        except (OSError, IndexError):
+            return 0
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the process and of those it started and waited for, when it was last alive to be asked."""
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            with open(f"/proc/{self.process.pid}/stat") as file:
+                times = file.read().rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime (proc(5))
+            self._cpu_s = max(self._cpu_s, sum(map(int, times)) / os.sysconf("SC_CLK_TCK"))
+        return self._cpu_s
+
+    def _stop(self, status: str, story: str) -> Death:
+        flight = self.page.read()
+        self._kill()
+        return self._death(status, story, flight)
+
+    def _death(self, status: str, story: str, flight: tuple[int, int, int, float] | None = None) -> Death:
+        self._drain()
+        number, stage, span, since = flight or self.page.read()
+        self._kill()
+        code, kind = self.process.returncode, status
+        if not status:
+            status = "crash"
+            if code is None:
+                kind, story = "unkillable", "the process closed its pipe and does not end, a driver's call most likely"
+            elif code < 0:
+                kind = signal.Signals(-code).name
+                story = f"the process died of {kind}"
+            else:
+                kind, story = f"exit code {code}", f"the process ended with exit code {code}"
+        words = self._last_words()
+        text = f"{story} at stage {STAGES[stage]}" + (f"\n{words}" if words else "")
+        return Death(status, kind, text, number, STAGES[stage], span, since)
+
+    def _drain(self) -> None:
+        """Wait a moment for a process whose pipe closed to be gone, so that its exit status is its own."""
+        try:
+            self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            pass
+
+    def _last_words(self) -> str:
+        """The end of what was written to stdout and stderr since the case in flight began."""
+        try:
+            size = self._stderr.seek(0, os.SEEK_END)
+            self._stderr.seek(max(self.page.said, size - LAST_WORDS))
+            return self._stderr.read().decode(errors="replace").strip()
+        except (OSError, ValueError):
+            return ""
+
+    def _forget_old_words(self) -> None:
+        self._stderr.seek(0)
+        self._stderr.truncate()
+        self.page.said = 0
+
+
+def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str, str]:
+    """Environment of a child: this one's, one thread everywhere, `tasks` importable, compilers' caches shared.
+
+    The child of another environment's ``python`` sees nothing of this one but `tasks`.
+    """
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    env |= ONE_THREAD
+    # A plugin of torch that is installed but broken must not break torch.
+    env.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    path = env.get("PYTHONPATH", "")
+    own = python in ("", default_python())
+    if not own:
+        # Its folder is the farm's own: modules compiled once (TensorFlow's take ten seconds) stay compiled.
+        for name in ("VIRTUAL_ENV", "PYTHONHOME", "__PYVENV_LAUNCHER__", "PYTHONDONTWRITEBYTECODE"):
+            env.pop(name, None)
+        # Ray's own additions for its workers (its job's working directory, this installation) are of this Python.
+        path = os.pathsep.join(p for p in path.split(os.pathsep) if p and Path(p).resolve() != ROOT)
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT if own else tasks_alone()), *([path] if path else [])])
+    return env | (extra or {})
+
+
+@functools.cache
+def tasks_alone() -> Path:
+    """A folder that holds `tasks` and nothing else: beside an installed farm stand packages of another Python."""
+    folder = (
+        Path(tempfile.gettempdir()) / f"farm-tasks-{os.getuid()}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
+    )
+    folder.mkdir(mode=0o700, exist_ok=True)
+    link = folder / "tasks"
+    if not link.is_symlink() or link.resolve() != ROOT / "tasks":
+        aside = folder / f".tasks.{os.getpid()}"
+        aside.symlink_to(ROOT / "tasks")
+        aside.replace(link)
+    return folder
+
+
+def default_python() -> str:
+    return sys.executable

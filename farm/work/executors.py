@@ -1,0 +1,494 @@
+"""Where jobs run: as Ray tasks pinned to devices, or inline in this very process without Ray."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from farm.fleet import envs, inventory
+from farm.fleet.inventory import Offer
+from farm.work.supervisor import CHUNK_S, Job, close_children, run_job
+from tasks.backends import BackendSpec
+from tasks.backends.shared.artefacts import FOLDER, inductor_cache
+from tasks.vendors import BY_LABEL
+
+#: Seconds between two looks at the cluster's nodes.
+LOOK_S = 2.0
+#: A job names the nodes it may go to where they are no more than this; else only where some of all are left out.
+NAMED = 64
+
+
+class ClusterError(Exception):
+    """No cluster to run on; the text says what to do."""
+
+
+class Unplaced(Exception):
+    """A job never began: the nodes that it may go to have left."""
+
+
+@dataclass
+class Changes:
+    """What has become of a cluster's nodes: ids of those that are gone; per id of a new one, its backends' answers."""
+
+    gone: set[str] = field(default_factory=set)
+    come: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """Runs jobs. Events of `poll`: (handle, message) while a job goes on, (handle, None) at its end, and
+    (handle, an exception) when its supervisor was lost, Unplaced if it had none.
+
+    nodes: those that are there, {"id", "host", "resources", "labels"} each; ship: they share no cache, so that prepared
+    cases are sent to them. `submit` may name the ids of the nodes that a job may go to (default: all of its offer);
+    `nodes_of`: those it was sent to of them, none for any.
+    """
+
+    nodes: list[dict[str, Any]]
+    ship: bool
+
+    def slots(self, offer: Offer | None, fraction: float) -> int: ...
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int: ...
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]: ...
+    def nodes_of(self, handle: int) -> Sequence[str]: ...
+    def cancel(self, handle: int) -> None: ...
+    def changes(self) -> Changes: ...
+    def parcel(self, path: Path) -> Any: ...
+    def fetch(self, parcel: Any, path: Path) -> None: ...
+    def close(self) -> None: ...
+
+
+#: Why a backend has no part in --inline: one process cannot be several environments.
+ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
+
+
+class Inline:
+    """One process, one job at a time, no Ray, no isolation: a crash of a case is a crash of the run."""
+
+    ship = False
+
+    def __init__(self) -> None:
+        self.nodes = [inventory.this_node(1)]
+        self._queue: deque[tuple[int, Job | None]] = deque()  # None: a job that was called back
+        self._next = 0
+        self._children: dict[str, Any] = {}
+
+    def slots(self, offer: Offer | None, fraction: float) -> int:
+        return 1
+
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+        self._next += 1
+        self._queue.append((self._next, job))
+        return self._next
+
+    def nodes_of(self, handle: int) -> Sequence[str]:
+        return ()
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
+        if self._queue:
+            handle, job = self._queue.popleft()
+            for message in run_job(job, self._child) if job else ():
+                yield handle, message
+            yield handle, None
+
+    def _child(self, job: Job) -> Any:
+        """Stand-in for a child process: its command loop, called directly."""
+        key = job.kind if job.backend is None else str(job.backend)
+        if key not in self._children:
+            if job.backend is not None and envs.of(BackendSpec(**job.backend)):
+                raise envs.EnvError(ALONE)
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor_cache(Path(job.cache)))
+            os.environ.setdefault(FOLDER, str(Path(job.cache) / "artefacts"))
+            self._children[key] = DirectChild()
+            self._children[key].info = self._children[key].ask(
+                {"do": "hello", "backend": job.backend, "policy": job.policy}
+            )
+        return self._children[key], self._children[key].info
+
+    def cancel(self, handle: int) -> None:
+        self._queue = deque((h, None if h == handle else job) for h, job in self._queue)
+
+    def changes(self) -> Changes:
+        return Changes()
+
+    def parcel(self, path: Path) -> Any:
+        return None
+
+    def fetch(self, parcel: Any, path: Path) -> None:
+        pass
+
+    def close(self) -> None:
+        self._queue.clear()
+
+
+class ChildProcesses(Inline):
+    """One job at a time without Ray, each in a child process of this one: a crash of a case is a row."""
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
+        if self._queue:
+            handle, job = self._queue.popleft()
+            for message in run_job(job) if job else ():
+                yield handle, message
+            yield handle, None
+
+    def close(self) -> None:
+        super().close()
+        close_children()
+
+
+class DirectChild:
+    """`ChildProcess`'s interface over a `tasks.child.Child` in this process."""
+
+    def __init__(self) -> None:
+        from tasks.child import Child, Page
+
+        fd = os.memfd_create("farm-progress")
+        os.ftruncate(fd, mmap.PAGESIZE)
+        self._child = Child(Page(fd))
+        os.close(fd)
+        self.info: dict[str, Any] = {}
+        self.served = 0
+
+    def call(self, command: dict[str, Any], deadline_s: float | None = None) -> Iterator[dict[str, Any]]:
+        yield from self._child.steps(command)
+
+    def ask(self, command: dict[str, Any], deadline_s: float | None = None) -> dict[str, Any]:
+        answer: dict[str, Any] = list(self.call(command))[-1]["end"]
+        return answer
+
+    def alive(self) -> bool:
+        return True
+
+    def resident(self) -> int:
+        return 0
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        pass
+
+
+class RayCluster:
+    """Jobs as Ray tasks (never retried by Ray) on an existing cluster or a local one."""
+
+    def __init__(self, address: str | None, num_cpus: int | None = None, dashboard: bool = True) -> None:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # A worker must not be replaced between two batches: its children would have to start anew.
+        os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", "600000")
+        import ray
+
+        self._ray = ray
+        root = str(Path(__file__).resolve().parents[2])
+        options: dict[str, Any] = {
+            "address": address or "local",
+            "log_to_driver": False,
+            "logging_level": "ERROR",
+            "namespace": "farm",
+            "runtime_env": {
+                "env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+            },
+        }
+        if address is None:
+            options |= {"num_cpus": num_cpus, "include_dashboard": dashboard}
+        try:
+            _reachable(address)
+            context = ray.init(**options)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise ClusterError(
+                f"no Ray cluster at {address!r}: {str(error).splitlines()[0]}; start one with 'ray start --head', "
+                "set RAY_AUTH_MODE=token if it asks for its token, or leave --address out for a local one"
+            ) from None
+        self.dashboard_url = getattr(context, "dashboard_url", "") or ""
+        self.nodes = self._alive()
+        self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
+        self._running: dict[Any, int] = {}
+        self._load: dict[int, tuple[str, ...]] = {}  # handle → (resource, ids of the nodes it may go to)
+        self._parcels: dict[Any, dict[str, Any]] = {}  # stream → the message whose payload comes next
+        self._next = 0
+        #: Nodes without a common cache directory are sent prepared cases through the object store.
+        self.ship = False
+        self._asked: tuple[list[BackendSpec], str, Path] | None = None  # what new nodes are to be asked as well
+        self._probes: dict[str, Any] = {}  # node id → the answers to come
+        self._looked = time.monotonic()
+
+    def _alive(self) -> list[dict[str, Any]]:
+        found = []
+        for n in self._ray.nodes():
+            if n["Alive"]:
+                # A node that was given a name of its own is called by it; Ray's default is the address.
+                name, host = n.get("NodeName") or "", n.get("NodeManagerHostname", "")
+                own = name if name and name != n.get("NodeManagerAddress") else host
+                found.append(
+                    {"id": n["NodeID"], "host": own, "resources": n["Resources"], "labels": n.get("Labels") or {}}
+                )
+        return found
+
+    def slots(self, offer: Offer | None, fraction: float) -> int:
+        """How many jobs of a share ``fraction`` of a device the nodes take at once (0: no node is left)."""
+        total = 0
+        for node in self.nodes:
+            if offer is None or node["id"] in offer.places:
+                resource = offer.places[node["id"]] if offer else "CPU"
+                total += int(node["resources"].get(resource, 0.0)) * int(1 / fraction)
+        return total
+
+    def probe(
+        self, specs: Sequence[BackendSpec], cache: str, fresh: bool = True
+    ) -> dict[str, dict[str, dict[str, Any]]]:
+        """What the backends answer on every node, by node id; nodes that come later are asked by `changes`."""
+        token = Path(cache) / f".token-{uuid.uuid4().hex}"
+        token.touch()
+        self._asked = (list(specs), cache, token)
+        asked = {node["id"]: self._ask(node, fresh) for node in self.nodes}
+        return {node: self._answer(ref) for node, ref in asked.items()}
+
+    def _ask(self, node: dict[str, Any], fresh: bool) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        assert self._asked is not None
+        specs, cache, token = self._asked
+        remote = self._ray.remote(max_retries=0, num_cpus=0)(_probe)
+        there = remote.options(name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(node["id"], soft=False))
+        return there.remote(specs, str(token), cache, fresh, node["labels"])
+
+    def _answer(self, ref: Any) -> dict[str, dict[str, Any]]:
+        assert self._asked is not None
+        try:
+            answers, shared = self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            text = str(error).strip().splitlines()[-1]
+            return {s.name: {"unavailable": f"the probe of the node failed: {text}"} for s in self._asked[0]}
+        self.ship |= not shared
+        return dict(answers)
+
+    def changes(self) -> Changes:
+        """Nodes that left or joined since the last call; a new one is told of once its backends have answered."""
+        found = Changes()
+        if self._asked is None or time.monotonic() - self._looked < LOOK_S:
+            return found
+        self._looked = time.monotonic()
+        now = {node["id"]: node for node in self._alive()}
+        known = {node["id"] for node in self.nodes}
+        found.gone = known - set(now)
+        for gone in set(self._probes) - set(now):
+            del self._probes[gone]
+        for new in set(now) - known - set(self._probes):
+            self._probes[new] = self._ask(now[new], True)
+        ready = (
+            self._ray.wait(list(self._probes.values()), num_returns=len(self._probes), timeout=0)[0]
+            if self._probes
+            else []
+        )
+        for node, ref in list(self._probes.items()):
+            if ref in ready:
+                del self._probes[node]
+                found.come[node] = self._answer(ref)
+        self.nodes = [now[node] for node in now if node not in self._probes]
+        return found
+
+    def parcel(self, path: Path) -> Any:
+        """A file of this driver's cache for the nodes that have none of it."""
+        return self._ray.put(np.fromfile(path, dtype=np.uint8))
+
+    def fetch(self, parcel: Any, path: Path) -> None:
+        """Put a parcel where this driver's cache has no such file. Raises OSError if it went with its node."""
+        try:
+            data = self._ray.get(parcel)
+        except self._ray.exceptions.RayError as error:
+            raise OSError(f"{path.name}, prepared on a node that has left, is lost: {type(error).__name__}") from None
+        _write(data, path)
+
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+        options: dict[str, Any] = {"name": job.name}
+        resource, nodes = self._place(offer, among)
+        if resource == "CPU":
+            options["num_cpus"] = 1
+        else:
+            options["num_cpus"] = 0
+            if resource == "GPU":
+                options["num_gpus"] = fraction
+            else:
+                options["resources"] = {resource: fraction}
+        # A node that joined a moment ago must not be given work before it has been asked what it is.
+        if self._asked and nodes and (len(nodes) <= NAMED or len(nodes) < len(self.nodes) or self._probes):
+            options["label_selector"] = {"ray.io/node-id": f"in({','.join(nodes)})"}
+        self._next += 1
+        names = {n["id"]: n["host"] for n in self.nodes}
+        vendor = offer.device_vendor if offer else ""
+        self._running[self._task.options(**options).remote(replace(job, ship=self.ship), names, vendor)] = self._next
+        self._load[self._next] = (resource, *nodes)
+        return self._next
+
+    def nodes_of(self, handle: int) -> Sequence[str]:
+        return self._load.get(handle, ("",))[1:]
+
+    def _place(self, offer: Offer | None, among: Sequence[str]) -> tuple[str, list[str]]:
+        """(resource, ids of nodes, none for any) of a job. A task asks for one resource: where the nodes count the
+        devices by different ones, that with the least jobs for its size."""
+        if offer is None:
+            return "CPU", list(among)
+        groups: dict[str, list[str]] = {}
+        for node in among or offer.node_ids:
+            groups.setdefault(offer.places[node], []).append(node)
+        if len(groups) == 1:
+            return next(iter(groups.items()))
+        sizes = {n["id"]: n["resources"] for n in self.nodes}
+        loads = list(self._load.values())
+
+        def load(resource: str) -> float:
+            size = sum(sizes.get(n, {}).get(resource, 0.0) for n in groups[resource])
+            return sum(1 for other, *nodes in loads if other == resource and set(nodes) & set(groups[resource])) / max(
+                size, 1e-9
+            )
+
+        return min(groups.items(), key=lambda g: load(g[0]))
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
+        if not self._running:
+            return
+        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout_s, fetch_local=False)
+        if ready:  # take what else has arrived meanwhile
+            ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0, fetch_local=False)
+        for stream in ready:
+            handle = self._running[stream]
+            try:
+                reference = next(stream)
+                if stream in self._parcels:
+                    # Kept where it was made, owned by this driver: only its address passes through here.
+                    yield handle, self._parcels.pop(stream) | {"payload": reference}
+                    continue
+                message = self._ray.get(reference)
+                if message.get("parcel"):
+                    self._parcels[stream] = message
+                else:
+                    for one in message.get("several", [message]):
+                        yield handle, one
+            except StopIteration:
+                self._ended(stream)
+                yield handle, None
+            except self._ray.exceptions.TaskUnschedulableError as error:
+                self._ended(stream)
+                self._looked = 0.0  # the list of nodes is out of date
+                yield handle, Unplaced(str(error))
+            except self._ray.exceptions.RayError as error:
+                self._ended(stream)
+                yield handle, error
+
+    def _ended(self, stream: Any) -> None:
+        self._load.pop(self._running.pop(stream), None)
+        self._parcels.pop(stream, None)
+
+    def cancel(self, handle: int) -> None:
+        for stream, known in self._running.items():
+            if known == handle:
+                self._ray.cancel(stream, force=True)
+
+    def close(self) -> None:
+        for stream in self._running:
+            self._ray.cancel(stream, force=True)
+        self._running.clear()
+        if self._asked is not None:
+            self._asked[2].unlink(missing_ok=True)
+        self._ray.shutdown()
+
+
+def _reachable(address: str | None) -> None:
+    """Raise OSError if nobody listens at host:port: Ray itself would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
+    """Body of the Ray task: the job's messages; one with "parcel" is followed by the bytes of its file.
+
+    names: the nodes' own names by id; vendor: whose device the job was given, "" for none.
+    """
+    from farm.work import monitoring
+
+    node, devices = _here()
+    job = replace(job, host=names.get(node, ""), device=",".join(devices) if vendor else "")
+    if (node, job.device) in job.avoid:
+        # As long as this task holds the device, nobody is given it.
+        yield {"avoided": True, "node": node, "device": job.device}
+        while True:
+            time.sleep(3600)
+    # From here on its silence counts.
+    yield {"begun": True, "node": node, "device": job.device}
+    try:
+        if job.ship:
+            _unpack(job)
+    except OSError as error:
+        yield {"stop": str(error)}
+        return
+    if vendor:
+        job = replace(job, env=job.env | _given(vendor, devices))
+    # Ray takes about a millisecond for an item of a stream: small ones travel together.
+    together: list[dict[str, Any]] = []
+    since = time.monotonic()
+    for message in run_job(job):
+        if "rows" in message:
+            monitoring.count(job.backend or {}, message)
+            yield message
+        elif job.ship and "path" in message:
+            yield message | {"parcel": True}
+            yield np.fromfile(message["path"], dtype=np.uint8)
+        else:
+            together.append(message)
+            if time.monotonic() - since > CHUNK_S:
+                yield {"several": together}
+                together, since = [], time.monotonic()
+    if together:
+        yield {"several": together}
+
+
+def _here() -> tuple[str, list[str]]:
+    """(id of this node, numbers of the devices that Ray gave this task)."""
+    import ray
+
+    context = ray.get_runtime_context()
+    return context.get_node_id(), [str(i) for ids in context.get_accelerator_ids().values() for i in ids]
+
+
+def _given(vendor: str, devices: list[str]) -> dict[str, str]:
+    """The vendor's own variable for the devices Ray gave, unless Ray has set it: on a node of several vendors it sets
+    one's."""
+    visible = BY_LABEL[vendor].visible if vendor in BY_LABEL else ()
+    if not devices or not visible or any(os.environ.get(name) for name in visible):
+        return {}
+    numbers = ",".join(devices)
+    return {visible[0]: f"level_zero:{numbers}" if visible[0] == "ONEAPI_DEVICE_SELECTOR" else numbers}
+
+
+def _unpack(job: Job) -> None:
+    """Put the files that a job's items need and this node lacks into this node's cache, once per node."""
+    import ray
+
+    for item in job.items:
+        for path, reference in item.get("parcels", {}).items():
+            if not Path(path).exists():
+                _write(ray.get(reference), Path(path))
+
+
+def _write(data: np.ndarray, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    data.tofile(aside)
+    aside.replace(target)
+
+
+def _probe(
+    specs: list[BackendSpec], token: str, cache: str, fresh: bool, labels: dict[str, str]
+) -> tuple[dict[str, dict[str, Any]], bool]:
+    """(answers of this node's backends, whether it sees the driver's cache)."""
+    return inventory.probe(specs, Path(cache), fresh=fresh, labels=labels), Path(token).exists()

@@ -1,0 +1,1 @@
+"""Arrays: packed on disk, as argument trees, drawn, moved, differentiated."""

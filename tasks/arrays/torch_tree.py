@@ -1,0 +1,174 @@
+"""Torch values in argument trees: tensors, dtypes, devices, memory formats to JSON nodes and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor
+from tasks.model import np_dtype
+
+
+def name_of(dtype: Any) -> str:
+    """The farm's name of a torch dtype."""
+    return str(dtype).rpartition(".")[2]
+
+
+#: Torch dtypes numpy lacks travel as integers of their width.
+_AS_INTEGER = {
+    "bfloat16": "int16",
+    "float8_e4m3fn": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "float8_e8m0fnu": "uint8",
+}
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """A dense CPU tensor as numpy array of the farm's dtype, sharing memory where it can."""
+    import torch
+
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    name = name_of(tensor.dtype)
+    if name in _AS_INTEGER:
+        return tensor.view(getattr(torch, _AS_INTEGER[name])).numpy().view(np_dtype(name))
+    if name == "complex32":
+        return torch.view_as_real(tensor).float().numpy().view(np.complex64)[..., 0]
+    return tensor.numpy()
+
+
+def from_numpy(array: np.ndarray) -> Any:
+    """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write)."""
+    import torch
+
+    name = array.dtype.name
+    if name in _AS_INTEGER:
+        return torch.from_numpy(array.view(_AS_INTEGER[name])).view(getattr(torch, name))
+    return torch.from_numpy(array)
+
+
+#: Largest offset in its storage that a stored tensor keeps, in elements; one far inside starts at its own elements.
+LEAD = 64
+
+
+def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
+    """Encode the arguments of a call. Returns (args node, kwargs node, arrays the tensors refer to).
+
+    A strided tensor keeps its strides, over the span of its storage that it touches, and its offset up to LEAD.
+    Raises NotEncodable.
+    """
+    import torch
+
+    arrays: list[np.ndarray] = []
+
+    def add(tensor: Any) -> int:
+        arrays.append(to_numpy(tensor))
+        return len(arrays) - 1
+
+    def leaf(x: Any) -> Any | None:
+        if isinstance(x, torch.Tensor):
+            t = x.detach()
+            if t.is_quantized:
+                raise NotEncodable("a quantized tensor cannot be stored")
+            if t.layout == torch.strided:
+                if t.is_conj() or t.is_neg():
+                    t = t.resolve_conj().resolve_neg()
+                lead = t.storage_offset() if 0 < t.storage_offset() <= LEAD else 0
+                if (t.is_contiguous() and not lead) or t.numel() == 0:
+                    return encode_tensor(TensorSpec(add(t)))
+                span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+                flat = t.as_strided((lead + span,), (1,), t.storage_offset() - lead)
+                return encode_tensor(TensorSpec(add(flat), tuple(t.shape), tuple(t.stride()), lead))
+            if t.layout == torch.sparse_coo:
+                parts = (add(t._indices()), add(t._values()))
+                flags = "coalesced" if t.is_coalesced() else ""
+                return encode_tensor(TensorSpec(parts[1], tuple(t.shape), None, 0, "sparse_coo", parts, flags))
+            if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+                parts3 = (add(t.crow_indices()), add(t.col_indices()), add(t.values()))
+            elif t.layout in (torch.sparse_csc, torch.sparse_bsc):
+                parts3 = (add(t.ccol_indices()), add(t.row_indices()), add(t.values()))
+            else:
+                raise NotEncodable(f"a tensor of layout {t.layout} cannot be stored")
+            return encode_tensor(TensorSpec(parts3[2], tuple(t.shape), None, 0, name_of(t.layout), parts3))
+        if isinstance(x, (torch.dtype, torch.layout, torch.memory_format)):
+            return {"$": "torch." + type(x).__name__, "name": name_of(x)}
+        if isinstance(x, torch.device):
+            return {"$": "torch.device"}
+        if isinstance(x, torch.Size):
+            return {"$": "tuple", "v": list(x)}
+        return None
+
+    return encode(tuple(args), leaf), encode(dict(kwargs), leaf), arrays
+
+
+def decoder(arrays: Callable[[int], np.ndarray], device: str) -> Callable[[str, dict[str, Any]], Any]:
+    """The ``leaf`` of `tasks.arrays.tree.decode` that makes fresh tensors on ``device`` (writing to them is safe)."""
+    import torch
+
+    def fresh(i: int) -> Any:
+        array = arrays(i)
+        if device == "cpu":
+            return from_numpy(array.copy())
+        return from_numpy(array if array.flags.writeable else array.copy()).to(device)
+
+    def leaf(kind: str, node: dict[str, Any]) -> Any:
+        if kind == "tensor":
+            layout = node.get("layout")
+            if layout is None:
+                tensor = fresh(node["id"])
+                if "strides" in node:
+                    tensor = torch.as_strided(tensor, node["shape"], node["strides"], node["offset"])
+                return tensor
+            parts, shape = [fresh(i) for i in node["parts"]], node["shape"]
+            if layout == "sparse_coo":
+                coo = torch.sparse_coo_tensor(parts[0], parts[1], shape, check_invariants=False)
+                return coo._coalesced_(node.get("flags") == "coalesced")
+            return torch.sparse_compressed_tensor(*parts, shape, layout=getattr(torch, layout), check_invariants=False)
+        if kind in ("torch.dtype", "torch.layout", "torch.memory_format"):
+            return getattr(torch, node["name"])
+        if kind == "torch.device":
+            return torch.device(device)
+        raise NotEncodable(f"unknown node {kind!r} in a stored argument tree")
+
+    return leaf
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The outputs of a torch call, flat: tensors and scalars of nested tuples, lists and dicts; None left out."""
+    if isinstance(value, (list, tuple)):
+        for x in value:
+            yield from leaves(x)
+    elif isinstance(value, dict):
+        for x in value.values():
+            yield from leaves(x)
+    elif value is not None:
+        yield value
+
+
+def dense(leaf: Any) -> Any:
+    """A tensor leaf as a dense CPU tensor without gradient; scalars as they are."""
+    import torch
+
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    leaf = leaf.detach()
+    if leaf.is_quantized:
+        leaf = leaf.dequantize()
+    if leaf.layout != torch.strided:
+        leaf = leaf.to_dense()
+    return leaf if leaf.device.type == "cpu" else leaf.cpu()
+
+
+def output(leaf: Any) -> np.ndarray:
+    """A dense leaf (see `dense`) as numpy array; Python scalars become 0-d arrays of float64, int64, …"""
+    import torch
+
+    if isinstance(leaf, torch.Tensor):
+        return to_numpy(leaf)
+    if isinstance(leaf, (bool, int, float, complex)):
+        return np.asarray(leaf)
+    return np.asarray(str(leaf), dtype=object)

@@ -1,0 +1,134 @@
+"""JAX: the jax form, compiled by XLA for the device, or eager (one compiled primitive after another)."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from tasks.backends.base import TF32_OPS, Backend
+from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.vendors import resource_of
+
+_OPTIONS = ("jit", "precision")
+
+#: Option precision, a value of jax_default_matmul_precision → compute_precision. JAX's own default, "bfloat16" on a TPU and
+#: TF32 on recent NVIDIA GPUs, is "as fast as the device can".
+_PRECISION = {"float32": "", "tensorfloat32": "tfloat32", "bfloat16": "bfloat16"}
+
+#: device → (its node label, what pip is asked for).
+_DEVICES = {
+    "cpu": ("", ("jax==0.10.2",)),
+    "cuda": ("nvidia", ("jax[cuda13]==0.10.2",)),
+    "rocm": ("amd", ("jax[rocm7-local]==0.10.2",)),
+    "tpu": ("google", ("jax[tpu]==0.10.2",)),
+}
+
+#: Shapes that depend on values have no compiled program; some kernels (LAPACK's, FFTs) lack the 16-bit types. A scalar has
+#: no axis in NumPy's conventions, in torch's it has axis 0.
+_UNSUPPORTED = re.compile(
+    r"Unsupported dtype|does not accept dtype|[Uu]nsupported element type|not supported by|does not support|UNIMPLEMENTED(?!: DNN library)|[Nn]ot implemented|is not supported|boolean indices must be concrete|out of bounds for array of dimension 0"
+)
+_OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
+_STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)|hipError(Illegal|Launch)")
+
+
+class Jax(Backend):
+    """JAX on one platform ("cpu", "cuda", "rocm", "tpu").
+
+    options: ``jit`` (true; false runs op by op) and ``precision`` of matrix products ("float32" by default, else
+    "tensorfloat32" or "bfloat16", which the row then declares). 64-bit types are on: JAX without them has none.
+    """
+
+    vendor = "Google"
+    forms = ("jax",)
+    takes = _OPTIONS
+    devices = tuple(_DEVICES)
+    unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if device not in _DEVICES:
+            raise ValueError(f"backend {name}: JAX runs on {', '.join(_DEVICES)}, not on {device!r}")
+        self.device_vendor, self.packages = _DEVICES[device]
+        self.resource = resource_of(self.device_vendor)
+        self.jit = bool(options.get("jit", True))
+        self.precision = str(options.get("precision", "float32"))
+        if self.precision not in _PRECISION:
+            raise ValueError(f"backend {name}: precision is one of {', '.join(_PRECISION)}, not {self.precision!r}")
+
+    def probe(self) -> RuntimeInfo:
+        """Find the platform and compile a sum for it. Raises Unavailable with JAX's own words."""
+        os.environ["JAX_PLATFORMS"] = self.device
+        if self.device == "cpu":
+            os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
+        else:
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several cells share a device
+        try:
+            import jax
+            import jaxlib
+        except ImportError as error:
+            raise Unavailable(f"jax cannot be imported: {error}") from error
+        jax.config.update("jax_enable_x64", True)
+        jax.config.update("jax_default_matmul_precision", self.precision)
+        try:
+            found = jax.devices()[0]
+            total = jax.jit(jax.numpy.sum)(np.ones(2, np.float32))
+        except Exception as error:
+            raise Unavailable(f"jax {jax.__version__} does not run on {self.device}: {error}") from error
+        if float(total) != 2.0:
+            raise Unavailable(f"jax {jax.__version__} on {self.device} computes 1 + 1 = {float(total)}")
+        declared = _PRECISION[self.precision]
+        return RuntimeInfo(
+            f"jax {jax.__version__}, jaxlib {jaxlib.__version__}",
+            found.device_kind,
+            "",
+            declared,
+            TF32_OPS if declared else (),
+            {"platform": found.platform, "xla_flags": os.environ.get("XLA_FLAGS", "").strip()},
+        )
+
+    def build(self, form: Form) -> Program:
+        """Trace and compile the form's counterpart for its arrays' shapes and dtypes."""
+        import jax
+
+        arrays = input_arrays(form)
+
+        def call(*tensors: Any) -> list[Any]:
+            return invoke(form, tensors, _dtype)
+
+        flags = f"jit={'on' if self.jit else 'off'} x64=on precision={self.precision} {words(form)}"
+        function: Any = call
+        if self.jit:
+            try:
+                function = jax.jit(call).lower(*arrays).compile()
+            except jax.errors.ConcretizationTypeError as error:
+                raise Unsupported(f"not under jit: {str(error).splitlines()[0]}") from error
+        given = [jax.device_put(x) for x in arrays]
+        program = Program(lambda: [], self.device, flags=flags)
+
+        def run() -> list[np.ndarray]:
+            out = function(*given)
+            self._placed(out, program)
+            return [np.array(x) for x in out]
+
+        program.run = run
+        return program
+
+    def _placed(self, out: list[Any], program: Program) -> None:
+        """Where the results live, in JAX's own words."""
+        where = sorted({str(d) for x in out if hasattr(x, "devices") for d in x.devices()})
+        platforms = {d.platform for x in out if hasattr(x, "devices") for d in x.devices()}
+        program.placement = ",".join(where) or "host"
+        asked = "gpu" if self.device in ("cuda", "rocm") else self.device
+        if platforms - {asked}:
+            program.fallback = f"the result lives on {program.placement}, not on {self.device}"
+
+
+def _dtype(name: str) -> Any:
+    import jax.numpy as jnp
+
+    return getattr(jnp, "bool_" if name == "bool" else name)

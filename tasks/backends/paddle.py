@@ -1,0 +1,115 @@
+"""PaddlePaddle: the paddle form in its dynamic graph, one kernel after another."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from tasks.backends.base import Backend
+from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.vendors import resource_of
+
+#: device → (its node label, what pip is asked for, Paddle's name of the device).
+_DEVICES = {
+    "cpu": ("", ("paddlepaddle==3.3.1", "setuptools"), "cpu"),
+    "cuda": ("nvidia", ("paddlepaddle-gpu==3.3.1", "setuptools"), "gpu:0"),
+}
+
+#: No kernel for the dtype, a type or rank that the Python function refuses.
+_UNSUPPORTED = re.compile(
+    r"is not registered|does not support|only supports?\b|not supported|[Uu]nsupported|[Uu]nimplemented|[Nn]ot implemented"
+    r"|data type of .{0,60} must be|dtype .{0,40}must be (one of )?|The type of .{0,60} must be|must be (double|Tensor), but got"
+    r"|Invalid equation|must be greater than or equal to 0|should be (larger|greater) than (0|zero)|should be between"
+)
+_OUT_OF_MEMORY = re.compile(r"ResourceExhausted|[Oo]ut of memory")
+_STICKY = re.compile(r"cudaError(Illegal|Misaligned|Launch)|CUDA error\((700|716|719)\)")
+
+
+class Paddle(Backend):
+    """PaddlePaddle's dynamic graph on one device ("cpu", "cuda"). It takes no options."""
+
+    vendor = "Baidu"
+    forms = ("paddle",)
+    takes = ()
+    devices = tuple(_DEVICES)
+    unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if device not in _DEVICES:
+            raise ValueError(f"backend {name}: Paddle runs on {', '.join(_DEVICES)}, not on {device!r}")
+        self.device_vendor, self.packages, self._target = _DEVICES[device]
+        self.resource = resource_of(self.device_vendor)
+
+    def probe(self) -> RuntimeInfo:
+        """Choose the device and sum on it. Raises Unavailable with Paddle's own words."""
+        os.environ.setdefault("GLOG_minloglevel", "3")
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # float32 is computed in float32
+        try:
+            import paddle
+        except ImportError as error:
+            raise Unavailable(f"paddle cannot be imported: {error}") from error
+        try:
+            paddle.set_device(self._target)
+            total = float(paddle.ones([2]).sum())
+        except Exception as error:
+            raise Unavailable(
+                f"paddle {paddle.__version__} does not run on {self.device}: {str(error).strip().splitlines()[-1]}"
+            ) from error
+        if total != 2.0:
+            raise Unavailable(f"paddle on {self.device} computes 1 + 1 = {total}")
+        paddle.set_grad_enabled(False)
+        paddle.core.set_num_threads(1)
+        details = {k: str(v) for k, v in paddle.get_flags(["FLAGS_use_mkldnn"]).items()}
+        return RuntimeInfo(f"paddle {paddle.__version__}", str(paddle.get_device()), details=details)
+
+    def build(self, form: Form) -> Program:
+        """Put the arrays on the device: the dynamic graph has nothing to compile."""
+        given = [_tensor(x) for x in input_arrays(form)]
+        program = Program(lambda: [], self._target, flags=f"graph=dynamic {words(form)}")
+
+        def run() -> list[np.ndarray]:
+            # A function that writes to its inputs must not spoil the next run.
+            try:
+                out = invoke(form, [x.clone() for x in given], str)
+            except Exception as error:
+                if _UNSUPPORTED.search(str(error)):
+                    raise Unsupported(_summary(str(error))) from error
+                raise
+            where = sorted({str(x.place) for x in out if hasattr(x, "place")})
+            program.placement = ",".join(where)
+            kind = "cpu" if self.device == "cpu" else "gpu"
+            if any(kind not in x.lower() for x in where):
+                program.fallback = f"the result lives on {program.placement}, not on {self.device}"
+            return [_array(x) for x in out]
+
+        program.run = run
+        return program
+
+
+def _summary(text: str) -> str:
+    """What an error says behind the C++ frames that it lists first."""
+    return " ".join(text.rpartition("Error Message Summary:")[2].strip("- \n").split())
+
+
+def _tensor(array: np.ndarray) -> Any:
+    """A tensor of the array's dtype; Paddle takes bfloat16 as its bits."""
+    import paddle
+
+    if array.dtype.name == "bfloat16":
+        return paddle.to_tensor(array.view(np.uint16), dtype="bfloat16")
+    if array.dtype.name in ("uint16", "uint32", "uint64"):
+        raise Unsupported(f"Paddle has no {array.dtype.name}")
+    return paddle.to_tensor(array)
+
+
+def _array(x: Any) -> np.ndarray:
+    """The values in their true dtype: NumPy gets bfloat16 as uint16."""
+    if not hasattr(x, "numpy"):
+        return np.asarray(x)
+    found = np.array(x.numpy())
+    return found.view(np_dtype("bfloat16")) if str(x.dtype).endswith("bfloat16") else found

@@ -1,0 +1,59 @@
+"""Forms that call a framework's functions (`tasks.counterparts`): arguments for them, and their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import decode, tensor_specs
+from tasks.counterparts import Counterpart
+from tasks.model import Form, Unsupported
+from tasks.prepare.cases import contiguous
+
+
+def input_arrays(form: Form) -> list[np.ndarray]:
+    """Every tensor of the call as a contiguous array, in order of appearance. Raises Unsupported for a sparse one."""
+    specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
+    for spec in specs:
+        if spec.layout != "strided":
+            raise Unsupported(f"the table of counterparts is for dense tensors, not for {spec.layout}")
+    return [contiguous(form.arrays[spec.id], spec) for spec in specs]
+
+
+def invoke(form: Form, tensors: Sequence[Any], dtype_of: Callable[[str], Any]) -> list[Any]:
+    """The outputs, flat, of the form's counterpart called with ``tensors`` in the places of `input_arrays`.
+
+    ``dtype_of`` gives the framework's dtype by the farm's name of it.
+    """
+    given = iter(tensors)
+
+    def leaf(kind: str, node: dict[str, Any]) -> Any:
+        if kind == "tensor":
+            return next(given)
+        if kind == "torch.dtype":
+            return dtype_of(node["name"])
+        return None  # layouts, memory formats and devices say where a tensor is, not what
+
+    args = decode(form.args, leaf)
+    kwargs = decode(form.kwargs, leaf)
+    assert form.call is not None
+    return list(leaves(form.call(*args, **kwargs)))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The outputs of a call, flat; None left out."""
+    if isinstance(value, (list, tuple)):
+        for x in value:
+            yield from leaves(x)
+    elif value is not None:
+        yield value
+
+
+def words(form: Form) -> str:
+    """Which call of the framework a row speaks of."""
+    call = form.call
+    if not isinstance(call, Counterpart):
+        return ""
+    return f"{'composed' if call.composed else 'function'}={call.text.replace(' ', '')}"

@@ -1,0 +1,132 @@
+"""TensorFlow: the tensorflow form, eager (one kernel after another) or compiled by XLA."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+
+from tasks.backends.base import TF32_OPS, Backend
+from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.vendors import resource_of
+
+_OPTIONS = ("onednn", "tf32")
+
+#: device → (its node label, what pip is asked for, TensorFlow's name of the device).
+_DEVICES = {
+    "cpu": ("", ("tensorflow-cpu==2.21.0",), "CPU"),
+    "cuda": ("nvidia", ("tensorflow[and-cuda]==2.21.0",), "GPU"),
+}
+
+#: No kernel for the dtype or layout; an op that XLA does not compile.
+UNSUPPORTED = re.compile(
+    r"Could not find device for node|is not in the list of allowed values|UNIMPLEMENTED|[Nn]ot implemented|unsupported operation on the platform|No unary variant"
+    r"|Detected unsupported operations|does not support|only supports|not yet supported|No registered '\w+' OpKernel|only implemented|must be one of the following types"
+    r"|[Uu]nsupported data type|not supported|They must be consistent, and one of|must have `float`-like|not in list of allowed values"
+)
+_OUT_OF_MEMORY = re.compile(r"OOM when allocating|RESOURCE_EXHAUSTED|ResourceExhausted")
+_STICKY = re.compile(r"CUDA_ERROR_(ILLEGAL|MISALIGNED|LAUNCH|ECC|HARDWARE)")
+
+
+def quiet(onednn: bool) -> None:
+    """TensorFlow's variables, which it reads when it is imported."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = str(int(onednn))
+
+
+class TensorFlow(Backend):
+    """TensorFlow eager on one device ("cpu", "cuda").
+
+    options: ``onednn`` (TF_ENABLE_ONEDNN_OPTS, true as TensorFlow ships it) and ``tf32`` (false), which the row declares.
+    """
+
+    vendor = "Google"
+    forms = ("tensorflow",)
+    takes = _OPTIONS
+    devices = tuple(_DEVICES)
+    compiled = False
+    unsupported, out_of_memory, sticky = UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if device not in _DEVICES:
+            raise ValueError(f"backend {name}: TensorFlow runs on {', '.join(_DEVICES)}, not on {device!r}")
+        self.device_vendor, self.packages, self._kind = _DEVICES[device]
+        self.resource = resource_of(self.device_vendor)
+        self.onednn = bool(options.get("onednn", True))
+        self.tf32 = bool(options.get("tf32", False))
+
+    def probe(self) -> RuntimeInfo:
+        """Find the device and sum on it. Raises Unavailable with TensorFlow's own words."""
+        quiet(self.onednn)
+        try:
+            import tensorflow as tf
+        except ImportError as error:
+            raise Unavailable(f"tensorflow cannot be imported: {error}") from error
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.experimental.enable_tensor_float_32_execution(self.tf32)
+        found = tf.config.list_physical_devices(self._kind)
+        if not found:
+            raise Unavailable(f"TensorFlow {tf.__version__} finds no {self._kind}")
+        if self._kind == "GPU":
+            tf.config.experimental.set_memory_growth(found[0], True)
+        with tf.device(f"/{self._kind}:0"):
+            total = tf.reduce_sum(tf.ones(2))
+        if float(total) != 2.0:
+            raise Unavailable(f"TensorFlow on {self.device} computes 1 + 1 = {float(total)}")
+        details = tf.config.experimental.get_device_details(found[0])
+        declared = "tfloat32" if self.tf32 and self._kind == "GPU" else ""
+        return RuntimeInfo(
+            f"tensorflow {tf.__version__}",
+            str(details.get("device_name") or found[0].device_type.lower()),
+            "",
+            declared,
+            TF32_OPS if declared else (),
+            {"onednn": "on" if self.onednn else "off", "git": str(tf.version.GIT_VERSION)},
+        )
+
+    def build(self, form: Form) -> Program:
+        """Put the arrays on the device; compile the form's counterpart where that is asked for.
+
+        A program of XLA is compiled at its first call, so that is made here.
+        """
+        import tensorflow as tf
+
+        arrays = input_arrays(form)
+        asked = f"/{self._kind}:0"
+        with tf.device(asked):
+            given = [tf.constant(x) for x in arrays]
+
+        def call(*tensors: Any) -> list[Any]:
+            return [tf.convert_to_tensor(x) for x in invoke(form, tensors, tf.as_dtype)]
+
+        function: Any = tf.function(call, jit_compile=True, autograph=False) if self.compiled else call
+        program = Program(lambda: [], asked, flags=self._flags(form))
+
+        def run() -> list[np.ndarray]:
+            with tf.device(asked):
+                out = function(*given)
+            # TensorFlow puts an op without a kernel for the device on the CPU.
+            where = sorted({x.device.rpartition("/device:")[2] for x in out})
+            program.placement = ",".join(where)
+            if any(not x.startswith(self._kind) for x in where):
+                program.fallback = f"the result lives on {program.placement}, not on {self._kind}"
+            return [np.array(x.numpy()) for x in out]
+
+        if self.compiled:
+            run()
+        program.run = run
+        return program
+
+    def _flags(self, form: Form) -> str:
+        return f"jit={'xla' if self.compiled else 'off'} onednn={'on' if self.onednn else 'off'} tf32={'on' if self.tf32 else 'off'} {words(form)}"
+
+
+class TensorFlowXla(TensorFlow):
+    """tf.function with jit_compile=True: every op of the function in one program of XLA, or an error."""
+
+    compiled = True

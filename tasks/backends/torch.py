@@ -1,0 +1,350 @@
+"""torch eager on any device torch knows: see `torch_devices`, and PrivateUse1 devices of other plugins."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any, TypeVar
+
+from tasks.arrays import torch_tree
+from tasks.arrays.tree import TensorSpec, decode, encode_tensor
+from tasks.backends.base import TF32_OPS, Backend
+from tasks.backends.shared.torch_devices import FELL_BACK, device
+from tasks.checks import gradients
+from tasks.model import PREPARED, Form, Program, RuntimeInfo, Unavailable
+from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
+
+T = TypeVar("T")
+
+
+class TorchEager(Backend):
+    """Every run ends when the device has finished: an error of an asynchronous kernel is raised at its own case."""
+
+    forms = ("torch",)
+    devices = tuple(TORCH_DEVICES)
+    checks: tuple[str, ...] = PREPARED
+
+    def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
+        super().__init__(name, device_name, options)
+        self.known = device(device_name)
+        self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
+        self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
+        #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
+        self.target = self.known.target or device_name
+        #: Whether float32 may be computed in `TorchDevice.coarse`.
+        self.coarse = bool(options.pop(self.known.option, False)) if self.known.option else False
+        if options:
+            takes = f"it takes {self.known.option}" if self.known.option else "it takes none"
+            raise ValueError(f"backend {name}: unknown option {sorted(options)[0]!r}; {takes}")
+        if not _own_torch_fits(device_name, self.known.plugin):
+            self.packages = self.known.packages
+
+    def probe(self) -> RuntimeInfo:
+        for variable, value in self.known.variables:
+            os.environ.setdefault(variable, value)
+        if self.known.platform:
+            os.environ["PJRT_DEVICE"] = self.known.platform  # any other would be another backend's device
+        if self.device == "neuron":
+            _add_flag("NEURON_CC_FLAGS", f"--auto-cast={'matmult' if self.coarse else 'none'}")
+        try:
+            import torch
+        except ImportError as error:
+            raise Unavailable(f"torch is not installed ({error})") from None
+        torch.set_num_threads(1)
+        precision, driver = "", ""
+        if self.target == "cpu":
+            where = torch.backends.cpu.get_cpu_capability()
+        else:
+            where = self._accelerator()
+            torch.set_warn_always(
+                True
+            )  # a fallback is said once per op otherwise, and the op's second sample would pass
+            precision = self._set_precision()
+            self._try()
+        if self.target == "cuda":
+            driver = str(torch.version.hip or torch.version.cuda or "")
+        return RuntimeInfo(
+            f"torch {torch.__version__}{self._plugin_version()}",
+            where,
+            driver,
+            precision,
+            TF32_OPS if precision else (),
+        )
+
+    def _accelerator(self) -> str:
+        """Name of the device. Raises Unavailable with torch's or the plugin's own reason."""
+        import torch
+
+        if self.device == "rocm" and not torch.version.hip:
+            raise Unavailable(f"torch {torch.__version__} is not a ROCm build")
+        if self.device == "cuda" and torch.version.hip:
+            raise Unavailable(f"torch {torch.__version__} is a ROCm build: its devices are torch-rocm")
+        if self.target == "cuda" and not torch.backends.cuda.is_built():
+            raise Unavailable(f"torch {torch.__version__} was built without CUDA")
+        if self.known.plugin:
+            try:
+                importlib.import_module(self.known.plugin)
+            except Exception as error:  # a missing driver library is an ImportError, OSError or the plugin's own
+                raise Unavailable(f"{self.known.plugin} cannot be imported: {_line(error)}") from None
+        if self.target == "xla":
+            return self._xla()
+        if self.target == "mps":
+            if not torch.backends.mps.is_available():
+                raise Unavailable(f"torch {torch.__version__} has no MPS device here")
+            return "mps"
+        module: Any = getattr(torch, self.target, None)
+        if module is None or not hasattr(module, "is_available"):
+            raise Unavailable(
+                f"torch {torch.__version__} knows no device type {self.target!r} (is its plugin installed?)"
+            )
+        if not module.is_available():
+            try:
+                torch.empty(1, device=self.target)
+            except Exception as error:
+                raise Unavailable(f"torch {torch.__version__}: {_line(error)}") from None
+            raise Unavailable(f"torch {torch.__version__} finds no {self.target} device")
+        return str(module.get_device_name(0)) if hasattr(module, "get_device_name") else self.target
+
+    def _xla(self) -> str:
+        """PJRT's name of the device. Raises Unavailable where it is another one than asked for: XLA's CPU is no TPU."""
+        try:
+            runtime = importlib.import_module("torch_xla.runtime")
+            found = str(runtime.device_type())
+            count = int(runtime.addressable_device_count())
+        except Exception as error:
+            raise Unavailable(f"torch_xla finds no {self.known.platform}: {_line(error)}") from None
+        if found.upper() != self.known.platform or not count:
+            raise Unavailable(f"torch_xla runs on {found} here ({count} devices), not on {self.known.platform}")
+        return found
+
+    def _set_precision(self) -> str:
+        """Ask for float32 in float32, or as coarse as the option allows; returns what is declared.
+
+        Raises Unavailable where the device does not take the setting: what it computes in would be unknown.
+        """
+        import torch
+
+        declared = self.known.coarse if self.coarse else ""
+        if self.target == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.coarse
+            # Sums of 16-bit products are otherwise split and added in 16 bits.
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        elif self.target == "xpu":
+            torch.backends.mkldnn.allow_tf32 = self.coarse  # type: ignore[assignment]
+        elif self.target == "npu":
+            npu: Any = getattr(torch, "npu")  # noqa: B009  the plugin's
+            npu.matmul.allow_hf32 = npu.conv.allow_hf32 = self.coarse  # of convolutions it is on by default
+            if (npu.matmul.allow_hf32, npu.conv.allow_hf32) != (self.coarse, self.coarse):
+                raise Unavailable("torch_npu does not take the setting allow_hf32")
+        elif self.device == "xla":
+            backends = importlib.import_module("torch_xla.backends")
+            wanted = (
+                "default" if self.coarse else "highest"
+            )  # a TPU multiplies float32 in one pass of bfloat16 by default
+            backends.set_mat_mul_precision(wanted)
+            if backends.get_mat_mul_precision() != wanted:
+                raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
+        return declared
+
+    def _try(self) -> None:
+        """Add two numbers on the device. Raises Unavailable in its own words, or if it says anything but 2."""
+        import torch
+
+        try:
+            ones = torch.ones(2, device=self.target)
+            result = (ones + ones).cpu().tolist()
+        except Exception as error:
+            raise Unavailable(f"{self.target} does not add two numbers: {_line(error)}") from None
+        if result != [2.0, 2.0]:
+            raise Unavailable(f"{self.target} computes 1 + 1 = {result}")
+
+    def _plugin_version(self) -> str:
+        if not self.known.plugin:
+            return ""
+        module = sys.modules.get(self.known.plugin.partition(".")[0])
+        return f", {self.known.plugin} {getattr(module, '__version__', '')}".rstrip()
+
+    @property
+    def tf32(self) -> bool:
+        """Whether products of float32 may be made in TF32."""
+        return self.coarse and self.known.option == "tf32"
+
+    @property
+    def flags(self) -> str:
+        return f"{self.known.option}={'on' if self.coarse else 'off'}" if self.known.option else ""
+
+    def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Fresh arguments on the device: an op that writes to them harms nobody."""
+        leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
+        return decode(form.args, leaf), decode(form.kwargs, leaf)
+
+    def cotangents(self, form: Form) -> list[Any]:
+        """Fresh cotangents on the device, None for outputs that have none."""
+        leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
+        return [None if i < 0 else decode(encode_tensor(TensorSpec(i)), leaf) for i in form.cotangents]
+
+    def build(self, form: Form) -> Program:
+        import torch
+
+        ready = [self.settled(lambda: self.arguments(form))]
+        call = form.call
+        assert call is not None
+        given = self.cotangents(form)
+        program = Program(run=lambda: [], placement=self.target, flags=self.flags)
+
+        def compute() -> list[Any]:
+            # A kernel that writes to its inputs must not spoil its next run.
+            args, kwargs = ready.pop() if ready else self.arguments(form)
+            if form.check != "forward":
+                return list(gradients.backward(form.check, call, args, kwargs, form.wrt, given))
+            with torch.no_grad():
+                return list(torch_tree.leaves(call(*args, **kwargs)))
+
+        def run() -> Sequence[Any]:
+            out = self.watched(compute, program)
+            return [torch_tree.output(torch_tree.dense(x)) for x in out]
+
+        program.run = run
+        return program
+
+    # -- asynchronous devices ------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Return when the device has done all that was asked of it. Raises what went wrong there."""
+        import torch
+
+        if self.target == "cpu":
+            return
+        if self.target == "xla":
+            # Lazy: nothing is computed before this.
+            sync: Callable[..., None] = importlib.import_module("torch_xla").sync
+            sync(wait=True)
+            return
+        module = getattr(torch, self.target, None)
+        if module is not None and hasattr(module, "synchronize"):
+            module.synchronize()
+
+    def settled(self, action: Callable[[], T]) -> T:
+        """What ``action`` returns, once the device has finished.
+
+        An asynchronous error is raised here, also in place of one that ``action`` raised on the host after it: left
+        behind, it would be raised at the next case.
+        """
+        if self.target == "cpu":
+            return action()
+        try:
+            made = action()
+        except Exception:
+            self.wait()
+            raise
+        self.wait()
+        return made
+
+    def watched(self, action: Callable[[], list[Any]], program: Program) -> list[Any]:
+        """`settled`, noting in ``program`` what says that something ran elsewhere."""
+        if self.target == "cpu":
+            return action()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            self._forget_counters()
+            out = self.settled(action)
+        words = [
+            str(w.message).splitlines()[0] for w in said if FELL_BACK.search(str(w.message))
+        ] + self._cpu_counters()
+        if words:
+            program.fallback = "; ".join(dict.fromkeys(words))
+        self._placed(out, program)
+        return out
+
+    def _forget_counters(self) -> None:
+        if self.target == "xla":
+            importlib.import_module("torch_xla.debug.metrics").clear_counters()
+
+    def _cpu_counters(self) -> list[str]:
+        """Ops that XLA has no lowering for: its counters name those that ATen computed on the CPU "aten::…"."""
+        if self.target != "xla":
+            return []
+        names = importlib.import_module("torch_xla.debug.metrics").counter_names()
+        return [
+            f"{name} ran on the CPU"
+            for name in names
+            if name.startswith("aten::") and name != "aten::_local_scalar_dense"
+        ]
+
+    def _placed(self, out: Sequence[Any], program: Program) -> None:
+        import torch
+
+        where = {x.device.type for x in out if isinstance(x, torch.Tensor)}
+        if where and self.target not in where:
+            program.placement = ",".join(sorted(where))
+            program.fallback = f"the result lives on {program.placement}, not on {self.target}"
+
+    # -- what errors say -----------------------------------------------------------------------------------------
+
+    def is_unsupported(self, error: BaseException) -> bool:
+        text = str(error)
+        return (
+            isinstance(error, NotImplementedError)
+            or _says(self.known.unsupported, text)
+            or (isinstance(error, RuntimeError) and ("not implemented for '" in text or "is not implemented" in text))
+        )
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        text = str(error)
+        return (
+            isinstance(error, MemoryError)
+            or type(error).__name__ == "OutOfMemoryError"
+            or _says(self.known.out_of_memory, text)
+            or ("can't allocate memory" in text or "not enough memory" in text)
+        )
+
+    def is_sticky(self, error: BaseException) -> bool:
+        return (
+            self.target != "cpu"
+            and not self.is_out_of_memory(error)
+            and (type(error).__name__ == "AcceleratorError" or _says(self.known.sticky, str(error)))
+        )
+
+
+def _says(pattern: str, text: str) -> bool:
+    return bool(pattern) and re.search(pattern, text) is not None
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _add_flag(variable: str, flag: str) -> None:
+    """Append a compiler flag that decides precision; one of the same name that the user gave stands."""
+    given = os.environ.get(variable, "")
+    if flag.partition("=")[0] not in given:
+        os.environ[variable] = f"{given} {flag}".strip()
+
+
+def _own_torch_fits(device_name: str, plugin: str) -> bool:
+    """Whether the torch installed here can be the one for a device; judged by its version's label and the plugin alone.
+
+    A wheel from PyPI has no label: on Linux it is the CUDA build.
+    """
+    if device_name in ("cpu", "mps"):
+        return True
+    if plugin:
+        with contextlib.suppress(ImportError, ValueError):
+            return importlib.util.find_spec(plugin.partition(".")[0]) is not None
+        return False
+    try:
+        label = metadata.version("torch").partition("+")[2]
+    except metadata.PackageNotFoundError:
+        return False
+    if device_name == "cuda":
+        return not label or label.startswith("cu")
+    return label.startswith(device_name) if device_name in ("rocm", "xpu") else True

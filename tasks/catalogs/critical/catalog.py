@@ -1,0 +1,191 @@
+"""The `critical` catalog: the ops that current models live on, at their shapes, against NumPy references in float64."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import inputs, noise
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Oracle, Sample
+from tasks.catalogs.critical.ops import OPS, Call, Op
+from tasks.judge import op_classes as classes
+from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
+
+#: Counts up whenever the bytes of a sample, a reference or a noise floor change.
+CATALOG_VERSION = "1"
+
+#: Ops of which torch's own float64 evaluation is no oracle (see `tasks.catalogs.torch.reference.SETTLED`).
+NOT_SECOND = ("gelu", "gelu_tanh")
+
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+#: The catalog's own inputs are regular already.
+DISTRIBUTIONS = ("own", *(name for name in inputs.THEMES if name != "regular"))
+
+
+class Critical(Catalog):
+    """The ops of `critical_ops`; any number of samples each, all of one shape, from independent streams."""
+
+    name = "critical"
+    forms = ("torch",)
+    exports = ("onnx",)
+
+    def version(self) -> str:
+        """The catalog's own version, NumPy's, whose generator and kernels decide the bytes, and the second oracle's."""
+        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}+torch{_torch_version()}"
+
+    def entries(self) -> list[Entry]:
+        """One entry per op, without variants."""
+        return [Entry(f"{self.name}:{name}", "", DTYPES, distributions=DISTRIBUTIONS) for name in sorted(OPS)]
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        """Samples 0 … group.samples − 1 of an op in a dtype.
+
+        Floating arrays are made in float64 and rounded to the dtype; the reference is computed on what they
+        became, and so is the noise floor (`tasks.arrays.noise`) of ``draws`` draws. Raises
+        ValueError for an op, variant or dtype that the catalog does not have.
+        """
+        op = self._op(group)
+        if group.dtype not in DTYPES:
+            raise ValueError(f"critical: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
+        return (Sample(i) if i in skip else _sample(op, group, i, draws) for i in range(group.samples))
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        """The op on torch tensors. Raises ValueError for an op that the catalog does not have."""
+        op = self._op(group)
+        import torch
+
+        return op.torch_form(torch)
+
+    def _op(self, group: Group) -> Op:
+        if group.catalog != self.name or group.op_name not in OPS or group.variant:
+            raise ValueError(f"the catalog critical has no op {group.label!r}")
+        return OPS[group.op_name]
+
+
+def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
+    stage = "sample"
+    try:
+        seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
+        made = op.inputs(np.random.default_rng(seed))
+        if group.distribution != "own":
+            made = _revalued(
+                made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode())))
+            )
+        stored = _rounded(made, np_dtype(group.dtype))
+        stage = "reference"
+        expected = _expected(op, stored, group.dtype, seed, draws)
+    except Exception as error:
+        return Sample(index, failure=Failure("invalid", stage, type(error).__name__, str(error)))
+    arrays: list[np.ndarray] = []
+
+    def place(value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        arrays.append(value)
+        return TensorSpec(id=len(arrays) - 1)
+
+    args, kwargs = _mapped(stored, place)
+    others = _second(op, stored, group.dtype)
+    return Sample(
+        index,
+        args,
+        kwargs,
+        arrays,
+        [expected],
+        op_class=classes.of(group.op).op_class,
+        oracle="numpy-float64",
+        others=others,
+    )
+
+
+def _second(op: Op, stored: Call, dtype: str) -> list[Oracle]:
+    """torch's float64 evaluation of its form of the op; none without torch, for an op of NOT_SECOND or where it raises."""
+    if _torch_version() is None or op.name in NOT_SECOND:
+        return []
+    import torch
+
+    args, kwargs = _mapped(
+        _widened(stored, np_dtype(dtype)), lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    )
+    try:
+        with torch.no_grad():
+            result = op.torch_form(torch)(*args, **kwargs).numpy()
+    except Exception:
+        return []
+    return [Oracle("torch-float64", [np.array(result, order="C")], rounding=ROUNDING)]
+
+
+def _torch_version() -> str | None:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _revalued(arguments: Call, group: Group, index: int, rng: np.random.Generator) -> Call:
+    """The call with the values of its first floating array, the activations, drawn from the group's distribution.
+
+    An array without negative values stays one: its op may be defined there alone.
+    """
+    simple = classes.of(group.op).op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
+    done: list[bool] = []
+
+    def drawn(x: Any) -> Any:
+        if done or not _is_floating(x):
+            return x
+        done.append(True)
+        theme = inputs.theme_of(group.distribution, index)
+        values = inputs.fill(x.shape, group.dtype, group.distribution, rng, theme, mild=not simple).astype(np.float64)
+        return np.abs(values) if x.size and x.min() >= 0 else values
+
+    return _mapped(arguments, drawn)
+
+
+def _mapped(arguments: Call, function: Callable[[Any], Any]) -> Call:
+    args, kwargs = arguments
+    return tuple(function(x) for x in args), {k: function(x) for k, x in kwargs.items()}
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.float64
+
+
+def _rounded(arguments: Call, dtype: np.dtype) -> Call:
+    """The call with its float64 arrays rounded to ``dtype``, to nearest even; all arrays contiguous."""
+    return _mapped(arguments, lambda x: np.asarray(x, dtype, order="C") if _is_floating(x) else x)
+
+
+def _widened(arguments: Call, dtype: np.dtype) -> Call:
+    """The call with its arrays of ``dtype`` in float64."""
+    return _mapped(
+        arguments, lambda x: x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) and x.dtype == dtype else x
+    )
+
+
+def _expected(op: Op, stored: Call, dtype: str, seed: tuple[int, ...], draws: int) -> Leaf:
+    """The exact result of the stored inputs with its noise floor."""
+    args, kwargs = op.narrow(*stored[0], **stored[1]) if op.narrow else stored
+    exact = _widened((args, kwargs), np_dtype(dtype))
+    reference = _evaluate(op, exact)
+
+    def evaluate(g: np.random.Generator) -> list[np.ndarray]:
+        return [_evaluate(op, _mapped(exact, lambda x: noise.moved(x, EPS[dtype], g) if _is_floating(x) else x))]
+
+    (delta,) = noise.floor([reference], evaluate, seed, draws)
+    name = dtype if reference.dtype == np.float64 else reference.dtype.name
+    return Leaf(name, reference.shape, reference, delta)
+
+
+def _evaluate(op: Op, arguments: Call) -> np.ndarray:
+    args, kwargs = arguments
+    with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
+        result = np.asarray(op.reference(*args, **kwargs), order="C")
+    if result.dtype not in (np.float64, np.int64):
+        raise TypeError(f"the reference of {op.name} returned {result.dtype}, not float64 or int64")
+    return result

@@ -1,0 +1,255 @@
+"""Catalog "onnx": the node cases of onnx.backend.test, each with its model, inputs and stored expected outputs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+import warnings
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.pack import dtype_name
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
+from tasks.catalogs.onnx import float64 as onnx_float64
+from tasks.judge import op_classes as classes
+from tasks.judge.compare import classic_tolerance
+from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype, wide
+
+#: Raised whenever this file changes what a sample is.
+CATALOG_VERSION = 2
+
+_CASES = "onnx.backend.test.case.node"
+
+#: Ops whose result is drawn at random: only shape, dtype and finiteness can be compared with a stored draw.
+_RANDOM_OPS = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+
+
+class OnnxNode(Catalog):
+    """The node cases (1884 in onnx 1.23) that ONNX ships as its conformance suite.
+
+    An op is "onnx:<OpType>", a variant is a case's name without "test_". The op of a case is that of its only
+    node. A case ``<name>_expanded…`` holds the body of a function op instead of the op itself: its op is that
+    of the case ``<name>``. The expected outputs are those of a float64 evaluation (see
+    `onnx_float64`) with the suite's stored ones as second oracle, or, of exact ops and where there is no such evaluation,
+    the stored ones alone (oracle "stored"): in the precision the suite computed them in, with the suite's rtol and
+    atol and without a noise floor. A group's seed is ignored.
+    """
+
+    name = "onnx"
+    forms = ("onnx",)
+
+    def version(self) -> str:
+        # The suite computes its data with numpy and ml_dtypes when it is imported.
+        parts = [f"{x} {importlib.metadata.version(x)}" for x in ("onnx", "numpy", "ml_dtypes")]
+        return f"onnx_node {CATALOG_VERSION}, {', '.join(parts)}"
+
+    def entries(self) -> list[Entry]:
+        """All cases, sorted by op and variant; takes about 4 s in a process's first call."""
+        cases = _all_cases()
+        found = [
+            Entry(f"onnx:{_op_type(name, cases)}", name.removeprefix("test_"), (_dtype(case),))
+            for name, case in cases.items()
+        ]
+        return sorted(found, key=lambda x: (x.op, x.variant))
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        """The data sets of the one case ``group.variant`` (ONNX stores one), with ``draws`` noise draws where there is a
+        float64 evaluation.
+
+        A case that cannot be converted comes with a `Failure` of stage "sample". Raises KeyError for a case that
+        this onnx does not have.
+        """
+        name = f"test_{group.variant}"
+        case = _find(name, group.op_name)
+        for place, index in enumerate(stratified(len(case.data_sets), group.samples)):
+            if place in skip:
+                yield Sample(index)
+                continue
+            inputs, outputs = case.data_sets[index]
+            try:
+                yield _sample(group.op, case, index, inputs, outputs, draws)
+            except Exception as error:
+                yield Sample(index, failure=Failure("invalid", "sample", type(error).__name__, str(error)))
+
+
+def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any], draws: int) -> Sample:
+    model = case.model.SerializeToString(deterministic=True)
+    if not case.model.graph.node:
+        return Sample(index, model=model, failure=Failure("vacuous", "sample", "Vacuous", "the model has no node"))
+    names = [x.name for x in case.model.graph.input]
+    if len(names) != len(inputs):
+        raise ValueError(f"the graph has {len(names)} inputs ({', '.join(names)}), the data set {len(inputs)}")
+    if len(case.model.graph.output) != len(outputs):
+        raise ValueError(f"the graph has {len(case.model.graph.output)} outputs, the data set {len(outputs)}")
+    arrays: list[np.ndarray] = []
+    args = tuple(_arg(x, arrays) for x in inputs)
+    transform = any(node.op_type in onnx_float64.TRANSFORMS for node in case.model.graph.node)
+    expected = [_leaf(x, case.rtol, case.atol, transform) for x in _flat(outputs)]
+    random = _is_random(case.model.graph, dict(zip(names, inputs)))
+    op_class = OpClass.RANDOM if random else classes.of(op, kwargs=_attributes(case.model.graph)).op_class
+    sample = Sample(index, args, arrays=arrays, expected=expected, op_class=op_class, oracle="stored", model=model)
+    try:
+        onnx_float64.judge_by(sample, case, [_dense_all(x) for x in inputs], draws)
+    except onnx_float64.NoOracle:
+        pass
+    return sample
+
+
+def _attributes(graph: Any) -> dict[str, Any]:
+    """Attributes of the only node; none of an expanded function."""
+    from onnx import helper
+
+    found = {a.name: helper.get_attribute_value(a) for a in graph.node[0].attribute} if len(graph.node) == 1 else {}
+    return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
+
+
+def _dense_all(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_dense_all(x) for x in value]
+    return None if value is None else _dense(value)
+
+
+def _arg(value: Any, arrays: list[np.ndarray]) -> Any:
+    """``value`` as a tree node, its tensors appended to ``arrays``."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        return [_arg(x, arrays) for x in value]
+    arrays.append(_dense(value))
+    return TensorSpec(len(arrays) - 1)
+
+
+def _leaf(value: Any, rtol: float, atol: float, transform: bool) -> Leaf:
+    array = _dense(value)
+    dtype = dtype_name(array.dtype)
+    if transform and array.size:
+        atol = max(atol, 8 * EPS[dtype] * float(np.abs(array.astype(np.float64)).max()))
+    if not is_inexact(dtype):
+        rtol = atol = 0.0  # the suite's are for floating outputs: an integer beyond 1000 could be another one
+    if dtype in ("float16", "bfloat16"):
+        # The suite computed the stored output in 16 bits itself: it is off by roundings of its own.
+        rtol = max(rtol, 4 * EPS[dtype])
+    own = classic_tolerance(dtype)  # the suite's are made for float32
+    rtol, atol = max(rtol, own[0]), max(atol, own[1])
+    # Exact for every dtype: float64 and complex128 hold all values of the narrower ones.
+    reference = array if wide(dtype) == dtype else array.astype(wide(dtype))
+    return Leaf(dtype, array.shape, reference, None, rtol, atol)
+
+
+def _flat(values: Any) -> list[Any]:
+    if isinstance(values, (list, tuple)):
+        return [y for x in values for y in _flat(x)]
+    return [values]
+
+
+def _dense(value: Any) -> np.ndarray:
+    """A numpy scalar, array or TensorProto as a contiguous array of a dtype of the farm; text as objects of str.
+
+    Raises TypeError for anything else.
+    """
+    if hasattr(value, "data_type"):
+        from onnx import numpy_helper
+
+        value = numpy_helper.to_array(value)
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise TypeError(f"a {type(value).__name__} is no tensor")
+    array = np.asarray(value)
+    if array.dtype.kind in "OUS":
+        text = [x.decode() if isinstance(x, bytes) else str(x) for x in array.ravel().tolist()]
+        filled = np.empty(len(text), dtype=object)
+        filled[:] = text
+        return filled.reshape(array.shape)
+    np_dtype(dtype_name(array.dtype))
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def _dtype(case: Any) -> str:
+    """Dtype name of the first floating input, else of the first input, else of the first output."""
+    inputs, outputs = case.data_sets[0]
+    first = [_dtype_of(x) for x in _flat(inputs) if x is not None]
+    floating = [x for x in first if wide(x) != x or x in ("float64", "complex128")]
+    return (floating or first or [_dtype_of(x) for x in _flat(outputs) if x is not None] or ["float32"])[0]
+
+
+def _dtype_of(value: Any) -> str:
+    if hasattr(value, "data_type"):
+        from onnx import helper
+
+        return dtype_name(np.dtype(helper.tensor_dtype_to_np_dtype(value.data_type)))
+    return dtype_name(value.dtype)
+
+
+def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
+    """True if a node draws at random. Dropout does so only in training mode with a ratio above 0."""
+    for node in graph.node:
+        if node.op_type in _RANDOM_OPS:
+            return True
+        if node.op_type == "Dropout" and len(node.input) > 2:
+            given = [inputs.get(x) for x in node.input[1:3]]
+            ratio = 0.5 if given[0] is None else float(_dense(given[0]))
+            if given[1] is not None and bool(_dense(given[1])) and ratio > 0:
+                return True
+        for attribute in node.attribute:
+            graphs = ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
+            if any(_is_random(x, {}) for x in graphs):
+                return True
+    return False
+
+
+def _op_type(name: str, cases: dict[str, Any]) -> str:
+    whole = name.partition("_expanded")[0]
+    return str(cases[whole if whole in cases else name].model.graph.node[0].op_type)
+
+
+# -- the suite: it has no files; importing a module of it computes that module's cases ------------------------
+
+
+def _find(name: str, op_type: str) -> Any:
+    """The case ``name``, importing only the module named after its op if that holds it (10 ms for 4 s)."""
+    wanted = _key(op_type)
+    for module in _modules():
+        if _key(module.rpartition(".")[2]) == wanted:
+            found = _load((module,)).get(name)
+            if found is not None:
+                return found
+    try:
+        return _all_cases()[name]
+    except KeyError:
+        raise KeyError(f"onnx {importlib.metadata.version('onnx')} has no node case {name!r}") from None
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+@lru_cache(maxsize=1)
+def _modules() -> tuple[str, ...]:
+    package = importlib.import_module(_CASES)
+    return tuple(x.name for x in pkgutil.walk_packages(package.__path__, f"{_CASES}."))
+
+
+@lru_cache(maxsize=1)
+def _all_cases() -> dict[str, Any]:
+    return _load(_modules())
+
+
+def _load(modules: tuple[str, ...]) -> dict[str, Any]:
+    """Import ``modules`` of the suite and return all cases loaded so far, by name."""
+    suite = importlib.import_module(_CASES)
+    # The suite seeds numpy's global generator before every function and computes infinities on purpose.
+    state = np.random.get_state()
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            for module in modules:
+                importlib.import_module(module)
+    finally:
+        np.random.set_state(state)
+    return {x.name: x for x in suite._NodeTestCases}

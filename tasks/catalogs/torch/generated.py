@@ -1,0 +1,592 @@
+"""Generated samples of the torch catalog: an op's own samples with other sizes, values and layouts.
+
+An op's signature is learned from its own samples: which arguments are tensors, which of their sizes are equal, which
+range their values keep to. A generated sample takes one of them as its template and follows, by its index, a theme of
+values (`tasks.arrays.inputs.theme_of`) and one of PLANS. It is accepted if the op takes it in float64; otherwise the same plan
+is tried with fewer of its sizes changed, then with another template.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import warnings
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import inputs, torch_tree
+from tasks.catalogs.base import CANDIDATES, Failure, Sample
+from tasks.judge import op_classes as classes
+from tasks.model import Group, OpClass, is_complex, is_inexact, np_dtype
+
+#: What sample number ``index`` varies beside its values: PLANS[index % 7]. A number prime to that of the themes.
+PLANS = ("blocks", "transposed", "broadcast", "long", "offset", "expanded", "degenerate")
+
+#: Sizes around powers of two and the blocks that kernels work in.
+BLOCKS = (127, 128, 129, 255, 256, 257, 1025)
+ODD = (2, 3, 7, 31, 32, 33)
+#: Orders of the matrices that are factored.
+ORDERS = (2, 3, 7, 15, 16, 17)
+#: Lengths of a long reduction; the last one for every third such sample.
+LONG = (10007, 65537, 1000003)
+#: Distributions at whose values libraries differ by convention (the sign of NaN, the angle of −0): no second oracle.
+UNCONVENTIONAL = ("boundary", "nan")
+#: Most elements of all tensors of a sample, of its outputs, and of a sample with a long reduction.
+ELEMENTS = 1 << 14
+OUTPUTS = 1 << 17
+ELEMENTS_LONG = 3 << 20
+#: Templates tried for one sample, and own samples that are looked at for templates and ranges.
+TRIES = 3
+LOOKED_AT = 200
+#: Samples of a group at most: after so many, themes, plans and templates have all met.
+MOST = 84
+#: Gap between the elements of a strided tensor, and elements before an offset one; both hold what must not be read.
+GAP = 2
+LEAD = 5
+#: Largest size of a value of whatever may multiply it more than once, or take a step for every unit of it (polygamma).
+MODERATE = 1024.0
+#: A range is believed from this many values on.
+BELIEVED = 8
+#: An argument with so many values at most, all of them whole, is given these alone.
+FEW = 3
+
+#: How much of a template is changed, in the order in which it is tried: what the plan bends beside the sizes; the sizes
+#: of a lone tensor one by one; all sizes, equal ones alike; one size; one that also stands in lists of integers; none.
+LEVELS = ("bent", "lone", "all", "one", "lists", "none")
+
+#: Ops that are given no generated samples (globs over name and variant). jiterator: CUDA only; _segment_reduce: leaves
+#: what its offsets do not cover uninitialised; pinv: an error of its singular vectors, of a size for the whole matrix; mvlgamma:
+#: its domain depends on another argument.
+OWN_ALONE = "jiterator_* _segment_reduce* linalg.pinv* pinverse mvlgamma*"
+#: Ops whose error at unusual values is that of a step inside which the noise floor, moving inputs alone, does not see:
+#: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix, long products
+#: (which overflow or not with the order of their factors), transforms (whose error at every output is that of the whole).
+REGULAR_ALONE = """
+prod cumprod masked.prod masked.cumprod *.prod fft.* stft istft nn.functional.hinge_embedding_loss
+grid_sampler_* nn.functional.grid_sample trapz trapezoid cumulative_trapezoid special.*_polynomial_* linalg.matrix_power*
+"""
+#: Ops with an argument that has to be sorted.
+SORTED = ("searchsorted", "bucketize")
+#: Ops besides torch's binary ones whose tensors broadcast against each other. Others are never asked to: some of them
+#: read beyond a tensor that is too small.
+BROADCASTING = ("where", "lerp", "addcmul", "addcdiv", "clamp", "masked_fill", "nn.functional.mse_loss")
+
+Path = tuple[Any, ...]
+Sizes = dict[int, int]
+Shapes = dict[Path, tuple[int, ...]]
+#: Begin of the step of a path into a list or tuple.
+IN_LIST = "in list "
+
+
+def distributions(op: str, variant: str, random: bool) -> tuple[str, ...]:
+    """The distributions that can be generated for an op: for random and uninitialised ones, its own alone.
+
+    Factorisations and solvers get well-conditioned values alone: what they do beyond that, no two libraries share. So
+    do the ops of REGULAR_ALONE.
+    """
+    name = op.partition(":")[2]
+    if random or classes.of(op, variant).op_class is OpClass.UNINITIALISED or _matches(OWN_ALONE, name, variant):
+        return ("own",)
+    if _factorises(op, variant) or _matches(REGULAR_ALONE, name, variant):
+        return ("own", "regular")
+    return ("own", *inputs.THEMES)
+
+
+def _matches(patterns: str, name: str, variant: str) -> bool:
+    called = f"{name}.{variant}" if variant else name
+    return any(fnmatch.fnmatchcase(called, p) for p in patterns.split())
+
+
+#: Beginnings of the names of factorisations, among the ops that are defined up to a choice.
+_FACTORISATIONS = ("linalg.", "svd", "qr", "lu", "geqrf", "symeig", "lobpcg")
+
+
+def _factorises(op: str, variant: str) -> bool:
+    op_class = classes.of(op, variant).op_class
+    return op_class is OpClass.LINEAR_ALGEBRA or (
+        op_class is OpClass.CHOICE and op.partition(":")[2].startswith(_FACTORISATIONS)
+    )
+
+
+def samples(
+    group: Group,
+    own: list[Any],
+    make: Callable[[int, Any], Sample],
+    info: Any,
+    skip: Collection[int] = (),
+    first: int = 0,
+) -> Iterator[Sample]:
+    """Up to CANDIDATES × group.samples generated samples, made by ``make`` from an index and a source (input, args, kwargs).
+
+    own: the op's own samples; info: its OpInfo; skip: places, counted from ``first``,
+    whose sample is yielded bare. A single vacuous sample says why where nothing is accepted.
+    """
+    if group.check != "forward" and group.distribution != "regular":
+        yield Sample(-1, failure=Failure("vacuous", "sample", "", "gradients are checked on own and regular values"))
+        return
+    found = _Templates(group, own, info)
+    for index in range(min(CANDIDATES * group.samples, MOST)):
+        if index + first in skip:
+            yield Sample(index)
+            continue
+        made, refused = _accepted(group, index, found, make)
+        if made is None:
+            failure = Failure("vacuous", "sample", "", f"no generated sample is accepted: {refused}")
+            yield Sample(index, failure=failure)
+            return
+        yield made
+
+
+def _accepted(
+    group: Group, index: int, found: _Templates, make: Callable[[int, Any], Sample]
+) -> tuple[Sample | None, str]:
+    """The first candidate that the op accepts, or None and why the last one was refused."""
+    if not found.list:
+        return None, found.reason
+    reason = ""
+    for attempt in range(TRIES):
+        template = found.of(index, attempt)
+        seen: list[Any] = []
+        for level in LEVELS:
+            candidate = _Candidate(group, index, attempt, template, found)
+            sizes, shapes = candidate.shapes(level)
+            if (sizes if level == "lists" else shapes) in seen:
+                continue
+            seen += [shapes] if level != "lists" else []
+            try:
+                source = candidate.source(shapes, sizes if level == "lists" else {})
+            except (ValueError, RuntimeError, TypeError) as error:
+                reason = str(error)
+                continue
+            if too_large := _too_large(found.call, source):
+                reason = too_large
+                continue
+            sample = make(index, source)
+            if sample.failure is None:
+                if group.distribution in UNCONVENTIONAL:
+                    sample.others = []
+                return sample, ""
+            reason = sample.failure.error
+    return None, " ".join(reason.split())[:300]
+
+
+def _too_large(call: Callable[..., Any], source: Any) -> str:
+    """Why a sample's outputs would be too large to keep, "" if they are not; sizes come from the meta device."""
+    import torch
+
+    def meta(path: Path, x: Any) -> Any:
+        return x.to("meta") if isinstance(x, torch.Tensor) else x
+
+    elements = sum(x.numel() for x in _tensors(source).values())
+    try:
+        shadow = _rebuilt(source, meta)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outputs = torch_tree.leaves(call(shadow.input, *shadow.args, **shadow.kwargs))
+        size = sum(x.numel() for x in outputs if isinstance(x, torch.Tensor))
+    except Exception:
+        size = elements**2 if elements < ELEMENTS_LONG else 0  # what joins every element with every other one
+        size = size if size > (OUTPUTS << 4) else 0
+    return f"its outputs would have {size} elements" if size > OUTPUTS else ""
+
+
+class _Templates:
+    """The own samples that can be varied, one of each structure, and the range of every argument's values."""
+
+    def __init__(self, group: Group, own: list[Any], info: Any) -> None:
+        import torch
+
+        self.call = info.op
+        self.broadcasts = type(info).__name__ == "BinaryUfuncInfo" or info.name in BROADCASTING
+
+        dtype = getattr(torch, group.dtype)
+        self.reason = "the op has no tensor of the dtype under test among its arguments"
+        self.ranges: dict[Path, Range] = {}
+        structures: dict[Any, Any] = {}
+        scalars: dict[Any, Any] = {}
+        step = max(1, len(own) // LOOKED_AT)
+        for source in own[::step]:
+            tensors = _tensors(source)
+            if any(x.layout != torch.strided for x in tensors.values()):
+                self.reason = "all its own samples have sparse tensors"
+                continue
+            values = {p: x for p, x in tensors.items() if x.dtype == dtype}
+            for path, x in values.items():
+                self.ranges.setdefault(path, Range()).see(x)
+            if "sorter" in source.kwargs:
+                continue  # the order that it gives is that of the template's own values
+            if not values or any(x.numel() > ELEMENTS for x in tensors.values()):
+                continue
+            kept = structures if any(x.numel() > 1 for x in values.values()) else scalars
+            kept.setdefault(_structure(source), source)
+        self.list = list(structures.values()) or list(scalars.values())
+
+    def of(self, index: int, attempt: int) -> Any:
+        """A template for sample ``index``: neighbouring indices take templates far from each other (golden ratio)."""
+        place = int((index * 0.6180339887) % 1.0 * len(self.list))
+        return self.list[(place + attempt) % len(self.list)]
+
+
+class Range:
+    """The range that an argument's values keep to in the op's own samples."""
+
+    def __init__(self) -> None:
+        self.low, self.high, self.count, self.zeros = np.inf, -np.inf, 0, False
+        self.distinct: set[float] = set()
+
+    def see(self, tensor: Any) -> None:
+        values = torch_tree.to_numpy(tensor.detach().contiguous())
+        if values.dtype.kind in "cb" or not values.size:
+            return
+        values = values.astype(np.float64).ravel()
+        values = values[np.isfinite(values)]
+        if values.size:
+            self.low, self.high = min(self.low, values.min()), max(self.high, values.max())
+            self.zeros |= bool((values == 0).any())
+            self.count += values.size
+            if len(self.distinct) <= FEW:
+                self.distinct.update(np.unique(values)[: FEW + 1].tolist())
+
+    @property
+    def choices(self) -> list[float]:
+        """The values of an argument that takes a few whole ones alone, such as the target ±1 of a loss."""
+        few = len(self.distinct) <= FEW and self.count >= BELIEVED and all(v == int(v) for v in self.distinct)
+        return sorted(self.distinct) if few else []
+
+    def fold(self, values: np.ndarray, dtype: str) -> np.ndarray:
+        """``values`` (of ``dtype``) in the range: [−1, 1], [0, 1], one sign, no zero; unchanged where there is none."""
+        if self.count < BELIEVED or is_complex(dtype) or dtype == "bool":
+            return values
+        if not is_inexact(dtype):
+            made = values
+            if self.low >= 0 and not dtype.startswith("u"):
+                made = made % np.array(min(self.high, np.iinfo(made.dtype).max - 1) + 1).astype(made.dtype)
+            if not self.zeros and self.count >= 2 * BELIEVED:
+                # A divisor: neither 0 nor −1, of which the smallest integer has no quotient.
+                made = np.where((made == 0) | (made == np.array(-1).astype(made.dtype)), np.ones_like(made), made)
+            return made
+        wide = values.astype(np.float64)
+        with np.errstate(all="ignore"):
+            if -1 <= self.low and self.high <= 1:
+                wide = np.where(np.isinf(wide), np.sign(wide), wide / (1 + np.abs(wide)))
+                wide = np.abs(wide) if self.low >= 0 else wide
+            elif self.low >= 0:
+                wide = np.abs(wide) + self.low
+            elif self.high <= 0:
+                wide = -np.abs(wide)
+            else:
+                return values
+            return wide.astype(values.dtype)
+
+
+@dataclass
+class _Candidate:
+    """One attempt at a sample: a template with a generator of its own."""
+
+    group: Group
+    index: int
+    attempt: int
+    template: Any
+    found: _Templates
+
+    def __post_init__(self) -> None:
+        import torch
+
+        group = self.group
+        name = f"{group.label}/{group.dtype}/{group.distribution}"
+        self.seed = (zlib.crc32(name.encode()), self.index, group.seed % 2**64, self.attempt)
+        self.rng = np.random.default_rng(self.seed)
+        self.plan = PLANS[self.index % len(PLANS)]
+        self.theme = inputs.theme_of(group.distribution, self.index)
+        self.op_class = classes.of(group.op, group.variant, self.template.kwargs, group.dtype).op_class
+        self.factorises = _factorises(group.op, group.variant)
+        self.tensors = _tensors(self.template)
+        dtype = getattr(torch, group.dtype)
+        self.values = [p for p, x in self.tensors.items() if x.dtype == dtype]
+        #: Index tensors stay as they are, and so do the sizes they share with others.
+        self.fixed = {
+            p
+            for p, x in self.tensors.items()
+            if p not in self.values and not x.is_floating_point() and x.dtype != torch.bool
+        }
+
+    def shapes(self, level: str) -> tuple[Sizes, Shapes]:
+        """(sizes that others stand for, shape of every tensor) of a level of LEVELS. 1 stays 1: it may broadcast."""
+        own = {p: tuple(x.shape) for p, x in self.tensors.items()}
+        if level == "lone":
+            return {}, own | self._lone()
+        sizes = self._sizes(level)
+        shapes = {p: tuple(sizes.get(n, n) for n in shape) for p, shape in own.items()}
+        return sizes, self._bent(shapes) if level == "bent" else shapes
+
+    def _lone(self) -> Shapes:
+        """New sizes, each by itself, for the only tensor of a template."""
+        if len(self.tensors) != 1 or self.plan == "degenerate":
+            return {}
+        [(path, x)] = self.tensors.items()
+        places = [k for k, n in enumerate(x.shape) if n > 1]
+        if not places or _structured(x) or self.factorises:
+            return {}
+        chosen = places[-1] if self.rng.random() < 0.5 else places[int(self.rng.integers(len(places)))]
+        shape = [int(self.rng.choice(ODD)) if n > 1 else n for n in x.shape]
+        bound, wanted = self._bound()
+        for size in wanted:
+            shape[chosen] = size
+            if np.prod(shape, dtype=np.float64) <= bound:
+                return {path: tuple(shape)}
+        return {}
+
+    def _bound(self) -> tuple[int, list[int]]:
+        """(most elements, sizes in the order in which they are tried)."""
+        if self.factorises:
+            return ELEMENTS, [
+                int(n) for n in self.rng.permutation(ORDERS)
+            ]  # the error grows with the order, the noise floor does not
+        rest = sorted(BLOCKS, reverse=True) + sorted(ODD, reverse=True)
+        if self.plan == "long" and self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.COMPOSITE):
+            turn = self.index // len(PLANS)
+            longest = [LONG[-1]] if turn % 3 == 2 and self.op_class is OpClass.REDUCTION else []
+            return ELEMENTS_LONG if longest else ELEMENTS_LONG >> 3, [*longest, LONG[1 - turn % 2], LONG[0], *rest]
+        return ELEMENTS, [int(n) for n in self.rng.permutation(BLOCKS)] + rest
+
+    def _sizes(self, level: str) -> Sizes:
+        frozen = {n for p in self.fixed for n in self.tensors[p].shape}
+        old = list(
+            dict.fromkeys(n for p in self.values for n in reversed(self.tensors[p].shape) if n > 1 and n not in frozen)
+        )
+        if level == "none" or not old:
+            return {}
+        every = level in ("bent", "all")
+        chosen = old[0] if every or self.rng.random() < 0.5 else old[int(self.rng.integers(len(old)))]
+        if self.plan == "degenerate":
+            return {chosen: 0} if self._empty and level != "none" else {}
+        made = (
+            {n: int(self.rng.choice(ORDERS if self.factorises else ODD)) for n in old if n != chosen} if every else {}
+        )
+        bound, wanted = self._bound()
+        for size in wanted:
+            if self._elements(made | {chosen: size}) <= bound:
+                return made | {chosen: size}
+        return {}
+
+    @property
+    def _empty(self) -> bool:
+        return self.index // len(PLANS) % 2 == 0
+
+    def _elements(self, sizes: Sizes) -> float:
+        return float(sum(np.prod([sizes.get(n, n) for n in x.shape], dtype=np.float64) for x in self.tensors.values()))
+
+    def _bent(self, shapes: Shapes) -> Shapes:
+        """Shapes that broadcast against each other, or have no dimensions, where the plan says so."""
+        shapes = dict(shapes)
+        if self.plan == "degenerate" and not self._empty:
+            return shapes | {path: () for path in self.values}
+        if self.plan != "broadcast" or not self.found.broadcasts:
+            return shapes
+        for first, second in zip(self.values, self.values[1:]):
+            shape = shapes[first]
+            if not shape or shape != shapes[second]:
+                continue
+            at = int(self.rng.integers(len(shape)))
+            shapes[second] = tuple(1 if k == at else n for k, n in enumerate(shape))
+            if at == 0 and len(shape) > 1 and self.rng.random() < 0.5:
+                shapes[second] = shape[1:]
+            if len(shape) > 1:
+                shapes[first] = tuple(1 if k == (at + 1) % len(shape) else n for k, n in enumerate(shape))
+            break
+        return shapes
+
+    def source(self, shapes: Shapes, listed: Sizes) -> Any:
+        """The template with new shapes, values and layouts; ``listed``: sizes to put into lists of integers as well."""
+        import torch
+
+        planted = self.values[self.index // 4 % len(self.values)] if self.group.distribution == "nan" else None
+
+        def replaced(path: Path, x: Any) -> Any:
+            if isinstance(x, torch.Tensor):
+                if path in self.fixed:
+                    return x.detach()
+                if path not in self.values:
+                    return self._other(x, shapes[path])
+                quiet = planted not in (None, path)
+                theme, distribution = ("regular", "regular") if quiet else (self.theme, self.group.distribution)
+                made = self._laid_out(self._filled(path, x, shapes[path], distribution, theme), path)
+                return made.detach().requires_grad_(x.requires_grad)
+            return listed.get(x, x) if type(x) is int and str(path[-1]).startswith(IN_LIST) else x
+
+        return _rebuilt(self.template, replaced)
+
+    def _other(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """A tensor of another dtype than that under test: masks and floating ones."""
+        import torch
+
+        if tuple(x.shape) == shape:
+            return x.detach()
+        if x.dtype == torch.bool:
+            return torch.from_numpy(np.asarray(self.rng.random(shape) < 0.75))
+        return torch_tree.from_numpy(inputs.fill(shape, torch_tree.name_of(x.dtype), "regular", self.rng))
+
+    def _filled(self, path: Path, x: Any, shape: tuple[int, ...], distribution: str, theme: str) -> Any:
+        dtype, seen = self.group.dtype, self.found.ranges[path]
+        kind = _structured(x)
+        if self.factorises and not kind and len(shape) > 1 and shape[-1] == shape[-2] and shape[-1] > 1:
+            kind = "regular"
+        if kind:
+            return _structure_like(kind, shape, dtype, self.rng)
+        simple = self.op_class in (OpClass.EXACT, OpClass.ELEMENTARY)
+        if seen.choices and is_inexact(dtype) and not is_complex(dtype):
+            return torch_tree.from_numpy(np.asarray(self.rng.choice(seen.choices, shape)).astype(np_dtype(dtype)))
+        values = inputs.fill(shape, dtype, distribution, self.rng, theme, mild=not simple, most=self._most())
+        if not simple or distribution == "regular" or not is_inexact(dtype):
+            values = seen.fold(values, dtype)
+        if self.group.op_name in SORTED and shape and _is_sorted(x):
+            values = np.sort(values, axis=-1)
+        return torch_tree.from_numpy(np.ascontiguousarray(values).reshape(shape))
+
+    def _most(self) -> float:
+        """Largest size of a value (`most` of `inputs.fill`): nothing inside the op is to overflow or to take for ever."""
+        summed = (
+            self.op_class in (OpClass.REDUCTION, OpClass.NORMALISATION)
+            and "norm" not in self.group.op_name.split(".")[-1]
+        )
+        return np.inf if summed and self.group.check == "forward" else MODERATE
+
+    def _laid_out(self, x: Any, path: Path) -> Any:
+        layouts = {"transposed": "transposed", "offset": "offset", "expanded": "expanded", "long": "strided"}
+        layout = layouts.get(self.plan, "contiguous")
+        if layout == "offset" and x.dim() in (4, 5):
+            layout = "channels-last"
+        if layout == "expanded" and path != self.values[0]:
+            layout = "strided"
+        return laid_out(x, layout)
+
+
+def laid_out(x: Any, layout: str) -> Any:
+    """The contiguous tensor ``x`` with the same values in another layout; as it is where its rank has none such.
+
+    "transposed": the last two dimensions are stored the other way round; "strided": every other element of a larger
+    storage; "offset": not at the start of its storage; "expanded": the first index of dimension 0 for all of them
+    (stride 0, the one layout that changes the values); "channels-last": torch's memory format of 4 or 5 dimensions.
+    What lies between the elements of a floating tensor is NaN: a kernel that reads it will show it.
+    """
+    import torch
+
+    if layout == "transposed" and x.dim() >= 2:
+        return x.mT.contiguous().mT
+    if layout == "strided" and x.dim() >= 1:
+        buffer = _poisoned((*x.shape[:-1], x.shape[-1] * GAP), x.dtype)
+        buffer[..., ::GAP] = x
+        return buffer[..., ::GAP]
+    if layout == "offset":
+        buffer = _poisoned((x.numel() + LEAD,), x.dtype)
+        buffer[LEAD:] = x.reshape(-1)
+        return buffer[LEAD:].view(x.shape)
+    if layout == "expanded" and x.dim() >= 1 and x.shape[0] > 1:
+        return x[:1].clone().expand(x.shape)
+    if layout == "channels-last" and x.dim() in (4, 5):
+        return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+    return x
+
+
+def _poisoned(shape: tuple[int, ...], dtype: Any) -> Any:
+    import torch
+
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.full(shape, float("nan"), dtype=dtype)
+    return torch.full(shape, 1 if dtype == torch.bool else 77, dtype=dtype)
+
+
+def _is_sorted(x: Any) -> bool:
+    return x.dim() > 0 and x.shape[-1] > 1 and bool((x.diff() >= 0).all())
+
+
+def _structured(x: Any) -> str:
+    """What kind of square matrix a floating tensor holds, where it is a special one: "positive", "symmetric", "lower", "upper"."""
+    import torch
+
+    if (
+        x.dim() < 2
+        or x.shape[-1] != x.shape[-2]
+        or x.shape[-1] < 2
+        or not x.numel()
+        or not (x.is_floating_point() or x.is_complex())
+    ):
+        return ""
+    wide = x.detach().to(torch.complex128 if x.is_complex() else torch.float64)
+    if not torch.isfinite(wide.abs()).all():
+        return ""
+    if torch.allclose(wide, wide.mH, rtol=1e-2, atol=1e-6):
+        return "positive" if bool((torch.linalg.eigvalsh(wide) > 0).all()) else "symmetric"
+    if bool((wide.triu(1) == 0).all()):
+        return "lower"
+    return "upper" if bool((wide.tril(-1) == 0).all()) else ""
+
+
+def _structure_like(kind: str, shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Any:
+    """A well-conditioned matrix, or a batch of them, of a special kind. Raises ValueError where ``shape`` has no squares."""
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError("a square matrix was made oblong")
+    n = shape[-1]
+    made = rng.standard_normal(shape)
+    if is_complex(dtype):
+        made = made + 1j * rng.standard_normal(shape)
+    if kind == "positive":
+        made = made @ np.conj(np.swapaxes(made, -1, -2)) / max(n, 1) + np.eye(n)
+    elif kind == "symmetric":
+        made = (made + np.conj(np.swapaxes(made, -1, -2))) / 2
+    elif kind == "regular":
+        made = made / (2 * n**0.5) + np.eye(n)
+    else:
+        made = (np.tril if kind == "lower" else np.triu)(made / max(n, 1) ** 0.5)
+        made = made + np.eye(n) * (1.5 - np.diagonal(made, axis1=-2, axis2=-1)[..., None])
+    return torch_tree.from_numpy(np.ascontiguousarray(made.astype(np_dtype(dtype))))
+
+
+def _tensors(source: Any) -> dict[Path, Any]:
+    import torch
+
+    found: dict[Path, Any] = {}
+
+    def keep(path: Path, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            found[path] = x
+        return x
+
+    _rebuilt(source, keep)
+    return found
+
+
+def _structure(source: Any) -> Any:
+    """What tells templates apart: ranks, dtypes, and the arguments that are no tensors."""
+    import torch
+
+    parts: list[Any] = []
+
+    def keep(path: Path, x: Any) -> Any:
+        parts.append((path, x.dim(), x.dtype, x.numel() > 1) if isinstance(x, torch.Tensor) else (path, repr(x)))
+        return x
+
+    _rebuilt(source, keep)
+    return tuple(parts)
+
+
+def _rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
+    """A source whose tensors and scalars are ``change(path, x)``."""
+
+    def walk(value: Any, path: Path) -> Any:
+        kind = type(value)
+        if kind in (tuple, list):
+            return kind([walk(x, (*path, f"{IN_LIST}{i}")) for i, x in enumerate(value)])
+        if kind is dict:
+            return {k: walk(x, (*path, k)) for k, x in value.items()}
+        return change(path, value)
+
+    return SimpleNamespace(
+        input=walk(source.input, (0,)),
+        args=tuple(walk(x, (i + 1,)) for i, x in enumerate(source.args)),
+        kwargs={k: walk(x, (k,)) for k, x in source.kwargs.items()},
+    )

@@ -1,0 +1,227 @@
+"""Samples of the torch catalog for the backward checks: cotangents, float64 gradients, their noise floor, differences."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.arrays import differences, torch_tree
+from tasks.arrays.tree import decode
+from tasks.catalogs.base import Failure, Sample
+from tasks.catalogs.torch.noise import clone, jittered, replaced, widen
+from tasks.catalogs.torch.opinfo import PROCESS, process_name
+from tasks.catalogs.torch.samples import Maker, is_random
+from tasks.checks import gradients
+from tasks.judge import op_classes as classes
+from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact
+
+if TYPE_CHECKING:
+    from tasks.prepare.cases import PreparedSample
+
+
+#: Ops whose gradient is not the derivative of what they compute, and why: finite differences have nothing to say.
+NO_DIFFERENCES = {
+    **dict.fromkeys(
+        ("half", "bfloat16", "chalf", "float", "cfloat"), "a cast rounds in steps, and its gradient is the identity's"
+    ),
+    **dict.fromkeys(
+        ("nn.functional.max_unpool1d", "nn.functional.max_unpool2d", "nn.functional.max_unpool3d"),
+        "which of the elements with one index is written is not defined",
+    ),
+    "as_strided_scatter": "which of the elements at one address is written is not defined",
+}
+
+
+class GradientMaker(Maker):
+    """Makes Samples whose expected outputs are gradients: of the tensors that require one, in their order.
+
+    call: the op as OpInfo's gradient tests call it (see `TorchOpInfo.call`).
+    """
+
+    def __init__(self, info: Any, group: Group, draws: int, call: Callable[..., Any]) -> None:
+        super().__init__(info, group.dtype, draws)
+        self.settled = None  # a reference of the outputs, not of gradients
+        self.group, self.call, self.random = group, call, is_random(info.op)
+        self.wrt: tuple[int, ...] = ()
+        self.draw = 0
+        #: Whether the gradient looks for equal elements, as a maximum's does: what is equal has then to stay so.
+        self.compares = False
+
+    def make(self, index: int, source: Any) -> Sample:
+        import torch
+
+        args, kwargs = (source.input, *source.args), dict(source.kwargs)
+        named: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        op_class = gradients.class_of(classes.of(self.name, self.variant, named, self.dtype).op_class)
+        op_class = OpClass.RANDOM if self.random else op_class
+        if process := process_name(source):
+            kwargs[PROCESS] = process
+        made = Sample(index, op_class=op_class, oracle="metadata" if op_class is OpClass.RANDOM else "float64")
+        try:
+            made.args, made.kwargs, arrays = torch_tree.encode_args(args, kwargs)
+        except Exception as error:
+            made.failure = Failure("invalid", "store", type(error).__name__, str(error))
+            return made
+        made.arrays = [a.copy() for a in arrays]
+        places = gradients.tensors(args, kwargs)
+        made.wrt = tuple(i for i, x in enumerate(places) if x.requires_grad and gradients.is_differentiable(x))
+        if not made.wrt:
+            made.failure = Failure("vacuous", "reference", "", "no input of the sample is differentiable")
+            return made
+        torch.set_default_dtype(torch.float64)
+        try:
+            wide = self._starts(args, kwargs, made.wrt, widen)
+            torch.set_default_dtype(torch.float32)
+            given = gradients.cotangents(
+                self._metadata(args, kwargs, made.wrt, wide), f"{self.group.label}/{self.dtype}/{index}"
+            )
+            if not given:
+                made.failure = Failure("vacuous", "reference", "", "no output depends on a differentiable input")
+                return made
+            torch.set_default_dtype(torch.float64)
+            return self._filled(made, args, kwargs, wide, given)
+        except Exception as error:
+            made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
+            return made
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+        """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents.
+
+        Where they are moved for the noise floor, so is what the forward pass keeps for the backward one: it is
+        rounded to the dtype under test, however exactly the inputs are given.
+        """
+        saved = None
+        if change is not widen:
+            self.draw += 1
+            places = itertools.repeat(0) if self.compares else itertools.count()
+            saved = lambda x: jittered(x, EPS.get(self.dtype, EPS["float32"]), self.draw, next(places))  # noqa: E731
+        own, named, given = replaced(args, change)
+        return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, saved)
+
+    def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
+        return gradients.outputs_of(self.group.check, self.call, replaced(args, change), replaced(kwargs, change), wrt)
+
+    def _metadata(
+        self, args: Any, kwargs: Any, wrt: Sequence[int], exact: list[Any]
+    ) -> list[tuple[tuple[int, ...], str]]:
+        """(shape, dtype) of what a cotangent is needed for, the dtype as the op returns it in the dtype under test."""
+        try:
+            own = self._starts(args, kwargs, wrt, clone)
+        except Exception:
+            own = []  # the CPU lacks this dtype; another backend may have it
+        found = []
+        for i, y in enumerate(exact):
+            if y is None:
+                continue
+            if len(own) == len(exact) and own[i] is not None:
+                dtype = torch_tree.name_of(own[i].dtype)
+            elif is_complex(self.dtype):
+                dtype = self.dtype if y.is_complex() else {"complex64": "float32"}.get(self.dtype, "float64")
+            else:
+                dtype = self.dtype if is_inexact(self.dtype) and not y.is_complex() else "complex64"
+            found.append((tuple(y.shape), dtype))
+        return found
+
+    def _filled(self, made: Sample, args: Any, kwargs: Any, wide: list[Any], given: list[np.ndarray]) -> Sample:
+        """``made`` with its cotangents, expected gradients and second oracle."""
+        base = len(made.arrays)
+        made.arrays += given
+        numbers = iter(range(base, len(made.arrays)))
+        made.cotangents = tuple(-1 if y is None else next(numbers) for y in wide)
+        passed = [None if i < 0 else torch_tree.from_numpy(made.arrays[i]) for i in made.cotangents]
+        self.wrt, self.draw = made.wrt, 0
+        with _equalities() as met:
+            exact = self._run((args, kwargs, passed), {}, widen)
+        self.compares = bool(met)
+        numeric = made.op_class is not OpClass.RANDOM
+        noise = (
+            self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact], range(self.draws))
+            if numeric
+            else [None] * len(exact)
+        )
+        places = gradients.tensors(args, kwargs)
+        sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
+        for x, g, delta in zip(sources, exact, noise):
+            array = torch_tree.output(torch_tree.dense(g))
+            made.expected.append(
+                Leaf(
+                    torch_tree.name_of(x.dtype),
+                    tuple(g.shape),
+                    array,
+                    None if delta is None else torch_tree.to_numpy(delta),
+                )
+            )
+        if numeric:
+            why = NO_DIFFERENCES.get(self.group.label.partition(":")[2])
+            oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
+            made.others = [oracle] if oracle else []
+            made.oracle = f"float64 (no differences: {why})" if why else made.oracle
+        return made
+
+    def _outputs(self, wide: list[Any], made: Sample) -> int:
+        """How many of the cotangents belong to the op's outputs."""
+        return len(wide) - (len(made.wrt) if self.group.check == "double_backward" else 0)
+
+    def _differences(self, made: Sample, args: Any, kwargs: Any, passed: list[Any]) -> tuple[Any, str]:
+        problem = gradients.problem(
+            self.group.check,
+            self.call,
+            replaced(args, widen),
+            replaced(kwargs, widen),
+            made.wrt,
+            replaced(passed, widen),
+        )
+        return gradients.second_oracle(problem, [e.reference for e in made.expected if e.reference is not None])
+
+
+@contextlib.contextmanager
+def _equalities() -> Iterator[list[str]]:
+    """The comparisons for equality that torch makes inside, forward and backward, by name."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    met: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.overloadpacket.__name__
+            if name in ("eq", "ne"):
+                met.append(name)
+            return func(*args, **kwargs or {})
+
+    with Watch():
+        yield met
+
+
+def curve(sample: PreparedSample, steps: np.ndarray) -> np.ndarray | None:
+    """Relative errors of central differences along a random direction against the stored gradient, one per step.
+
+    None where there is nothing to relate to: the gradient along the direction is zero or not finite. An error of
+    nothing is shown as 1e-17.
+    """
+    import torch
+
+    form = sample.form("torch")
+    assert form.call is not None
+    leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+    args, kwargs = (replaced(decode(node, leaf), widen) for node in (form.args, form.kwargs))
+    given = [None if i < 0 else widen(torch_tree.from_numpy(form.arrays[i].copy())) for i in form.cotangents]
+    problem = gradients.problem(form.check, form.call, args, kwargs, form.wrt, given)
+    if not any(x.size for x in problem.inputs):
+        return None
+    direction = differences.directions(problem.inputs, 1)[0]
+    exact = differences.project([e.reference for e in sample.expected() if e.reference is not None], direction)
+    if exact == 0 or not np.isfinite(exact):
+        return None
+    line = differences.Along(problem.function, problem.inputs, problem.cotangents, direction)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with np.errstate(all="ignore"):
+            return np.maximum(np.abs(np.array([line.central(float(h)) for h in steps]) - exact) / abs(exact), 1e-17)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -1,0 +1,238 @@
+"""The `user` catalog: kernels of a config or of `@tasks.op`, each against its own reference in float64."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import noise
+from tasks.arrays.tree import TensorSpec, encode
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.user import gradients, load, promises, samples, scripts
+from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user.ops import UserOp
+from tasks.judge import definitions
+from tasks.judge.verdict import OWN_TOLERANCE
+from tasks.model import DISTRIBUTIONS, EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
+
+#: Counts up whenever the bytes of a sample, a reference or a noise floor change.
+CATALOG_VERSION = "2"
+#: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
+TELLING = 16
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class User(Catalog):
+    """The kernels that $FARM_USER defines (`tasks.catalogs.user.load`); any number of samples each.
+
+    A kernel is called with its inputs and kwargs by name. The expected output is the reference's, on the inputs
+    rounded to their dtype and widened to float64 (complex128), with the noise floor of the same reference.
+    """
+
+    name = "user"
+    forms = ("torch",)
+    exports = ("onnx",)
+
+    def version(self) -> str:
+        """The catalog's own version and NumPy's, whose generator decides the bytes."""
+        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}"
+
+    def list_version(self) -> str:
+        return f"{self.version()} {load.listing_digest()}"
+
+    def group_version(self, group: Group) -> str:
+        return self._op(group).digest()
+
+    def entries(self) -> list[Entry]:
+        """One entry per kernel. Raises CatalogError if one cannot be had or takes other arguments than declared."""
+        found = load.declared()
+        for one in found.values():
+            load.check_call(one, "kernel")
+            if one.script is None:
+                load.check_call(one, "reference")
+            elif not one.script.is_file():
+                raise one.mistake("reference", f"no such file {one.script}")
+        return [
+            Entry(f"{self.name}:{name}", "", tuple(one.op.dtypes), _checks(one.op), DISTRIBUTIONS)
+            for name, one in sorted(found.items())
+        ]
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        """Samples 0 … group.samples − 1: sizes by `tasks.catalogs.user.samples.sizes`, values of the group's distribution.
+
+        Raises ValueError for an op or a dtype that is not declared.
+        """
+        one = self._op(group)
+        if group.dtype not in one.op.dtypes:
+            raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
+        fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
+        if group.check == "backward":
+            fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
+        sizes = samples.sizes(one.op, group.seed, group.samples, fits)
+        if not sizes:
+            text = f"its smallest inputs have more than the {gradients.MOST} elements that differences are taken of"
+            return iter([Sample(-1, failure=Failure("vacuous", "sample", "", text))])
+        return (Sample(i) if i in skip else _sample(one, dims, group, i, draws) for i, dims in enumerate(sizes))
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`)."""
+        one = self._op(group)
+        return promises.guarded(one.op, one.function("kernel"))
+
+    def _op(self, group: Group) -> Declared:
+        found = load.declared()
+        if group.catalog != self.name or group.op_name not in found or group.variant:
+            raise ValueError(f"the catalog user has no op {group.label!r}: its kernels are those of the run's config")
+        return found[group.op_name]
+
+
+def _checks(op: UserOp) -> tuple[str, ...]:
+    return ("forward", "backward") if op.gradient else ("forward",)
+
+
+def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
+    op, stage = one.op, "sample"
+    oracle = "script" if one.script else "function"
+    made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
+    try:
+        arrays = samples.arrays(op, dims, group, index)
+        made.arrays = list(arrays.values())
+        made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
+        stage = "reference"
+        if group.check == "backward":
+            reference = one.function("reference")
+            outputs = _expected(one, arrays, dims, group, index, 0)
+            seed = samples.seed_of(group, index)
+            gradients.fill(
+                made, op, arrays, outputs, lambda inputs: _evaluate(reference, inputs, op.kwargs), group, seed, draws
+            )
+            return made
+        made.expected = _expected(one, arrays, dims, group, index, draws)
+        if op.definition:
+            right = [np.asarray(leaf.reference) for leaf in made.expected]
+            made.derived = definitions.expected(
+                op.definition, encode(made.args), encode(made.kwargs), made.arrays, right, group.dtype
+            )
+        if group.dtype in op.tolerances:
+            made.oracle += OWN_TOLERANCE
+    except (Exception, SystemExit) as error:
+        made.failure = Failure("invalid", stage, type(error).__name__, _told(error))
+    return made
+
+
+def _told(error: BaseException) -> str:
+    """An error's text, and where in the user's file it came from."""
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if not Path(f.filename).is_relative_to(Path(__file__).parents[2])
+    ]
+    here = (
+        f" ({frames[-1].filename}:{frames[-1].lineno})"
+        if frames and not isinstance(error, scripts.ReferenceError)
+        else ""
+    )
+    return (str(error) or type(error).__name__) + here
+
+
+def _expected(
+    one: Declared, arrays: Arrays, dims: Mapping[str, int], group: Group, index: int, draws: int
+) -> list[Leaf]:
+    """A Leaf per output of the reference, with the noise floor where the op's class has one."""
+    op_class = OpClass(one.op.op_class)
+    exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
+    eps = {name: EPS[x.dtype.name] for name, x in arrays.items() if is_inexact(x.dtype.name)}
+    seed = samples.seed_of(group, index)
+    noisy = bool(eps) and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM)
+
+    def moved(g: np.random.Generator) -> dict[str, np.ndarray]:
+        return {name: noise.moved(x, eps[name], g) if name in eps else x for name, x in exact.items()}
+
+    if one.script:
+        calls = [exact, *(moved(g) for g in noise.streams(seed, draws if noisy else 0))]
+        first, *rest = scripts.run(one.script, [(call, one.op.kwargs) for call in calls], load.deadline_s())
+        found = [_checked(x, exact) for x in first]
+        later = iter(rest)
+        floor = noise.floor(found, lambda g: [_checked(x, exact) for x in next(later)], seed, draws if noisy else 0)
+    else:
+        reference = one.function("reference")
+        found = _evaluate(reference, exact, one.op.kwargs)
+        floor = noise.floor(found, lambda g: _evaluate(reference, moved(g), one.op.kwargs), seed, draws if noisy else 0)
+    if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
+        _finite_somewhere(exact, found)
+    return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]
+
+
+def _evaluate(reference: Callable[..., Any], inputs: Arrays, kwargs: Mapping[str, Any]) -> list[np.ndarray]:
+    """The outputs of a reference function, given copies: it may write to them. Raises TypeError for what is no array."""
+    with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
+        result = reference(**{name: x.copy() for name, x in inputs.items()}, **kwargs)
+    outputs = result if isinstance(result, (tuple, list)) else [result]
+    if not outputs:
+        raise TypeError("the reference returned no outputs")
+    return [_checked(x, inputs) for x in outputs]
+
+
+def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:
+    """Raise ValueError if the inputs are finite and no element of the floating outputs is: nothing would be compared."""
+    given, found = ([x for x in many if is_inexact(x.dtype.name)] for many in (inputs.values(), outputs))
+    if (
+        sum(y.size for y in found) < TELLING
+        or any(np.isfinite(y).any() for y in found)
+        or not all(np.isfinite(x).all() for x in given)
+    ):
+        return
+    raise ValueError(
+        "the reference is NaN or Inf everywhere on finite inputs: mend it, or give the inputs low and high"
+    )
+
+
+def _checked(x: Any, inputs: Arrays) -> np.ndarray:
+    """An output as float64, complex128, or in its own integer dtype. Raises TypeError for what is no array of numbers, and
+    for floating results that are narrower than floating inputs: their rounding would be taken for the kernel's."""
+    if not isinstance(x, (np.ndarray, np.generic, bool, int, float, complex)):
+        raise TypeError(
+            f"the reference returned {'None' if x is None else f'a {type(x).__module__}.{type(x).__qualname__}'}, not a NumPy array"
+        )
+    array = np.asarray(x, order="C")
+    if array.dtype.kind not in "biufc" and not is_inexact(array.dtype.name):
+        raise TypeError(f"the reference returned an array of {array.dtype}, not of numbers")
+    if not is_inexact(array.dtype.name):
+        return array
+    if array.dtype.name != wide(array.dtype.name) and any(is_inexact(given.dtype.name) for given in inputs.values()):
+        raise TypeError(f"the reference returned {array.dtype.name} for float64 inputs: compute in float64")
+    return array.astype(wide(array.dtype.name))
+
+
+def _leaf(one: Declared, i: int, y: np.ndarray, delta: np.ndarray | None, dims: Mapping[str, int], dtype: str) -> Leaf:
+    """Output ``i`` in the dtype declared for it, else: the dtype under test for floating results, its own for others."""
+    op = one.op
+    declared: Any = op.outputs[i] if i < len(op.outputs) else {}
+    declared = declared if isinstance(declared, Mapping) else {"dtype": declared}
+    if "shape" in declared and y.shape != (shape := samples.shape_of(declared["shape"], dims)):
+        raise ValueError(f"the reference returned shape {y.shape} for output {i}, declared is {shape}")
+    name = declared.get("dtype") or _default(y.dtype.name, dtype)
+    if not is_inexact(name):
+        y = y.astype(np_dtype(name))
+    elif not is_inexact(y.dtype.name):
+        y = y.astype(wide(name))
+    tolerance = op.tolerances.get(dtype, {})
+    reference = None if op.op_class == OpClass.UNINITIALISED else y
+    return Leaf(name, y.shape, reference, delta, tolerance.get("rtol"), tolerance.get("atol"))
+
+
+def _default(found: str, dtype: str) -> str:
+    if not is_inexact(found):
+        return found
+    if not is_inexact(dtype):
+        return "complex64" if is_complex(found) else "float32"
+    if is_complex(found) == is_complex(dtype):
+        return dtype
+    real = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
+    return real[dtype] if is_complex(dtype) else {v: k for k, v in real.items()}.get(dtype, "complex64")

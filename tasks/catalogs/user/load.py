@@ -1,0 +1,260 @@
+"""The kernels of this process: from the definitions in $FARM_USER to callables, with the place of every mistake."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tasks.catalogs.base import CatalogError
+from tasks.catalogs.user import sources
+from tasks.catalogs.user.ops import DeclarationError, UserOp
+from tasks.catalogs.user.schema import mistakes, nearest
+
+#: Definitions as JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's
+#: catalogs, "root": folder, "modules": [names], "kernels": [fields of UserOp]}]}.
+VARIABLE = "FARM_USER"
+#: Seconds a reference script may take where nobody says.
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An op with where it comes from. key: of the config; root: folder that modules are looked up in; file: the
+    module of a decorated op ("" for one of the config); line: of the decorated function."""
+
+    op: UserOp
+    key: tuple[Any, ...]
+    root: str
+    file: str = ""
+    line: int = 0
+
+    def function(self, what: str) -> Callable[..., Any]:
+        """The op's "kernel" or "reference" as a callable. Raises CatalogError."""
+        given = getattr(self.op, what)
+        if callable(given):
+            return given  # type: ignore[no-any-return]
+        module, _, name = given.rpartition(":")
+        try:
+            found: Any = load(module, self._root, ())
+        except CatalogError as error:
+            raise self.mistake(what, str(error)) from None
+        for word in name.split("."):
+            if not hasattr(found, word):
+                functions = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
+                raise self.mistake(what, f"{given}: there is no {word!r} in it{nearest(word, functions)}")
+            found = getattr(found, word)
+        if not callable(found):
+            raise self.mistake(what, f"{given} is not a function but a {type(found).__name__}")
+        return found  # type: ignore[no-any-return]
+
+    def mistake(self, what: str, text: str) -> CatalogError:
+        """The error of the op's "kernel" or "reference": at its key of the config, or with the decorated function's place."""
+        if self.file:
+            return CatalogError(f"{_where(self)}op {self.op.name}: {what}: {text}", self.key)
+        return CatalogError(text, (*self.key, what))
+
+    @property
+    def script(self) -> Path | None:
+        """The reference's script, where it is one."""
+        given = self.op.reference
+        return Path(self._root, given) if isinstance(given, str) and given.endswith(".py") else None
+
+    @property
+    def _root(self) -> str:
+        """Folder that the op's own paths are relative to: the module's for a decorated op."""
+        return str(Path(self.file).parent) if self.file else self.root
+
+    def digest(self) -> str:
+        """Digest of the definition and of every source file that kernel and reference are made of."""
+        files: set[Path] = set(sources.closure(Path(self.file), self.root)) if self.file else set()
+        for given in (self.op.kernel, self.op.reference):
+            if isinstance(given, str):
+                found = sources.locate(given if given.endswith(".py") else given.rpartition(":")[0], self._root)
+                files |= set(sources.closure(found, self._root)) if found else set()
+        return hashlib.sha256(f"{described(self.op)} {sources.digest(sorted(files))}".encode()).hexdigest()[:32]
+
+
+def described(op: UserOp) -> str:
+    """A declaration as JSON, functions by name."""
+    plain = {k: getattr(v, "__qualname__", None) or v if callable(v) else v for k, v in _fields(op).items()}
+    return json.dumps(plain, sort_keys=True, default=repr)
+
+
+def _fields(op: UserOp) -> dict[str, Any]:
+    return asdict(replace(op, kernel="", reference="")) | {"kernel": op.kernel, "reference": op.reference}
+
+
+def deadline_s() -> float:
+    """Seconds that a reference script may take."""
+    return float(_definitions().get("deadline_s", DEADLINE_S))
+
+
+def listing_digest() -> str:
+    """Digest of all definitions and of the files they name; nothing is imported."""
+    files: set[Path] = set()
+    given = _definitions().get("sources", [])
+    for source in given:
+        named = [*source["modules"], *(k[what] for k in source["kernels"] for what in ("kernel", "reference"))]
+        for name in named:
+            found = sources.locate(name if name.endswith(".py") else name.rpartition(":")[0] or name, source["root"])
+            files |= set(sources.closure(found, source["root"])) if found else set()
+    return f"{json.dumps(given, sort_keys=True)} {sources.digest(sorted(files))}"
+
+
+def declared() -> dict[str, Declared]:
+    """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name twice."""
+    return _declared(os.environ.get(VARIABLE, ""), listing_digest())
+
+
+@functools.lru_cache(maxsize=4)
+def _declared(text: str, digest: str) -> dict[str, Declared]:
+    found: dict[str, Declared] = {}
+    for source in _definitions().get("sources", []):
+        for one in _of_source(source):
+            other = found.get(one.op.name)
+            if other is None:
+                found[one.op.name] = one
+            elif other.op is not one.op:  # a module may be listed twice
+                raise CatalogError(
+                    f"{_where(one)}the name {one.op.name!r} is given twice; the other is {_origin(other)}",
+                    one.key if one.file else (*one.key, "name"),
+                )
+    return found
+
+
+def _definitions() -> dict[str, Any]:
+    return _parsed(os.environ.get(VARIABLE, ""))
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(text: str) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(text) if text else {}
+    return made
+
+
+def _of_source(source: Mapping[str, Any]) -> Iterator[Declared]:
+    at, root = source["at"], source["root"]
+    for i, name in enumerate(source["modules"]):
+        key = ("catalogs", at, "modules", i)
+        module = load(name, root, key)
+        ops = [op for value in list(vars(module).values()) for op in _own(value, module)]
+        if not ops:
+            raise CatalogError(f"{name}: there is no function with @tasks.op in it", key)
+        for op in ops:
+            code = getattr(op.kernel, "__code__", None)
+            made = Declared(op, key, root, str(module.__file__), getattr(code, "co_firstlineno", 0))
+            for inner, text in mistakes(op):
+                raise CatalogError(f"{_where(made)}op {op.name}: {'.'.join(map(str, inner))}: {text}", key)
+            yield made
+    for i, fields in enumerate(source["kernels"]):
+        yield Declared(UserOp(**fields), ("catalogs", at, "kernels", i), root)
+
+
+def _own(value: Any, module: ModuleType) -> list[UserOp]:
+    """The declarations on a function that is defined in this very module: an imported one is its own module's."""
+    ops = getattr(value, "__farm_ops__", None) if getattr(value, "__module__", None) == module.__name__ else None
+    return ops if isinstance(ops, list) else []
+
+
+def _where(one: Declared) -> str:
+    return f"{one.file}:{one.line}: " if one.file else ""
+
+
+def _origin(one: Declared) -> str:
+    return f"in {one.file}:{one.line}" if one.file else ".".join(map(str, one.key))
+
+
+def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
+    """Import a module by its name or path. Raises CatalogError with the file and line of what went wrong.
+
+    A file is imported anew when its content has changed, under a name that no other module has.
+    """
+    file = sources.locate(name, root)
+    if file is None or not file.is_file():
+        raise CatalogError(
+            f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}", key
+        )
+    _interpret(file)
+    # What lies beside the config or the kernel can be imported too, after everything else.
+    sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
+    try:
+        return _from_file(file) if name.endswith(".py") else importlib.import_module(name)
+    except DeclarationError as error:
+        raise CatalogError(f"{_place_of(error, file)}: {error}", key) from None
+    except (Exception, SystemExit) as error:
+        raise CatalogError(
+            f"{_place_of(error, file)}: cannot be imported: {type(error).__name__}: {_line(error)}", key
+        ) from None
+
+
+def _from_file(file: Path) -> ModuleType:
+    content = hashlib.sha256(
+        str(file).encode() + b"\0" + sources.digest(sources.closure(file, str(file.parent))).encode()
+    )
+    name = f"{file.stem}_{content.hexdigest()[:10]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _interpret(file: Path) -> None:
+    """Let Triton interpret its kernels where there is no GPU: it looks at the variable when it is imported."""
+    if (
+        "TRITON_INTERPRET" in os.environ
+        or b"triton" not in file.read_bytes()
+        or importlib.util.find_spec("triton") is None
+    ):
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
+def _place_of(error: BaseException, file: Path) -> str:
+    """file:line where an import failed, in the user's own file if it got there."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+    return f"{file}:{lines[-1]}" if lines else str(file)
+
+
+def _line(error: BaseException) -> str:
+    text = str(error.msg) if isinstance(error, SyntaxError) else str(error)
+    return " ".join(text.split())
+
+
+def check_call(one: Declared, what: str) -> None:
+    """Raise CatalogError unless the kernel or the reference function takes the op's inputs and kwargs by name."""
+    function = one.function(what)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a builtin does not say
+    names = [*one.op.inputs, *one.op.kwargs]
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise one.mistake(
+            what, f"{function.__qualname__}{signature} is called with {', '.join(names)}: {error}"
+        ) from None

@@ -1,0 +1,94 @@
+"""Your own kernels: `@op` marks a function as an op of the `user` catalog."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+class DeclarationError(Exception):
+    """A use of `@op` that cannot be meant; the text names the op."""
+
+
+@dataclass(frozen=True)
+class UserOp:
+    """One op of the `user` catalog, as a config or `@op` declares it.
+
+    kernel: what is judged, called as ``kernel(**inputs, **kwargs)`` with tensors of ``framework``.
+    reference: the right result, a function of float64 NumPy arrays under the same names (integers and bools keep
+    their dtype), or the path of a script that speaks JSON (see `tasks.catalogs.user`).
+    dims: dimension name → candidate sizes; inputs: input name → list of dimension names or sizes, or a mapping with
+    "shape" and optionally "dtype" (default: the dtype under test), "low" and "high" (uniform values, or integers below
+    high; numbers or names of dimensions) or "data" (the values, repeated until the shape is full), whatever the distribution.
+    dtypes: under test. op_class, definition: see `tasks.judge.op_classes`. values: name of a distribution (`tasks.arrays.inputs`).
+    outputs: output dtypes where they are not the dtype under test, or mappings with "dtype" and "shape" (what the
+    reference must return; default: what it returns, floating results in the dtype under test).
+    tolerances: dtype → {"rtol", "atol"}: the classic tolerance of the op, and what is within it is a pass.
+    invariants: names, or {name: argument} (see `tasks.catalogs.user.promises`), which hold for inputs without NaN and Inf.
+    repeats: runs of every case, whose bytes must agree; mutates: inputs that the kernel may write to;
+    aliases: whether an output may share memory with an input; gradient: names of the inputs to be differentiated.
+    """
+
+    name: str
+    kernel: Callable[..., Any] | str
+    reference: Callable[..., Any] | str
+    inputs: Mapping[str, Any]
+    dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: Sequence[str] = ("float32",)
+    framework: str = "torch"
+    op_class: str = "composite"
+    definition: str = ""
+    values: str = "regular"
+    outputs: Sequence[Any] = ()
+    tolerances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    invariants: Sequence[Any] = ()
+    repeats: int = 2
+    mutates: Sequence[str] = ()
+    aliases: bool = False
+    gradient: Sequence[str] = ()
+
+
+def op(
+    *, reference: Callable[..., Any] | str, inputs: Mapping[str, Any], name: str = "", **settings: Any
+) -> Callable[..., Any]:
+    """Declare the decorated function as a kernel of the `user` catalog; see `UserOp` for the settings.
+
+    The function is returned as it was, with a list of its declarations in ``__farm_ops__``. Raises DeclarationError for
+    an unknown setting, and where the function takes the name of another with `@op`, which would be lost.
+    """
+
+    def declare(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        called = name or kernel.__name__
+        valid = [f.name for f in fields(UserOp) if f.name != "kernel"]
+        for key in settings:
+            if key not in valid:
+                from tasks.catalogs.user.schema import nearest
+
+                raise DeclarationError(f"op {called}: unknown key {key!r}{nearest(key, valid)}")
+        if line := _hidden(kernel):
+            text = f"the function {kernel.__name__} at line {kernel.__code__.co_firstlineno} hides the one of that name at line {line}"
+            raise DeclarationError(f"op {called}: {text}: rename one")
+        made = UserOp(called, kernel, reference, inputs, **settings)
+        kernel.__dict__.setdefault("__farm_ops__", []).append(made)
+        return kernel
+
+    return declare
+
+
+def _hidden(kernel: Callable[..., Any]) -> int:
+    """Line of the declared function of the same module whose name ``kernel`` is about to take; 0 if there is none."""
+    other = getattr(kernel, "__globals__", {}).get(kernel.__name__)
+    if not inspect.isfunction(other) or not inspect.isfunction(kernel) or not hasattr(other, "__farm_ops__"):
+        return 0
+    old, new = other.__code__, kernel.__code__
+    # The same line is a module that is imported anew, another file a cell of a notebook that is run again.
+    if (
+        old.co_filename != new.co_filename
+        or other.__qualname__ != kernel.__qualname__
+        or old.co_firstlineno == new.co_firstlineno
+    ):
+        return 0
+    return old.co_firstlineno

@@ -1,0 +1,261 @@
+"""What a kernel promises beside its numbers: to return tensors, to leave its inputs alone, and its invariants."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import torch_tree
+from tasks.arrays.pack import dtype_name
+from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.schema import invariant
+from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inexact
+
+#: Rounding errors of its elements that a sum of one may be off by: the error units that the default policy allows.
+SUM_UNITS = 32.0
+
+
+def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel as a function of torch tensors that raises Misbehaviour where it breaks a promise.
+
+    While torch traces the call (to compile or export it) nothing is checked, as there are no values.
+    """
+    import torch
+
+    if op.framework == "numpy":
+
+        def call_numpy(**arguments: Any) -> Any:
+            return _call_numpy(op, kernel, arguments)
+
+        # A compiler cannot look inside; saying so makes the row a fallback.
+        disabled: Callable[..., Any] = torch.compiler.disable(call_numpy, reason="a kernel of NumPy arrays")
+        return disabled
+
+    def call(**arguments: Any) -> Any:
+        return kernel(**arguments) if torch.compiler.is_compiling() else _call_torch(op, kernel, arguments)
+
+    return call
+
+
+def _call_torch(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    import torch
+
+    tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
+    before = {k: x.detach().clone() for k, x in tensors.items() if k not in op.mutates}
+    result = _run(kernel, arguments)
+    outputs = _flat(result, torch.Tensor, "torch tensor")
+    with _measured(lambda: [_numpy(x) for x in outputs]):
+        for name, old in before.items():
+            if not _same(tensors[name], old):
+                raise Misbehaviour(
+                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
+                )
+        _aliasing(op, tensors, outputs, _share_storage)
+        if op.invariants:
+            given = before | {k: x for k, x in tensors.items() if k not in before}
+            _invariants(op, {k: _numpy(x) for k, x in given.items()}, [_numpy(x) for x in outputs])
+    return result
+
+
+@contextlib.contextmanager
+def _measured(outputs: Callable[[], list[np.ndarray]]) -> Iterator[None]:
+    """Give a Misbehaviour the outputs: their numbers may be wrong as well, and how far is worth knowing."""
+    try:
+        yield
+    except Misbehaviour as broken:
+        broken.outputs = [np.array(x) for x in outputs()]
+        raise
+
+
+def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    import torch
+
+    tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
+    if any(x.device.type != "cpu" for x in tensors.values()):
+        raise Unsupported("a kernel of NumPy arrays runs on the CPU alone")
+    inputs = {k: torch_tree.to_numpy(x.detach()) for k, x in tensors.items()}
+    before = {k: x.copy() for k, x in inputs.items()}
+    outputs = _flat(_run(kernel, arguments | inputs), (np.ndarray, np.generic), "NumPy array")
+    with _measured(lambda: [np.asarray(x) for x in outputs]):
+        for name, old in before.items():
+            if name not in op.mutates and inputs[name].tobytes() != old.tobytes():
+                raise Misbehaviour(
+                    "mutation", f"the kernel changed its input {name} (declare mutates: [{name}] if that is meant)"
+                )
+        _aliasing(op, inputs, outputs, np.shares_memory)
+        if op.invariants:
+            _invariants(op, before, [np.asarray(x) for x in outputs])
+    return tuple(torch_tree.from_numpy(np.array(x, order="C")) for x in outputs)
+
+
+def _run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """The kernel's result; what it raises says where in its file."""
+    try:
+        return kernel(**arguments)
+    except (Exception, SystemExit) as error:
+        text = f"the kernel called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
+        if isinstance(error, SystemExit) or error.args == (text,):  # the type stays: backends tell errors by it
+            error.args = (text + _place(kernel, error),)
+        raise
+
+
+def _place(kernel: Callable[..., Any], error: BaseException) -> str:
+    code = getattr(inspect.unwrap(kernel), "__code__", None)
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if code and f.filename == code.co_filename]
+    return f" ({code.co_filename}:{lines[-1]})" if code and lines else ""
+
+
+def _flat(result: Any, kinds: Any, called: str) -> list[Any]:
+    """The outputs in what a kernel returned: a tensor or a tuple of several. Raises Misbehaviour."""
+    if isinstance(result, kinds):
+        return [result]
+    if isinstance(result, tuple) and len(result) > 1:
+        for i, x in enumerate(result):
+            if not isinstance(x, kinds):
+                raise Misbehaviour("structure", f"the kernel returned {_named(x)} as output {i}, not a {called}")
+        return list(result)
+    raise Misbehaviour("structure", f"the kernel returned {_named(result)}, not a {called} (or a tuple of several)")
+
+
+def _named(x: Any) -> str:
+    if x is None:
+        return "None"
+    if isinstance(x, (bool, int, float, complex)):
+        return f"the Python {type(x).__name__} {x!r}"
+    if isinstance(x, (list, tuple)):
+        return f"a {type(x).__name__} of {len(x)}"
+    kind = type(x)
+    return f"a {kind.__qualname__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two tensors are equal bit for bit."""
+    import torch
+
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.numel():
+        return True
+    return torch.equal(*(x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (a, b)))
+
+
+def _aliasing(
+    op: UserOp, inputs: Mapping[str, Any], outputs: Sequence[Any], shared: Callable[[Any, Any], bool]
+) -> None:
+    if op.aliases:
+        return
+    for i, output in enumerate(outputs):
+        for name, given in inputs.items():
+            if shared(output, given):
+                where = f"output {i}" if len(outputs) > 1 else "the output"
+                raise Misbehaviour(
+                    "aliasing", f"{where} shares memory with the input {name} (declare aliases: true if that is meant)"
+                )
+
+
+def _share_storage(a: Any, b: Any) -> bool:
+    """Whether two torch tensors live in one piece of memory; sparse and empty ones have none of their own."""
+    import torch
+
+    if a.layout != torch.strided or b.layout != torch.strided or not a.numel() or not b.numel():
+        return False
+    return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+
+
+def _numpy(tensor: Any) -> np.ndarray:
+    array: np.ndarray = torch_tree.output(torch_tree.dense(tensor))
+    return array
+
+
+# --- invariants ---------------------------------------------------------------------------------------------------
+
+
+def _invariants(op: UserOp, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    """Raise Misbehaviour for the first invariant that an output violates.
+
+    Where some are floating, they alone are looked at (the indices beside them are no probabilities). Inputs with
+    NaN or Inf excuse everything but the shape.
+    """
+    finite = all(np.isfinite(x.astype(np.complex128)).all() for x in inputs.values() if is_inexact(dtype_name(x.dtype)))
+    floating = [(i, x) for i, x in enumerate(outputs) if is_inexact(dtype_name(x.dtype))]
+    for one in op.invariants:
+        name, argument = invariant(one)
+        if name == "shape_preserved":
+            like = argument or next(iter(op.inputs))
+            text = (
+                ""
+                if outputs[0].shape == inputs[like].shape
+                else f"shape {outputs[0].shape}, that of {like} is {inputs[like].shape}"
+            )
+            if text:
+                raise Misbehaviour("invariant", f"{name}: {text}")
+        elif finite:
+            for i, x in floating or list(enumerate(outputs)):
+                if text := CHECKS[name](x, argument):
+                    raise Misbehaviour("invariant", f"{name}: " + (f"output {i}: " if len(outputs) > 1 else "") + text)
+
+
+def _count(bad: np.ndarray, what: str, x: np.ndarray, things: str = "elements") -> str:
+    """Text of how many ``things`` are bad, and the first; "" for none."""
+    if not bad.any():
+        return ""
+    at = tuple(int(k) for k in np.unravel_index(int(np.argmax(bad)), bad.shape))
+    return f"{int(bad.sum())} of {bad.size} {things} are {what}, first {x[at]} at {at}"
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64) if is_inexact(dtype_name(x.dtype)) else x
+
+
+def _non_negative(x: np.ndarray, argument: Any) -> str:
+    return _count(_wide(x) < 0, "negative", x)
+
+
+def _no_nan(x: np.ndarray, argument: Any) -> str:
+    return _count(np.isnan(_wide(x)), "NaN", x)
+
+
+def _no_inf(x: np.ndarray, argument: Any) -> str:
+    return _count(np.isinf(_wide(x)), "infinite", x)
+
+
+def _sums_to_one(x: np.ndarray, axis: Any) -> str:
+    """Every element is rounded once: by ε of itself, or by half the smallest subnormal."""
+    axis, dtype = -1 if axis is None else axis, dtype_name(x.dtype)
+    if not x.ndim or not -x.ndim <= axis < x.ndim:
+        return f"a tensor of {x.ndim} dimensions has no axis {axis}"
+    total = _wide(x).sum(axis=axis)
+    eps = EPS.get(dtype, 0.0)
+    off = np.abs(total - 1.0)
+    limit = SUM_UNITS * eps * (1.0 + x.shape[axis] * SMALLEST_NORMAL.get(dtype, 0.0))
+    return _count(~(off <= limit), "not 1", np.asarray(total), "sums")
+
+
+def _bounded(x: np.ndarray, ends: Any) -> str:
+    """Bounds are rounded to the dtype, as the values were."""
+    low, high = (np.asarray(end).astype(x.dtype).astype(np.float64) for end in ends)
+    wide = _wide(x)
+    return _count((wide < low) | (wide > high), f"outside [{ends[0]}, {ends[1]}]", x)
+
+
+def _sorted(x: np.ndarray, axis: Any) -> str:
+    axis = -1 if axis is None else axis
+    if not x.ndim or not -x.ndim <= axis < x.ndim:
+        return f"a tensor of {x.ndim} dimensions has no axis {axis}"
+    wide = np.moveaxis(_wide(x), axis, -1)
+    return _count(wide[..., 1:] < wide[..., :-1], "below their predecessor", np.moveaxis(x, axis, -1)[..., 1:])
+
+
+CHECKS: dict[str, Callable[[np.ndarray, Any], str]] = {
+    "non_negative": _non_negative,
+    "no_nan": _no_nan,
+    "no_inf": _no_inf,
+    "sums_to_one": _sums_to_one,
+    "bounded": _bounded,
+    "sorted": _sorted,
+}

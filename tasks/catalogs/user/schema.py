@@ -1,0 +1,243 @@
+"""What a declaration of a kernel may say: every mistake with its key, the nearest valid name and the fix."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tasks.catalogs.user.ops import UserOp
+from tasks.model import DISTRIBUTIONS, DTYPES, OpClass
+
+FRAMEWORKS = ("torch", "numpy")
+#: Invariant → what its argument may be, in words ("" where it takes none).
+INVARIANTS = {
+    "non_negative": "",
+    "no_nan": "",
+    "no_inf": "",
+    "shape_preserved": "the name of an input (default: the first)",
+    "sums_to_one": "an axis (default: -1)",
+    "sorted": "an axis (default: -1)",
+    "bounded": "[low, high]",
+}
+#: Keys of an input that is given as a mapping.
+INPUT_KEYS = ("shape", "dtype", "low", "high", "data")
+OUTPUT_KEYS = ("dtype", "shape")
+#: Most elements of an input.
+MOST = 2**31
+
+#: A key, as the path to it, and what is wrong there.
+Mistake = tuple[tuple[Any, ...], str]
+
+
+def mistakes(op: UserOp) -> Iterator[Mistake]:
+    """Everything that is wrong with a declaration, first things first; the kernel itself is not looked at."""
+    if not isinstance(op.name, str) or not re.fullmatch(r"[A-Za-z_][\w.\-]*", op.name):
+        yield ("name",), f"{op.name!r} is no name: letters, digits, '_', '-' and '.', beginning with a letter"
+    yield from _dims(op)
+    yield from _inputs(op)
+    for key in ("mutates", "gradient"):
+        for i, name in enumerate(getattr(op, key)):
+            if name not in op.inputs:
+                yield (key, i), f"no input {name!r}{nearest(name, op.inputs)}"
+    if op.gradient and op.framework == "numpy":
+        yield ("gradient",), "a kernel of NumPy arrays has no gradient"
+    if op.gradient and isinstance(op.reference, str) and op.reference.endswith(".py"):
+        yield ("gradient",), "needs a reference function: a script is not differenced"
+    for name in op.kwargs:
+        if name in op.inputs:
+            yield ("kwargs", name), f"{name!r} is an input already"
+    if not op.dtypes:
+        yield ("dtypes",), "at least one dtype"
+    for i, name in enumerate(op.dtypes):
+        yield from _dtype(name, ("dtypes", i))
+    if op.framework not in FRAMEWORKS:
+        yield ("framework",), f"unknown framework {op.framework!r}{nearest(op.framework, FRAMEWORKS)}"
+    yield from _judged(op)
+    if op.values not in _values():
+        yield ("values",), f"unknown distribution {op.values!r}{nearest(op.values, _values())}"
+    yield from _outputs(op)
+    if type(op.repeats) is not int or op.repeats < 1:
+        yield ("repeats",), f"{op.repeats!r}: at least 1"
+
+
+def nearest(name: Any, valid: Any) -> str:
+    """The end of a sentence that offers the valid names nearest to ``name``."""
+    names = [str(v) for v in valid]
+    near = difflib.get_close_matches(str(name), names, 3, 0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; valid: {', '.join(names) or 'none'}"
+
+
+def _values() -> tuple[str, ...]:
+    return tuple(d for d in DISTRIBUTIONS if d != "own")
+
+
+def _dtype(name: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
+    if name not in DTYPES or name == "str":
+        yield key, f"unknown dtype {name!r}{nearest(name, [d for d in DTYPES if d != 'str'])}"
+
+
+def _dims(op: UserOp) -> Iterator[Mistake]:
+    if not isinstance(op.dims, Mapping):
+        yield ("dims",), "a mapping from a dimension's name to its candidate sizes"
+        return
+    for name, sizes in op.dims.items():
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
+            yield ("dims", name), "has no candidates: give a list of sizes, e.g. [1, 7, 128]"
+            continue
+        for i, size in enumerate(sizes):
+            yield from _size(size, ("dims", name, i))
+
+
+def _size(size: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
+    if type(size) is not int or size < 1:
+        yield key, f"{size!r} is no size: a positive integer"
+
+
+def _shape(op: UserOp, shape: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        yield key, "a shape is a list of dimension names and sizes, e.g. [N, 64] ([] for a 0-d tensor)"
+        return
+    for i, size in enumerate(shape):
+        if not isinstance(size, str):
+            yield from _size(size, (*key, i))
+        elif size not in op.dims:
+            yield (*key, i), f"unknown dimension {size!r}{nearest(size, op.dims)}"
+    largest = math.prod(size for size in (_largest(op, size) for size in shape) if size > 0)
+    if largest > MOST:
+        yield key, f"{largest} elements at its largest, more than {MOST}: give smaller sizes"
+
+
+def _largest(op: UserOp, size: Any) -> int:
+    """The largest that a size of a shape can be; 0 where it is none."""
+    candidates = op.dims.get(size) if isinstance(size, str) and isinstance(op.dims, Mapping) else [size]
+    return max((n for n in candidates if type(n) is int), default=0) if isinstance(candidates, Sequence) else 0
+
+
+def _inputs(op: UserOp) -> Iterator[Mistake]:
+    if not isinstance(op.inputs, Mapping) or not op.inputs:
+        yield ("inputs",), "a kernel needs at least one input: its name and its shape, e.g. {x: [N, 64]}"
+        return
+    for name, given in op.inputs.items():
+        key = ("inputs", name)
+        if not isinstance(name, str) or not name.isidentifier():
+            yield key, f"{name!r} is no name of an argument"
+        if not isinstance(given, Mapping):
+            yield from _shape(op, given, key)
+            continue
+        for entry in given:
+            if entry not in INPUT_KEYS:
+                yield (*key, entry), f"unknown key{nearest(entry, INPUT_KEYS)}"
+        if "shape" not in given:
+            yield key, "has no shape"
+        else:
+            yield from _shape(op, given["shape"], (*key, "shape"))
+        if "dtype" in given:
+            yield from _dtype(given["dtype"], (*key, "dtype"))
+        yield from _bounds(op, given, key)
+        if "data" in given:
+            yield from _data(given, key)
+
+
+def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
+    for end in ("low", "high"):
+        value = given.get(end)
+        if isinstance(value, str) and value not in op.dims:
+            yield (*key, end), f"unknown dimension {value!r}{nearest(value, op.dims)}"
+        elif value is not None and not isinstance(value, str) and not _finite(value):
+            yield (*key, end), f"{value!r} is no number"
+    if ("low" in given) != ("high" in given):
+        yield key, "low and high go together"
+    elif all(_finite(given.get(end)) for end in ("low", "high")) and given["low"] >= given["high"]:
+        yield (*key, "low"), f"{given['low']!r} is not below high, {given['high']!r}"
+
+
+def _data(given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
+    values = given["data"]
+    if (
+        not isinstance(values, Sequence)
+        or not values
+        or not all(isinstance(x, (bool, int, float, complex)) for x in values)
+    ):
+        yield (*key, "data"), "the values as a flat list of numbers, e.g. [0.5, -1.0]"
+    if "low" in given:
+        yield (*key, "data"), "goes without low and high"
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _judged(op: UserOp) -> Iterator[Mistake]:
+    """Class, definition, tolerances, invariants."""
+    from tasks.judge.definitions import DEFINITIONS
+
+    classes = [c.value for c in OpClass]
+    if op.op_class not in classes:
+        yield ("class",), f"unknown class {op.op_class!r}{nearest(op.op_class, classes)}"
+    elif (op.op_class == OpClass.CHOICE) != bool(op.definition):
+        yield (
+            ("definition",),
+            f"goes with class: {OpClass.CHOICE.value}, which needs one of: {', '.join(DEFINITIONS) or 'none known'}",
+        )
+    elif op.definition and op.definition not in DEFINITIONS:
+        yield ("definition",), f"unknown definition {op.definition!r}{nearest(op.definition, DEFINITIONS)}"
+    for dtype, given in op.tolerances.items():
+        yield from _dtype(dtype, ("tolerances", dtype))
+        if not isinstance(given, Mapping) or set(given) != {"rtol", "atol"}:
+            yield ("tolerances", dtype), "needs rtol and atol, e.g. {rtol: 1.0e-3, atol: 1.0e-5}"
+            continue
+        for name, value in given.items():
+            if not _finite(value) or value < 0:
+                yield (
+                    ("tolerances", dtype, name),
+                    f"{value!r} is no tolerance: a number from 0 on (YAML wants 1.0e-3, not 1e-3)",
+                )
+    for i, one in enumerate(op.invariants):
+        yield from _invariant(op, one, ("invariants", i))
+
+
+def _invariant(op: UserOp, one: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
+    name, argument = invariant(one)
+    if name not in INVARIANTS:
+        yield key, f"unknown invariant {name!r}{nearest(name, INVARIANTS)}"
+        return
+    takes = INVARIANTS[name]
+    ok: bool = argument is None and name != "bounded"
+    if argument is not None and takes:
+        if name == "bounded":
+            ok = (
+                isinstance(argument, Sequence)
+                and len(argument) == 2
+                and all(map(_finite, argument))
+                and argument[0] <= argument[1]
+            )
+        elif name == "shape_preserved":
+            ok = argument in op.inputs
+        else:
+            ok = type(argument) is int
+    if not ok:
+        yield key, f"{name} takes {takes or 'no argument'}, not {argument!r}"
+
+
+def invariant(one: Any) -> tuple[str, Any]:
+    """(name, argument) of an invariant as it is written: a name, or a mapping {name: argument}."""
+    if isinstance(one, Mapping) and len(one) == 1:
+        return next(iter(one.items()))
+    return (one, None) if isinstance(one, str) else (str(one), None)
+
+
+def _outputs(op: UserOp) -> Iterator[Mistake]:
+    for i, given in enumerate(op.outputs):
+        if not isinstance(given, Mapping):
+            yield from _dtype(given, ("outputs", i))
+            continue
+        for entry in given:
+            if entry not in OUTPUT_KEYS:
+                yield ("outputs", i, entry), f"unknown key{nearest(entry, OUTPUT_KEYS)}"
+        if "dtype" in given:
+            yield from _dtype(given["dtype"], ("outputs", i, "dtype"))
+        if "shape" in given:
+            yield from _shape(op, given["shape"], ("outputs", i, "shape"))

@@ -1,0 +1,1 @@
+"""The judge: outputs to metrics, metrics and a policy to a status."""

@@ -1,0 +1,431 @@
+"""Results defined up to a choice, judged by their definition: outputs and inputs to arrays that have one right value."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import decode, spec_of
+from tasks.model import EPS, Leaf, is_inexact
+
+
+@dataclass(frozen=True)
+class Part:
+    """One derived array with the size of its unavoidable error in units of the dtype's ε (0: it must be equal)."""
+
+    value: np.ndarray
+    scale: np.ndarray | float = 0.0
+
+
+def derive(name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> list[np.ndarray]:
+    """What is compared instead of ``outputs``: float64 arrays (or exact ones) that do not depend on the choice.
+
+    args, kwargs: the encoded argument trees (`tasks.arrays.tree`) over ``inputs``. Outputs of the right count, shapes and
+    dtypes never raise, whatever their values. Raises KeyError for an unknown name.
+    """
+    return [part.value for part in _parts(name, args, kwargs, inputs, outputs)]
+
+
+def expected(
+    name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: Sequence[np.ndarray], dtype: str
+) -> list[Leaf]:
+    """What `derive` is to make of right outputs: its result on float64 reference ``outputs``, noise by formula.
+
+    A factorisation of an m×n matrix A is right to ε·‖A‖·max(m, n), an orthogonal factor to ε·max(m, n): the test
+    ratios of LAPACK (LAPACK Working Note 41, section 4; LAPACK Users' Guide, chapter 4, "Accuracy and Stability").
+    ``dtype``: the one under test, whose ε it is.
+    """
+    eps, leaves = EPS.get(dtype, EPS["float32"]), []
+    for part in _parts(name, args, kwargs, inputs, list(outputs)):
+        noise = np.broadcast_to(eps * np.asarray(part.scale, np.float64), part.value.shape)
+        value = np.array(part.value, order="C")
+        leaves.append(Leaf(value.dtype.name, value.shape, value, np.array(noise) if noise.any() else None))
+    return leaves
+
+
+def moments(draws: Sequence[Sequence[np.ndarray]], dtype: str) -> list[Leaf]:
+    """What the definition "moments" or "squashed moments" is to make of a random op's outputs, from many draws of
+    the reference, each given as what `derive` makes of it.
+
+    Mean and standard deviation: noise is their standard deviation over the draws, so that error units count
+    standard deviations. Smallest and largest: the noise is such that `RANGE_UNITS` units reach from the middle of what
+    the draws had to its ends and `BEYOND` standard deviations further. No noise is below 4 ε of the largest value.
+    """
+    eps, leaves = EPS.get(dtype, EPS["float32"]), []
+    for statistic in zip(*draws):
+        seen = np.stack(statistic)  # (draws, 4): mean, standard deviation, smallest, largest
+        rounding = 4 * eps * np.abs(seen[:, 2:]).max()
+        spread = seen.std(axis=0, ddof=1)
+        low, high = seen.min(axis=0), seen.max(axis=0)
+        middle = np.concatenate([seen[:, :2].mean(axis=0), np.full(2, (low[2] + high[3]) / 2)])
+        reach = (high[3] - low[2]) / 2 + BEYOND * spread[2:] + RANGE_UNITS * rounding
+        # Where half of the elements are 0 and half 1 the deviation is at its largest: it then varies to one side alone.
+        spread[1] = max(spread[1], spread[0] / 2)
+        noise = np.concatenate([np.maximum(spread[:2], rounding), reach / RANGE_UNITS])
+        leaves.append(Leaf("float64", (4,), middle, noise))
+    return leaves
+
+
+#: Error units at which the range of a random op ends: the limit of class "random" in the default policy.
+RANGE_UNITS = 8.0
+#: How far beyond the range that the draws had a value may lie, in standard deviations of the range's end.
+BEYOND = 32.0
+#: Outputs with fewer elements have no moments that could be told from chance.
+MOMENTS_FROM = 16
+
+
+def _parts(name: str, args: Any, kwargs: Any, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> list[Part]:
+    definition, double = DEFINITIONS[name], any(x.dtype == np.float64 for x in inputs)
+
+    def leaf(kind: str, node: dict[str, Any]) -> Any:
+        if kind != "tensor":
+            return node.get("name")
+        spec = spec_of(node)
+        return _wide(spec.view(inputs[spec.id]))
+
+    with np.errstate(all="ignore"):
+        parts = definition([_wide(y) for y in outputs], *decode(args, leaf), **decode(kwargs, leaf))
+    return [_ordered(part) if double else part for part in parts]
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    name = array.dtype.name
+    if not is_inexact(name):
+        return array
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _ordered(part: Part) -> Part:
+    """A float64 array that must be equal, as integers: between neighbouring float64 numbers there is no room for an ε."""
+    if part.value.dtype != np.float64 or np.any(part.scale):
+        return part
+    values = np.where(np.isnan(part.value), np.nan, part.value + 0.0)  # one NaN, one zero
+    return Part(np.ascontiguousarray(values).view(np.int64))
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a == b) | ((a != a) & (b != b))
+
+
+# Selection -------------------------------------------------------------------------------------------------------
+
+
+def _rows(x: np.ndarray, dim: int) -> np.ndarray:
+    """``x`` with the axis ``dim`` last; 0-d as one row of one."""
+    return np.moveaxis(np.atleast_1d(x), dim, -1)
+
+
+def _picked(x: np.ndarray, index: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(index valid, value at the index equal to ``values``), per element; all along the last axis of ``x``."""
+    size = x.shape[-1]
+    valid = (index >= 0) & (index < size)
+    found = np.take_along_axis(x, np.where(valid, index, 0), -1) if size else values
+    return valid, _same(found, values)
+
+
+def _distinct(index: np.ndarray) -> np.ndarray:
+    """Per row, whether no index is there twice."""
+    return np.asarray((np.diff(np.sort(index, -1), axis=-1) != 0).all(-1))
+
+
+def _sort(
+    outputs: list[np.ndarray], x: np.ndarray, dim: int = -1, descending: bool = False, stable: bool = False
+) -> list[Part]:
+    values, index = (_rows(y, dim) for y in outputs)
+    valid, same = _picked(_rows(x, dim), index, values)
+    return [Part(values), Part(valid), Part(same), Part(_distinct(index)), *([Part(index)] if stable else [])]
+
+
+def _argsort(
+    outputs: list[np.ndarray], x: np.ndarray, dim: int = -1, descending: bool = False, stable: bool = False
+) -> list[Part]:
+    rows, index = _rows(x, dim), _rows(outputs[0], dim)
+    values = np.take_along_axis(rows, np.clip(index, 0, max(rows.shape[-1] - 1, 0)), -1)
+    return _sort(
+        [np.moveaxis(values, -1, dim), np.moveaxis(index, -1, dim)], np.moveaxis(rows, -1, dim), dim, stable=stable
+    )
+
+
+def _topk(
+    outputs: list[np.ndarray], x: np.ndarray, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> list[Part]:
+    values, index = (_rows(y, dim) for y in outputs)
+    valid, same = _picked(_rows(x, dim), index, values)
+    return [Part(values if sorted else np.sort(values, -1)), Part(valid), Part(same), Part(_distinct(index))]
+
+
+def _kthvalue(outputs: list[np.ndarray], x: np.ndarray, k: int, dim: int = -1, keepdim: bool = False) -> list[Part]:
+    return _one_of_row(outputs, x, dim, keepdim)
+
+
+def _median(outputs: list[np.ndarray], x: np.ndarray, dim: int | None = None, keepdim: bool = False) -> list[Part]:
+    return [Part(outputs[0])] if dim is None or len(outputs) < 2 else _one_of_row(outputs, x, dim, keepdim)
+
+
+def _one_of_row(outputs: list[np.ndarray], x: np.ndarray, dim: int, keepdim: bool) -> list[Part]:
+    values, index, rows = _reduced(outputs, x, dim, keepdim)
+    valid, same = _picked(rows, index, values)
+    return [Part(values), Part(valid), Part(same)]
+
+
+def _reduced(outputs: list[np.ndarray], x: np.ndarray, dim: int, keepdim: bool) -> list[np.ndarray]:
+    """Values and index (…, 1) and rows (…, n) of an op that reduces ``dim``."""
+    whole = keepdim and x.ndim
+    return [*(_rows(y, dim) if whole else y[..., None] for y in outputs), _rows(x, dim)]
+
+
+def _mode(outputs: list[np.ndarray], x: np.ndarray, dim: int = -1, keepdim: bool = False) -> list[Part]:
+    values, index, rows = _reduced(outputs, x, dim, keepdim)
+    valid, same = _picked(rows, index, values)
+    return [Part(_same(rows, values).sum(-1)), Part(valid), Part(same)]
+
+
+def _cumulative(outputs: list[np.ndarray], x: np.ndarray, dim: int) -> list[Part]:
+    values, index = (_rows(y, dim) for y in outputs)
+    valid, same = _picked(_rows(x, dim), index, values)
+    return [Part(values), Part(valid & (index <= np.arange(index.shape[-1]))), Part(same)]
+
+
+def _max_pool(outputs: list[np.ndarray], x: np.ndarray, *args: Any, axes: int, **kwargs: Any) -> list[Part]:
+    if len(outputs) < 2:
+        return [Part(outputs[0])]
+    values, index = (y.reshape(*y.shape[:-axes], -1) for y in outputs)
+    valid, same = _picked(x.reshape(*x.shape[:-axes], -1), index, values)
+    return [Part(values), Part(valid), Part(same)]
+
+
+def _unique(
+    outputs: list[np.ndarray],
+    x: np.ndarray,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> list[Part]:
+    values, rest = outputs[0], list(outputs[1:])
+    free = not sorted and dim is None
+    order = np.argsort(values, kind="stable") if free else slice(None)
+    parts = [Part(values[order])]
+    if return_inverse:
+        inverse, axis = rest.pop(0), 0 if dim is None else dim
+        valid = (inverse >= 0) & (inverse < values.shape[axis])
+        back = np.take(values, np.where(valid, inverse, 0), axis) if values.shape[axis] else x
+        parts += [Part(valid), Part(_same(back, x))]
+    if return_counts:
+        parts.append(Part(rest.pop(0)[order if free else slice(None)]))
+    return parts
+
+
+# Factorisations: every matrix is (…, m, n) -----------------------------------------------------------------------
+
+
+def _adjoint(a: np.ndarray) -> np.ndarray:
+    return np.conj(np.swapaxes(a, -1, -2))
+
+
+def _norm(a: np.ndarray) -> np.ndarray:
+    """Frobenius norm (…, 1, 1)."""
+    return np.sqrt((np.abs(a) ** 2).sum((-2, -1), keepdims=True))
+
+
+def _size(a: np.ndarray) -> int:
+    return max(a.shape[-2:])
+
+
+def _orthogonal(q: np.ndarray) -> Part:
+    return Part(_adjoint(q) @ q, _size(q))
+
+
+def _falls(s: np.ndarray) -> Part:
+    """Per row, whether real values are sorted from the largest down (NaN is not)."""
+    return Part(np.asarray((np.diff(s, axis=-1) <= 0).all(-1)))
+
+
+def _svd(outputs: list[np.ndarray], a: np.ndarray, full_matrices: bool = True, driver: str | None = None) -> list[Part]:
+    u, s, vh = outputs
+    k, scale = s.shape[-1], _norm(a) * _size(a)
+    product = (u[..., :k] * s[..., None, :]) @ vh[..., :k, :]
+    return [
+        Part(s, scale[..., 0]),
+        _falls(s),
+        Part(s >= 0),
+        Part(product, scale),
+        _orthogonal(u),
+        _orthogonal(_adjoint(vh)),
+    ]
+
+
+def _old_svd(outputs: list[np.ndarray], a: np.ndarray, some: bool = True, compute_uv: bool = True) -> list[Part]:
+    u, s, v = outputs
+    if compute_uv:
+        return _svd([u, s, _adjoint(v)], a)
+    return [*_spectrum([s], a), Part(u), Part(v)]
+
+
+def _spectrum(outputs: list[np.ndarray], a: np.ndarray, *args: Any, **kwargs: Any) -> list[Part]:
+    return [Part(outputs[0], (_norm(a) * _size(a))[..., 0])]
+
+
+def _eigh(outputs: list[np.ndarray], a: np.ndarray, UPLO: str = "L") -> list[Part]:
+    w, v = outputs
+    half = np.tril(a, -1) if UPLO.upper() == "L" else np.triu(a, 1)
+    diagonal = np.real(a) * np.eye(a.shape[-1])
+    scale = _norm(half + _adjoint(half) + diagonal) * _size(a)
+    return [Part(w, scale[..., 0]), _falls(-w), Part((v * w[..., None, :]) @ _adjoint(v), scale), _orthogonal(v)]
+
+
+def _eig(outputs: list[np.ndarray], a: np.ndarray) -> list[Part]:
+    w, v = outputs
+    residual = a @ v - v * w[..., None, :]
+    lengths = (np.abs(v) ** 2).sum(-2)
+    return [*_eigvals([w], a), Part(residual, _norm(a) * _size(a)), Part(lengths, _size(a))]
+
+
+#: Power sums of eigenvalues that are compared: higher ones add little and cost a product each.
+POWERS = 16
+
+
+def _eigvals(outputs: list[np.ndarray], a: np.ndarray) -> list[Part]:
+    """Power sums Σλᵏ = tr Aᵏ, k = 1 … n: by Newton's identities they say what the multiset of eigenvalues is.
+
+    The computed ones are exact for some A + E, ‖E‖ ≤ ε·n·‖A‖, which moves tr Aᵏ by k·tr(Aᵏ⁻¹E) to first order. So a
+    defective matrix, whose single eigenvalues are badly conditioned, raises no alarm. All over ‖A‖, as powers overflow.
+    """
+    w, n = outputs[0].astype(np.complex128), a.shape[-1]
+    norm = _norm(a)
+    norm = np.where(norm > 0, norm, 1.0)
+    scaled, ratio = a / norm, w / norm[..., 0]
+    power, term = np.broadcast_to(np.eye(n), a.shape), np.ones_like(ratio)
+    sums, scales = [], []
+    for k in range(1, min(n, POWERS) + 1):
+        term = term * ratio
+        sums.append(term.sum(-1))
+        scales.append(k * n * _norm(power)[..., 0, 0])
+        power = power @ scaled
+    if not sums:
+        return [Part(w)]
+    return [Part(np.stack(sums, -1), np.stack(scales, -1))]
+
+
+def _qr(outputs: list[np.ndarray], a: np.ndarray, mode: str = "reduced") -> list[Part]:
+    q, r = outputs
+    norm = _norm(a)
+    below = Part(np.tril(r, -1))
+    if mode == "r":
+        return [below, Part(_adjoint(r) @ r, norm**2 * _size(a)), Part(q)]
+    return [below, Part(q @ r, norm * _size(a)), _orthogonal(q)]
+
+
+def _old_qr(outputs: list[np.ndarray], a: np.ndarray, some: bool = True) -> list[Part]:
+    return _qr(outputs, a, "reduced" if some else "complete")
+
+
+def _triangles(lower: np.ndarray, upper: np.ndarray, product: np.ndarray) -> Part:
+    """The product of the factors; its error is that of the factors' size, which bad pivots make large."""
+    return Part(product, _norm(lower) * _norm(upper) * _size(product))
+
+
+#: An element of L is at most 1 in |Re| + |Im|, by which LAPACK chooses a complex pivot, or √2 in modulus.
+_LARGEST_MULTIPLIER = 1.5
+
+
+def _lu(outputs: list[np.ndarray], a: np.ndarray, pivot: bool = True) -> list[Part]:
+    p, lower, upper = outputs
+    diagonal = np.diagonal(lower, axis1=-2, axis2=-1)
+    parts = [Part(np.triu(lower, 1)), Part(diagonal), Part(np.tril(upper, -1))]
+    if not pivot:
+        return [*parts, Part(p), _triangles(lower, upper, lower @ upper)]
+    permutes = ((p == 0) | (p == 1)).all((-2, -1)) & (p.sum(-1) == 1).all(-1) & (p.sum(-2) == 1).all(-1)
+    bounded = (np.abs(lower) <= _LARGEST_MULTIPLIER).all((-2, -1))
+    return [
+        *parts,
+        Part(np.asarray(permutes)),
+        Part(np.asarray(bounded)),
+        _triangles(lower, upper, p @ (lower @ upper)),
+    ]
+
+
+def _lu_factor(outputs: list[np.ndarray], a: np.ndarray, pivot: bool = True, *args: Any, **kwargs: Any) -> list[Part]:
+    packed, pivots = outputs[:2]
+    m, n = packed.shape[-2:]
+    k = min(m, n)
+    lower, upper = np.tril(packed[..., :k], -1) + np.eye(m, k), np.triu(packed[..., :k, :])
+    product = (lower @ upper).reshape(-1, m, n)
+    place = pivots.reshape(-1, pivots.shape[-1]) - 1  # LAPACK counts from 1
+    valid = (place >= np.arange(place.shape[-1])) & (place < m)
+    for matrix, swaps in zip(product, np.where(valid, place, np.arange(place.shape[-1]))):
+        for i in range(len(swaps) - 1, -1, -1):
+            matrix[[i, swaps[i]]] = matrix[[swaps[i], i]]
+    bounded = (np.abs(lower) <= _LARGEST_MULTIPLIER).all((-2, -1))
+    infos = [Part(y) for y in outputs[2:]]
+    return [Part(valid), Part(np.asarray(bounded)), _triangles(lower, upper, product.reshape(packed.shape)), *infos]
+
+
+def _lstsq(
+    outputs: list[np.ndarray], a: np.ndarray, b: np.ndarray, rcond: Any = None, driver: str | None = None
+) -> list[Part]:
+    """Normal equations AᴴAx = Aᴴb; for fewer rows than columns also that x has no part that A annihilates."""
+    x, rest = outputs[0], outputs[1:]
+    vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+    x, b = (x[..., None], b[..., None]) if vector else (x, b)
+    size, norm = _size(a), _norm(a)
+    largest = norm * _norm(x) + _norm(b)
+    parts = [Part(_adjoint(a) @ (a @ x), size * norm * largest)]
+    if a.shape[-2] < a.shape[-1] and np.isfinite(a).all():
+        inverse = np.linalg.pinv(a)
+        parts.append(Part(x - inverse @ (a @ x), size * norm * _norm(inverse) * _norm(x)))
+    for place, y in enumerate(rest):  # residuals, rank, singular values
+        if place == 2 and y.size:
+            parts += _spectrum([y], a)
+        elif place == 0 and y.size:
+            parts.append(Part(y, np.broadcast_to((size * largest**2)[..., 0], y.shape)))
+        else:
+            parts.append(Part(y))
+    return parts
+
+
+# Random numbers --------------------------------------------------------------------------------------------------
+
+
+def _moments(outputs: list[np.ndarray], *args: Any, **kwargs: Any) -> list[Part]:
+    parts = []
+    for y in outputs:
+        if y.size >= MOMENTS_FROM:
+            y = y.astype(np.float64) if y.dtype.kind != "c" else np.concatenate([y.real.ravel(), y.imag.ravel()])
+            parts.append(Part(np.array([y.mean(), y.std(), y.min(), y.max()]), 1.0))  # see `moments` for the noise
+    return parts
+
+
+def _squashed_moments(outputs: list[np.ndarray], *args: Any, **kwargs: Any) -> list[Part]:
+    """Moments of y/(1 + |y|), which every distribution has."""
+    return _moments([y / (1 + np.abs(y)) for y in outputs])
+
+
+DEFINITIONS: dict[str, Callable[..., list[Part]]] = {
+    "sort": _sort,
+    "argsort": _argsort,
+    "topk": _topk,
+    "kthvalue": _kthvalue,
+    "median": _median,
+    "mode": _mode,
+    "cumulative": _cumulative,
+    **{f"max_pool{axes}d": functools.partial(_max_pool, axes=axes) for axes in (1, 2, 3)},
+    "unique": _unique,
+    "svd": _svd,
+    "old_svd": _old_svd,
+    "spectrum": _spectrum,
+    "eigh": _eigh,
+    "eig": _eig,
+    "eigvals": _eigvals,
+    "qr": _qr,
+    "old_qr": _old_qr,
+    "lu": _lu,
+    "lu_factor": _lu_factor,
+    "lstsq": _lstsq,
+    "moments": _moments,
+    "squashed moments": _squashed_moments,
+}

@@ -1,0 +1,102 @@
+"""What a row keeps of a result so that backends can be compared with one another: a digest of its bytes, a signature."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.model import EPS, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, np_dtype
+
+#: Numbers of a signature; elements of one output that are looked at, spread evenly over it.
+LENGTH, LOOKED_AT = 16, 4096
+
+
+@functools.cache
+def _name(dtype: np.dtype) -> str:
+    return dtype.name  # slow, and asked for every output
+
+
+def digest(outputs: Sequence[np.ndarray]) -> str:
+    """SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result alone."""
+    found = hashlib.sha256()
+    for array in outputs:
+        found.update(f"{_name(array.dtype)}{array.shape}".encode())
+        found.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
+    return found.hexdigest()[:16]
+
+
+def signature(
+    outputs: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, precision: str = ""
+) -> list[float] | None:
+    """At most `LENGTH` signed errors (a − y) / (ε·|y| + δ + tiny) of a result, by which two results are told apart.
+
+    Up to `LENGTH` elements: the error of each. Beyond, the elements in their order make `LENGTH`/2 runs, and there are
+    the smallest and the largest error of each run. Neither of them moves by more than an element does, so the largest
+    difference of two signatures is at most the largest distance of the two results, in error units. Integers count by
+    their difference; a misplaced NaN or Inf is infinite. ε and δ are those of `tasks.judge.compare` under the declared
+    ``precision``. None where elements cannot be compared one by one: other shapes or dtypes than expected, no
+    reference, text, a random or uninitialised result.
+    """
+    if op_class in (OpClass.RANDOM, OpClass.UNINITIALISED) or len(outputs) != len(expected):
+        return None
+    size = 0
+    for a, leaf in zip(outputs, expected):
+        if leaf.reference is None or leaf.dtype == "str" or a.shape != leaf.reference.shape or a.dtype.hasobject:
+            return None
+        size += a.size
+    if not size:
+        return None
+    with np.errstate(all="ignore"):
+        parts = [_errors(a, leaf, op_class, precision) for a, leaf in zip(outputs, expected)]
+        errors = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if errors.size > LENGTH:
+            runs = np.arange(LENGTH // 2) * errors.size // (LENGTH // 2)
+            errors = np.concatenate([np.minimum.reduceat(errors, runs), np.maximum.reduceat(errors, runs)])
+        found: list[float] = errors.tolist()
+        return found
+
+
+def _errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> np.ndarray:
+    """Signed errors of one output, float64, those of real and imaginary parts one after the other."""
+    assert leaf.reference is not None
+    dtype, step = leaf.dtype, -(-a.size // LOOKED_AT) or 1
+    a, y = a.reshape(-1)[::step], leaf.reference.reshape(-1)[::step]
+    eps = EPS.get(dtype)
+    if eps is None:
+        return a.astype(np.float64) - y.astype(np.float64)
+    off = a.astype(y.dtype)
+    off -= y
+    coarser = EPS[precision] / eps if precision and EPS[precision] > eps else 1.0
+    tolerance = np.abs(y)
+    tolerance *= eps * coarser
+    tolerance += eps * SMALLEST_NORMAL[dtype]
+    if leaf.noise is not None and (op_class not in WITHOUT_NOISE or coarser > 1):
+        noise = leaf.noise.reshape(-1)[::step]
+        tolerance += noise if coarser == 1 else noise * coarser
+    if is_complex(dtype):
+        off, tolerance = np.concatenate([off.real, off.imag]), np.concatenate([tolerance, tolerance])
+    off /= tolerance
+    return off if np.isfinite(off).all() else _settled(off, a, y, tolerance, dtype)
+
+
+def _settled(errors: np.ndarray, a: np.ndarray, y: np.ndarray, tolerance: np.ndarray, dtype: str) -> np.ndarray:
+    """``errors`` where they are not finite: 0 for a NaN or Inf where the reference has it, infinite where it has none."""
+    a = a.astype(y.dtype)
+    if is_complex(dtype):
+        a, y = np.concatenate([a.real, a.imag]), np.concatenate([y.real, y.imag])
+        dtype = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}[dtype]
+    cast = y.astype(np_dtype(dtype)).astype(np.float64)
+    same = (a == cast) | (np.isnan(a) & np.isnan(cast)) | (tolerance == np.inf)
+    return np.where(np.isfinite(errors), errors, np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors)))
+
+
+def distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """Largest difference of two signatures of one case: at most what the two results are apart, in error units."""
+    if len(one) != len(other):
+        return float("inf")
+    a, b = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    with np.errstate(invalid="ignore"):
+        return float(np.where(a == b, 0.0, np.abs(a - b)).max(initial=0.0))

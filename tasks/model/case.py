@@ -1,0 +1,149 @@
+"""Groups of cases, the forms a sample takes, and what a backend says of itself."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tasks.model.dtypes import EPS
+from tasks.model.op_class import OpClass
+
+#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that; that a program is built.
+CHECKS = ("forward", "backward", "double_backward", "build")
+#: Those of them whose samples a catalog prepares; every other check, of other packages too, takes those of "forward".
+PREPARED = ("forward", "backward", "double_backward")
+#: The check of compilers without a device: a pass says that a program was made, nothing of its numbers.
+BUILD = "build"
+
+#: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`).
+DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
+
+
+@dataclass(frozen=True)
+class Group:
+    """All samples of one (check, op, variant, dtype, distribution) of a catalog: what is prepared in one go.
+
+    ``samples`` is the number asked for; the catalog may have fewer. ``op`` carries its catalog
+    ("torch:nn.functional.gelu"). ``check`` is one of CHECKS, ``distribution`` one of DISTRIBUTIONS.
+    """
+
+    op: str
+    variant: str
+    dtype: str
+    samples: int
+    seed: int = 0
+    check: str = "forward"
+    distribution: str = "own"
+
+    @property
+    def catalog(self) -> str:
+        return self.op.partition(":")[0]
+
+    @property
+    def op_name(self) -> str:
+        return self.op.partition(":")[2]
+
+    @property
+    def label(self) -> str:
+        """Short name without the dtype: ``torch:std_mean.unbiased``."""
+        return f"{self.op}.{self.variant}" if self.variant else self.op
+
+    @property
+    def computed(self) -> str:
+        """The check whose samples these are: those of the forward check, unless they were prepared for another."""
+        return self.check if self.check in PREPARED else "forward"
+
+    @property
+    def unit(self) -> str:
+        """What a joint backend may build together: samples of one op and check."""
+        return self.label if self.check == "forward" else f"{self.check}/{self.label}"
+
+    def case_id(self, sample: int) -> str:
+        """Stable name of one case: check/op[.variant]/dtype[/distribution]/sample[@seed]."""
+        seed = f"@{self.seed}" if self.seed else ""
+        source = "" if self.distribution == "own" else f"{self.distribution}/"
+        return f"{self.check}/{self.label}/{self.dtype}/{source}{sample}{seed}"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One expected output of a case.
+
+    dtype: name of the dtype the backend must return; shape: its shape; reference: the exact result
+    (float64 for floating dtypes, complex128 for complex ones, the dtype itself for integers, bool and
+    strings), None when only the metadata is defined; noise: the noise floor δ, float64, same shape,
+    or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    reference: np.ndarray | None
+    noise: np.ndarray | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+
+@dataclass
+class Form:
+    """One sample in a representation some backend can run; ``kind`` names the representation.
+
+    kind "torch": ``call(*args, **kwargs)`` where tensors of the trees are ``TensorSpec`` nodes over ``arrays``.
+    kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
+    kind "jax", "tensorflow", "paddle": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors.
+    Complex tensors enter and leave an exported model as real ones with a last axis of two (`paired`).
+    """
+
+    kind: str
+    op: str
+    dtype: str
+    arrays: list[Any]
+    call: Callable[..., Any] | None = None
+    args: Any = None
+    kwargs: Any = None
+    model: bytes | None = None
+    #: Outputs that come as pairs of real numbers in a last axis of two: complex ones, in ONNX.
+    paired: tuple[int, ...] = ()
+    #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``, by place among the tensors.
+    check: str = "forward"
+    wrt: tuple[int, ...] = ()
+    #: Arrays of `arrays` that are gradients of the outputs, given for a check other than "forward".
+    cotangents: tuple[int, ...] = ()
+
+
+@dataclass
+class Program:
+    """A built case: ``run()`` returns the flat list of outputs as numpy arrays.
+
+    placement: where it really runs, in the runtime's own words. fallback: why that is not where it was
+    asked to run (None when it is).
+    """
+
+    run: Callable[[], Sequence[Any]]
+    placement: str = ""
+    fallback: str | None = None
+    flags: str = ""
+
+
+@dataclass(frozen=True)
+class RuntimeInfo:
+    """What a backend says of itself once it has been imported."""
+
+    runtime_version: str
+    device: str
+    driver_version: str = ""
+    compute_precision: str = ""  # "" = that of the dtype
+    precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
+    details: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.compute_precision and self.compute_precision not in EPS:
+            raise ValueError(f"compute precision {self.compute_precision!r} is none of {', '.join(EPS)}")
+
+    def precision_for(self, op_class: OpClass, label: str) -> str:
+        """The declared compute precision of an op (`Group.label`); "" where it is that of the dtype."""
+        named = any(x == op_class.value or (":" in x and fnmatch.fnmatchcase(label, x)) for x in self.precision_of)
+        return self.compute_precision if named or not self.precision_of else ""

@@ -1,0 +1,1 @@
+"""Prepared cases and their exported forms, made once and kept by content."""

@@ -1,0 +1,381 @@
+"""Prepared cases: inputs, reference, noise floor and exported forms, made once and kept by content on disk."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tasks.catalogs as catalogs
+from tasks import counterparts, sources
+from tasks.arrays.pack import Pack, PackError, save
+from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor, tensor_specs
+from tasks.catalogs.base import CANDIDATES, Failure, Sample
+from tasks.judge.compare import common_constant, compare_oracles, constant_would_pass, zero_would_pass
+from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
+
+#: Two antithetic pairs: every step of a discontinuous op is met from both sides, twice.
+DRAWS = 4
+#: A sample is weak if a constant within this many error units of every element exists (the default policy's).
+WEAK_THRESHOLD = 32.0
+
+
+def default_cache() -> Path:
+    """$FARM_CACHE, or validation-farm in the user's cache directory."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(os.environ.get("FARM_CACHE") or os.path.join(base, "validation-farm"))
+
+
+def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
+    """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`).
+
+    What is only built has the samples of the forward check, and shares their pack.
+    """
+    group = replace(group, check=group.computed)
+    catalog = catalogs.get(group.catalog)
+    own = catalog.group_version(group)
+    parts = [
+        sources.of_cases(type(catalog).__module__),
+        _catalog_version(group.catalog),
+        own,
+        asdict(group),
+        draws,
+        np.__version__,
+    ]
+    if bad:
+        parts.append({str(k): asdict(v) for k, v in bad.items()})
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
+
+
+@functools.cache
+def _catalog_version(name: str) -> str:
+    return catalogs.get(name).version()
+
+
+def pack_path(cache: Path, key: str) -> Path:
+    return cache / "cases" / key[:2] / f"{key}.pack"
+
+
+def form_path(cache: Path, key: str, form: str, exporter_version: str) -> Path:
+    tag = hashlib.sha256(f"{key} {form} {exporter_version}".encode()).hexdigest()[:40]
+    return cache / "forms" / tag[:2] / f"{tag}.pack"
+
+
+def prepare(
+    group: Group,
+    cache: Path,
+    draws: int = DRAWS,
+    bad: dict[int, Failure] | None = None,
+    started: Callable[[int], None] = lambda index: None,
+) -> tuple[str, PreparedGroup]:
+    """Make a group's samples, or take them from the cache. Returns (key, prepared group).
+
+    ``bad`` holds samples that killed an earlier preparer: they are written as failures without being run.
+    ``started(i)`` is called before the i-th sample is made. Raises OSError when the cache cannot be written.
+    """
+    name = key(group, draws, bad)
+    path = pack_path(cache, name)
+    try:
+        return name, PreparedGroup(path)
+    except FileNotFoundError:
+        pass
+    except PackError:
+        path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
+    save(path, *_collect(replace(group, check=group.computed), draws, bad or {}, started))
+    return name, PreparedGroup(path)
+
+
+def _collect(
+    group: Group, draws: int, bad: dict[int, Failure], started: Callable[[int], None]
+) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The header and the arrays of a group's pack.
+
+    Weak samples are left behind for strong ones that the catalog offers beyond the number asked for.
+    """
+    found: list[tuple[Sample, float]] = []
+    sound: list[bool] = []  # neither failed nor weak by itself
+    strong: list[bool] = []
+    made = catalogs.get(group.catalog).samples(group, draws, bad)
+    place = 0
+    while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
+        started(place)
+        begin = time.perf_counter()
+        try:
+            sample = next(made)
+            sample.failure = bad.get(place, sample.failure)
+        except StopIteration:
+            break
+        except Exception as error:
+            sample = Sample(-1, failure=Failure("invalid", "sample", type(error).__name__, str(error)))
+            made = iter(())
+        found.append((sample, (time.perf_counter() - begin) * 1e3))
+        sound.append(sample.failure is None and not _weak(sample))
+        place += 1
+        if place >= group.samples:
+            strong = _strong([sample for sample, _ in found], sound)
+    strong = _strong([sample for sample, _ in found], sound)
+    arrays: list[np.ndarray] = []
+    records = []
+    for k in _chosen(found, strong, group.samples):
+        sample, milliseconds = found[k]
+        record = _record(sample, arrays)
+        record |= {"weak": not strong[k], "prepare_ms": milliseconds}
+        records.append(record)
+    return {"group": asdict(group), "samples": _ranked(records)}, arrays
+
+
+def _strong(samples: list[Sample], sound: list[bool]) -> list[bool]:
+    """Which samples are evidence: those of one element are not, if one and the same constant would pass for all of them."""
+    single = [k for k, sample in enumerate(samples) if sample.failure is None and _one_element(sample)]
+    if single and _one_constant_for_all([samples[k] for k in single]):
+        return [is_sound and k not in single for k, is_sound in enumerate(sound)]
+    return sound
+
+
+def _wanting(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> bool:
+    """Whether a further candidate could take the place of a weak sample."""
+    failed = sum(sample.failure is not None for sample, _ in found[:wanted])
+    return failed + sum(strong) < wanted
+
+
+def _chosen(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> list[int]:
+    """Places of the samples that are kept: what failed of those asked for, strong ones, then weak ones."""
+    if len(found) <= wanted:
+        return list(range(len(found)))
+    failed = [k for k, (sample, _) in enumerate(found[:wanted]) if sample.failure]
+    weak = [k for k, (sample, _) in enumerate(found) if not strong[k] and not sample.failure]
+    return sorted((failed + [k for k, is_strong in enumerate(strong) if is_strong] + weak)[:wanted])
+
+
+def _judged(sample: Sample) -> list[Leaf]:
+    return sample.derived if sample.definition else sample.expected
+
+
+def _weak(sample: Sample) -> bool:
+    """Whether a constant would pass as every output; of outputs of one element each, whether zero would."""
+    check = zero_would_pass if _one_element(sample) else constant_would_pass
+    return all(check(leaf, WEAK_THRESHOLD, sample.op_class) for leaf in _judged(sample))
+
+
+def _one_element(sample: Sample) -> bool:
+    leaves = _judged(sample)
+    return bool(leaves) and all(leaf.reference is not None and leaf.reference.size == 1 for leaf in leaves)
+
+
+def _one_constant_for_all(samples: list[Sample]) -> bool:
+    """Whether one and the same constant per output would pass for all ``samples``, which have one element each."""
+    counts = {len(_judged(s)) for s in samples}
+    return len(counts) == 1 and all(
+        common_constant([_judged(s)[i] for s in samples], WEAK_THRESHOLD, samples[0].op_class)
+        for i in range(min(counts))
+    )
+
+
+def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
+    """The JSON record of a sample; its arrays are appended to ``arrays``."""
+    digest = hashlib.sha256()
+
+    def add(array: np.ndarray) -> int:
+        arrays.append(array)
+        return len(arrays) - 1
+
+    base = len(arrays)
+    for array in sample.arrays:
+        add(array)
+        digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
+    args: Any = sample.args
+    kwargs: Any = sample.kwargs
+    failure = sample.failure
+    if isinstance(args, tuple):
+        try:
+            args, kwargs = encode(args), encode(kwargs)
+        except NotEncodable as error:
+            args, kwargs = [], {"$": "dict", "v": []}
+            failure = failure or Failure("invalid", "store", "NotEncodable", str(error))
+    specs = tensor_specs(args) + tensor_specs(kwargs)
+
+    def leaf_record(leaf: Leaf) -> dict[str, Any]:
+        return {
+            "dtype": leaf.dtype,
+            "shape": list(leaf.shape),
+            "reference": None if leaf.reference is None else add(leaf.reference),
+            "noise": None if leaf.noise is None else add(leaf.noise),
+            "rtol": leaf.rtol,
+            "atol": leaf.atol,
+        }
+
+    others = []
+    for oracle in sample.others:
+        found = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
+        others.append(
+            {"name": oracle.name, "references": [add(a) for a in oracle.references], "rounded": oracle.rounded, **found}
+        )
+    if sample.model is not None:
+        digest.update(sample.model)
+    record = {
+        "sample": sample.index,
+        "args": args,
+        "kwargs": kwargs,
+        "base": base,
+        "inputs": len(sample.arrays),
+        "expected": [leaf_record(leaf) for leaf in sample.expected],
+        "oracle": sample.oracle,
+        "op_class": sample.op_class.value,
+        "definition": sample.definition,
+        "derived": [leaf_record(leaf) for leaf in sample.derived],
+        "others": others,
+        "repeats": sample.repeats,
+        "wrt": list(sample.wrt),
+        "cotangents": list(sample.cotangents),
+        "digest": digest.hexdigest()[:16],
+        "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
+        "model": None if sample.model is None else add(np.frombuffer(sample.model, dtype=np.uint8)),
+        "failure": None if failure is None else asdict(failure),
+    }
+    return record
+
+
+def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
+    return spec.shape if spec.shape is not None else arrays[spec.id].shape
+
+
+def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Order in which samples are chosen when a backend is given fewer than were prepared.
+
+    Strong samples first, and within each kind the middle, then the ends, then what lies between.
+    """
+
+    def spread(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        order: list[int] = []
+        for i in range(len(items)):
+            # van der Corput sequence: every prefix is spread evenly
+            value, base, n = 0.0, 0.5, i + 1
+            while n:
+                value, base, n = value + base * (n & 1), base / 2, n >> 1
+            order.append(min(int(value * len(items)), len(items) - 1))
+        seen = list(dict.fromkeys(order))
+        return [items[k] for k in seen] + [x for k, x in enumerate(items) if k not in seen]
+
+    strong = [r for r in records if not r["failure"] and not r["weak"]]
+    weak = [r for r in records if not r["failure"] and r["weak"]]
+    return spread(strong) + spread(weak) + [r for r in records if r["failure"]]
+
+
+class PreparedGroup:
+    """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
+
+    ``check``: what is to hold for them, if not what the pack was prepared for ("build" for those of "forward").
+    """
+
+    def __init__(self, path: str | os.PathLike[str], check: str = "") -> None:
+        self.pack = Pack(path)
+        self.group = Group(**self.pack.header["group"])
+        self.check = check or self.group.check
+        self.samples = [PreparedSample(self, record) for record in self.pack.header["samples"]]
+
+
+@dataclass(frozen=True)
+class PreparedSample:
+    """One sample of a prepared group; arrays are read from the pack when asked for."""
+
+    owner: PreparedGroup
+    record: dict[str, Any]
+
+    @property
+    def index(self) -> int:
+        return int(self.record["sample"])
+
+    @property
+    def failure(self) -> Failure | None:
+        return Failure(**self.record["failure"]) if self.record["failure"] else None
+
+    def inputs(self) -> list[np.ndarray]:
+        """The stored arrays of the inputs, read-only."""
+        base = self.record["base"]
+        return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
+
+    @property
+    def op_class(self) -> OpClass:
+        return OpClass(self.record["op_class"])
+
+    def expected(self) -> list[Leaf]:
+        """What the outputs are to be."""
+        return [self._leaf(e) for e in self.record["expected"]]
+
+    def derived(self) -> list[Leaf]:
+        """What `tasks.judge.definitions` is to make of the outputs, for a sample with a definition."""
+        return [self._leaf(e) for e in self.record["derived"]]
+
+    def _leaf(self, e: dict[str, Any]) -> Leaf:
+        pack = self.owner.pack
+        return Leaf(
+            e["dtype"],
+            tuple(e["shape"]),
+            None if e["reference"] is None else pack.array(e["reference"]),
+            None if e["noise"] is None else pack.array(e["noise"]),
+            e["rtol"],
+            e["atol"],
+        )
+
+    def other(self, number: int) -> list[Leaf]:
+        """The expected outputs by a further oracle, with the first one's noise floor."""
+        references = [self.owner.pack.array(i) for i in self.record["others"][number]["references"]]
+        return [replace(leaf, reference=y) for leaf, y in zip(self.expected(), references)]
+
+    def form(self, kind: str, exported: Pack | None = None) -> Form:
+        """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own.
+
+        Raises Invalid (the sample could not be prepared) or Unsupported (no such form, with the reason).
+        """
+        if failure := self.failure:
+            raise Invalid(failure.error)
+        group = self.owner.group
+        catalog = catalogs.installed(group.catalog)
+        form = Form(
+            kind,
+            group.op,
+            group.dtype,
+            self.inputs(),
+            args=self.record["args"],
+            kwargs=self.record["kwargs"],
+            check=group.check,
+            wrt=tuple(self.record["wrt"]),
+            cotangents=tuple(self.record["cotangents"]),
+        )
+        if kind == "onnx" and self.record["model"] is not None:
+            form.model = self.owner.pack.array(self.record["model"]).tobytes()
+        elif catalog is not None and kind in catalog.forms:
+            form.call = catalog.call(group)
+        elif group.check != "forward":
+            raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
+        elif kind in counterparts.FRAMEWORKS:
+            form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
+        elif exported is not None and (catalog is None or kind in catalog.exports):
+            made = exported.header["samples"].get(str(self.index))
+            if made is None or "error" in made:
+                raise Unsupported(made["error"] if made else f"the {kind} form was not exported")
+            if "vacuous" in made:
+                raise Vacuous(made["vacuous"])
+            form.model = exported.array(made["model"]).tobytes()
+            specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
+            form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
+            form.arrays = [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in form.arrays]
+            form.paired = tuple(made["paired"])
+            form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(specs))]}
+        else:
+            there = "" if catalog is not None else ": its package is not installed in the backend's environment"
+            raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{there}")
+        return form
+
+
+def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array."""
+    return np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)

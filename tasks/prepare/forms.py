@@ -1,0 +1,63 @@
+"""Forms exported from a catalog's own form: slow to make, so made once and kept by content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.pack import Pack, PackError, save
+from tasks.model import Vacuous
+from tasks.prepare.cases import PreparedGroup, form_path
+
+
+def version(form: str) -> str:
+    """Version of the exporter of ``form``: part of the key of what it makes."""
+    from tasks.prepare import onnx_export
+
+    return {"onnx": onnx_export.version}[form]()
+
+
+def path_of(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str]) -> Path:
+    """Where the exported forms of the first ``count`` samples of the group in ``pack`` are kept."""
+    return form_path(cache, pack.stem, form, f"{version(form)} {count} {sorted(bad)}")
+
+
+def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], started: Callable[[int], None]) -> Path:
+    """Export the first ``count`` samples of a prepared group, or find them in the cache.
+
+    ``bad`` maps places to why they are not tried (they killed an exporter). A sample that does not export
+    is kept with the exporter's words. Raises OSError when the cache cannot be written.
+    """
+    from tasks.prepare import onnx_export
+
+    target = path_of(pack, cache, form, count, bad)
+    try:
+        Pack(target)
+        return target
+    except (FileNotFoundError, PackError):
+        pass
+    group = PreparedGroup(pack)
+    arrays: list[np.ndarray] = []
+    made: dict[str, Any] = {}
+    for place, sample in enumerate(group.samples[:count]):
+        if sample.failure:
+            continue
+        if place in bad:
+            made[str(sample.index)] = {"error": bad[place]}
+            continue
+        started(place)
+        try:
+            model, inputs, paired = onnx_export.export(sample)
+        except Vacuous as error:
+            made[str(sample.index)] = {"vacuous": str(error)}
+            continue
+        except Exception as error:
+            made[str(sample.index)] = {"error": onnx_export.reason(error)}
+            continue
+        arrays.append(np.frombuffer(model, dtype=np.uint8))
+        made[str(sample.index)] = {"model": len(arrays) - 1, "inputs": inputs, "paired": paired}
+    save(target, {"form": form, "samples": made}, arrays)
+    return target

@@ -1,0 +1,225 @@
+"""Torch calls to ONNX models with torch.onnx.export (dynamo): static shapes, one model a sample."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import logging
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import torch_tree
+from tasks.arrays.tree import decode, tensor_specs
+from tasks.model import EPS, Leaf, OpClass, Vacuous, is_inexact, np_dtype
+from tasks.prepare.cases import PreparedSample
+
+#: An exported graph with an output off by more than this share (and a thousand noise floors) computes something else.
+GROSS = 0.05
+
+
+def version() -> str:
+    return f"torch {metadata.version('torch')} onnxscript {metadata.version('onnxscript')}"
+
+
+@functools.cache
+def _patch() -> None:
+    """Let the exporter keep what it builds anew at each call: its function registry and lists of decompositions.
+
+    Measured on 40 ops: 0.56 s an export without, 0.15 s with.
+    """
+    import torch._export.utils as export_utils
+    from torch.onnx._internal.exporter import _registration
+
+    registry = _registration.ONNXRegistry
+    make = registry.from_torchlib.__func__  # type: ignore[attr-defined]
+    cached = functools.cache(lambda *args, **kwargs: make(registry, *args, **kwargs))
+    registry.from_torchlib = classmethod(lambda cls, *args, **kwargs: cached(*args, **kwargs))  # type: ignore[assignment,method-assign]
+    collect = export_utils._collect_all_valid_cia_ops
+    kept = functools.cache(collect)
+    for module in list(sys.modules.values()):
+        if getattr(module, "_collect_all_valid_cia_ops", None) is collect:
+            module._collect_all_valid_cia_ops = kept  # type: ignore[attr-defined]
+    logging.getLogger("torch.onnx").setLevel(logging.CRITICAL)
+    logging.getLogger("onnxscript").setLevel(logging.CRITICAL)
+    logging.getLogger("torch.export").setLevel(logging.CRITICAL)
+
+
+def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
+    """(serialized ModelProto, which tensors of the sample its inputs are by order of appearance, paired outputs).
+
+    Raises Vacuous for a graph without a node, NotFaithful for one that computes something else than the op,
+    and whatever the exporter raises.
+    """
+    import torch
+
+    _patch()
+    form = sample.form("torch")
+    assert form.call is not None
+    call: Callable[..., Any] = form.call
+    leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+    args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+    tensors: list[Any] = []
+
+    def collect(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            tensors.append(x)
+        return x
+
+    _walk((args, kwargs), collect)
+    if len(tensors) != len(tensor_specs(form.args) + tensor_specs(form.kwargs)):
+        raise ValueError("the tensors of the arguments could not be told apart")
+    if any(t.layout != torch.strided for t in tensors):
+        raise ValueError("ONNX has no sparse tensors of this layout")
+
+    class Op(torch.nn.Module):
+        def forward(self, *inputs: Any) -> Any:
+            left = iter(inputs)
+            new = _walk((args, kwargs), lambda x: next(left) if isinstance(x, torch.Tensor) else x)
+            return tuple(torch_tree.leaves(call(*new[0], **new[1])))
+
+    with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+        program = torch.onnx.export(Op(), tuple(tensors), dynamo=True, verbose=False, optimize=True)
+    assert program is not None
+    model = program.model_proto
+    if not model.graph.node:
+        raise Vacuous("the exported graph has no node")
+    names = {f"inputs_{i}": i for i in range(len(tensors))}
+    order = []
+    for place, value in enumerate(model.graph.input):
+        order.append(names.get(value.name, place))
+    if len(order) != len(tensors) or sorted(order) != list(range(len(tensors))):
+        raise ValueError(
+            f"the graph's inputs {[v.name for v in model.graph.input]} are not the op's {len(tensors)} tensors"
+        )
+    expected = sample.expected()
+    paired = _complete(model, expected)
+    arrays = [
+        torch_tree.to_numpy(torch.view_as_real(t).contiguous() if t.is_complex() else t.contiguous()) for t in tensors
+    ]
+    if sample.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED) and not sample.record["definition"]:
+        _check(model, [arrays[i] for i in order], expected, paired)
+    return model.SerializeToString(), order, paired
+
+
+class NotFaithful(Exception):
+    """The exported graph does not compute the op: no runtime may be blamed for its results."""
+
+
+def _complete(model: Any, expected: list[Leaf]) -> list[int]:
+    """Give every output the op's dtype; returns which outputs are complex numbers as pairs.
+
+    The exporter sometimes leaves a sum in the float32 it was accumulated in, where the op rounds it to the dtype
+    of its input: the missing Cast is appended. Raises NotFaithful where the outputs are not the op's.
+    """
+    from onnx import TensorProto, helper
+
+    outputs = list(model.graph.output)
+    if len(outputs) != len(expected):
+        raise NotFaithful(f"the exported graph has {len(outputs)} outputs, the op {len(expected)}")
+    paired = []
+    for place, (value, leaf) in enumerate(zip(outputs, expected)):
+        kind = value.type.tensor_type
+        real = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}.get(leaf.dtype)
+        if real:
+            paired.append(place)
+        wanted = getattr(
+            TensorProto,
+            {"float32": "FLOAT", "float64": "DOUBLE"}.get(real or leaf.dtype, (real or leaf.dtype).upper()),
+            None,
+        )
+        if wanted is None or kind.elem_type == wanted:
+            continue
+        floating = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+        if kind.elem_type not in floating or wanted not in floating:
+            name = TensorProto.DataType.Name(kind.elem_type)
+            raise NotFaithful(f"output {place} of the exported graph is {name}, the op's is {leaf.dtype}")
+        if wanted == TensorProto.DOUBLE:
+            # A Cast would add digits that nothing has computed, and a runtime would be blamed for their absence.
+            name = TensorProto.DataType.Name(kind.elem_type)
+            raise NotFaithful(f"the exported graph computes output {place} in {name}, the op returns {leaf.dtype}")
+        inner = f"{value.name}_uncast"
+        model.graph.node.append(helper.make_node("Cast", [value.name], [inner], to=wanted))
+        value.name = inner
+        kind.elem_type = wanted
+    return paired
+
+
+def _check(model: Any, inputs: list[Any], expected: list[Leaf], paired: list[int]) -> None:
+    """Raise NotFaithful if onnx's own evaluator says that the graph computes something grossly else than the op.
+
+    The evaluator is no oracle for the last digits (least of all in 16 bits), but it tells a graph with a wrong
+    meaning, of which every runtime would return the same wrong numbers. What it cannot run is not checked.
+    """
+    from onnx.reference import ReferenceEvaluator
+
+    if any(a.size == 0 for a in inputs) and any(node.op_type == "ReduceMean" for node in model.graph.node):
+        # ReduceMean: "Reduction over an empty set of values yields undefined"; in ONNX's evaluator it is NaN by chance.
+        raise NotFaithful("the exported graph takes the mean of an empty tensor, which ONNX leaves undefined")
+    try:
+        with np.errstate(all="ignore"):
+            evaluator = ReferenceEvaluator(model)
+            got = evaluator.run(None, dict(zip((v.name for v in model.graph.input), inputs)))
+    except Exception:
+        return
+    for place, (a, leaf) in enumerate(zip(got, expected)):
+        y = leaf.reference
+        if y is None or y.dtype == object:
+            continue
+        a = np.asarray(a)
+        if place in paired and a.shape == (*leaf.shape, 2):
+            a = a[..., 0].astype(np.float64) + 1j * a[..., 1].astype(np.float64)
+        if a.shape != tuple(leaf.shape):
+            raise NotFaithful(
+                f"output {place} of the exported graph has shape {a.shape}, the op's has {tuple(leaf.shape)}"
+            )
+        with np.errstate(all="ignore"):
+            cast = y.astype(np_dtype(leaf.dtype)) if is_inexact(leaf.dtype) else y
+            a, cast = (x.astype(np.complex128 if y.dtype.kind == "c" else np.float64) for x in (a, cast))
+            # In 16 bits the evaluator overflows where a runtime that accumulates in 32 does not.
+            odd = (
+                np.isfinite(a) != np.isfinite(cast)
+                if leaf.dtype in ("float32", "float64")
+                else np.isnan(a) & ~np.isnan(cast)
+            )
+            both = np.isfinite(a) & np.isfinite(cast)
+            size = np.abs(cast[both])
+            # A double result of float32 inputs: a graph that casts at the end only has not computed its digits.
+            widened = leaf.dtype == "float64" and any(x.dtype == np.float32 for x in inputs)
+            limit = (EPS["float32"] / 1024 if widened else GROSS) * size
+            if leaf.noise is not None:
+                odd &= np.isfinite(leaf.noise)
+                limit += 1000 * leaf.noise[both]
+            # What cancels to nothing says nothing.
+            off = (np.abs(a[both] - cast[both]) > limit) & (size > 1e-9 * size.max(initial=0.0))
+        if odd.any() or off.any():
+            count = int(odd.sum() + off.sum())
+            raise NotFaithful(
+                f"the exported graph computes something else than the op: {count} of {a.size} elements of output {place} "
+                "are grossly different already in onnx's own evaluator"
+            )
+
+
+def _walk(value: Any, change: Any) -> Any:
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(_walk(x, change) for x in value)
+    if isinstance(value, list):
+        return [_walk(x, change) for x in value]
+    if isinstance(value, dict):
+        return {k: _walk(x, change) for k, x in value.items()}
+    return change(value)
+
+
+def reason(error: BaseException) -> str:
+    """One line that says why an export failed: the innermost cause, without terminal colours."""
+    import re
+
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(cause)).strip().splitlines()
+    return f"not exported: {type(cause).__name__}: {text[0] if text else ''}"[:500]
