@@ -1,7 +1,18 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
 from tasks.model.case import BUILD, CHECKS, DISTRIBUTIONS, PREPARED, Form, Group, Leaf, Program, RuntimeInfo
-from tasks.model.dtypes import DTYPES, EPS, LARGEST, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype, wide
+from tasks.model.dtypes import (
+    DTYPES,
+    EPS,
+    LARGEST,
+    PART,
+    SMALLEST_NORMAL,
+    is_complex,
+    is_inexact,
+    np_dtype,
+    rounded,
+    wide,
+)
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.status import FAILED, JUDGED, NOT_VALID, Status
@@ -16,6 +27,7 @@ __all__ = [
     "JUDGED",
     "LARGEST",
     "NOT_VALID",
+    "PART",
     "PREPARED",
     "SMALLEST_NORMAL",
     "WITHOUT_NOISE",
@@ -35,5 +47,6 @@ __all__ = [
     "is_complex",
     "is_inexact",
     "np_dtype",
+    "rounded",
     "wide",
 ]
