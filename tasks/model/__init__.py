@@ -1,6 +1,6 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
-from tasks.model.case import BUILD, CHECKS, DISTRIBUTIONS, PREPARED, Form, Group, Leaf, Program, RuntimeInfo
+from tasks.model.case import DISTRIBUTIONS, Form, Group, Leaf, Oracle, Program, RuntimeInfo
 from tasks.model.dtypes import (
     DTYPES,
     EPS,
@@ -18,8 +18,6 @@ from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.status import FAILED, JUDGED, NOT_VALID, Status
 
 __all__ = [
-    "BUILD",
-    "CHECKS",
     "DISTRIBUTIONS",
     "DTYPES",
     "EPS",
@@ -28,7 +26,6 @@ __all__ = [
     "LARGEST",
     "NOT_VALID",
     "PART",
-    "PREPARED",
     "SMALLEST_NORMAL",
     "WITHOUT_NOISE",
     "Fallback",
@@ -38,6 +35,7 @@ __all__ = [
     "Leaf",
     "Misbehaviour",
     "OpClass",
+    "Oracle",
     "Program",
     "RuntimeInfo",
     "Status",
