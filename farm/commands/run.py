@@ -25,13 +25,13 @@ import pydantic
 from rich.console import Console
 
 from farm import lake as lakes
+from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
 from farm.fleet.inventory import Offer, offers, probe
 from farm.plan import config as configs
 from farm.plan import kernels as user
 from farm.plan import matrix as matrices
 from farm.plan import policies
 from farm.plan.config import BackendConfig, Config, ConfigError
-from farm.work.child_process import ChildProcess, Death, Limits, default_python
 from farm.work.dispatcher import Dispatcher
 from farm.work.executors import ALONE, ChildProcesses, ClusterError, DirectChild, Executor, Inline, RayCluster
 from farm.work.progress import Progress
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m farm.launch",
+        prog="farm run",
         description="Run a matrix of op × dtype × backend, judge it, keep it, show it.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
         "2 bad config or command line; 3 incomplete (resume it with --resume)",
@@ -580,7 +580,3 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -235,6 +235,19 @@ def load(path: str | Path) -> Config:
     config = config.model_copy(update={"catalogs": own, "policy": policy})
     _check_names(config, lambda *key: _place(file, node, key))
     return config
+
+
+def backends_of(what: Iterable[str], where: str) -> list[BackendSpec]:
+    """Backends given by name, or by the path of a config that has them. Raises ConfigError; ``where``: who asks."""
+    found: list[BackendSpec] = []
+    for name in what:
+        if name.endswith((".yaml", ".yml")):
+            found += [b.spec() for b in load(name).backends]
+        else:
+            backend = BackendConfig(name=name)
+            check_backend(backend, where)
+            found.append(backend.spec())
+    return found
 
 
 def place(path: str | Path, key: tuple[Any, ...]) -> str:
