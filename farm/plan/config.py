@@ -19,6 +19,7 @@ from tasks import catalogs, checks
 from tasks.backends import BackendSpec, known
 from tasks.judge import verdict
 from tasks.model import DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model.dtypes import NATIVE
 from tasks.plugins import PluginError
 
 
@@ -406,19 +407,7 @@ def check_dtype(name: str, where: str) -> None:
     if name == "*":
         return
     if name not in DTYPES:
-        common = [
-            "float32",
-            "float16",
-            "bfloat16",
-            "float64",
-            "complex64",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "bool",
-        ]
+        common = sorted((d for d in DTYPES if d in NATIVE or d == "bfloat16"), key=lambda d: "float" not in d)
         near = nearest(name, common if not difflib.get_close_matches(name, DTYPES, 1, 0.5) else list(DTYPES))
         raise ConfigError(f"{where}: dtypes: unknown dtype {name!r}{near}")
     try:

@@ -1,7 +1,18 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
 from tasks.model.case import DISTRIBUTIONS, Form, Group, Leaf, Oracle, Program, RuntimeInfo
-from tasks.model.dtypes import DTYPES, EPS, LARGEST, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype, wide
+from tasks.model.dtypes import (
+    DTYPES,
+    EPS,
+    LARGEST,
+    PART,
+    SMALLEST_NORMAL,
+    is_complex,
+    is_inexact,
+    np_dtype,
+    rounded,
+    wide,
+)
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.status import FAILED, JUDGED, NOT_VALID, Status
@@ -14,6 +25,7 @@ __all__ = [
     "JUDGED",
     "LARGEST",
     "NOT_VALID",
+    "PART",
     "SMALLEST_NORMAL",
     "WITHOUT_NOISE",
     "Fallback",
@@ -33,5 +45,6 @@ __all__ = [
     "is_complex",
     "is_inexact",
     "np_dtype",
+    "rounded",
     "wide",
 ]
