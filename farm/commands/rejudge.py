@@ -16,10 +16,10 @@ from rich.console import Console
 
 from farm import lake
 from farm.commands.report import load
-from farm.commands.run import list_catalog
 from farm.plan import policies
 from farm.plan.config import ConfigError
 from farm.report.faces.words import number, plain
+from farm.work.catalogue import entries as list_catalog
 from tasks import catalogs
 from tasks.judge import op_classes as classes
 from tasks.judge import verdict

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from farm import lake
-from farm.commands.run import durable
 from farm.lake import KEY, SCHEMA, Lake, LakeError, LakeWarning
+from farm.work.launch import durable
 
 RUN = "20260101-000000-aaaa"
 CONSTANT = {"run_id": RUN, "check": "forward", "backend": "torch-cpu", "vendor": "Meta", "device": "AVX2"}
