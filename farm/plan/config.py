@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 import yaml
@@ -18,7 +18,7 @@ from farm.plan import kernels as user
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec, known
 from tasks.judge import verdict
-from tasks.model import BUILD, DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model import BUILD, DISTRIBUTIONS, DTYPES, JUDGED, names, np_dtype
 from tasks.plugins import PluginError
 
 
@@ -141,13 +141,19 @@ class Skip(_Model):
     reason: str = Field(min_length=1)
 
 
+if TYPE_CHECKING:
+    _FailureStatus = str
+else:  # what was judged and is a finding
+    _FailureStatus = Literal[(*names(status for status in JUDGED if status.finding), "*")]
+
+
 class KnownFailure(_Model):
     """Failures that do not make a run fail; globs over op labels (with catalog and variant), dtypes, backends."""
 
     op: str
     dtype: str = "*"
     backend: str = "*"
-    status: Literal["wrong", "imprecise", "error", "crash", "timeout", "oom", "*"] = "*"
+    status: _FailureStatus = "*"
     reason: str = Field(min_length=1)
 
 

@@ -4,18 +4,23 @@ from tasks.model.case import BUILD, CHECKS, DISTRIBUTIONS, PREPARED, Form, Group
 from tasks.model.dtypes import DTYPES, EPS, LARGEST, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype, wide
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
-from tasks.model.status import FAILED, JUDGED, NOT_VALID, Status
+from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
 
 __all__ = [
     "BUILD",
+    "BY_SEVERITY",
     "CHECKS",
+    "DEADLY",
     "DISTRIBUTIONS",
     "DTYPES",
     "EPS",
     "FAILED",
+    "FINDINGS",
     "JUDGED",
     "LARGEST",
+    "MEASURED",
     "NOT_VALID",
+    "PASSED",
     "PREPARED",
     "SMALLEST_NORMAL",
     "WITHOUT_NOISE",
@@ -34,6 +39,7 @@ __all__ = [
     "Vacuous",
     "is_complex",
     "is_inexact",
+    "names",
     "np_dtype",
     "wide",
 ]
