@@ -25,6 +25,7 @@ import pydantic
 from rich.console import Console
 
 from farm import lake as lakes
+from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
 from farm.fleet.inventory import Offer, offers, probe
 from farm.plan import config as configs
 from farm.plan import kernels as user
@@ -32,7 +33,6 @@ from farm.plan import matrix as matrices
 from farm.plan import policies
 from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.known import not_known, unmet
-from farm.work.child_process import ChildProcess, Death, Limits, default_python
 from farm.work.dispatcher import Dispatcher
 from farm.work.executors import ALONE, ChildProcesses, ClusterError, DirectChild, Executor, Inline, RayCluster
 from farm.work.progress import Progress
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m farm.launch",
+        prog="farm run",
         description="Run a matrix of op × dtype × backend, judge it, keep it, show it.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
         "2 bad config or command line; 3 incomplete (resume it with --resume)",
@@ -559,7 +559,3 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

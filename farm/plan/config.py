@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import glob
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from farm.plan.model import (
     Skip,
 )
 from tasks import catalogs, checks
-from tasks.backends import known
+from tasks.backends import BackendSpec, known
 from tasks.judge import verdict
-from tasks.model import BUILD, DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model import DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model.dtypes import NATIVE
 from tasks.plugins import PluginError
 
 
@@ -108,6 +109,19 @@ def _included(file: Path, config: Config, within: tuple[Path, ...], refuse: user
             refuse(("include", i), f"no such file {path}{near}")
         parts.append((str(path), _load(path, within)))
     return parts
+
+
+def backends_of(what: Iterable[str], where: str) -> list[BackendSpec]:
+    """Backends given by name, or by the path of a config that has them. Raises ConfigError; ``where``: who asks."""
+    found: list[BackendSpec] = []
+    for name in what:
+        if name.endswith((".yaml", ".yml")):
+            found += [b.spec() for b in load(name).backends]
+        else:
+            backend = BackendConfig(name=name)
+            check_backend(backend, where)
+            found.append(backend.spec())
+    return found
 
 
 def place(path: str | Path, key: tuple[Any, ...]) -> str:
@@ -261,8 +275,10 @@ def _check_names(config: Config, place: Any) -> None:
 def _check_builds(config: Config, refuse: user.Refuse) -> None:
     for i, backend in enumerate(config.backends):
         with contextlib.suppress(PluginError):  # a line of the preflight
-            if backend.spec().create().checks == (BUILD,) and BUILD not in config.checks:
-                refuse(("backends", i), f"{backend.name} only builds programs: add {BUILD} to the config's checks")
+            runs = backend.spec().create().checks
+            if not any(checks.installed(name).planned(runs) for name in config.checks):
+                only = " and ".join(runs)
+                refuse(("backends", i), f"{backend.name} runs only the check {only}: add {only} to the config's checks")
 
 
 def _check_dtypes(names: list[str], where: Callable[[int], str]) -> None:
@@ -277,19 +293,7 @@ def check_dtype(name: str, where: str) -> None:
     if name == "*":
         return
     if name not in DTYPES:
-        common = [
-            "float32",
-            "float16",
-            "bfloat16",
-            "float64",
-            "complex64",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "bool",
-        ]
+        common = sorted((d for d in DTYPES if d in NATIVE or d == "bfloat16"), key=lambda d: "float" not in d)
         near = nearest(name, common if not difflib.get_close_matches(name, DTYPES, 1, 0.5) else list(DTYPES))
         raise ConfigError(f"{where}: dtypes: unknown dtype {name!r}{near}")
     try:
