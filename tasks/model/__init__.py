@@ -1,15 +1,24 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
-from tasks.model.case import BUILD, CHECKS, DISTRIBUTIONS, PREPARED, Form, Group, Leaf, Program, RuntimeInfo
-from tasks.model.dtypes import DTYPES, EPS, LARGEST, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype, wide
+from tasks.model.case import DISTRIBUTIONS, Form, Group, Leaf, Oracle, Program, RuntimeInfo
+from tasks.model.dtypes import (
+    DTYPES,
+    EPS,
+    LARGEST,
+    PART,
+    SMALLEST_NORMAL,
+    is_complex,
+    is_inexact,
+    np_dtype,
+    rounded,
+    wide,
+)
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
 
 __all__ = [
-    "BUILD",
     "BY_SEVERITY",
-    "CHECKS",
     "DEADLY",
     "DISTRIBUTIONS",
     "DTYPES",
@@ -20,8 +29,8 @@ __all__ = [
     "LARGEST",
     "MEASURED",
     "NOT_VALID",
+    "PART",
     "PASSED",
-    "PREPARED",
     "SMALLEST_NORMAL",
     "WITHOUT_NOISE",
     "Fallback",
@@ -31,6 +40,7 @@ __all__ = [
     "Leaf",
     "Misbehaviour",
     "OpClass",
+    "Oracle",
     "Program",
     "RuntimeInfo",
     "Status",
@@ -41,5 +51,6 @@ __all__ = [
     "is_inexact",
     "names",
     "np_dtype",
+    "rounded",
     "wide",
 ]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from tasks import checks
 from tasks.model import (
-    BUILD,
     BY_SEVERITY,
     DEADLY,
     FAILED,
@@ -181,7 +181,7 @@ def built(rows: pd.DataFrame) -> pd.DataFrame:
     ``build_rate`` = built/(built + failed), NaN where that is 0. A program that was built is no evidence of its numbers.
     """
     rows = distinct(rows)
-    rows = rows[rows["check"] == BUILD]
+    rows = rows[rows["check"].isin(checks.where(runs=False))]
     status = rows["status"]
     ones = pd.DataFrame(
         {
@@ -198,7 +198,7 @@ def built(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    rows = rows[rows["check"] != BUILD]
+    rows = rows[~rows["check"].isin(checks.where(runs=False))]
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
         groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]
