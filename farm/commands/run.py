@@ -15,12 +15,13 @@ from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
+from farm.plan.known import not_known, unmet
 from farm.plan.request import How, Request
 from farm.work.executors import ClusterError, Executor, RayCluster
 from farm.work.launch import Ready, Run, ready
 from farm.work.progress import Progress
 from tasks.catalogs.base import Entry
-from tasks.model import FAILED
+from tasks.model import FAILED, names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,9 +130,7 @@ def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
     for skip in config.skip:
         if not matrices.matcher(skip.ops)(list(called)) or not matrices.matcher(skip.backends)(backends):
             yield f"skip {', '.join(skip.ops)}: matches no planned cell"
-    for known in config.known_failures:
-        if not matrices.matcher([known.op])(list(called)) or not matrices.matcher([known.backend])(backends):
-            yield f"known_failures {known.op} on {known.backend}: matches no planned cell"
+    yield from unmet(config, matrix)
     for catalog in config.catalogs:
         for pattern in catalog.samples_for:
             if not matrices.matcher([pattern])(backends):
@@ -233,7 +232,8 @@ def _report(run: Run, rows: Any, say: Callable[[str], None]) -> None:
 def _verdict(rows: Any, config: Config, say: Callable[[str], None]) -> int:
     from farm import report
 
-    failed, unjudged = failures(rows, config), len(not_known(rows[report.broken(rows)], config))
+    failed = len(not_known(rows[rows["status"].isin(names(FAILED))], config))
+    unjudged = len(not_known(rows[report.broken(rows)], config))
     if failed:
         say(f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})")
     if unjudged:
@@ -242,28 +242,3 @@ def _verdict(rows: Any, config: Config, say: Callable[[str], None]) -> int:
             f"reference or inputs are broken (exit code {FOUND})"
         )
     return FOUND if failed or unjudged else OK
-
-
-def failures(rows: Any, config: Config) -> int:
-    """How many rows are failed outcomes that no known failure of the config covers."""
-    return len(not_known(rows[rows["status"].isin([s.value for s in FAILED])], config))
-
-
-def not_known(rows: Any, config: Config) -> Any:
-    """The rows that no known failure of the config covers."""
-    keep = [
-        not any(
-            matrices.matcher([k.op])(names)
-            and matrices.matcher([k.dtype])([dtype])
-            and matrices.matcher([k.backend])([backend])
-            and k.status in ("*", status)
-            for k in config.known_failures
-        )
-        for names, dtype, backend, status in zip(
-            (matrices.names(Entry(op, variant, ())) for op, variant in zip(rows["op"], rows["variant"])),
-            rows["dtype"],
-            rows["backend"],
-            rows["status"],
-        )
-    ]
-    return rows[keep]
