@@ -54,8 +54,8 @@ ROWS = [row(name, 0.5 + 0.1 * k, sample) for k, name in enumerate(NAMES) for sam
 def make(path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS) -> str:
     constant = {"run_id": RUN, "backend": "torch-cpu", "vendor": "Meta", "device": "x", "runtime_version": "torch 9"}
     opened = lake.open_lake(path)
-    lake.append(opened, RUN, [lake.to_batch([*rows, *more], constant)])
-    lake.append(opened, RUN, [lake.to_batch([row("sum", 1e9)], constant | {"backend": "shaky-cpu"})])
+    lake.append(opened, RUN, [lake.to_batch([Row(**r) for r in (*rows, *more)], lake.Origin(**constant))])
+    lake.append(opened, RUN, [lake.to_batch([Row(**row("sum", 1e9))], lake.Origin(**(constant | {"backend": "shaky-cpu"})))])
     lake.write_json(opened, RUN, "_run.json", {"run_id": RUN})
     return str(path)
 

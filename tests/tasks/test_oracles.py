@@ -77,7 +77,8 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         backend = Plus("plus-cpu", "cpu", {})
         backend.added = added
         runner = Runner(backend, backend.probe(), verdict.load(policy), lambda *_: None)
-        (made,) = runner.run([Item(prepared, [0])], set(), set())
+        (done,) = runner.run([Item(prepared, [0])], set(), set())
+        made = done.row.values()
         return dict(made)
 
     return run
