@@ -19,16 +19,16 @@ class Origin:
     vendor: str = column("string", "origin", "who ships the runtime", default="")
     device: str = column("string", "origin", "the device as the runtime names it", default="")
     device_ids: str | None = column(
-        "string",
-        "origin",
-        "numbers of the devices that Ray gave the case, of those of its node; empty for the CPU",
+        "string", "origin", "numbers of the devices that Ray gave the case, of those of its node; empty for the CPU"
     )
     node: str | None = column("string", "origin", "host that ran the case, or the name its Ray node was given")
     runtime_version: str = column("string", "origin", "version of the runtime", default="")
     driver_version: str = column("string", "origin", "version of the device's driver", default="")
 
     @classmethod
-    def of(cls, run_id: str, backend: str, answer: dict[str, Any], node: str | None = None, ids: str | None = None) -> Origin:
+    def of(
+        cls, run_id: str, backend: str, answer: dict[str, Any], node: str | None = None, ids: str | None = None
+    ) -> Origin:
         """That of a backend, given its answer to hello."""
         told = {name: answer.get(name, "") for name in ("vendor", "device", "runtime_version", "driver_version")}
         return cls(run_id, backend, node=node, device_ids=ids, **told)

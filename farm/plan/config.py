@@ -18,7 +18,7 @@ from farm.plan import kernels as user
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec, known
 from tasks.judge import verdict
-from tasks.model import BUILD, DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model import DISTRIBUTIONS, DTYPES, np_dtype
 from tasks.plugins import PluginError
 
 
@@ -372,8 +372,10 @@ def _check_names(config: Config, place: Any) -> None:
     for i, backend in enumerate(config.backends):
         check_backend(backend, str(place("backends", i)))
         with contextlib.suppress(PluginError):  # a line of the preflight
-            if backend.spec().create().checks == (BUILD,) and BUILD not in config.checks:
-                refuse(("backends", i), f"{backend.name} only builds programs: add {BUILD} to the config's checks")
+            runs = backend.spec().create().checks
+            if not any(checks.installed(name).planned(runs) for name in config.checks):
+                only = " and ".join(runs)
+                refuse(("backends", i), f"{backend.name} runs only the check {only}: add {only} to the config's checks")
         if backend.name in seen:
             raise ConfigError(f"{place('backends', i)}: backends: {backend.name!r} is named twice")
         seen.add(backend.name)

@@ -147,7 +147,7 @@ def compare_oracles(
 
     Both are exact as far as the dtype under test can tell, so their distance is judged as a backend's would be;
     units is infinite where shapes differ or only one of them is NaN or infinite. classic: whether they are within the
-    classic tolerance. rounding: see `tasks.catalogs.base.Oracle`.
+    classic tolerance. rounding: see `tasks.model.Oracle`.
     """
     apart = {"units": float("inf"), "classic": False}
     if len(references) != len(expected):

@@ -157,7 +157,7 @@ class Row:
 
     def values(self) -> dict[str, Any]:
         """All columns by name."""
-        return {name: getattr(self, name) for name in NAMES}
+        return {c.name: getattr(self, c.name) for c in COLUMNS}
 
 
 COLUMNS = columns_of(Row)

@@ -13,6 +13,7 @@ from farm import lake
 from farm.commands import calibrate
 from farm.commands.calibrate import BAD_INPUT, FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, main, power_of_two
 from tasks.judge import verdict
+from tasks.model.row import Row
 
 RUN = "20260101-000000-aaaa"
 
@@ -55,7 +56,9 @@ def make(path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS) -
     constant = {"run_id": RUN, "backend": "torch-cpu", "vendor": "Meta", "device": "x", "runtime_version": "torch 9"}
     opened = lake.open_lake(path)
     lake.append(opened, RUN, [lake.to_batch([Row(**r) for r in (*rows, *more)], lake.Origin(**constant))])
-    lake.append(opened, RUN, [lake.to_batch([Row(**row("sum", 1e9))], lake.Origin(**(constant | {"backend": "shaky-cpu"})))])
+    lake.append(
+        opened, RUN, [lake.to_batch([Row(**row("sum", 1e9))], lake.Origin(**(constant | {"backend": "shaky-cpu"})))]
+    )
     lake.write_json(opened, RUN, "_run.json", {"run_id": RUN})
     return str(path)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,31 @@ def test_its_test_passes_and_fails_when_the_kernel_is_broken(tmp_path: Path) -> 
     kernels.write_text(broken)
     done = pytest_of(project)
     assert done.returncode == 1 and "user:softmax" in done.stdout and "invariant" in done.stdout
+
+
+def test_an_installed_farm_brings_the_project(tmp_path: Path) -> None:
+    """A wheel, not an editable installation: the files are in it and the command finds them."""
+    source = tmp_path / "source"
+    for name in ("farm", "tasks", "examples"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, source]
+    subprocess.run(wheel, check=True)
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")  # what the farm depends on
+    (file,) = tmp_path.glob("*.whl")
+    pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "-q", "--no-deps", file]
+    subprocess.run(pip, check=True)
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [venv / "bin" / "python", "-m", "farm.init", tmp_path / "mine"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert done.returncode == OK, done.stderr
+    assert {p.name: p.read_bytes() for p in (tmp_path / "mine").iterdir()} == {
+        p.name: p.read_bytes() for p in (ROOT / "examples" / "own_kernels").iterdir() if p.is_file()
+    }
 
 
 @pytest.mark.parametrize(

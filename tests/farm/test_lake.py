@@ -217,11 +217,7 @@ def test_resume_keys(local: Lake) -> None:
     assert durable(local.root, RUN, matrix) == {}
     lake.append(local, RUN, [batch(0, 5), batch(5, attempts=2)])
     lake.append(local, RUN, [made([row(1, op="torch:add")], backend="ort-cpu")])
-    lake.append(
-        local,
-        RUN,
-        [made([row(1, op="torch:gone")]), made([row(1)], backend="x")],
-    )
+    lake.append(local, RUN, [made([row(1, op="torch:gone")]), made([row(1)], backend="x")])
     lake.append(local, "20260102-000000-bbbb", [batch(7, run_id="20260102-000000-bbbb")])
     garbage(place(local, "part-bad.parquet"))
     with pytest.warns(LakeWarning, match="part-bad"):

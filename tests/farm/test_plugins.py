@@ -14,7 +14,10 @@ import pytest
 from farm import lake
 from tests.conftest import ROOT
 
-EXAMPLE = ROOT / "tests" / "plugin_example"
+EXAMPLE = ROOT / "examples" / "plugin"
+
+#: What the test adds to the example: a second backend, whose module raises at import.
+BROKEN = "raise OSError('libexample.so: cannot open shared object file')\n"
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +30,14 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "farm.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT}\n")
     source = folder / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "farm_example.py", "farm_example_broken.py"):
-        (source / name).write_bytes((EXAMPLE / name).read_bytes())
+    (source / "farm_example.py").write_bytes((EXAMPLE / "farm_example.py").read_bytes())
+    (source / "farm_example_broken.py").write_text(BROKEN)
+    project = (EXAMPLE / "pyproject.toml").read_text()
+    group = '[project.entry-points."farm.backends"]\n'
+    project = project.replace(group, group + 'broken_example = "farm_example_broken:Nothing"\n')
+    (source / "pyproject.toml").write_text(
+        project.replace('["farm_example"]', '["farm_example", "farm_example_broken"]')
+    )
     pip = [
         sys.executable,
         "-m",
@@ -68,12 +77,7 @@ def test_all_that_is_known_is_listed_without_asking(python: Path) -> None:
 
 
 def test_a_check_of_a_plugin_finds_what_the_numbers_do_not(python: Path, tmp_path: Path) -> None:
-    config = tmp_path / "c.yaml"
-    config.write_text(
-        "checks: [forward, repeatable]\ncatalogs: [{name: example, ops: [mean], dtypes: [float32], samples: 1}]\n"
-        "backends: [example-cpu, {name: drifting, like: example-cpu, options: {drift: 1.0e-7}}]\n"
-    )
-    done = farm(python, "farm.launch", config, "--no-ray", "--results", tmp_path / "results")
+    done = farm(python, "farm.launch", EXAMPLE / "farm.yaml", "--no-ray", "--results", tmp_path / "results")
     assert done.returncode == 1, done.stdout + done.stderr
     rows = lake.read(tmp_path / "results", lake.run_ids(tmp_path / "results")[-1]).set_index(["backend", "check"])
     assert rows["status"].to_dict() == {

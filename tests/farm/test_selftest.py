@@ -13,6 +13,7 @@ from farm import lake
 from farm.commands import selftest
 from farm.commands.selftest import count
 from tasks import zoo
+from tasks.model.row import Row
 
 
 def planted(kind: str) -> dict[str, zoo.Fault]:

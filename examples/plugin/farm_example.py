@@ -1,4 +1,4 @@
-"""A backend (NumPy), a catalog (two reductions) and a check (the same bytes every time) of a package that knows nothing but `tasks`."""
+"""A backend (NumPy), a catalog (two reductions) and a check (the same bytes every time); all it imports is `tasks`."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ class NumpyBackend(Backend):
     def build(self, form: Form) -> Program:
         call = form.call
         assert call is not None
-        drift = float(self.options.get("drift", 0))  # type: ignore[arg-type]  # a planted fault: grows with every run
+        drift = float(self.options.get("drift", 0))  # type: ignore[arg-type]  # a planted fault that grows with every run
         runs = iter(range(1000))
         return Program(lambda: [call(form.arrays[0]) + np.float32(drift * next(runs))], placement="numpy")
