@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farm import lake as lakes
+from farm.fleet.child_process import Limits
 from farm.fleet.health import Case, Failure, Health, Place
 from farm.fleet.inventory import Offer
 from farm.fleet.probing import WORDS, Support
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
-from farm.work.child_process import Limits
 from farm.work.executors import Executor, Unplaced
 from farm.work.supervisor import Job
 from tasks import catalogs, checks

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import envs
+from farm.fleet.child_process import ChildProcess, Death, Limits
 from farm.lake import Origin, from_stream, to_stream
 from farm.plan import kernels as user
-from farm.work.child_process import ChildProcess, Death, Limits
 from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.judge import verdict
 from tasks.model import FAILED, Group, Status
