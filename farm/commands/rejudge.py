@@ -25,13 +25,13 @@ from tasks.judge import op_classes as classes
 from tasks.judge import verdict
 from tasks.judge.compare import Metrics
 from tasks.judge.verdict import Policy, PolicyError
-from tasks.model import EPS, OpClass, Status
+from tasks.model import EPS, MEASURED, OpClass, Status, names
 from tasks.prepare.cases import default_cache
 
 #: Exit codes.
 SAME, CHANGED, BAD_INPUT = 0, 1, 2
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
-DECIDED = (Status.PASS.value, Status.IMPRECISE.value, Status.WRONG.value)
+DECIDED = tuple(names(MEASURED))
 #: Kinds of a wrong row that a policy decides; all others (shape, dtype, mutation, …) no number can mend.
 NUMBERS = ("", "numbers", "nonfinite")
 #: Columns that judging reads, beside those it writes.
@@ -142,8 +142,8 @@ def changes(rows: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
     other = (again["status"] != rows["status"]) | (again["kind"] != old_kind)
     # Selected on both sides: a column given to a frame without rows would give it rows.
     found = rows[other].assign(**{f"new_{name}": again.loc[other, name] for name in ("status", "kind", "limit")})
-    worth = {"wrong": 0, "imprecise": 1, "pass": 2}
-    found = found.assign(rank=found["new_status"].map(worth).fillna(3), size=-found["error_units"].fillna(float("inf")))
+    worth = {status.value: status.facts.severity for status in Status}
+    found = found.assign(rank=found["new_status"].map(worth), size=-found["error_units"].fillna(float("inf")))
     return found.sort_values(["rank", "size", "op", "dtype", "backend"], kind="stable").drop(columns=["rank", "size"])
 
 

@@ -25,6 +25,7 @@ from farm.report import (
     STATUSES,
     built,
     cell_matrix,
+    coverage,
     findings,
     latest,
     print_coverage,
@@ -37,7 +38,6 @@ from farm.report import (
 from farm.report.faces.files import markdown
 from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
 from farm.report.faces.words import number, percent
-from farm.report.tables import coverage
 from farm.report.tables.coverage import disagreements, distinct, records
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028\x1b[31m[bold]`|$(x)"
