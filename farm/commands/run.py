@@ -428,7 +428,7 @@ def _run(
     record: dict[str, Any] | None,
 ) -> int:
     from farm import report
-    from farm.commands.report import default_out as report_dir
+    from farm.report.runs import default_out as report_dir
 
     if record is None:
         policy = verdict.load(config.policy)
