@@ -218,7 +218,7 @@ def _run(plan: Ready, console: Console) -> int:
 
 def _report(run: Run, rows: Any, say: Callable[[str], None]) -> None:
     from farm import report
-    from farm.commands.report import default_out
+    from farm.report.runs import default_out
 
     report.print_coverage(rows, run.record)
     where = default_out(run.request.lake.uri, run.run_id)

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from farm import lake
 from farm.commands import run as launch
-from farm.commands.rejudge import rejudge
 from farm.plan.config import ConfigError, nearest
+from farm.policies.rejudge import rejudge
 from farm.report.faces.words import number, percent, plain
 from farm.report.tables.coverage import reproduce_command
 from tasks import zoo

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
-from farm.lake.columns import KEY, SCHEMA
-from tasks.model import Group
+from farm.lake.columns import KEY, SCHEMA, Origin
+from tasks.model.row import Row
 
 
 class LakeError(Exception):
@@ -90,38 +90,35 @@ def check_writable(lake: Lake) -> None:
         ) from None
 
 
-def to_batch(rows: Sequence[dict[str, Any]], constant: dict[str, Any]) -> pa.RecordBatch:
-    """Rows (dicts by column; a missing column is null) as Arrow; ``constant`` holds the columns equal in all.
-
-    started_at is given in seconds since the epoch; compute_precision defaults to the dtype.
-    """
+def to_batch(rows: Sequence[Row], origin: Origin) -> pa.RecordBatch:
+    """Rows of one origin as Arrow."""
+    common = vars(origin)
     columns = []
     for field in SCHEMA:
         name = field.name
-        if name in constant:
-            columns.append(pa.repeat(pa.scalar(constant[name], field.type), len(rows)))
+        if name in common:
+            columns.append(pa.repeat(pa.scalar(common[name], field.type), len(rows)))
         elif name == "started_at":
-            columns.append(pa.array([int(r["started_at"] * 1e6) for r in rows], field.type))
-        elif name == "case_id":
-            columns.append(pa.array([_case_id(r) for r in rows], field.type))
+            columns.append(pa.array([int(r.started_at * 1e6) for r in rows], field.type))
         elif name == "compute_precision":
-            columns.append(pa.array([r.get(name) or r["dtype"] for r in rows], field.type))
+            columns.append(pa.array([r.compute_precision or r.dtype for r in rows], field.type))
         else:
-            columns.append(pa.array([r.get(name) for r in rows], field.type))
+            columns.append(pa.array([getattr(r, name) for r in rows], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _case_id(row: dict[str, Any]) -> str:
-    group = Group(
-        row["op"],
-        row["variant"],
-        row["dtype"],
-        0,
-        row["seed"],
-        row.get("check", "forward"),
-        row.get("distribution", "own"),
-    )
-    return group.case_id(row["sample"])
+def to_stream(rows: Sequence[Row], origin: Origin) -> bytes:
+    """Rows of one origin as they travel: an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_batch(to_batch(rows, origin))
+    return sink.getvalue().to_pybytes()
+
+
+def from_stream(data: bytes) -> list[pa.RecordBatch]:
+    """What `to_stream` made."""
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader)
 
 
 def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> int:
