@@ -1,28 +1,22 @@
-"""Judges the rows of a lake again under another policy, from their metrics alone: python -m farm.rejudge --policy P"""
+"""Judges the rows of a lake again under another policy: python -m farm.rejudge --policy P"""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 
 from farm import lake
-from farm.commands.report import load
-from farm.commands.run import list_catalog
 from farm.plan import policies
 from farm.plan.config import ConfigError
-from farm.report.faces.words import number, plain
-from tasks import catalogs
-from tasks.judge import op_classes as classes
+from farm.policies import rejudge as again
+from farm.report.faces.words import plain
+from farm.report.runs import load
 from tasks.judge import verdict
+<<<<<<< HEAD
 from tasks.judge.plain import Metrics, only_stored
 from tasks.judge.verdict import Policy, PolicyError
 from tasks.model import EPS, OpClass, Status
@@ -227,12 +221,18 @@ def write(rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, out: Path) ->
         pq.write_table(
             pa.Table.from_pandas(made, schema=pa.schema(fields, lake.SCHEMA.metadata), preserve_index=False), out
         )
+=======
+from tasks.judge.verdict import PolicyError
+
+#: Exit codes.
+SAME, CHANGED, BAD_INPUT = 0, 1, 2
+>>>>>>> main
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.rejudge",
+        prog="farm rejudge",
         description="Judge the rows of a lake again under another policy; runs nothing.",
         epilog="exit code: 0 nothing changes; 1 some row has another status; 2 bad policy or command line",
     )
@@ -250,30 +250,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise PolicyError(f"--out {out}: a .parquet or a .csv file")
         policy = verdict.load(args.policy)
         rows, _ = load(args.results, args.run)
-        policies.check_ops(policy, args.policy, known_ops(rows))
-        again = rejudge(rows, policy)
-        changed = print_changes(Console(soft_wrap=True), rows, again, policy, None if args.all else 20)
+        policies.check_ops(policy, args.policy, again.known_ops(rows))
+        judged = again.rejudge(rows, policy)
+        changed = again.print_changes(Console(soft_wrap=True), rows, judged, policy, None if args.all else 20)
         if out is not None:
-            write(rows, again, policy, out)
+            again.write(rows, judged, policy, out)
             print(f"rows as judged again: {out}")
     except (PolicyError, ConfigError, lake.LakeError, OSError) as error:
         print(f"error: {plain(error)}", file=sys.stderr)
         return BAD_INPUT
     return CHANGED if len(changed) else SAME
-
-
-def known_ops(rows: pd.DataFrame) -> dict[str, set[str]]:
-    """Per catalog of the rows: the labels of its ops, as rows have them and as it lists them here, if it does."""
-    names: dict[str, set[str]] = {}
-    for catalog, some in rows[["catalog", "op", "variant"]].drop_duplicates().groupby("catalog"):
-        names[str(catalog)] = {
-            f"{op}.{variant}" if variant else op for op, variant in zip(some["op"], some["variant"].fillna(""))
-        }
-        if catalog in catalogs.known():
-            with contextlib.suppress(ConfigError):  # a package that is not installed here
-                listed = list_catalog(str(catalog), default_cache())
-                names[str(catalog)] |= {f"{e.op}.{e.variant}" if e.variant else e.op for e in listed}
-    return names
 
 
 if __name__ == "__main__":

@@ -10,22 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake as lakes
+from farm.fleet.child_process import child_env
 from farm.reproduce import writing
 from farm.reproduce.again import run_child, run_here
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
 from farm.reproduce.source import NoScript
-from farm.work.child_process import child_env
 from farm.work.supervisor import close_children
 from tasks.backends.shared.artefacts import inductor_cache
 from tasks.judge import verdict
-from tasks.model import Status
+from tasks.model import DEADLY, Status
 from tasks.prepare.cases import default_cache
 
 #: Exit codes.
 SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
-#: Outcomes that can take the process down.
-DEADLY = (Status.CRASH, Status.TIMEOUT, Status.OOM)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m farm.reproduce",
+        prog="farm reproduce",
         description="Run one case of a run again, by itself, and show its numbers: in this process, or, for a backend with an "
         "environment of its own, in a process of that (built first if it is not there).",
         epilog="exit code: 0 the stored status again; 1 another status, or a script that does not show it; 2 no such case",

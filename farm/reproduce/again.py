@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from farm.fleet.child_process import Limits
 from farm.reproduce.find import Case
-from farm.work.child_process import Limits
 from farm.work.supervisor import Gone, Job, rows_of
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
@@ -58,7 +58,7 @@ def run_here(case: Case) -> Outcome:
     backend.build = build_and_keep  # type: ignore[method-assign]
     runner = Runner(backend, info, case.policy, lambda number, stage, span: None)
     # Built by itself also where the run built the op's samples together.
-    outcome.row = next(iter(runner.run([case.item], set(), {0})))
+    outcome.row = next(iter(runner.run([case.item], set(), {0}))).row.values()
     return outcome
 
 

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.fleet import envs
+from farm.fleet.child_process import Limits
 from farm.plan import kernels as user
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config
-from farm.work.child_process import Limits
 from farm.work.supervisor import Job, run_job
 from tasks import catalogs
 from tasks.arrays.pack import Pack

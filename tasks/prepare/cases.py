@@ -17,7 +17,7 @@ import numpy as np
 import tasks.catalogs as catalogs
 from tasks import checks, counterparts, sources
 from tasks.arrays.pack import Pack, PackError, save
-from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor, tensor_specs
+from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.judge.prepared import common_constant, compare_oracles, constant_would_pass, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
@@ -374,8 +374,3 @@ class PreparedSample:
             there = "" if catalog is not None else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{there}")
         return form
-
-
-def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array."""
-    return np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)
