@@ -15,7 +15,6 @@ import pandas as pd
 from farm import lake
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
-from farm.plan.config import nearest
 from farm.plan.matrix import names
 from farm.report.faces.words import plain
 from farm.report.runs import load
@@ -27,6 +26,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
 from tasks.model import EPS, Group, Status, Unavailable
+from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, default_cache, prepare
 from tasks.runner import Item, Runner
 
