@@ -1,4 +1,4 @@
-"""`python -m farm.backends`: a door to `farm.commands.backends`."""
+"""`python -m farm.backends`: the same as `farm backends`."""
 
 import sys
 

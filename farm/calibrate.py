@@ -1,4 +1,4 @@
-"""`python -m farm.calibrate`: a door to `farm.commands.calibrate`."""
+"""`python -m farm.calibrate`: the same as `farm calibrate`."""
 
 import sys
 

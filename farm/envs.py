@@ -1,8 +1,8 @@
-"""`python -m farm.envs`: a door to `farm.fleet.envs`."""
+"""`python -m farm.envs`: the same as `farm envs`."""
 
 import sys
 
-from farm.fleet.envs import main
+from farm.commands.envs import main
 
 if __name__ == "__main__":
     sys.exit(main())

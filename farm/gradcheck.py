@@ -1,4 +1,4 @@
-"""`python -m farm.gradcheck`: a door to `farm.commands.gradcheck`."""
+"""`python -m farm.gradcheck`: the same as `farm gradcheck`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`python -m farm.init`: a door to `farm.commands.init`."""
+"""`python -m farm.init`: the same as `farm init`."""
 
 import sys
 

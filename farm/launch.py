@@ -1,4 +1,4 @@
-"""`python -m farm.launch`: a door to `farm.commands.run`."""
+"""`python -m farm.launch`: the same as `farm run`."""
 
 import sys
 

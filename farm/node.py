@@ -1,8 +1,8 @@
-"""`python -m farm.node`: a door to `farm.fleet.node`."""
+"""`python -m farm.node`: the same as `farm node`."""
 
 import sys
 
-from farm.fleet.node import main
+from farm.commands.node import main
 
 if __name__ == "__main__":
     sys.exit(main())

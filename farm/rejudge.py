@@ -1,4 +1,4 @@
-"""`python -m farm.rejudge`: a door to `farm.commands.rejudge`."""
+"""`python -m farm.rejudge`: the same as `farm rejudge`."""
 
 import sys
 

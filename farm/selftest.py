@@ -1,4 +1,4 @@
-"""`python -m farm.selftest`: a door to `farm.commands.selftest`."""
+"""`python -m farm.selftest`: the same as `farm selftest`."""
 
 import sys
 

@@ -17,9 +17,7 @@ from tasks.backends.base import Backend
 from tasks.judge import fingerprint
 from tasks.judge.compare import Metrics, check_metadata, compare
 from tasks.judge.verdict import Policy, judge
-from tasks.model import BUILD as BUILD_CHECK
 from tasks.model import (
-    CHECKS,
     EPS,
     WITHOUT_NOISE,
     Fallback,
@@ -206,8 +204,7 @@ class Runner:
 
     def _form(self, case: Case) -> Form:
         own, check = case.sample.owner.group.catalog, case.sample.owner.check
-        wanted = check if check in CHECKS else "forward"
-        if wanted not in self.backend.checks and not case.sample.failure:
+        if checks.installed(check).needs not in self.backend.checks and not case.sample.failure:
             raise Unsupported(f"{self.backend.name} does not run the {check} check")
         reason: Exception | None = None
         for kind in self.backend.forms:
@@ -222,7 +219,7 @@ class Runner:
         run_ms: float | None = None
         outputs: list[list[Any]] = []
         broken: Misbehaviour | None = None
-        only_built = case.sample.owner.check == BUILD_CHECK
+        only_built = not checks.installed(case.sample.owner.check).runs
         if case.program is not None and not only_built:
             case.stage = RUN
             self.progress(case.number, RUN, span)
@@ -240,7 +237,7 @@ class Runner:
                 if (
                     isinstance(error, Misbehaviour)
                     and error.outputs is not None
-                    and case.sample.owner.group.check == "forward"
+                    and case.sample.owner.group.check == checks.FORWARD
                 ):
                     broken, outputs = error, [list(error.outputs)]  # its numbers may be wrong as well
                 else:
@@ -269,10 +266,9 @@ class Runner:
     @staticmethod
     def _asked(case: Case, program: Program) -> Sequence[Any]:
         """Outputs of a program, run as the case's check wants it."""
-        check = case.sample.owner.check
-        if check in CHECKS or case.form is None:
+        if case.form is None:
             return program.run()
-        return checks.get(check).run(program, case.form)
+        return checks.get(case.sample.owner.check).run(program, case.form)
 
     def _judge(self, case: Case, outputs: list[list[Any]]) -> tuple[Metrics, Status, str, dict[str, Any]]:
         """(metrics, status, kind, further columns) of what the runs of a case returned."""
@@ -437,7 +433,8 @@ class Runner:
 
 def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that the prepared sample alone decides."""
-    group, record, built = sample.owner.group, sample.record, sample.owner.check == BUILD_CHECK
+    group, record = sample.owner.group, sample.record
+    built = not checks.installed(sample.owner.check).runs
     return {
         "check": sample.owner.check,
         "distribution": group.distribution,

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from farm.fleet import envs, inventory
 from farm.fleet.inventory import Offer, offers
-from farm.plan.config import BackendConfig, ConfigError, check_backend, load
+from farm.plan.config import ConfigError, backends_of
 from farm.work.executors import ClusterError, RayCluster
 from tasks import backends
 from tasks.backends import BackendSpec
@@ -81,7 +81,7 @@ def describe(specs: Sequence[BackendSpec], known: dict[str, Offer] | None, cache
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.backends",
+        prog="farm backends",
         description="Every backend that is known: from where, available or why not, on which nodes, with versions.",
         epilog="Environments that are not built are not built for this list: say build, or python -m farm.envs build.",
     )
@@ -94,25 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     args = parser.parse_args(argv)
     try:
-        specs = _chosen(args.what)
+        specs = backends_of(args.what, "farm backends") or everything()
         lines = _lines(specs, args, default_cache())
     except (ConfigError, ClusterError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     _print(lines, args.json)
     return 0
-
-
-def _chosen(what: Sequence[str]) -> list[BackendSpec]:
-    specs: list[BackendSpec] = []
-    for name in what:
-        if name.endswith((".yaml", ".yml")):
-            specs += [b.spec() for b in load(name).backends]
-        else:
-            backend = BackendConfig(name=name)
-            check_backend(backend, "farm.backends")
-            specs.append(backend.spec())
-    return specs or everything()
 
 
 def _lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) -> list[Line]:
@@ -150,7 +138,3 @@ def _print(lines: Sequence[Line], as_json: bool) -> None:
         row = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths))
         style = {"available": "green", "unavailable": "yellow"}.get(cells[-1])
         console.print(f"{row}  {text}", style=style, highlight=False, soft_wrap=True, markup=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -196,7 +196,7 @@ def _plain(value: Any) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 for a bad command line, lake or policy."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.calibrate",
+        prog="farm calibrate",
         description="Find the limits of a policy from rows of backends held to be right.",
         epilog=f"the limit of a class and dtype is the smallest power of two that is at least {MARGIN:g} times the quantile of "
         f"its ops' largest error units, and at least {LEAST:g} ({LEAST_ROUNDED_ONCE:g} in 16 bits); ops beyond it are named, not accommodated",

@@ -15,11 +15,11 @@ import pandas as pd
 from farm import lake
 from farm.commands.report import load
 from farm.fleet import envs
+from farm.fleet.child_process import Limits
 from farm.plan.config import nearest
 from farm.plan.matrix import names
 from farm.report.faces.words import plain
 from farm.report.tables.gradients import MEANING, WORST_FIRST, agreement, two_oracles
-from farm.work.child_process import Limits
 from farm.work.supervisor import Gone, Job, close_children, rows_of
 from tasks import catalogs
 from tasks.arrays import differences
@@ -40,7 +40,7 @@ class GradcheckError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 if the oracles and the backend agree wherever they were compared, 1 if not, 2 for a bad command line."""
-    parser = argparse.ArgumentParser(prog="python -m farm.gradcheck", description=__doc__)
+    parser = argparse.ArgumentParser(prog="farm gradcheck", description=__doc__)
     parser.add_argument("op", nargs="?", help="an op of the torch catalog, with or without its variant")
     parser.add_argument("--dtype", default="float64", help="dtype under test (default: float64)")
     parser.add_argument(

@@ -232,7 +232,7 @@ def write(rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, out: Path) ->
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.rejudge",
+        prog="farm rejudge",
         description="Judge the rows of a lake again under another policy; runs nothing.",
         epilog="exit code: 0 nothing changes; 1 some row has another status; 2 bad policy or command line",
     )

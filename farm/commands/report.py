@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.changes.gate`).
     """
     parser = argparse.ArgumentParser(
-        prog="python -m farm.report",
+        prog="farm report",
         description="Coverage, findings and an HTML page.",
         epilog="exit code: 0; with --diff 1 if a cell regressed, newly fails or is no longer covered; 2 something named is not there",
     )

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.fleet import envs
+from farm.fleet.child_process import Limits, child_env
 from farm.plan import kernels as user
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config
 from farm.reproduce import script as scripts
-from farm.work.child_process import Limits, child_env
 from farm.work.supervisor import Gone, Job, close_children, rows_of, run_job
 from tasks import catalogs
 from tasks.arrays.pack import Pack, dtype_name
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m farm.reproduce",
+        prog="farm reproduce",
         description="Run one case of a run again, by itself, and show its numbers: in this process, or, for a backend with an "
         "environment of its own, in a process of that (built first if it is not there).",
         epilog="exit code: 0 the stored status again; 1 another status, or a script that does not show it; 2 no such case",

@@ -25,13 +25,14 @@ import pydantic
 from rich.console import Console
 
 from farm import lake as lakes
+from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
 from farm.fleet.inventory import Offer, offers, probe
 from farm.plan import config as configs
 from farm.plan import kernels as user
 from farm.plan import matrix as matrices
 from farm.plan import policies
 from farm.plan.config import BackendConfig, Config, ConfigError
-from farm.work.child_process import ChildProcess, Death, Limits, default_python
+from farm.plan.known import not_known, unmet
 from farm.work.dispatcher import Dispatcher
 from farm.work.executors import ALONE, ChildProcesses, ClusterError, DirectChild, Executor, Inline, RayCluster
 from farm.work.progress import Progress
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m farm.launch",
+        prog="farm run",
         description="Run a matrix of op × dtype × backend, judge it, keep it, show it.",
         epilog="exit code: 0 all judged, nothing wrong beyond the known failures; 1 something wrong; "
         "2 bad config or command line; 3 incomplete (resume it with --resume)",
@@ -213,9 +214,7 @@ def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
     for skip in config.skip:
         if not matrices.matcher(skip.ops)(list(called)) or not matrices.matcher(skip.backends)(backends):
             yield f"skip {', '.join(skip.ops)}: matches no planned cell"
-    for known in config.known_failures:
-        if not matrices.matcher([known.op])(list(called)) or not matrices.matcher([known.backend])(backends):
-            yield f"known_failures {known.op} on {known.backend}: matches no planned cell"
+    yield from unmet(config, matrix)
     for catalog in config.catalogs:
         for pattern in catalog.samples_for:
             if not matrices.matcher([pattern])(backends):
@@ -538,26 +537,6 @@ def failures(rows: Any, config: Config) -> int:
     return len(not_known(rows[rows["status"].isin([s.value for s in FAILED])], config))
 
 
-def not_known(rows: Any, config: Config) -> Any:
-    """The rows that no known failure of the config covers."""
-    keep = [
-        not any(
-            matrices.matcher([k.op])(names)
-            and matrices.matcher([k.dtype])([dtype])
-            and matrices.matcher([k.backend])([backend])
-            and k.status in ("*", status)
-            for k in config.known_failures
-        )
-        for names, dtype, backend, status in zip(
-            (matrices.names(Entry(op, variant, ())) for op, variant in zip(rows["op"], rows["variant"])),
-            rows["dtype"],
-            rows["backend"],
-            rows["status"],
-        )
-    ]
-    return rows[keep]
-
-
 def durable(results: str, run_id: str, matrix: matrices.Matrix) -> dict[tuple[int, int], set[int]]:
     """Sample indices in the lake, by (group, backend) of the matrix."""
     with warnings.catch_warnings():
@@ -580,7 +559,3 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 every fault is caught and no twin is blamed, 1 not so, 2 bad command
     line, 3 the run is incomplete."""
     parser = argparse.ArgumentParser(
-        prog="python -m farm.selftest",
+        prog="farm selftest",
         description="Run kernels with planted faults and their right twins; count what is caught.",
         epilog="exit code: 0 the policy catches every fault and blames no twin; 1 it does not; 2 bad command line; 3 incomplete",
     )

@@ -1,11 +1,7 @@
-"""Environments of backends: one virtual environment per list of packages, built once per node with uv.
-
-``python -m farm.envs list | build CONFIG… | remove KEY…``: what is there, what a config needs, what can go.
-"""
+"""Environments of backends: one virtual environment per list of packages, built once per node with uv."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import functools
@@ -20,14 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
-from tasks.prepare.cases import default_cache
 
 #: What a child needs beside its runtime: `tasks` imports no more than these.
 OWN_PACKAGES = ("numpy", "ml_dtypes")
@@ -243,65 +238,6 @@ def _pip_settings() -> dict[str, str]:
     return found
 
 
-# --- the command ----------------------------------------------------------------------------------------------
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
-    from farm.plan.config import BackendConfig, ConfigError, check_backend, load
-
-    parser = argparse.ArgumentParser(
-        prog="python -m farm.envs", description="The environments of backends on this machine."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="what is built, how large, of what")
-    make = commands.add_parser("build", help="build what a config (*.yaml) or a backend asks for, ahead of a run")
-    make.add_argument("what", nargs="+", metavar="CONFIG|BACKEND")
-    remove = commands.add_parser("remove", help="remove environments by key (see list), or --all")
-    remove.add_argument("keys", nargs="*", metavar="KEY")
-    remove.add_argument("--all", action="store_true")
-    args = parser.parse_args(argv)
-    cache = default_cache()
-    if args.command == "list":
-        return _list(cache)
-    if args.command == "remove":
-        return _remove(cache, args.keys, args.all)
-    specs: list[BackendSpec] = []
-    try:
-        for what in args.what:
-            if what.endswith((".yaml", ".yml")):
-                specs += [b.spec() for b in load(what).backends]
-            else:
-                backend = BackendConfig(name=what)
-                check_backend(backend, "build")
-                specs.append(backend.spec())
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return _build(specs, cache)
-
-
-def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
-    failed = 0
-    for spec in specs:
-        environment = of(spec)
-        if environment is None:
-            print(f"{spec.name}: the farm's own environment")
-            continue
-        there = environment.record(cache) is not None
-        try:
-            build(environment, cache)
-            record = environment.record(cache) or {}
-            print(
-                f"{spec.name}: {environment.key}",
-                "was there" if there else f"built in {record.get('built_s', 0):.1f} s",
-            )
-        except EnvError as error:
-            failed = 1
-            print(f"{spec.name}: {environment.key} failed: {error}", file=sys.stderr)
-    return failed
-
-
 def built(cache: Path) -> dict[str, dict[str, Any]]:
     """Every finished environment's record, by key."""
     found = {}
@@ -311,27 +247,7 @@ def built(cache: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _list(cache: Path) -> int:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("key", "Python", "packages", "GB", "alone", "built in s", title=f"environments in {cache / 'envs'}")
-    for key, record in built(cache).items():
-        total, alone = _size(cache / "envs" / key)
-        table.add_row(
-            key,
-            record["python"],
-            " ".join(record["packages"]),
-            f"{total / 1e9:.2f}",
-            f"{alone / 1e9:.2f}",
-            f"{record['built_s']:.1f}",
-        )
-    table.caption = "alone: bytes that no other environment and no package cache shares by hard links"
-    Console().print(table)
-    return 0
-
-
-def _size(path: Path) -> tuple[int, int]:
+def size(path: Path) -> tuple[int, int]:
     """(bytes of all files, bytes of those with one name only)."""
     total = alone = 0
     for folder, _, files in os.walk(path):
@@ -343,26 +259,8 @@ def _size(path: Path) -> tuple[int, int]:
     return total, alone
 
 
-def _remove(cache: Path, keys: Sequence[str], everything: bool) -> int:
-    known = sorted({p.name for p in (cache / "envs").glob("*") if p.is_dir()})
-    if not everything and not keys:
-        print("error: remove what? name keys (python -m farm.envs list) or say --all", file=sys.stderr)
-        return 2
-    chosen = known if everything else list(keys)
-    if unknown := [k for k in chosen if k not in known]:
-        print(f"error: no environment {unknown[0]!r}; there are {', '.join(known) or 'none'}", file=sys.stderr)
-        return 2
-    for key in chosen:
-        try:
-            with _locked(cache / "envs" / f"{key}.lock", time.monotonic() + 5):
-                shutil.rmtree(cache / "envs" / key)
-                (cache / "envs" / f"{key}.txt").unlink(missing_ok=True)
-        except EnvError as error:
-            print(f"error: {key} is being built: {error}", file=sys.stderr)
-            return 1
-        print(f"removed {key}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def remove(cache: Path, key: str) -> None:
+    """Remove an environment. Raises EnvError while it is being built."""
+    with _locked(cache / "envs" / f"{key}.lock", time.monotonic() + 5):
+        shutil.rmtree(cache / "envs" / key)
+        (cache / "envs" / f"{key}.txt").unlink(missing_ok=True)

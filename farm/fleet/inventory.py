@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import detect, envs, probing
+from farm.fleet.child_process import ChildProcess, Death, Limits
 from farm.fleet.node import own_resource
-from farm.work.child_process import ChildProcess, Death, Limits
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
 from tasks.vendors import BY_LABEL

@@ -1,20 +1,14 @@
-"""Joins this machine to a Ray cluster with the labels and resources of the devices it has.
-
-``python -m farm.node detect`` says what is found here and why; ``python -m farm.node start`` wraps ``ray start``.
-"""
+"""This machine as a node of a Ray cluster: the labels and resources of the devices it has."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, UnknownVendor, check_vendor, detect
+from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor
 from tasks.vendors import VENDORS, Vendor
 
 #: Label of the device's model; on a node of several vendors, the model of another than the first.
@@ -107,95 +101,3 @@ def devices_here(
             else (vendor, count, models)
         )
     return made
-
-
-def _labels(text: Sequence[str]) -> dict[str, str]:
-    made = {}
-    for pair in (p for part in text for p in part.split(",") if p):
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ValueError(f"--labels {pair}: NAME=VALUE")
-        if key == VENDOR_LABEL:
-            check_vendor(value, "--labels vendor")
-        made[key] = value
-    return made
-
-
-def command(args: argparse.Namespace, findings: Mapping[str, Finding], more: Sequence[str] = ()) -> list[str]:
-    """The `ray start` of this node. Raises UnknownVendor, ValueError."""
-    made = plan(devices_here(args.vendor, findings))
-    made.labels |= _labels(args.labels)
-    if args.resources:
-        try:
-            extra = json.loads(args.resources)
-            made.resources |= {str(k): float(v) for k, v in extra.items()}
-        except (ValueError, TypeError, AttributeError):
-            raise ValueError(f"--resources {args.resources}: a JSON object of numbers, e.g. '{{\"NPU\": 1}}'") from None
-    if args.num_gpus is not None:
-        made.resources["GPU"] = float(args.num_gpus)
-    where = ["--head"] if args.head else [f"--address={args.address}"]
-    return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *made.arguments(), *more]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m farm.node", description="This machine as a node of a Ray cluster.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("detect", help="what devices this machine has, and how that is known")
-    start = commands.add_parser(
-        "start",
-        help="ray start with the labels and resources of the devices found here",
-        epilog="further options are handed to ray start, e.g. --num-cpus=8 --block",
-    )
-    where = start.add_mutually_exclusive_group(required=True)
-    where.add_argument("--head", action="store_true", help="the first node of a cluster")
-    where.add_argument("--address", metavar="HOST:PORT", help="join this cluster")
-    start.add_argument(
-        "--vendor",
-        action="append",
-        default=[],
-        metavar="LABEL[=N]",
-        help="offer N devices of this vendor instead of what is found (may be repeated)",
-    )
-    start.add_argument(
-        "--labels",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE,…",
-        help="further labels, or other values of those found",
-    )
-    start.add_argument("--resources", metavar="JSON", help="further resources, or other numbers of those found")
-    start.add_argument("--num-gpus", type=int, metavar="N", help="GPUs, instead of those found")
-    start.add_argument("--dry-run", action="store_true", help="print the command; start nothing")
-    args, more = parser.parse_known_args(argv)
-    try:
-        if args.command == "detect":
-            if more:
-                parser.error(f"unrecognized arguments: {' '.join(more)}")
-            return _print(detect())
-        line = command(args, detect(), more)
-    except (UnknownVendor, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(shlex.join(["ray", *line[3:]]), flush=True)
-    if args.dry_run:
-        return 0
-    os.execve(line[0], line, NODE_ENV | os.environ)
-
-
-def _print(findings: Mapping[str, Finding]) -> int:
-    for label, found in findings.items():
-        models = ", ".join(sorted({m for m in found.models if m}))
-        if found.count:
-            print(f"{label:10} {found.count} × {models or found.vendor.name}: {'; '.join(found.because)}")
-        elif found.because:
-            print(f"{label:10} no driver: {'; '.join(found.because)}, but {', '.join(found.without)}")
-        else:
-            print(f"{label:10} none: {', '.join(found.without)}")
-    offered = devices_here([], findings)
-    print("ray start " + shlex.join(plan(offered).arguments()))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

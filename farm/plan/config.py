@@ -4,196 +4,70 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import re
-from collections.abc import Callable
+import glob
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pydantic
 import yaml
-from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import BaseModel, ConfigDict, Field
 
+from farm.plan import include
 from farm.plan import kernels as user
+from farm.plan.model import (
+    BackendConfig,
+    CatalogConfig,
+    Config,
+    ConfigError,
+    Including,
+    KernelConfig,
+    KnownFailure,
+    Skip,
+)
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec, known
 from tasks.judge import verdict
-from tasks.model import BUILD, DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model import DISTRIBUTIONS, DTYPES, np_dtype
+from tasks.model.dtypes import NATIVE
 from tasks.plugins import PluginError
 
 
-class ConfigError(Exception):
-    """A config that cannot be used; the text is one line "file:line:column: key: what and how to mend it"."""
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class KernelConfig(_Model):
-    """A kernel of the `user` catalog: the fields of `tasks.catalogs.user.ops.UserOp`, functions as "module:function" or
-    "file.py:function". What its values may be is `tasks.catalogs.user.schema`'s."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    name: str
-    kernel: str
-    reference: str
-    inputs: dict[str, Any]
-    dims: dict[str, Any] = {}
-    kwargs: dict[str, Any] = {}
-    dtypes: list[str] = ["float32"]
-    framework: str = "torch"
-    op_class: str = Field(default="composite", alias="class")
-    definition: str = ""
-    values: str = "regular"
-    outputs: list[Any] = []
-    tolerances: dict[str, Any] = {}
-    invariants: list[Any] = []
-    repeats: int = 2
-    mutates: list[str] = []
-    aliases: bool = False
-    gradient: list[str] = []
-
-
-class CatalogConfig(_Model):
-    """Which ops of a catalog, with how many samples.
-
-    ops, exclude: globs over the op's name without its catalog ("nn.functional.*"); samples: how many of an op's
-    list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
-    distributions: where the values come from: the op's own list, and generated ones (`tasks.arrays.inputs`), each with as
-    many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
-    are given this catalog. Of the catalog `user`: modules with `@tasks.op` functions, kernels, and the folder that their
-    files and modules are looked up in (default: the config's).
-    """
-
-    name: str
-    ops: list[str] = ["*"]
-    exclude: list[str] = []
-    dtypes: list[str] | None = None
-    samples: int = Field(default=8, ge=1, lt=2**31)
-    distributions: list[str] = Field(default=["own"], min_length=1)
-    samples_for: dict[str, Annotated[int, Field(ge=0, lt=2**31)]] = {}
-    backends: list[str] = ["*"]
-    root: str = ""
-    modules: list[str] = []
-    kernels: list[KernelConfig] = []
-
-
-class BackendConfig(_Model):
-    """A backend: its name, what it is like (a known name) when the name is its own, and the runtime's options.
-
-    packages, python: its environment, pip requirements and a Python version, instead of what the runtime's own file asks
-    for; a backend without a name is called after what it is like and the version of the first package
-    ("ort-cpu@1.20.1"). fraction: the share of a device that one slot takes; memory_gib: bound of its child's resident memory;
-    labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*").
-    """
-
-    name: str
-    like: str = ""
-    packages: list[str] = []
-    python: str = ""
-    options: dict[str, Any] = {}
-    fraction: float = Field(default=1.0, gt=0, le=1)
-    memory_gib: float = Field(default=6.0, gt=0, allow_inf_nan=False)
-    labels: dict[str, str] = {}
-
-    def spec(self) -> BackendSpec:
-        return BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python)
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _named_by_version(cls, data: Any) -> Any:
-        if (
-            not isinstance(data, dict)
-            or "name" in data
-            or not data.get("like")
-            or not isinstance(data.get("packages"), list)
-        ):
-            return data
-        version = str(data["packages"][0]).partition("==")[2].partition(";")[0].strip() if data["packages"] else ""
-        return data | {"name": f"{data['like']}@{version}"} if version else data
-
-    @pydantic.field_validator("packages")
-    @classmethod
-    def _requirements(cls, value: list[str]) -> list[str]:
-        for text in value:
-            try:
-                Requirement(text)
-            except InvalidRequirement as error:
-                raise ValueError(f"{text!r} is no pip requirement ({str(error).splitlines()[0]})") from None
-        return value
-
-    @pydantic.field_validator("python", mode="before")
-    @classmethod
-    def _python_version(cls, value: Any) -> Any:
-        if not isinstance(value, str) or (value and not re.fullmatch(r"3\.\d+(\.\d+)?", value)):
-            raise ValueError(f'a Python version in quotes, e.g. "3.10", not {value!r}')
-        return value
-
-
-class Skip(_Model):
-    """Cells not to be run, and why; globs over op names (with catalog), dtypes and backends."""
-
-    ops: list[str] = ["*"]
-    dtypes: list[str] = ["*"]
-    backends: list[str] = ["*"]
-    reason: str = Field(min_length=1)
-
-
-class KnownFailure(_Model):
-    """Failures that do not make a run fail; globs over op labels (with catalog and variant), dtypes, backends."""
-
-    op: str
-    dtype: str = "*"
-    backend: str = "*"
-    status: Literal["wrong", "imprecise", "error", "crash", "timeout", "oom", "*"] = "*"
-    reason: str = Field(min_length=1)
-
-
-class Config(_Model):
-    """A run as its YAML file says it; see the README for every key.
-
-    node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone.
-    """
-
-    name: str = ""
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    checks: list[str] = Field(default=["forward"], min_length=1)
-    policy: str = "error_units"
-    deadline_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
-    node_wait_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
-    dtypes: list[str] = ["float32", "float16", "bfloat16"]
-    catalogs: list[CatalogConfig] = Field(min_length=1)
-    backends: list[BackendConfig] = Field(min_length=1)
-    skip: list[Skip] = []
-    known_failures: list[KnownFailure] = []
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _kernels_have_dtypes(cls, data: Any) -> Any:
-        """A run that names no dtypes takes those that its own kernels declare."""
-        if not isinstance(data, dict) or "dtypes" in data or not isinstance(data.get("catalogs"), list):
-            return data
-        own = [
-            {"dtypes": ["*"]} | c if isinstance(c, dict) and c.get("name") == "user" else c for c in data["catalogs"]
-        ]
-        return data | {"catalogs": own}
-
-    @pydantic.field_validator("backends", mode="before")
-    @classmethod
-    def _names(cls, value: Any) -> Any:
-        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
-
-    @pydantic.field_validator("catalogs", mode="before")
-    @classmethod
-    def _catalog_names(cls, value: Any) -> Any:
-        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
-
-
 def load(path: str | Path) -> Config:
-    """Read and validate a config file. Raises ConfigError."""
-    file = Path(path)
+    """Read and validate a config file and those that it includes. Raises ConfigError."""
+    return _load(Path(path), ())
+
+
+def _load(file: Path, within: tuple[Path, ...]) -> Config:
+    """``within``: the files that include this one, outermost first."""
+    node, data = _read(file)
+    known = data.get("known_failures")
+    if isinstance(known, str | list):  # files and entries may stand side by side
+        listed = [known] if isinstance(known, str) else known
+        data["known_failures"] = [y for x in listed for y in (_listed(file, node, x) if isinstance(x, str) else [x])]
+    try:
+        config = (Including if data.get("include") else Config).model_validate({"name": file.stem} | data)
+    except pydantic.ValidationError as error:
+        # A key that is missing may be the one that is misspelt.
+        found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
+    own = [user.resolved(c, file.parent) if c.name == "user" else c for c in config.catalogs]
+    config = config.model_copy(update={"catalogs": own})
+    if config.policy.endswith(".json"):
+        # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from anywhere.
+        config = config.model_copy(update={"policy": str((file.parent / config.policy).resolve())})
+
+    def refuse(key: tuple[Any, ...], text: str) -> None:
+        raise ConfigError(f"{_place(file, node, key)}: {'.'.join(map(str, key))}: {text}")
+
+    _check_names(config, lambda *key: _place(file, node, key))
+    if config.include:
+        config = include.join(config, _included(file, config, within, refuse), refuse)
+    _check_builds(config, refuse)
+    return config
+
+
+def _read(file: Path) -> tuple[Any, dict[str, Any]]:
+    """The tree of a YAML file, which knows its lines, and what it says. Raises ConfigError."""
     try:
         raw = file.read_bytes()
     except FileNotFoundError:
@@ -218,23 +92,36 @@ def load(path: str | Path) -> Config:
         raise ConfigError(f"{file}: not YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{file}:1:1: a config is a mapping with at least the keys catalogs and backends")
-    known = data.get("known_failures")
-    if isinstance(known, str):
-        data["known_failures"] = _listed(file, node, known)
-    elif isinstance(known, list):  # files and entries may stand side by side
-        data["known_failures"] = [y for x in known for y in (_listed(file, node, x) if isinstance(x, str) else [x])]
-    try:
-        config = Config.model_validate({"name": file.stem} | data)
-    except pydantic.ValidationError as error:
-        # A key that is missing may be the one that is misspelt.
-        found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-        raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
-    own = [user.resolved(c, file.parent) if c.name == "user" else c for c in config.catalogs]
-    # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from anywhere.
-    policy = str((file.parent / config.policy).resolve()) if config.policy.endswith(".json") else config.policy
-    config = config.model_copy(update={"catalogs": own, "policy": policy})
-    _check_names(config, lambda *key: _place(file, node, key))
-    return config
+    return node, data
+
+
+def _included(file: Path, config: Config, within: tuple[Path, ...], refuse: user.Refuse) -> list[tuple[str, Config]]:
+    """The configs that a config includes, named from its directory. Raises ConfigError."""
+    within = (*within, file.resolve())
+    parts = []
+    for i, name in enumerate(config.include):
+        path = file.parent / name
+        if path.resolve() in within:
+            circle = [p.name for p in within[within.index(path.resolve()) :]]
+            refuse(("include", i), f"{name} includes itself: {' → '.join([*circle, path.name])}")
+        if not path.is_file():
+            near = nearest(name, sorted(p.name for p in file.parent.glob("*.yaml")))
+            refuse(("include", i), f"no such file {path}{near}")
+        parts.append((str(path), _load(path, within)))
+    return parts
+
+
+def backends_of(what: Iterable[str], where: str) -> list[BackendSpec]:
+    """Backends given by name, or by the path of a config that has them. Raises ConfigError; ``where``: who asks."""
+    found: list[BackendSpec] = []
+    for name in what:
+        if name.endswith((".yaml", ".yml")):
+            found += [b.spec() for b in load(name).backends]
+        else:
+            backend = BackendConfig(name=name)
+            check_backend(backend, where)
+            found.append(backend.spec())
+    return found
 
 
 def place(path: str | Path, key: tuple[Any, ...]) -> str:
@@ -243,20 +130,29 @@ def place(path: str | Path, key: tuple[Any, ...]) -> str:
 
 
 def _listed(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
-    """The known failures of a file of their own, named from the config's directory. Raises ConfigError."""
+    """The known failures of a file of their own, of all in a folder, or of those that a glob matches; named from the
+    config's directory. Raises ConfigError."""
     path, where = file.parent / name, _place(file, node, ("known_failures",))
+    if path.is_dir():
+        paths = sorted(path.glob("*.yaml"))
+    else:
+        paths = [Path(p) for p in sorted(glob.glob(str(path)))] if glob.has_magic(name) else [path]
+    if not paths:
+        raise ConfigError(f"{where}: known_failures: {path}: no YAML file there")
+    return [entry for one in paths for entry in _entries(one, f"{where}: known_failures: {one}")]
+
+
+def _entries(path: Path, where: str) -> list[dict[str, Any]]:
     try:
         found = [KnownFailure.model_validate(entry) for entry in yaml.safe_load(path.read_text()) or []]
     except OSError as error:
-        raise ConfigError(f"{where}: known_failures: {path}: {error.strerror}") from None
+        raise ConfigError(f"{where}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
-        raise ConfigError(
-            f"{where}: known_failures: {path}: not a YAML list ({' '.join(str(error).split())})"
-        ) from None
+        raise ConfigError(f"{where}: not a YAML list ({' '.join(str(error).split())})") from None
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "entry"
-        raise ConfigError(f"{where}: known_failures: {path}: {key}: {first['msg']} (in {first['input']!r})") from None
+        raise ConfigError(f"{where}: {key}: {first['msg']} (in {first['input']!r})") from None
     return [entry.model_dump() for entry in found]
 
 
@@ -301,7 +197,7 @@ def _explain(file: Path, node: Any, error: Any) -> str:
     key = ".".join(map(str, place))
     text = error["msg"]
     if error["type"] == "extra_forbidden":
-        models: dict[str, type[BaseModel]] = {
+        models: dict[str, type[pydantic.BaseModel]] = {
             "catalogs": CatalogConfig,
             "backends": BackendConfig,
             "skip": Skip,
@@ -371,12 +267,18 @@ def _check_names(config: Config, place: Any) -> None:
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
         check_backend(backend, str(place("backends", i)))
-        with contextlib.suppress(PluginError):  # a line of the preflight
-            if backend.spec().create().checks == (BUILD,) and BUILD not in config.checks:
-                refuse(("backends", i), f"{backend.name} only builds programs: add {BUILD} to the config's checks")
         if backend.name in seen:
             raise ConfigError(f"{place('backends', i)}: backends: {backend.name!r} is named twice")
         seen.add(backend.name)
+
+
+def _check_builds(config: Config, refuse: user.Refuse) -> None:
+    for i, backend in enumerate(config.backends):
+        with contextlib.suppress(PluginError):  # a line of the preflight
+            runs = backend.spec().create().checks
+            if not any(checks.installed(name).planned(runs) for name in config.checks):
+                only = " and ".join(runs)
+                refuse(("backends", i), f"{backend.name} runs only the check {only}: add {only} to the config's checks")
 
 
 def _check_dtypes(names: list[str], where: Callable[[int], str]) -> None:
@@ -391,19 +293,7 @@ def check_dtype(name: str, where: str) -> None:
     if name == "*":
         return
     if name not in DTYPES:
-        common = [
-            "float32",
-            "float16",
-            "bfloat16",
-            "float64",
-            "complex64",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "bool",
-        ]
+        common = sorted((d for d in DTYPES if d in NATIVE or d == "bfloat16"), key=lambda d: "float" not in d)
         near = nearest(name, common if not difflib.get_close_matches(name, DTYPES, 1, 0.5) else list(DTYPES))
         raise ConfigError(f"{where}: dtypes: unknown dtype {name!r}{near}")
     try:

@@ -6,15 +6,13 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from farm.plan.model import CatalogConfig, Config
 from tasks.catalogs.user import sources
 from tasks.catalogs.user.load import VARIABLE
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
-
-if TYPE_CHECKING:
-    from farm.plan.config import CatalogConfig, Config
 
 #: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is ended.
 SCRIPT_SHARE = 0.8

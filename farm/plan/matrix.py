@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from farm.plan.config import CatalogConfig, Config, ConfigError, nearest
+from tasks import checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.model import BUILD, PREPARED, Group, is_inexact
+from tasks.model import Group, is_inexact
 from tasks.plugins import PluginError
 
 
@@ -44,7 +45,7 @@ class UnknownOp(ConfigError):
 
 
 def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> Matrix:
-    """The matrix of a config: the build check for backends that take it, every other one for those that run anything.
+    """The matrix of a config.
 
     ``entries``: per catalog, its list; ``ops``: globs that narrow it further.
 
@@ -70,9 +71,9 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                 continue
             for dtype in entry.dtypes if "*" in dtypes else [d for d in dtypes if d in entry.dtypes]:
                 for check in config.checks:
-                    if not takes[check].any() or (check if check in PREPARED else "forward") not in entry.checks:
+                    if not takes[check].any() or checks.samples_of(check) not in entry.checks:
                         continue
-                    if check in ("backward", "double_backward") and not is_inexact(dtype):
+                    if checks.installed(check).gradient and not is_inexact(dtype):
                         continue
                     for distribution in catalog.distributions:
                         if distribution in entry.distributions:
@@ -99,12 +100,12 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
 
 
 def _takes(spec: BackendSpec, check: str) -> bool:
-    """Whether cells of a check are planned for a backend: only compilers build, and what only builds runs nothing."""
+    """Whether cells of a check are planned for a backend."""
     try:
-        checks = spec.create().checks
+        runs: Collection[str] = spec.create().checks
     except PluginError:  # a line of the preflight
-        return check != BUILD
-    return BUILD in checks if check == BUILD else checks != (BUILD,)
+        runs = (checks.FORWARD,)
+    return checks.installed(check).planned(runs)
 
 
 def samples_of(catalog: CatalogConfig, backend: str) -> int:

@@ -1,4 +1,4 @@
-"""`python -m farm.report`: a door to `farm.commands.report`."""
+"""`python -m farm.report`: the same as `farm report`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`python -m farm.reproduce`: a door to `farm.commands.reproduce`."""
+"""`python -m farm.reproduce`: the same as `farm reproduce`."""
 
 import sys
 

@@ -33,11 +33,12 @@ from tasks.arrays.pack import dtype_name, save
 from tasks.arrays.tree import decode, spec_of
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
-from tasks.backends.shared.onnx_form import ELEMENT_TYPE, NATIVE, PACKED_BITS, graph_inputs, input_values, pack
+from tasks.backends.shared.onnx_form import graph_inputs, input_values, pack
 from tasks.catalogs.user import load
 from tasks.judge.compare import tolerance_of
 from tasks.judge.verdict import Policy
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Form, Group, Leaf, OpClass, is_inexact, np_dtype
+from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS
 
 #: Columns of the embedded data.
 WIDTH = 100

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farm import lake as lakes
+from farm.fleet.child_process import Limits
 from farm.fleet.health import Case, Failure, Health, Place
 from farm.fleet.inventory import Offer
 from farm.fleet.probing import WORDS, Support
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
-from farm.work.child_process import Limits
 from farm.work.executors import Executor, Unplaced
 from farm.work.supervisor import Job, run_columns
-from tasks import catalogs
+from tasks import catalogs, checks
 from tasks.judge.verdict import Policy
 from tasks.model import Status
 from tasks.prepare.cases import PreparedGroup, pack_path
@@ -576,7 +576,9 @@ class Dispatcher:
             for b, gone in enumerate(self.gone):
                 if gone:
                     self._gone_rows(g, b)
-            exporting = self._export_for.get(group.catalog, []) if group.computed == "forward" else []
+            exporting = (
+                self._export_for.get(group.catalog, []) if checks.samples_of(group.check) == checks.FORWARD else []
+            )
             needs = [b for b in exporting if self.available[b] and self._places(g, b)]
             for b in range(len(self.specs)):
                 if self.available[b] and b not in exporting:

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from farm.fleet import envs
+from farm.fleet.child_process import ChildProcess, Death, Limits
 from farm.lake import SCHEMA, to_batch
 from farm.plan import kernels as user
-from farm.work.child_process import ChildProcess, Death, Limits
 from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.judge import verdict
 from tasks.model import FAILED, Group, Status

@@ -19,7 +19,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tasks.model import DISTRIBUTIONS, EPS, LARGEST, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype
+from tasks.model import DISTRIBUTIONS, EPS, LARGEST, PART, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype
+from tasks.model.dtypes import integers
 
 #: Of each generated distribution, the themes that its samples take in turn.
 THEMES: dict[str, tuple[str, ...]] = {
@@ -68,8 +69,7 @@ def fill(
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     if is_complex(dtype):
-        real = "float64" if dtype == "complex128" else "float32" if dtype == "complex64" else "float16"
-        parts = [fill(shape, real, distribution, rng, theme, mild, most).astype(np.float64) for _ in range(2)]
+        parts = [fill(shape, PART[dtype], distribution, rng, theme, mild, most).astype(np.float64) for _ in range(2)]
         made = np.empty(shape, np.complex128)
         made.real, made.imag = parts
         return made.astype(target)
@@ -189,7 +189,7 @@ def _integers(
     count: int, dtype: str, distribution: str, theme: str, rng: np.random.Generator, most: float | None
 ) -> np.ndarray:
     """(count,) integers; NaN and Inf have no counterpart: the values are regular then."""
-    low, high = _limits_of(dtype)
+    low, high = integers(dtype)
     if distribution == "boundary" and theme in ("limits", ""):
         pool = [0, 1, 2, high // 2, 7] if most is not None else [low, low + 1, 0, 1, 2, high // 2, high - 1, high]
         pool += [] if low == 0 else [-1]
@@ -206,14 +206,6 @@ def _integers(
     # Distinct where the dtype has so many; small enough that products of a few do not wrap in 32 bits.
     span = min(high, max(50, count))
     return _cycled(np.concatenate([np.arange(1, span + 1), -np.arange(1, min(-low, span) + 1)]), count, rng)
-
-
-def _limits_of(dtype: str) -> tuple[int, int]:
-    if dtype in ("int4", "uint4", "int2", "uint2"):
-        bits = int(dtype[-1])
-        return (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    info = np.iinfo(np_dtype(dtype))
-    return int(info.min), int(info.max)
 
 
 def _holder(dtype: str) -> type:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import np_dtype
+from tasks.model.dtypes import dtype_name, np_dtype
 
 MAGIC = b"FARMPK1\n"
 ALIGN = 64
@@ -76,10 +76,6 @@ class Pack:
 
 def _aligned(n: int) -> int:
     return -(-n // ALIGN) * ALIGN
-
-
-def dtype_name(dtype: np.dtype) -> str:
-    return "str" if dtype.kind in "OUS" else dtype.name
 
 
 def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor
-from tasks.model import np_dtype
+from tasks.model.dtypes import EPS, PACKED_BITS, TABLE, np_dtype
 
 
 def name_of(dtype: Any) -> str:
@@ -18,12 +18,9 @@ def name_of(dtype: Any) -> str:
 
 #: Torch dtypes numpy lacks travel as integers of their width.
 _AS_INTEGER = {
-    "bfloat16": "int16",
-    "float8_e4m3fn": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
+    name: "int16" if TABLE[name].bits == 16 else "uint8"
+    for name in EPS
+    if TABLE[name].numpy == "ml_dtypes" and name not in PACKED_BITS
 }
 
 

@@ -156,3 +156,8 @@ def tensor_specs(node: Any) -> list[TensorSpec]:
             for _, x in node["v"]:
                 found += tensor_specs(x)
     return found
+
+
+def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array."""
+    return np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tasks.checks import FORWARD
 from tasks.model import Form, Program, RuntimeInfo
 
 #: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
@@ -44,9 +45,9 @@ class Backend:
     joint: bool = False
     devices: tuple[str, ...] = ("cpu",)
     takes: tuple[str, ...] | None = None
-    #: Checks of `tasks.model.CHECKS` that it can run; ("build",) of a compiler without its device, whose programs
-    #: are made by `build` and never run.
-    checks: tuple[str, ...] = ("forward",)
+    #: Checks (`tasks.checks`) that it can run; ("build",) of a compiler without its device, whose programs are made by
+    #: `build` and never run.
+    checks: tuple[str, ...] = (FORWARD,)
     resource: str = "CPU"
     packages: tuple[str, ...] = ()
     python: str = ""

@@ -7,9 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.arrays import torch_tree
+from tasks.arrays import autograd, torch_tree
 from tasks.backends.torch import TorchEager
-from tasks.checks import gradients
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
 #: Devices whose plugin brings a compiler of its own for torch.compile.
@@ -80,7 +79,7 @@ class Inductor(TorchEager):
                 form = forms[0]
                 args, kwargs = self.arguments(form)
                 call = functools.partial(_only, compiled)
-                return [gradients.backward(form.check, call, args, kwargs, form.wrt, self.cotangents(form))]
+                return [autograd.backward(form.check, call, args, kwargs, form.wrt, self.cotangents(form))]
             with torch.no_grad():
                 return list(compiled([self.arguments(form) for form in forms]))
 

@@ -14,16 +14,9 @@ import numpy as np
 
 from tasks.backends.base import Backend
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import (
-    ELEMENT_TYPE,
-    PACKED_BITS,
-    PROBE_MODEL,
-    from_bytes,
-    graph_inputs,
-    input_values,
-    pack,
-)
+from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, graph_inputs, input_values, pack
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, PACKED_BITS
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,6 @@ _ELEMENT = {
 _DTYPE = {v: k for k, v in _ELEMENT.items()}
 #: Integers without a sign, as the compiler's own type i32 is: the graph says which it is.
 _SIGNLESS = {"INT_4": 4, "INT_8": 8, "INT_16": 16, "INT_32": 32, "INT_64": 64}
-_DTYPE_OF_ELEMENT_TYPE = {v: k for k, v in ELEMENT_TYPE.items()}
 
 #: The importer's and the compiler's ways to say that they have no lowering of an op or a type.
 _UNSUPPORTED = re.compile(
@@ -204,7 +196,7 @@ class Iree(Backend):
             (_version(), artefacts.processor(), *FLAGS, *self._flags, model),
             lambda: _compiled(model, self._flags),
         )
-        dtypes = [_DTYPE_OF_ELEMENT_TYPE.get(x, "") for x in _output_types(model)]
+        dtypes = [DTYPE_OF_ELEMENT.get(x, "") for x in _output_types(model)]
         run = _loaded(self._target.driver, code, values, dtypes)
         return Program(run, f"{self._target.driver} ({self._adapter})", None, " ".join(self._flags))
 

@@ -18,17 +18,9 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend
-from tasks.backends.shared.onnx_form import (
-    ELEMENT_TYPE,
-    NATIVE,
-    PACKED_BITS,
-    PROBE_MODEL,
-    flatten,
-    from_bytes,
-    input_values,
-    pack,
-)
+from tasks.backends.shared.onnx_form import PROBE_MODEL, flatten, from_bytes, input_values, pack
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
 
 
 @dataclass(frozen=True)
@@ -161,18 +153,8 @@ _LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 
-#: Dtype names of ORT's type strings ("tensor(float)") where they are not the farm's own.
-_DTYPE_OF_TYPE = {
-    "float": "float32",
-    "double": "float64",
-    "string": "str",
-    "float8e4m3fn": "float8_e4m3fn",
-    "float8e4m3fnuz": "float8_e4m3fnuz",
-    "float8e5m2": "float8_e5m2",
-    "float8e5m2fnuz": "float8_e5m2fnuz",
-    "float8e8m0": "float8_e8m0fnu",
-    "float4e2m1": "float4_e2m1fn",
-}
+#: Dtype names of ORT's type strings ("tensor(float)"), which are ONNX's in small letters.
+_DTYPE_OF_TYPE = {row.onnx[0].lower(): row.name for row in TABLE.values() if row.onnx}
 
 _BAD_GRAPH = re.compile(
     r"Type Error: Type .* is invalid|Type parameter \(\w+\) of Optype \(\w+\) bound to different types|Unrecognized attribute"

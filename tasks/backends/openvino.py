@@ -11,16 +11,9 @@ import numpy as np
 
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend
-from tasks.backends.shared.onnx_form import (
-    NATIVE,
-    PACKED_BITS,
-    PROBE_MODEL,
-    from_bytes,
-    graph_inputs,
-    input_values,
-    pack,
-)
+from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, graph_inputs, input_values, pack
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model.dtypes import NATIVE, PACKED_BITS
 
 #: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
 _ELEMENT = {

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.backends.shared.onnx_form import PROBE_MODEL
 from tasks.backends.tensorrt import TensorRt, _wanted_outputs
-from tasks.model import BUILD, Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Form, Program, RuntimeInfo, Unavailable
 
 
 class TensorRtRtx(TensorRt):
@@ -26,7 +27,7 @@ class TensorRtRtx(TensorRt):
         super().__init__(name, device, options)
         self._ahead = device == "aot"
         if self._ahead:
-            self.device_vendor, self.resource, self.checks = "", "CPU", (BUILD,)
+            self.device_vendor, self.resource, self.checks = "", "CPU", (checks.Build.name,)
 
     def probe(self) -> RuntimeInfo:
         """As TensorRT's; ahead of time, build a model of one Add. Raises Unavailable."""

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, TypeVar
 
-from tasks.arrays import torch_tree
+from tasks import checks
+from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import TF32_OPS, Backend
 from tasks.backends.shared.torch_devices import FELL_BACK, device
-from tasks.checks import gradients
-from tasks.model import PREPARED, Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class TorchEager(Backend):
 
     forms = ("torch",)
     devices = tuple(TORCH_DEVICES)
-    checks: tuple[str, ...] = PREPARED
+    checks: tuple[str, ...] = tuple(checks.where(prepared=True))
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
         super().__init__(name, device_name, options)
@@ -204,7 +204,7 @@ class TorchEager(Backend):
             # A kernel that writes to its inputs must not spoil its next run.
             args, kwargs = ready.pop() if ready else self.arguments(form)
             if form.check != "forward":
-                return list(gradients.backward(form.check, call, args, kwargs, form.wrt, given))
+                return list(autograd.backward(form.check, call, args, kwargs, form.wrt, given))
             with torch.no_grad():
                 return list(torch_tree.leaves(call(*args, **kwargs)))
 

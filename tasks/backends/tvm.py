@@ -20,8 +20,9 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import PACKED_BITS, PROBE_MODEL, graph_inputs, input_values
+from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_inputs, input_values
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model.dtypes import PACKED_BITS
 
 _OPTIONS = ("target",)
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import Group, Leaf, OpClass
+from tasks.model import Group, Leaf, OpClass, Oracle
 
 
 @dataclass(frozen=True)
 class Entry:
     """One line of a catalog's list: an op (with its catalog's prefix), a variant and the dtypes it declares.
 
-    checks, distributions: of `tasks.model.CHECKS` and `DISTRIBUTIONS`, those the catalog can prepare for it.
+    checks, distributions: of `tasks.checks` and `DISTRIBUTIONS`, those the catalog can prepare for it.
     """
 
     op: str
@@ -37,21 +37,6 @@ class Failure:
 
 #: What float64 rounding may do to an output that sums over others, as a share of the largest: 64 spacings.
 ROUNDING = 64 * 2.0**-52
-
-
-@dataclass
-class Oracle:
-    """A further computation of the expected outputs: one reference array per output, float64 where inexact.
-
-    rounding: up to which share of the largest element of an output a difference to the first oracle is float64's own
-    rounding, for ops that sum over elements. rounded: it was computed in the dtype under test itself, so that the
-    classic tolerance says whether the two agree.
-    """
-
-    name: str
-    references: list[np.ndarray]
-    rounding: float = 0.0
-    rounded: bool = False
 
 
 @dataclass

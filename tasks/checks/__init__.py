@@ -1,5 +1,63 @@
-"""Checks: what is asked of a program."""
+"""Checks: the farm's own by name, and those of other packages ("farm.checks")."""
 
-from tasks.checks.base import Check, get, known, names
+from __future__ import annotations
 
-__all__ = ["Check", "get", "known", "names"]
+import functools
+
+from tasks.checks.base import FORWARD, Check
+from tasks.checks.build import Build
+from tasks.checks.forward import Forward
+from tasks.checks.gradients import Backward, DoubleBackward
+from tasks.model import Unsupported
+from tasks.plugins import Part, PluginError, parts
+
+__all__ = ["BUILT_IN", "FORWARD", "Check", "get", "installed", "known", "names", "samples_of", "where"]
+
+#: The farm's own checks by name, in the order of lists.
+BUILT_IN: dict[str, Check] = {check.name: check for check in (Forward(), Backward(), DoubleBackward(), Build())}
+
+
+def known() -> dict[str, Part]:
+    """Checks of other packages, by name."""
+    return {name: part for name, part in parts("check", {}).items() if name not in BUILT_IN}
+
+
+def names() -> list[str]:
+    """Names of all checks, the farm's own first."""
+    return [*BUILT_IN, *sorted(known())]
+
+
+@functools.cache
+def get(name: str) -> Check:
+    """The check of a name. Raises Unsupported where it cannot be had in this process."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    try:
+        check: Check = known()[name].load()()
+    except KeyError:
+        raise Unsupported(f"the check {name} is not installed in the environment of this backend") from None
+    except PluginError as error:
+        raise Unsupported(str(error)) from None
+    check.name = name
+    return check
+
+
+@functools.cache
+def installed(name: str) -> Check:
+    """The check of a name; where it is not to be had (a lake of another machine), one that asks nothing special."""
+    try:
+        return get(name)
+    except Unsupported:
+        check = Check()
+        check.name = name
+        return check
+
+
+def samples_of(name: str) -> str:
+    """Name of the check whose samples a check takes. Checks of other packages have none of their own."""
+    return BUILT_IN[name].samples if name in BUILT_IN else FORWARD
+
+
+def where(**facts: bool) -> list[str]:
+    """Names of the farm's own checks with these attributes, e.g. ``where(runs=False)``; others have a `Check`'s."""
+    return [c.name for c in BUILT_IN.values() if all(getattr(c, fact) == value for fact, value in facts.items())]

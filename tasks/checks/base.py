@@ -1,46 +1,49 @@
-"""What is asked of a program: the farm's own checks by name, and those of other packages ("farm.checks")."""
+"""What a check is: what is asked of a program for one sample, of which samples, and what its rows say."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from tasks.model import CHECKS, Form, Program, Unsupported
-from tasks.plugins import Part, PluginError, parts
+from tasks.model import Form, Program
+
+#: The check of an op's outputs. Every check without samples of its own takes this one's.
+FORWARD = "forward"
 
 
 class Check:
-    """A check of somebody else's package: what must hold beside the numbers for the samples of the forward check.
+    """Base of all checks. A subclass without arguments is named in `tasks.checks.BUILT_IN`, or found by its entry point
+    in the group "farm.checks", whose name is the check's.
 
-    A subclass without arguments is found by its entry point in the group "farm.checks", whose name is the check's.
+    prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
+    programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
+    which needs a dtype with a rounding error.
     """
+
+    name: str = ""
+    prepared: bool = False
+    runs: bool = True
+    gradient: bool = False
+
+    @property
+    def samples(self) -> str:
+        """Name of the check whose samples these are."""
+        return self.name if self.prepared else FORWARD
+
+    @property
+    def needs(self) -> str:
+        """What a backend must name in its `checks`; if it does not, the row says that it does not run this check."""
+        return self.samples
+
+    def planned(self, backend: Collection[str]) -> bool:
+        """Whether cells are planned for a backend with these `checks`: for each that runs anything."""
+        from tasks import checks
+
+        return any(checks.BUILT_IN[name].runs for name in backend)
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:
         """Run ``program`` as the check wants it and return outputs, which are judged as those of the forward check.
 
         Raises `tasks.model.Misbehaviour` (kind, text) for what is wrong beside the numbers.
         """
-        raise NotImplementedError
-
-
-def known() -> dict[str, Part]:
-    """Checks of other packages, by name."""
-    return {name: part for name, part in parts("check", {}).items() if name not in CHECKS}
-
-
-def names() -> list[str]:
-    """Names of all checks, the farm's own first."""
-    return [*CHECKS, *sorted(known())]
-
-
-@functools.cache
-def get(name: str) -> Check:
-    """The check of another package. Raises Unsupported where it cannot be had in this process."""
-    try:
-        check: Check = known()[name].load()()
-    except KeyError:
-        raise Unsupported(f"the check {name} is not installed in the environment of this backend") from None
-    except PluginError as error:
-        raise Unsupported(str(error)) from None
-    return check
+        return program.run()

@@ -8,33 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.pack import dtype_name
 from tasks.model import (
     EPS,
     LARGEST,
+    PART,
     SMALLEST_NORMAL,
     WITHOUT_NOISE,
     Leaf,
     OpClass,
     is_complex,
     is_inexact,
-    np_dtype,
+    rounded,
     wide,
 )
+from tasks.model.dtypes import CLASSIC, dtype_name
 
-#: torch.testing.assert_close's default (rtol, atol) by dtype; everything else must be equal.
-#: Source: torch/testing/_comparison.py, documented at torch.testing.assert_close.
-CLASSIC: dict[str, tuple[float, float]] = {
-    "float64": (1e-7, 1e-7),
-    "complex128": (1e-7, 1e-7),
-    "float32": (1.3e-6, 1e-5),
-    "complex64": (1.3e-6, 1e-5),
-    "float16": (1e-3, 1e-5),
-    "complex32": (1e-3, 1e-5),
-    "bfloat16": (1.6e-2, 1e-5),
-}
-#: The dtype of the real and the imaginary part.
-_PART = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
 #: Elements handled at a time: the working set of one block stays inside a core's cache.
 BLOCK = 1 << 15
 
@@ -147,7 +135,7 @@ def compare_oracles(
 
     Both are exact as far as the dtype under test can tell, so their distance is judged as a backend's would be;
     units is infinite where shapes differ or only one of them is NaN or infinite. classic: whether they are within the
-    classic tolerance. rounding: see `tasks.catalogs.base.Oracle`.
+    classic tolerance. rounding: see `tasks.model.Oracle`.
     """
     apart = {"units": float("inf"), "classic": False}
     if len(references) != len(expected):
@@ -210,7 +198,7 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
     noise = None if leaf.noise is None or (op_class in WITHOUT_NOISE and not rounded) else leaf.noise.reshape(-1)
     if op_class is OpClass.EXACT and is_complex(dtype):
         # What is moved is moved part by part: beside a large part a small one counts in full, and so does its NaN.
-        a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), _PART[dtype]
+        a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), PART[dtype]
         noise = None if noise is None else np.concatenate([noise, noise])
     if coarser:
         # To first order the result moves in proportion to what its inputs are rounded by.
@@ -324,7 +312,7 @@ def _nonfinite(
     Inf where the reference is finite stands for the first value beyond the largest finite one if the reference
     is so large that it may overflow: a result at the border is judged by its distance like any other.
     """
-    cast = y.astype(np_dtype(dtype)).astype(y.dtype)
+    cast = rounded(y, dtype)
     finite_a, finite_y = np.isfinite(a), np.isfinite(cast)
     settled = ~finite_a & ~finite_y
     if is_complex(dtype):
@@ -380,7 +368,7 @@ def worst(actual: Sequence[Any], expected: Sequence[Leaf]) -> tuple[int, tuple[i
             noise = 0.0 if leaf.noise is None else leaf.noise
             if is_inexact(leaf.dtype):
                 x, y = a.astype(wide(leaf.dtype)), leaf.reference
-                cast = y.astype(np_dtype(leaf.dtype)).astype(y.dtype)
+                cast = rounded(y, leaf.dtype)
                 same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
                 if is_complex(leaf.dtype):
                     same |= ~np.isfinite(x) & ~np.isfinite(cast)
@@ -417,7 +405,7 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
             if not y.size:
                 return True
         if inexact:
-            cast = y.astype(np_dtype(leaf.dtype)).astype(y.dtype)
+            cast = rounded(y, leaf.dtype)
             finite = np.isfinite(cast)
             if not finite.all():
                 same = np.isnan(cast).all() or (cast == cast[~finite][0]).all() or is_complex(leaf.dtype)

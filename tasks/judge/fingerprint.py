@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.model import EPS, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, np_dtype
+from tasks.model import EPS, PART, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, rounded
 
 #: Numbers of a signature; elements of one output that are looked at, spread evenly over it.
 LENGTH, LOOKED_AT = 16, 4096
@@ -87,8 +87,8 @@ def _settled(errors: np.ndarray, a: np.ndarray, y: np.ndarray, tolerance: np.nda
     a = a.astype(y.dtype)
     if is_complex(dtype):
         a, y = np.concatenate([a.real, a.imag]), np.concatenate([y.real, y.imag])
-        dtype = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}[dtype]
-    cast = y.astype(np_dtype(dtype)).astype(np.float64)
+        dtype = PART[dtype]
+    cast = rounded(y, dtype)
     same = (a == cast) | (np.isnan(a) & np.isnan(cast)) | (tolerance == np.inf)
     return np.where(np.isfinite(errors), errors, np.where(same, 0.0, np.where(np.isnan(errors), np.inf, errors)))
 

@@ -1,14 +1,23 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
-from tasks.model.case import BUILD, CHECKS, DISTRIBUTIONS, PREPARED, Form, Group, Leaf, Program, RuntimeInfo
-from tasks.model.dtypes import DTYPES, EPS, LARGEST, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype, wide
+from tasks.model.case import DISTRIBUTIONS, Form, Group, Leaf, Oracle, Program, RuntimeInfo
+from tasks.model.dtypes import (
+    DTYPES,
+    EPS,
+    LARGEST,
+    PART,
+    SMALLEST_NORMAL,
+    is_complex,
+    is_inexact,
+    np_dtype,
+    rounded,
+    wide,
+)
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.status import FAILED, JUDGED, NOT_VALID, Status
 
 __all__ = [
-    "BUILD",
-    "CHECKS",
     "DISTRIBUTIONS",
     "DTYPES",
     "EPS",
@@ -16,7 +25,7 @@ __all__ = [
     "JUDGED",
     "LARGEST",
     "NOT_VALID",
-    "PREPARED",
+    "PART",
     "SMALLEST_NORMAL",
     "WITHOUT_NOISE",
     "Fallback",
@@ -26,6 +35,7 @@ __all__ = [
     "Leaf",
     "Misbehaviour",
     "OpClass",
+    "Oracle",
     "Program",
     "RuntimeInfo",
     "Status",
@@ -35,5 +45,6 @@ __all__ = [
     "is_complex",
     "is_inexact",
     "np_dtype",
+    "rounded",
     "wide",
 ]

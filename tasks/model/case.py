@@ -12,13 +12,6 @@ import numpy as np
 from tasks.model.dtypes import EPS
 from tasks.model.op_class import OpClass
 
-#: What can be checked of a case: its outputs; the gradient of its inputs; the gradient of that; that a program is built.
-CHECKS = ("forward", "backward", "double_backward", "build")
-#: Those of them whose samples a catalog prepares; every other check, of other packages too, takes those of "forward".
-PREPARED = ("forward", "backward", "double_backward")
-#: The check of compilers without a device: a pass says that a program was made, nothing of its numbers.
-BUILD = "build"
-
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`).
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
 
@@ -28,7 +21,7 @@ class Group:
     """All samples of one (check, op, variant, dtype, distribution) of a catalog: what is prepared in one go.
 
     ``samples`` is the number asked for; the catalog may have fewer. ``op`` carries its catalog
-    ("torch:nn.functional.gelu"). ``check`` is one of CHECKS, ``distribution`` one of DISTRIBUTIONS.
+    ("torch:nn.functional.gelu"). ``check`` is the name of one of `tasks.checks`, ``distribution`` one of DISTRIBUTIONS.
     """
 
     op: str
@@ -51,11 +44,6 @@ class Group:
     def label(self) -> str:
         """Short name without the dtype: ``torch:std_mean.unbiased``."""
         return f"{self.op}.{self.variant}" if self.variant else self.op
-
-    @property
-    def computed(self) -> str:
-        """The check whose samples these are: those of the forward check, unless they were prepared for another."""
-        return self.check if self.check in PREPARED else "forward"
 
     @property
     def unit(self) -> str:
@@ -85,6 +73,21 @@ class Leaf:
     noise: np.ndarray | None = None
     rtol: float | None = None
     atol: float | None = None
+
+
+@dataclass
+class Oracle:
+    """A further computation of the expected outputs: one reference array per output, float64 where inexact.
+
+    rounding: up to which share of the largest element of an output a difference to the first oracle is float64's own
+    rounding, for ops that sum over elements. rounded: it was computed in the dtype under test itself, so that the
+    classic tolerance says whether the two agree.
+    """
+
+    name: str
+    references: list[np.ndarray]
+    rounding: float = 0.0
+    rounded: bool = False
 
 
 @dataclass

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import tasks.catalogs as catalogs
-from tasks import counterparts, sources
+from tasks import checks, counterparts, sources
 from tasks.arrays.pack import Pack, PackError, save
-from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor, tensor_specs
+from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.judge.compare import common_constant, compare_oracles, constant_would_pass, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
@@ -39,7 +39,7 @@ def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None)
 
     What is only built has the samples of the forward check, and shares their pack.
     """
-    group = replace(group, check=group.computed)
+    group = replace(group, check=checks.samples_of(group.check))
     catalog = catalogs.get(group.catalog)
     own = catalog.group_version(group)
     parts = [
@@ -89,7 +89,7 @@ def prepare(
         pass
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
-    save(path, *_collect(replace(group, check=group.computed), draws, bad or {}, started))
+    save(path, *_collect(replace(group, check=checks.samples_of(group.check)), draws, bad or {}, started))
     return name, PreparedGroup(path)
 
 
@@ -374,8 +374,3 @@ class PreparedSample:
             there = "" if catalog is not None else ": its package is not installed in the backend's environment"
             raise Unsupported(f"the {group.catalog} catalog has no {kind} form of this op{there}")
         return form
-
-
-def contiguous(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The tensor that ``spec`` describes over its stored ``array``, as a contiguous array."""
-    return np.ascontiguousarray(spec.view(array)).reshape(spec.shape if spec.shape is not None else array.shape)

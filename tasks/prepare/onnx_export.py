@@ -15,7 +15,8 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode, tensor_specs
-from tasks.model import EPS, Leaf, OpClass, Vacuous, is_inexact, np_dtype
+from tasks.model import EPS, PART, Leaf, OpClass, Vacuous, is_inexact, np_dtype
+from tasks.model.dtypes import ELEMENT_TYPE
 from tasks.prepare.cases import PreparedSample
 
 #: An exported graph with an output off by more than this share (and a thousand noise floors) computes something else.
@@ -124,14 +125,10 @@ def _complete(model: Any, expected: list[Leaf]) -> list[int]:
     paired = []
     for place, (value, leaf) in enumerate(zip(outputs, expected)):
         kind = value.type.tensor_type
-        real = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}.get(leaf.dtype)
+        real = PART.get(leaf.dtype)
         if real:
             paired.append(place)
-        wanted = getattr(
-            TensorProto,
-            {"float32": "FLOAT", "float64": "DOUBLE"}.get(real or leaf.dtype, (real or leaf.dtype).upper()),
-            None,
-        )
+        wanted = ELEMENT_TYPE.get(real or leaf.dtype)
         if wanted is None or kind.elem_type == wanted:
             continue
         floating = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)

@@ -18,8 +18,8 @@ import pandas as pd
 import yaml
 
 from farm import lake
-from farm.commands.run import not_known
 from farm.plan import config as configs
+from farm.plan.known import not_known
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLUGIN = ROOT / "tests" / "plugin"

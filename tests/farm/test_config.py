@@ -66,7 +66,7 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
         (
             "catalogs: [torch]\nbackends: [torch-cpu, tensorrtrtx-aot]\n",
             "2:23",
-            "tensorrtrtx-aot only builds programs: add build to the config's checks",
+            "tensorrtrtx-aot runs only the check build: add build to the config's checks",
         ),
         (GOOD + "checks: [forward, bakward]\n", "3:19", "unknown check 'bakward'"),
         ("catalogs: [torch, onx]\nbackends: [torch-cpu]\n", "1:19", "unknown catalog 'onx'; did you mean onnx?"),

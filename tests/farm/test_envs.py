@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from farm.fleet import envs
+from farm.fleet.child_process import ChildProcess, Limits, tasks_alone
 from farm.fleet.envs import EnvError, Environment
 from farm.fleet.inventory import probe
 from farm.plan.config import ConfigError, load
-from farm.work.child_process import ChildProcess, Limits, tasks_alone
 from tasks import backends
 from tasks.backends import BUILT_IN, BackendSpec
 from tasks.vendors import BY_LABEL

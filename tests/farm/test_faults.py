@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from farm import lake
-from farm.work.child_process import ChildProcess, Death, Limits
+from farm.fleet.child_process import ChildProcess, Death, Limits
 from tests.conftest import ROOT, launch
 
 SAMPLES = 8

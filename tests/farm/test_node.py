@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.commands import node as node_command
 from farm.fleet import detect, inventory, node
 from farm.plan.config import BackendConfig
 from tasks.backends import BackendSpec
@@ -141,7 +142,7 @@ def test_one_vendor_owns_rays_resource_and_all_are_counted_in_labels() -> None:
 
 
 def start(*args: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    code = node.main(["start", "--head", "--dry-run", *args])
+    code = node_command.main(["start", "--head", "--dry-run", *args])
     said = capsys.readouterr()
     return code, said.out + said.err
 

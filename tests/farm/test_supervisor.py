@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from farm.fleet.child_process import ChildProcess, Limits
 from farm.work import supervisor
-from farm.work.child_process import ChildProcess, Limits
 from farm.work.supervisor import Job
 
 

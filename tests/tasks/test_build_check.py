@@ -9,7 +9,7 @@ import pytest
 
 from tasks.backends.base import Backend
 from tasks.judge import verdict
-from tasks.model import BUILD, Form, Group, Program, RuntimeInfo, Unsupported
+from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, key, pack_path, prepare
 from tasks.runner import Item, Runner
 
@@ -20,7 +20,7 @@ class Compiler(Backend):
     """Builds for a device that is not there."""
 
     forms = ("torch",)
-    checks: tuple[str, ...] = (BUILD,)
+    checks: tuple[str, ...] = ("build",)
 
     def __init__(self, raised: Exception | None = None, fallback: str | None = None) -> None:
         super().__init__("compiler-gpu", "gpu", {})
@@ -33,7 +33,7 @@ class Compiler(Backend):
         return Program(lambda: pytest.fail("what is only built was run"), "nowhere", self.fallback, "target=gpu")
 
 
-def rows(backend: Backend, cache: Path, check: str = BUILD) -> list[dict[str, Any]]:
+def rows(backend: Backend, cache: Path, check: str = "build") -> list[dict[str, Any]]:
     _, made = prepare(Group(GROUP.op, "", "float32", 2, check=check), cache)
     group = PreparedGroup(made.pack.path, check)
     runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load("error_units"), lambda *step: None)
@@ -43,7 +43,7 @@ def rows(backend: Backend, cache: Path, check: str = BUILD) -> list[dict[str, An
 def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> None:
     backend = Compiler()
     made = rows(backend, tmp_path)
-    assert [r["status"] for r in made] == ["pass", "pass"] and {r["check"] for r in made} == {BUILD}
+    assert [r["status"] for r in made] == ["pass", "pass"] and {r["check"] for r in made} == {"build"}
     assert {(r["stage"], r["placement"], r["flags"]) for r in made} == {("", "nowhere", "target=gpu")}
     assert all(r["weak"] and r["oracle"] == "" and r["run_ms"] is None and r["build_ms"] is not None for r in made)
     assert all(r.get("error_units") is None and r.get("max_diff") is None for r in made)
@@ -60,7 +60,7 @@ def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> Non
 )
 def test_what_goes_wrong_in_building(tmp_path: Path, raised: Exception, status: str, stage: str) -> None:
     row = rows(Compiler(raised), tmp_path)[0]
-    assert (row["status"], row["stage"], row["check"]) == (status, stage, BUILD)
+    assert (row["status"], row["stage"], row["check"]) == (status, stage, "build")
 
 
 def test_a_program_for_elsewhere_is_a_fallback(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_only_builds_runs_nothing_and_the_other_way_round(tmp_path: Path) -
 
 
 def test_forward_and_build_share_their_pack(tmp_path: Path) -> None:
-    build = Group(GROUP.op, "", "float32", 2, check=BUILD)
+    build = Group(GROUP.op, "", "float32", 2, check="build")
     assert key(build) == key(GROUP) and build.case_id(0) != GROUP.case_id(0) and build.unit != GROUP.unit
     name, made = prepare(build, tmp_path)
     assert Path(made.pack.path) == pack_path(tmp_path, name) and made.group.check == "forward"

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.arrays import autograd as gradients
 from tasks.arrays import differences
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.torch import gradients as torch_gradients
-from tasks.checks import gradients
 from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, Program, Status
 from tasks.prepare.cases import PreparedGroup, prepare

@@ -18,7 +18,7 @@ from tasks.backends.shared import artefacts, cuda_driver, tensorrt_network
 from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_outputs, with_constants
 from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
-from tasks.model import BUILD, Form, Unavailable, Unsupported
+from tasks.model import Form, Unavailable, Unsupported
 from tests.tasks import fake_tensorrt
 
 Install = Callable[..., tuple[TensorRt, Any, fake_tensorrt.Gpu]]
@@ -280,7 +280,7 @@ def test_devices() -> None:
         TensorRt("t", "gpu", {})
     on_gpu, ahead = TensorRtRtx("t", "cuda", {}), TensorRtRtx("t", "aot", {})
     assert (on_gpu.resource, on_gpu.device_vendor, on_gpu.checks) == ("GPU", "nvidia", ("forward",))
-    assert (ahead.resource, ahead.device_vendor, ahead.checks) == ("CPU", "", (BUILD,))
+    assert (ahead.resource, ahead.device_vendor, ahead.checks) == ("CPU", "", ("build",))
 
 
 # --- what is written into a network --------------------------------------------------------------------------------

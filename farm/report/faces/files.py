@@ -25,7 +25,7 @@ from farm.report.tables.coverage import (
 )
 from farm.report.tables.gradients import two_oracles
 from farm.report.tables.vendors import by_vendor, unique
-from tasks.model import PREPARED
+from tasks import checks
 
 
 def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: str = "backend") -> dict[str, Path]:
@@ -50,7 +50,7 @@ def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: s
     }
     if len(made := built(rows)):
         csv["built"] = (made, True)
-    if rows.check.isin(PREPARED[1:]).any():
+    if rows.check.isin(checks.where(gradient=True)).any():
         csv["gradients"] = (two_oracles(rows), False)
     if by != "backend":
         csv[f"coverage_by_{by}"] = (coverage(rows, by=by), True)

@@ -12,8 +12,9 @@ import pandas as pd
 
 from farm.report.faces.words import number
 from farm.report.tables.coverage import backend_order, distinct, records, reproduce_command
+from tasks import checks
 from tasks.judge.fingerprint import distance
-from tasks.model import BUILD, FAILED, WITHOUT_NOISE, Status
+from tasks.model import FAILED, WITHOUT_NOISE, Status
 
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
 REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
@@ -54,7 +55,7 @@ def groups(rows: pd.DataFrame) -> pd.Series:
     )
     counted = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) | (rows["output_digest"] != "")
     made = pd.Series(NO_RESULT, index=rows.index, dtype=object).mask(counted, UNKNOWN).mask(near, REFERENCE)
-    made = made.mask(rows["check"] == BUILD, NO_RESULT)
+    made = made.mask(rows["check"].isin(checks.where(runs=False)), NO_RESULT)
     said = made.to_numpy(dtype=object, copy=True)
     places = np.flatnonzero(((made == UNKNOWN) & (rows["output_digest"] != "")).to_numpy())
     columns = [rows[name].iloc[places].tolist() for name in _COMPARED]

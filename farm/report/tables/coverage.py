@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from tasks.model import BUILD, FAILED, JUDGED, NOT_VALID, WITHOUT_NOISE, Status
+from tasks import checks
+from tasks.model import FAILED, JUDGED, NOT_VALID, WITHOUT_NOISE, Status
 
 #: All statuses, in the order of the columns of the tables.
 STATUSES: tuple[str, ...] = tuple(status.value for status in Status)
@@ -193,7 +194,7 @@ def built(rows: pd.DataFrame) -> pd.DataFrame:
     ``build_rate`` = built/(built + failed), NaN where that is 0. A program that was built is no evidence of its numbers.
     """
     rows = distinct(rows)
-    rows = rows[rows["check"] == BUILD]
+    rows = rows[rows["check"].isin(checks.where(runs=False))]
     status = rows["status"]
     ones = pd.DataFrame(
         {
@@ -210,7 +211,7 @@ def built(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    rows = rows[rows["check"] != BUILD]
+    rows = rows[~rows["check"].isin(checks.where(runs=False))]
     groups: list[Any] = [rows[key] for key in keys]
     if not keys:
         groups = [pd.Series("all", index=rows.index, name="all", dtype="str")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from farm.report.tables.coverage import distinct
-from tasks.model import PREPARED
+from tasks import checks
 
 #: Column of the table → what it says; the first four are the four ways two oracles can answer.
 MEANING = {
@@ -33,7 +33,7 @@ def agreement(rows: pd.DataFrame) -> pd.Series:
     """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
     oracle = (rows.status == "invalid") & (rows.kind == "oracle")
     compared = (
-        rows.check.isin(PREPARED[1:])
+        rows.check.isin(checks.where(gradient=True))
         & (rows.oracle != "metadata")
         & (rows.status.isin(["pass", "imprecise", "wrong"]) | oracle)
     )

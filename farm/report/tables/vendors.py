@@ -14,7 +14,7 @@ from farm.report.tables.coverage import (
     records,
     reproduce_command,
 )
-from tasks.model import BUILD
+from tasks import checks
 
 _CELL = ["check", "op", "variant", "dtype"]
 
@@ -32,7 +32,10 @@ def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
     table.insert(
         0,
         "backends",
-        rows[rows["check"] != BUILD].groupby(["vendor", by])["backend"].nunique().reindex(table.index, fill_value=0),
+        rows[~rows["check"].isin(checks.where(runs=False))]
+        .groupby(["vendor", by])["backend"]
+        .nunique()
+        .reindex(table.index, fill_value=0),
     )
     found = unique(rows)
     extra = [by] if by not in found.columns else []
@@ -65,7 +68,9 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
     rows = rows[
-        rows["status"].isin(JUDGED_STATUSES) & ~(rows["weak"] & (rows["status"] == "pass")) & (rows["check"] != BUILD)
+        rows["status"].isin(JUDGED_STATUSES)
+        & ~(rows["weak"] & (rows["status"] == "pass"))
+        & ~rows["check"].isin(checks.where(runs=False))
     ]
     columns = [
         *_CELL,

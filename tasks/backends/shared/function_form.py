@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.arrays.tree import decode, tensor_specs
+from tasks.arrays.tree import contiguous, decode, tensor_specs
 from tasks.counterparts import Counterpart
 from tasks.model import Form, Unsupported
-from tasks.prepare.cases import contiguous
 
 
 def input_arrays(form: Form) -> list[np.ndarray]:

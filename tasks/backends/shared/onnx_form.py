@@ -8,68 +8,14 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import TensorSpec, spec_of
-from tasks.model import Form, np_dtype
+from tasks.model import Form
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE, PACKED_BITS, np_dtype
 
 #: y = x + x on two float32 (IR 7, opset 13): what a probe runs to see whether a device works at all.
 PROBE_MODEL = (
     b'\x08\x07:9\n\x0e\n\x01x\n\x01x\x12\x01y"\x03Add\x12\x05probeZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x02'
     b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x02B\x04\n\x00\x10\r"
 )
-
-#: TensorProto.DataType of the farm's dtype names (onnx.proto; the numbers never change).
-ELEMENT_TYPE: dict[str, int] = {
-    "float32": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "str": 8,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-    "uint32": 12,
-    "uint64": 13,
-    "complex64": 14,
-    "complex128": 15,
-    "bfloat16": 16,
-    "float8_e4m3fn": 17,
-    "float8_e4m3fnuz": 18,
-    "float8_e5m2": 19,
-    "float8_e5m2fnuz": 20,
-    "uint4": 21,
-    "int4": 22,
-    "float4_e2m1fn": 23,
-    "float8_e8m0fnu": 24,
-    "uint2": 25,
-    "int2": 26,
-}
-
-_DTYPE_OF_ELEMENT = {number: name for name, number in ELEMENT_TYPE.items()}
-
-#: Dtypes that numpy has by itself (an ml_dtypes dtype may claim a kind of numpy's, so names decide).
-NATIVE = frozenset(
-    (
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    )
-)
-
-#: Bits of the dtypes that ONNX packs several to a byte, lowest bits first (ml_dtypes keeps one to a byte).
-PACKED_BITS = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "uint2": 2, "int2": 2}
 
 
 def input_values(form: Form) -> list[Any]:
@@ -139,7 +85,7 @@ def graph_outputs(model: bytes) -> list[tuple[str, str]]:
         parts = dict(_fields(message))
         tensor = dict(_fields(parts.get(2, memoryview(b"")))).get(1, memoryview(b""))
         number = _varint(tensor, 1)[0] if tensor[:1] == b"\x08" else 0
-        found.append((bytes(parts.get(1, b"")).decode(), _DTYPE_OF_ELEMENT.get(number, "")))
+        found.append((bytes(parts.get(1, b"")).decode(), DTYPE_OF_ELEMENT.get(number, "")))
     return found
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.backends.shared.onnx_form import ELEMENT_TYPE, fields
-
-_DTYPE = {number: name for name, number in ELEMENT_TYPE.items()}
+from tasks.backends.shared.onnx_form import fields
+from tasks.model.dtypes import DTYPE_OF_ELEMENT
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def _value(message: memoryview) -> Value:
     element = next((x for n, x in fields(inner) if n == 1 and isinstance(x, int)), 0)
     shape = next((x for n, x in fields(inner) if n == 2 and not isinstance(x, int)), None)
     axes = None if shape is None else tuple(_length(x) for x in _all(shape, 1))
-    return Value(_text(_last(message, 1)), kind, _DTYPE.get(element, ""), axes)
+    return Value(_text(_last(message, 1)), kind, DTYPE_OF_ELEMENT.get(element, ""), axes)
 
 
 def _length(dimension: memoryview) -> int | None:

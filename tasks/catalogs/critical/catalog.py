@@ -11,10 +11,10 @@ import numpy as np
 
 from tasks.arrays import inputs, noise
 from tasks.arrays.tree import TensorSpec
-from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Oracle, Sample
+from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical.ops import OPS, Call, Op
 from tasks.judge import op_classes as classes
-from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
+from tasks.model import EPS, Group, Leaf, OpClass, Oracle, np_dtype
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "1"

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.catalogs.base import Oracle, Sample
-from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, np_dtype, wide
+from tasks.catalogs.base import Sample
+from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, Oracle, np_dtype, wide
 
 #: Attributes that name the dtype something is computed or returned in.
 _DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type", "softmax_precision", "output_dtype")

@@ -13,13 +13,13 @@ import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import inputs, torch_tree
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
+from tasks.catalogs.torch.templates import ELEMENTS, IN_LIST, Path, Shapes, Sizes, Templates, rebuilt, tensors
 from tasks.judge import op_classes as classes
 from tasks.model import Group, OpClass, is_complex, is_inexact, np_dtype
 
@@ -35,13 +35,11 @@ ORDERS = (2, 3, 7, 15, 16, 17)
 LONG = (10007, 65537, 1000003)
 #: Distributions at whose values libraries differ by convention (the sign of NaN, the angle of −0): no second oracle.
 UNCONVENTIONAL = ("boundary", "nan")
-#: Most elements of all tensors of a sample, of its outputs, and of a sample with a long reduction.
-ELEMENTS = 1 << 14
+#: Templates tried for one sample.
+TRIES = 3
+#: Most elements of the outputs of a sample, and of a sample with a long reduction.
 OUTPUTS = 1 << 17
 ELEMENTS_LONG = 3 << 20
-#: Templates tried for one sample, and own samples that are looked at for templates and ranges.
-TRIES = 3
-LOOKED_AT = 200
 #: Samples of a group at most: after so many, themes, plans and templates have all met.
 MOST = 84
 #: Gap between the elements of a strided tensor, and elements before an offset one; both hold what must not be read.
@@ -49,11 +47,6 @@ GAP = 2
 LEAD = 5
 #: Largest size of a value of whatever may multiply it more than once, or take a step for every unit of it (polygamma).
 MODERATE = 1024.0
-#: A range is believed from this many values on.
-BELIEVED = 8
-#: An argument with so many values at most, all of them whole, is given these alone.
-FEW = 3
-
 #: How much of a template is changed, in the order in which it is tried: what the plan bends beside the sizes; the sizes
 #: of a lone tensor one by one; all sizes, equal ones alike; one size; one that also stands in lists of integers; none.
 LEVELS = ("bent", "lone", "all", "one", "lists", "none")
@@ -71,15 +64,6 @@ grid_sampler_* nn.functional.grid_sample trapz trapezoid cumulative_trapezoid sp
 """
 #: Ops with an argument that has to be sorted.
 SORTED = ("searchsorted", "bucketize")
-#: Ops besides torch's binary ones whose tensors broadcast against each other. Others are never asked to: some of them
-#: read beyond a tensor that is too small.
-BROADCASTING = ("where", "lerp", "addcmul", "addcdiv", "clamp", "masked_fill", "nn.functional.mse_loss")
-
-Path = tuple[Any, ...]
-Sizes = dict[int, int]
-Shapes = dict[Path, tuple[int, ...]]
-#: Begin of the step of a path into a list or tuple.
-IN_LIST = "in list "
 
 
 def distributions(op: str, variant: str, random: bool) -> tuple[str, ...]:
@@ -128,7 +112,7 @@ def samples(
     if group.check != "forward" and group.distribution != "regular":
         yield Sample(-1, failure=Failure("vacuous", "sample", "", "gradients are checked on own and regular values"))
         return
-    found = _Templates(group, own, info)
+    found = Templates(group, own, info)
     for index in range(min(CANDIDATES * group.samples, MOST)):
         if index + first in skip:
             yield Sample(index)
@@ -142,7 +126,7 @@ def samples(
 
 
 def _accepted(
-    group: Group, index: int, found: _Templates, make: Callable[[int, Any], Sample]
+    group: Group, index: int, found: Templates, make: Callable[[int, Any], Sample]
 ) -> tuple[Sample | None, str]:
     """The first candidate that the op accepts, or None and why the last one was refused."""
     if not found.list:
@@ -181,9 +165,9 @@ def _too_large(call: Callable[..., Any], source: Any) -> str:
     def meta(path: Path, x: Any) -> Any:
         return x.to("meta") if isinstance(x, torch.Tensor) else x
 
-    elements = sum(x.numel() for x in _tensors(source).values())
+    elements = sum(x.numel() for x in tensors(source).values())
     try:
-        shadow = _rebuilt(source, meta)
+        shadow = rebuilt(source, meta)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             outputs = torch_tree.leaves(call(shadow.input, *shadow.args, **shadow.kwargs))
@@ -194,95 +178,6 @@ def _too_large(call: Callable[..., Any], source: Any) -> str:
     return f"its outputs would have {size} elements" if size > OUTPUTS else ""
 
 
-class _Templates:
-    """The own samples that can be varied, one of each structure, and the range of every argument's values."""
-
-    def __init__(self, group: Group, own: list[Any], info: Any) -> None:
-        import torch
-
-        self.call = info.op
-        self.broadcasts = type(info).__name__ == "BinaryUfuncInfo" or info.name in BROADCASTING
-
-        dtype = getattr(torch, group.dtype)
-        self.reason = "the op has no tensor of the dtype under test among its arguments"
-        self.ranges: dict[Path, Range] = {}
-        structures: dict[Any, Any] = {}
-        scalars: dict[Any, Any] = {}
-        step = max(1, len(own) // LOOKED_AT)
-        for source in own[::step]:
-            tensors = _tensors(source)
-            if any(x.layout != torch.strided for x in tensors.values()):
-                self.reason = "all its own samples have sparse tensors"
-                continue
-            values = {p: x for p, x in tensors.items() if x.dtype == dtype}
-            for path, x in values.items():
-                self.ranges.setdefault(path, Range()).see(x)
-            if "sorter" in source.kwargs:
-                continue  # the order that it gives is that of the template's own values
-            if not values or any(x.numel() > ELEMENTS for x in tensors.values()):
-                continue
-            kept = structures if any(x.numel() > 1 for x in values.values()) else scalars
-            kept.setdefault(_structure(source), source)
-        self.list = list(structures.values()) or list(scalars.values())
-
-    def of(self, index: int, attempt: int) -> Any:
-        """A template for sample ``index``: neighbouring indices take templates far from each other (golden ratio)."""
-        place = int((index * 0.6180339887) % 1.0 * len(self.list))
-        return self.list[(place + attempt) % len(self.list)]
-
-
-class Range:
-    """The range that an argument's values keep to in the op's own samples."""
-
-    def __init__(self) -> None:
-        self.low, self.high, self.count, self.zeros = np.inf, -np.inf, 0, False
-        self.distinct: set[float] = set()
-
-    def see(self, tensor: Any) -> None:
-        values = torch_tree.to_numpy(tensor.detach().contiguous())
-        if values.dtype.kind in "cb" or not values.size:
-            return
-        values = values.astype(np.float64).ravel()
-        values = values[np.isfinite(values)]
-        if values.size:
-            self.low, self.high = min(self.low, values.min()), max(self.high, values.max())
-            self.zeros |= bool((values == 0).any())
-            self.count += values.size
-            if len(self.distinct) <= FEW:
-                self.distinct.update(np.unique(values)[: FEW + 1].tolist())
-
-    @property
-    def choices(self) -> list[float]:
-        """The values of an argument that takes a few whole ones alone, such as the target ±1 of a loss."""
-        few = len(self.distinct) <= FEW and self.count >= BELIEVED and all(v == int(v) for v in self.distinct)
-        return sorted(self.distinct) if few else []
-
-    def fold(self, values: np.ndarray, dtype: str) -> np.ndarray:
-        """``values`` (of ``dtype``) in the range: [−1, 1], [0, 1], one sign, no zero; unchanged where there is none."""
-        if self.count < BELIEVED or is_complex(dtype) or dtype == "bool":
-            return values
-        if not is_inexact(dtype):
-            made = values
-            if self.low >= 0 and not dtype.startswith("u"):
-                made = made % np.array(min(self.high, np.iinfo(made.dtype).max - 1) + 1).astype(made.dtype)
-            if not self.zeros and self.count >= 2 * BELIEVED:
-                # A divisor: neither 0 nor −1, of which the smallest integer has no quotient.
-                made = np.where((made == 0) | (made == np.array(-1).astype(made.dtype)), np.ones_like(made), made)
-            return made
-        wide = values.astype(np.float64)
-        with np.errstate(all="ignore"):
-            if -1 <= self.low and self.high <= 1:
-                wide = np.where(np.isinf(wide), np.sign(wide), wide / (1 + np.abs(wide)))
-                wide = np.abs(wide) if self.low >= 0 else wide
-            elif self.low >= 0:
-                wide = np.abs(wide) + self.low
-            elif self.high <= 0:
-                wide = -np.abs(wide)
-            else:
-                return values
-            return wide.astype(values.dtype)
-
-
 @dataclass
 class _Candidate:
     """One attempt at a sample: a template with a generator of its own."""
@@ -291,7 +186,7 @@ class _Candidate:
     index: int
     attempt: int
     template: Any
-    found: _Templates
+    found: Templates
 
     def __post_init__(self) -> None:
         import torch
@@ -304,7 +199,7 @@ class _Candidate:
         self.theme = inputs.theme_of(group.distribution, self.index)
         self.op_class = classes.of(group.op, group.variant, self.template.kwargs, group.dtype).op_class
         self.factorises = _factorises(group.op, group.variant)
-        self.tensors = _tensors(self.template)
+        self.tensors = tensors(self.template)
         dtype = getattr(torch, group.dtype)
         self.values = [p for p, x in self.tensors.items() if x.dtype == dtype]
         #: Index tensors stay as they are, and so do the sizes they share with others.
@@ -418,7 +313,7 @@ class _Candidate:
                 return made.detach().requires_grad_(x.requires_grad)
             return listed.get(x, x) if type(x) is int and str(path[-1]).startswith(IN_LIST) else x
 
-        return _rebuilt(self.template, replaced)
+        return rebuilt(self.template, replaced)
 
     def _other(self, x: Any, shape: tuple[int, ...]) -> Any:
         """A tensor of another dtype than that under test: masks and floating ones."""
@@ -544,49 +439,3 @@ def _structure_like(kind: str, shape: tuple[int, ...], dtype: str, rng: np.rando
         made = (np.tril if kind == "lower" else np.triu)(made / max(n, 1) ** 0.5)
         made = made + np.eye(n) * (1.5 - np.diagonal(made, axis1=-2, axis2=-1)[..., None])
     return torch_tree.from_numpy(np.ascontiguousarray(made.astype(np_dtype(dtype))))
-
-
-def _tensors(source: Any) -> dict[Path, Any]:
-    import torch
-
-    found: dict[Path, Any] = {}
-
-    def keep(path: Path, x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            found[path] = x
-        return x
-
-    _rebuilt(source, keep)
-    return found
-
-
-def _structure(source: Any) -> Any:
-    """What tells templates apart: ranks, dtypes, and the arguments that are no tensors."""
-    import torch
-
-    parts: list[Any] = []
-
-    def keep(path: Path, x: Any) -> Any:
-        parts.append((path, x.dim(), x.dtype, x.numel() > 1) if isinstance(x, torch.Tensor) else (path, repr(x)))
-        return x
-
-    _rebuilt(source, keep)
-    return tuple(parts)
-
-
-def _rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
-    """A source whose tensors and scalars are ``change(path, x)``."""
-
-    def walk(value: Any, path: Path) -> Any:
-        kind = type(value)
-        if kind in (tuple, list):
-            return kind([walk(x, (*path, f"{IN_LIST}{i}")) for i, x in enumerate(value)])
-        if kind is dict:
-            return {k: walk(x, (*path, k)) for k, x in value.items()}
-        return change(path, value)
-
-    return SimpleNamespace(
-        input=walk(source.input, (0,)),
-        args=tuple(walk(x, (i + 1,)) for i, x in enumerate(source.args)),
-        kwargs={k: walk(x, (k,)) for k, x in source.kwargs.items()},
-    )

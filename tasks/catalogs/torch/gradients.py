@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tasks.arrays import autograd as gradients
 from tasks.arrays import differences, torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Failure, Sample
+from tasks.catalogs.torch.differentiable import PROCESS, process_name
 from tasks.catalogs.torch.noise import clone, jittered, replaced, widen
-from tasks.catalogs.torch.opinfo import PROCESS, process_name
 from tasks.catalogs.torch.samples import Maker, is_random
-from tasks.checks import gradients
 from tasks.judge import op_classes as classes
 from tasks.model import EPS, Group, Leaf, OpClass, is_complex, is_inexact
 

@@ -15,6 +15,8 @@ import numpy as np
 from tasks.arrays import torch_tree
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
 from tasks.catalogs.torch import generated as torch_generated
+from tasks.catalogs.torch.differentiable import differentiable, has_gradient
+from tasks.catalogs.torch.gradients import GradientMaker
 from tasks.catalogs.torch.samples import Maker, is_random, unseeded
 from tasks.model import Group
 
@@ -49,7 +51,7 @@ class TorchOpInfo(Catalog):
 
     def call(self, group: Group) -> Callable[..., Any]:
         info = _op_db()[group.op_name, group.variant]
-        return unseeded(info.op) if group.check == "forward" else _differentiable(info)
+        return unseeded(info.op) if group.check == "forward" else differentiable(info)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         import torch
@@ -70,7 +72,7 @@ class TorchOpInfo(Catalog):
             # The argument is part of a storage, and the op reads the rest of it: no copy of the argument has that.
             yield Sample(-1, failure=Failure("invalid", "store", "", "the op reads memory beyond its argument"))
             return
-        if group.check != "forward" and not _has_gradient(info, group.dtype):
+        if group.check != "forward" and not has_gradient(info, group.dtype):
             yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no gradient for this dtype"))
             return
         torch.default_generator.manual_seed(_seed(group))
@@ -104,8 +106,6 @@ class TorchOpInfo(Catalog):
     def _maker(self, info: Any, group: Group, draws: int) -> Maker:
         if group.check == "forward":
             return Maker(info, group.dtype, draws)
-        from tasks.catalogs.torch.gradients import GradientMaker
-
         return GradientMaker(info, group, draws, self.call(group))
 
 
@@ -131,59 +131,3 @@ def _op_db() -> dict[tuple[str, str], Any]:
     from torch.testing._internal.common_methods_invocations import op_db
 
     return {(info.name, info.variant_test_name): info for info in op_db}
-
-
-def _has_gradient(info: Any, dtype: str) -> bool:
-    return any(dtype in map(torch_tree.name_of, info.supported_backward_dtypes(device)) for device in ("cpu", "cuda"))
-
-
-#: Keyword argument of `_differentiable` calls: the name of a sample's own function of the outputs.
-PROCESS = "output_process_fn_grad"
-
-
-def _differentiable(info: Any) -> Callable[..., Any]:
-    """The op as OpInfo's gradient tests call it: inputs made hermitian, triangular, … inside, so that a small change
-    of them stays within the op's domain; outputs defined up to a choice made unique by the sample's own function."""
-    functions = _process_functions(info)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        process = kwargs.pop(PROCESS, None)
-        found = info.gradcheck_wrapper(info.op, *args, **kwargs)
-        found = found if process is None else functions[process](found)
-        return ordered(found) if ordered else found
-
-    ordered = _ORDERED.get(info.name)
-    call.__wrapped__ = info.op  # type: ignore[attr-defined]
-    return call
-
-
-def _by_eigenvalue(found: Any) -> Any:
-    """Eigenvalues, alone or with their vectors, in one order: LAPACK's own depends on the rounding."""
-    import torch
-
-    values = found[0] if isinstance(found, tuple) else found
-    # Conjugate pairs have the same real part: the irrational share of the imaginary one tells them apart.
-    order = (values.real + values.imag / 3**0.5).argsort(dim=-1)
-    sorted_values = values.gather(-1, order)
-    if not isinstance(found, tuple):
-        return sorted_values
-    return sorted_values, torch.take_along_dim(found[1], order.unsqueeze(-2), -1)
-
-
-#: What makes the outputs of an op's gradient test unique where OpInfo's own function does not.
-_ORDERED = {"linalg.eig": _by_eigenvalue, "linalg.eigvals": _by_eigenvalue}
-
-
-def process_name(sample: Any) -> str | None:
-    """Name of the sample's function of the outputs; None where it leaves them as they are."""
-    name: str = sample.output_process_fn_grad.__qualname__
-    return None if name.startswith(("SampleInput.", "OpInfo.")) else name
-
-
-def _process_functions(info: Any) -> dict[str, Callable[..., Any]]:
-    import torch
-
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=()):
-        warnings.simplefilter("ignore")
-        made = info.sample_inputs("cpu", torch.float64, requires_grad=True)
-        return {name: s.output_process_fn_grad for s in made if (name := process_name(s))}

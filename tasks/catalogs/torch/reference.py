@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
-from tasks.catalogs.base import ROUNDING, Oracle
-from tasks.model import Leaf, np_dtype, wide
+from tasks.catalogs.base import ROUNDING
+from tasks.model import Leaf, Oracle, np_dtype, wide
 
 NAME = "numpy"
 

@@ -18,7 +18,19 @@ from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.judge import definitions
 from tasks.judge.verdict import OWN_TOLERANCE
-from tasks.model import DISTRIBUTIONS, EPS, WITHOUT_NOISE, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
+from tasks.model import (
+    DISTRIBUTIONS,
+    EPS,
+    PART,
+    WITHOUT_NOISE,
+    Group,
+    Leaf,
+    OpClass,
+    is_complex,
+    is_inexact,
+    np_dtype,
+    wide,
+)
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "2"
@@ -234,5 +246,4 @@ def _default(found: str, dtype: str) -> str:
         return "complex64" if is_complex(found) else "float32"
     if is_complex(found) == is_complex(dtype):
         return dtype
-    real = {"complex128": "float64", "complex64": "float32", "complex32": "float16"}
-    return real[dtype] if is_complex(dtype) else {v: k for k, v in real.items()}.get(dtype, "complex64")
+    return PART[dtype] if is_complex(dtype) else {v: k for k, v in PART.items()}.get(dtype, "complex64")

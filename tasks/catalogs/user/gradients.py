@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tasks.arrays import autograd as gradients
 from tasks.arrays import noise
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.user.ops import UserOp
-from tasks.checks import gradients
 from tasks.model import EPS, Group, Leaf, is_inexact, wide
 
 #: Most elements of the inputs to be differentiated: each costs eleven evaluations of the reference, and so in every draw.

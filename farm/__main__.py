@@ -1,0 +1,46 @@
+"""The one command: farm run | report | reproduce | …; each is a file of `farm.commands`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+#: Command → what it does, in the order of a first day with the farm.
+COMMANDS = {
+    "run": "run a config: every op, dtype and backend it names, judged and kept in the lake",
+    "report": "show a run, or many: tables, CSV, Markdown, one HTML page; compare two backends or two runs",
+    "reproduce": "run one row of a lake again, by itself; or write it as a standalone script",
+    "init": "write an example project: two kernels of your own, their references, a config, a test",
+    "backends": "list every backend: what it needs, where it runs, or why it does not",
+    "envs": "list, build and remove the environments of backends",
+    "node": "find this machine's devices; start or join a Ray cluster with them",
+    "rejudge": "judge the rows of a lake again under another policy, without running anything",
+    "calibrate": "find the limits of a policy from rows of backends that are held to be right",
+    "selftest": "run the planted faults and their right twins: what the judge catches",
+    "gradcheck": "check the gradients of one op against autograd and finite differences",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code is the command's, 2 for a command that does not exist."""
+    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help"):
+        print(_help())
+        return 0
+    if name not in COMMANDS:
+        from farm.plan.config import nearest
+
+        print(f"error: farm has no command {name!r}{nearest(name, list(COMMANDS))}", file=sys.stderr)
+        return 2
+    return int(import_module(f"farm.commands.{name}").main(rest))
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(["usage: farm COMMAND [-h] …", "", *lines, "", "farm COMMAND -h shows the options of a command."])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

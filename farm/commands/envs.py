@@ -1,0 +1,97 @@
+"""farm envs list | build CONFIG… | remove KEY…: what is built here, what a config needs, what can go."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from farm.fleet import envs
+from farm.plan.config import ConfigError, backends_of
+from tasks.backends import BackendSpec
+from tasks.prepare.cases import default_cache
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="farm envs", description="The environments of backends on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="what is built, how large, of what")
+    make = commands.add_parser("build", help="build what a config (*.yaml) or a backend asks for, ahead of a run")
+    make.add_argument("what", nargs="+", metavar="CONFIG|BACKEND")
+    remove = commands.add_parser("remove", help="remove environments by key (see list), or --all")
+    remove.add_argument("keys", nargs="*", metavar="KEY")
+    remove.add_argument("--all", action="store_true")
+    args = parser.parse_args(argv)
+    cache = default_cache()
+    if args.command == "list":
+        return _list(cache)
+    if args.command == "remove":
+        return _remove(cache, args.keys, args.all)
+    try:
+        specs = backends_of(args.what, "build")
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return _build(specs, cache)
+
+
+def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
+    failed = 0
+    for spec in specs:
+        environment = envs.of(spec)
+        if environment is None:
+            print(f"{spec.name}: the farm's own environment")
+            continue
+        there = environment.record(cache) is not None
+        try:
+            envs.build(environment, cache)
+            record = environment.record(cache) or {}
+            print(
+                f"{spec.name}: {environment.key}",
+                "was there" if there else f"built in {record.get('built_s', 0):.1f} s",
+            )
+        except envs.EnvError as error:
+            failed = 1
+            print(f"{spec.name}: {environment.key} failed: {error}", file=sys.stderr)
+    return failed
+
+
+def _list(cache: Path) -> int:
+    table = Table("key", "Python", "packages", "GB", "alone", "built in s", title=f"environments in {cache / 'envs'}")
+    for key, record in envs.built(cache).items():
+        total, alone = envs.size(cache / "envs" / key)
+        table.add_row(
+            key,
+            record["python"],
+            " ".join(record["packages"]),
+            f"{total / 1e9:.2f}",
+            f"{alone / 1e9:.2f}",
+            f"{record['built_s']:.1f}",
+        )
+    table.caption = "alone: bytes that no other environment and no package cache shares by hard links"
+    Console().print(table)
+    return 0
+
+
+def _remove(cache: Path, keys: Sequence[str], everything: bool) -> int:
+    known = sorted({p.name for p in (cache / "envs").glob("*") if p.is_dir()})
+    if not everything and not keys:
+        print("error: remove what? name keys (farm envs list) or say --all", file=sys.stderr)
+        return 2
+    chosen = known if everything else list(keys)
+    if unknown := [k for k in chosen if k not in known]:
+        print(f"error: no environment {unknown[0]!r}; there are {', '.join(known) or 'none'}", file=sys.stderr)
+        return 2
+    for key in chosen:
+        try:
+            envs.remove(cache, key)
+        except envs.EnvError as error:
+            print(f"error: {key} is being built: {error}", file=sys.stderr)
+            return 1
+        print(f"removed {key}")
+    return 0

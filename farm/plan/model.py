@@ -1,0 +1,193 @@
+"""What a config says: the models of its keys, and the one error for all that is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import pydantic
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.backends import BackendSpec
+
+
+class ConfigError(Exception):
+    """A config that cannot be used; the text is one line "file:line:column: key: what and how to mend it"."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KernelConfig(_Model):
+    """A kernel of the `user` catalog: the fields of `tasks.catalogs.user.ops.UserOp`, functions as "module:function" or
+    "file.py:function". What its values may be is `tasks.catalogs.user.schema`'s."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    name: str
+    kernel: str
+    reference: str
+    inputs: dict[str, Any]
+    dims: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {}
+    dtypes: list[str] = ["float32"]
+    framework: str = "torch"
+    op_class: str = Field(default="composite", alias="class")
+    definition: str = ""
+    values: str = "regular"
+    outputs: list[Any] = []
+    tolerances: dict[str, Any] = {}
+    invariants: list[Any] = []
+    repeats: int = 2
+    mutates: list[str] = []
+    aliases: bool = False
+    gradient: list[str] = []
+
+
+class CatalogConfig(_Model):
+    """Which ops of a catalog, with how many samples.
+
+    ops, exclude: globs over the op's name without its catalog ("nn.functional.*"); samples: how many of an op's
+    list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
+    distributions: where the values come from: the op's own list, and generated ones (`tasks.arrays.inputs`), each with as
+    many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
+    are given this catalog. Of the catalog `user`: modules with `@tasks.op` functions, kernels, and the folder that their
+    files and modules are looked up in (default: the config's).
+    """
+
+    name: str
+    ops: list[str] = ["*"]
+    exclude: list[str] = []
+    dtypes: list[str] | None = None
+    samples: int = Field(default=8, ge=1, lt=2**31)
+    distributions: list[str] = Field(default=["own"], min_length=1)
+    samples_for: dict[str, Annotated[int, Field(ge=0, lt=2**31)]] = {}
+    backends: list[str] = ["*"]
+    root: str = ""
+    modules: list[str] = []
+    kernels: list[KernelConfig] = []
+
+
+class BackendConfig(_Model):
+    """A backend: its name, what it is like (a known name) when the name is its own, and the runtime's options.
+
+    packages, python: its environment, pip requirements and a Python version, instead of what the runtime's own file asks
+    for; a backend without a name is called after what it is like and the version of the first package
+    ("ort-cpu@1.20.1"). fraction: the share of a device that one slot takes; memory_gib: bound of its child's resident memory;
+    labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*").
+    """
+
+    name: str
+    like: str = ""
+    packages: list[str] = []
+    python: str = ""
+    options: dict[str, Any] = {}
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    memory_gib: float = Field(default=6.0, gt=0, allow_inf_nan=False)
+    labels: dict[str, str] = {}
+
+    def spec(self) -> BackendSpec:
+        return BackendSpec.parse(self.name, self.like, self.options, self.packages, self.python)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _named_by_version(cls, data: Any) -> Any:
+        if (
+            not isinstance(data, dict)
+            or "name" in data
+            or not data.get("like")
+            or not isinstance(data.get("packages"), list)
+        ):
+            return data
+        version = str(data["packages"][0]).partition("==")[2].partition(";")[0].strip() if data["packages"] else ""
+        return data | {"name": f"{data['like']}@{version}"} if version else data
+
+    @pydantic.field_validator("packages")
+    @classmethod
+    def _requirements(cls, value: list[str]) -> list[str]:
+        for text in value:
+            try:
+                Requirement(text)
+            except InvalidRequirement as error:
+                raise ValueError(f"{text!r} is no pip requirement ({str(error).splitlines()[0]})") from None
+        return value
+
+    @pydantic.field_validator("python", mode="before")
+    @classmethod
+    def _python_version(cls, value: Any) -> Any:
+        if not isinstance(value, str) or (value and not re.fullmatch(r"3\.\d+(\.\d+)?", value)):
+            raise ValueError(f'a Python version in quotes, e.g. "3.10", not {value!r}')
+        return value
+
+
+class Skip(_Model):
+    """Cells not to be run, and why; globs over op names (with catalog), dtypes and backends."""
+
+    ops: list[str] = ["*"]
+    dtypes: list[str] = ["*"]
+    backends: list[str] = ["*"]
+    reason: str = Field(min_length=1)
+
+
+class KnownFailure(_Model):
+    """Failures that do not make a run fail; globs over op labels (with catalog and variant), dtypes, backends, and over
+    where the values come from and what is wrong with the output (the columns ``distribution`` and ``kind``)."""
+
+    op: str
+    dtype: str = "*"
+    backend: str = "*"
+    distribution: str = "*"
+    status: Literal["wrong", "imprecise", "error", "crash", "timeout", "oom", "*"] = "*"
+    kind: str = "*"
+    reason: str = Field(min_length=1)
+
+
+class Config(_Model):
+    """A run as its YAML file says it; see the README for every key.
+
+    include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names none;
+    node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone.
+    """
+
+    name: str = ""
+    include: list[str] = []
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    checks: list[str] = Field(default=["forward"], min_length=1)
+    policy: str = "error_units"
+    deadline_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    node_wait_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    dtypes: list[str] = ["float32", "float16", "bfloat16"]
+    catalogs: list[CatalogConfig] = Field(min_length=1)
+    backends: list[BackendConfig] = Field(min_length=1)
+    skip: list[Skip] = []
+    known_failures: list[KnownFailure] = []
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _kernels_have_dtypes(cls, data: Any) -> Any:
+        """A run that names no dtypes takes those that its own kernels declare."""
+        if not isinstance(data, dict) or "dtypes" in data or not isinstance(data.get("catalogs"), list):
+            return data
+        own = [
+            {"dtypes": ["*"]} | c if isinstance(c, dict) and c.get("name") == "user" else c for c in data["catalogs"]
+        ]
+        return data | {"catalogs": own}
+
+    @pydantic.field_validator("backends", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
+
+    @pydantic.field_validator("catalogs", mode="before")
+    @classmethod
+    def _catalog_names(cls, value: Any) -> Any:
+        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list) else value
+
+
+class Including(Config):
+    """A config that includes others: the catalogs and backends may be theirs."""
+
+    catalogs: list[CatalogConfig] = []
+    backends: list[BackendConfig] = []

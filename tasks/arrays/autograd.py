@@ -1,0 +1,277 @@
+"""Gradients of torch calls by autograd, and by finite differences beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import differences, torch_tree
+from tasks.model import OpClass, Oracle, is_complex, np_dtype
+
+#: The whole Jacobian is differenced up to this many real input elements, beyond it random projections are.
+FULL_JACOBIAN = 100
+PROJECTIONS = 2
+DIFFERENCES = "finite differences"
+
+#: Classes that an op's gradient shares: it is made of the same kind of steps. All others have composite gradients.
+_KEPT = (OpClass.CONTRACTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.RANDOM, OpClass.UNINITIALISED)
+
+
+def class_of(op_class: OpClass) -> OpClass:
+    """How the gradient of an op of ``op_class`` is judged: a copy's gradient is a sum, a maximum's a scatter."""
+    return op_class if op_class in _KEPT else OpClass.COMPOSITE
+
+
+def is_differentiable(x: Any) -> bool:
+    """Whether autograd can give the gradient of an argument: a strided floating or complex tensor."""
+    import torch
+
+    return isinstance(x, torch.Tensor) and x.layout == torch.strided and (x.is_floating_point() or x.is_complex())
+
+
+def tensors(*trees: Any) -> list[Any]:
+    """The tensors of argument trees in the order of `tasks.arrays.tree.tensor_specs`."""
+    import torch
+
+    found: list[Any] = []
+    _replace(trees, lambda x: found.append(x) if isinstance(x, torch.Tensor) else None)
+    return found
+
+
+def _replace(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple([_replace(x, change) for x in value])
+    if isinstance(value, list):
+        return [_replace(x, change) for x in value]
+    if isinstance(value, dict):
+        return {k: _replace(x, change) for k, x in value.items()}
+    return change(value)
+
+
+def with_inputs(args: Any, kwargs: Any, wrt: Sequence[int], inputs: Sequence[Any]) -> tuple[Any, Any]:
+    """The arguments with the tensors at the places ``wrt`` replaced by ``inputs``."""
+    import torch
+
+    chosen, count = dict(zip(wrt, inputs)), [-1]
+
+    def change(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        count[0] += 1
+        return chosen.get(count[0], x)
+
+    return _replace(args, change), _replace(kwargs, change)
+
+
+def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> list[np.ndarray]:
+    """A fixed random array per (shape, dtype): sizes in [½, 1], random signs (phases), rounded to the dtype.
+
+    Not ones: their product with the Jacobian is zero for anything normalised, and hides a swapped axis.
+    """
+    made = []
+    for number, (shape, dtype) in enumerate(outputs):
+        generator = np.random.Generator(np.random.PCG64([zlib.crc32(seed.encode()), number]))
+        values = generator.uniform(0.5, 1.0, shape) * (generator.integers(0, 2, shape) * 2 - 1)
+        if is_complex(dtype):
+            values = values * np.exp(2j * np.pi * generator.uniform(0, 1, shape))
+        made.append(np.asarray(values).astype(np_dtype(dtype)))
+    return made
+
+
+def backward(
+    check: str,
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    wrt: Sequence[int],
+    cotangents: Sequence[Any],
+    saved: Callable[[Any], Any] | None = None,
+) -> list[Any]:
+    """What a check other than "forward" computes: tensors, zeros where nothing depends on an input.
+
+    "backward": the gradient of Σ Re⟨cotangent, output⟩ with respect to each tensor at the places ``wrt``.
+    "double_backward": with one further cotangent per gradient, the gradient of Σ Re⟨cotangent, gradient⟩ with respect
+    to the same tensors and then to the cotangents of the outputs. A cotangent of None leaves its output (or gradient)
+    out. Nothing given is written to. saved: applied to every tensor that the forward pass keeps for the backward one.
+    """
+    import torch
+
+    keep = torch.autograd.graph.saved_tensors_hooks(saved, lambda x: x) if saved else contextlib.nullcontext()
+    with torch.enable_grad(), keep:
+        places = tensors(args, kwargs)
+        inputs = [places[i].detach().requires_grad_() for i in wrt]
+        args, kwargs = with_inputs(args, kwargs, wrt, inputs)
+        outputs = list(torch_tree.leaves(call(*args, **kwargs)))
+        first = cotangents[: len(outputs)]
+        twice = check == "double_backward"
+        given = [c.detach().requires_grad_() if twice else c for c in first if c is not None]
+        chosen = [y for y, c in zip(outputs, first) if c is not None]
+        found = torch.autograd.grad(chosen, inputs, given, create_graph=twice, allow_unused=True)
+        if twice:
+            pairs = [
+                (g, v)
+                for g, v in zip(found, cotangents[len(outputs) :])
+                if v is not None and g is not None and g.requires_grad
+            ]
+            inputs += given
+            found = torch.autograd.grad([g for g, _ in pairs], inputs, [v for _, v in pairs], allow_unused=True)
+    return [torch.zeros_like(x) if g is None or g._is_zerotensor() else g.detach() for x, g in zip(inputs, found)]
+
+
+def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int]) -> list[Any]:
+    """Per output of ``call`` a tensor that autograd can start from, or None; for "double_backward" the gradients follow."""
+    import torch
+
+    with torch.enable_grad():
+        places = tensors(args, kwargs)
+        inputs = [places[i].detach().requires_grad_() for i in wrt]
+        args, kwargs = with_inputs(args, kwargs, wrt, inputs)
+        outputs = list(torch_tree.leaves(call(*args, **kwargs)))
+        first = [
+            y if isinstance(y, torch.Tensor) and y.requires_grad and is_differentiable(y) else None for y in outputs
+        ]
+        if check == "double_backward":
+            chosen = [y for y in first if y is not None]
+            given = [torch.ones_like(y).requires_grad_() for y in chosen]
+            found = torch.autograd.grad(chosen, inputs, given, create_graph=True, allow_unused=True) if chosen else ()
+            first += [g if g is not None and g.requires_grad and is_differentiable(g) else None for g in found]
+    return [None if y is None else y.detach() for y in first]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What finite differences need of a torch call: a function of float64 arrays, where it is looked at, its cotangents."""
+
+    function: differences.Function
+    inputs: list[np.ndarray]
+    cotangents: list[np.ndarray]
+
+
+def problem(
+    check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt: Sequence[int], cotangents: Sequence[Any]
+) -> Problem:
+    """The function whose gradient `backward` computes, of float64 arguments (complex128 for complex ones).
+
+    For "double_backward" it is the gradient by autograd, a function of the inputs and of the outputs' cotangents.
+    """
+    import torch
+
+    places = tensors(args, kwargs)
+    fixed = [place for place in range(len(places)) if place not in wrt]
+    outputs = len(cotangents) - (len(wrt) if check == "double_backward" else 0)
+    first, second = list(cotangents[:outputs]), list(cotangents[outputs:])
+
+    def fresh(values: Sequence[Any]) -> tuple[Any, Any]:
+        # An op may write to its arguments: they are copied for every call.
+        clones = [places[i].detach().clone() for i in fixed]
+        return with_inputs(args, kwargs, [*fixed, *wrt], [*clones, *values])
+
+    def forward(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        new_args, new_kwargs = fresh([torch.from_numpy(v.copy()) for v in values])
+        with torch.no_grad():
+            found = list(torch_tree.leaves(call(*new_args, **new_kwargs)))
+        return [torch_tree.output(torch_tree.dense(y)) for y, c in zip(found, first) if c is not None]
+
+    def gradient(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        tensors = [torch.from_numpy(v.copy()) for v in values]
+        new_args, new_kwargs = fresh(tensors[: len(wrt)])
+        left = iter(tensors[len(wrt) :])
+        found = backward(
+            "backward", call, new_args, new_kwargs, wrt, [None if c is None else next(left) for c in first]
+        )
+        return [torch_tree.output(torch_tree.dense(g)) for g, v in zip(found, second) if v is not None]
+
+    def array(x: Any) -> np.ndarray:
+        return torch_tree.output(torch_tree.dense(x)).copy()
+
+    inputs = [array(places[i]) for i in wrt]
+    if check == "backward":
+        return Problem(forward, inputs, [array(c) for c in first if c is not None])
+    return Problem(
+        gradient, inputs + [array(c) for c in first if c is not None], [array(v) for v in second if v is not None]
+    )
+
+
+def second_oracle(found: Problem, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
+    """Finite differences as an oracle beside the ``gradients`` that autograd gave: (oracle, why there is none).
+
+    Its references are the values within the differences' own error that are nearest to autograd's: equal to them
+    unless the two really disagree. Where only projections are taken, the smallest change that explains them.
+    """
+    elements = sum(x.size * (1 + np.iscomplexobj(x)) for x in found.inputs)
+    if elements == 0:
+        return None, "no elements"
+    with np.errstate(all="ignore"):
+        try:
+            if elements < FULL_JACOBIAN:
+                return _elementwise(differences.gradient(found.function, found.inputs, found.cotangents), gradients)
+            return _projected(found, gradients)
+        except Exception as error:
+            return None, f"not evaluated near the input: {type(error).__name__}"
+
+
+def _elementwise(found: differences.Differences, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
+    if all(np.isinf(e).all() for e in found.errors):
+        return None, ", ".join(found.why)
+    return Oracle(DIFFERENCES, [_nearest(g, y, e) for g, y, e in zip(found.gradients, gradients, found.errors)]), ""
+
+
+def _nearest(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """``towards`` where it is within ``error`` of ``value``, else ``value`` moved by ``error`` in its direction."""
+    gap = towards - value
+    far = np.isfinite(error) & ~(np.abs(gap) <= error)
+    step = np.where(far & np.isfinite(gap), gap / np.abs(gap), 0) * np.where(far, error, 0)
+    return np.where(far, value + step, towards)
+
+
+def _projected(found: Problem, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
+    centre = found.function(found.inputs)
+    ways, rest, why = [], [], ""
+    finite = all(np.isfinite(g).all() for g in gradients)
+    for direction in differences.directions(found.inputs, PROJECTIONS):
+        slope = differences.Along(found.function, found.inputs, found.cotangents, direction).slope(
+            centre, differences.STEP
+        )
+        if slope.why:
+            why = slope.why
+            continue
+        if not finite:
+            # The function has a slope here, so a gradient that is not finite has one element too many of them.
+            return Oracle(DIFFERENCES, [np.where(np.isfinite(g), g, 0) for g in gradients]), ""
+        said = differences.project(gradients, direction)
+        ways.append(direction)
+        rest.append(float(_nearest(*map(np.asarray, (slope.value, said, slope.error)))) - said)
+    if not ways:
+        return None, why
+    gram = np.array([[differences.project(a, b) for b in ways] for a in ways])
+    shares = np.linalg.lstsq(gram, np.array(rest), rcond=None)[0]
+    references = [g + sum(s * way[i] for s, way in zip(shares, ways)) for i, g in enumerate(gradients)]
+    return Oracle(DIFFERENCES, [np.asarray(r) for r in references]), ""
+
+
+def numpy_vjp(
+    reference: Callable[..., Any], inputs: Mapping[str, Any], wrt: Collection[str], cotangents: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The gradient of a NumPy function: (gradients, error estimates), one float64 array per name of ``wrt`` in order.
+
+    reference(**inputs) returns an array or a list, tuple or dict of them; cotangents: one per output. Extrapolated
+    central differences, element by element: about 1e-11 relative where the function is smooth, an infinite error
+    estimate where it is not differentiable or not finite. Costs eleven calls per element.
+    """
+    names = list(wrt)
+
+    def function(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        found = reference(**{**inputs, **dict(zip(names, values))})
+        parts = found.values() if isinstance(found, dict) else found if isinstance(found, (list, tuple)) else [found]
+        return [np.asarray(y) for y in parts]
+
+    start = [np.asarray(inputs[name], np.complex128 if np.iscomplexobj(inputs[name]) else np.float64) for name in names]
+    wide = [np.asarray(c, np.complex128 if np.iscomplexobj(c) else np.float64) for c in cotangents]
+    with np.errstate(all="ignore"):
+        found = differences.gradient(function, start, wide, accurate=True)
+    return found.gradients, found.errors

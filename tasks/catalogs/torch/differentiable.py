@@ -1,0 +1,65 @@
+"""An op as OpInfo's gradient tests call it: its inputs kept within its domain, its outputs made unique."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from tasks.arrays import torch_tree
+
+
+def has_gradient(info: Any, dtype: str) -> bool:
+    return any(dtype in map(torch_tree.name_of, info.supported_backward_dtypes(device)) for device in ("cpu", "cuda"))
+
+
+#: Keyword argument of `differentiable` calls: the name of a sample's own function of the outputs.
+PROCESS = "output_process_fn_grad"
+
+
+def differentiable(info: Any) -> Callable[..., Any]:
+    """The op as OpInfo's gradient tests call it: inputs made hermitian, triangular, … inside, so that a small change
+    of them stays within the op's domain; outputs defined up to a choice made unique by the sample's own function."""
+    functions = _process_functions(info)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        process = kwargs.pop(PROCESS, None)
+        found = info.gradcheck_wrapper(info.op, *args, **kwargs)
+        found = found if process is None else functions[process](found)
+        return ordered(found) if ordered else found
+
+    ordered = _ORDERED.get(info.name)
+    call.__wrapped__ = info.op  # type: ignore[attr-defined]
+    return call
+
+
+def _by_eigenvalue(found: Any) -> Any:
+    """Eigenvalues, alone or with their vectors, in one order: LAPACK's own depends on the rounding."""
+    import torch
+
+    values = found[0] if isinstance(found, tuple) else found
+    # Conjugate pairs have the same real part: the irrational share of the imaginary one tells them apart.
+    order = (values.real + values.imag / 3**0.5).argsort(dim=-1)
+    sorted_values = values.gather(-1, order)
+    if not isinstance(found, tuple):
+        return sorted_values
+    return sorted_values, torch.take_along_dim(found[1], order.unsqueeze(-2), -1)
+
+
+#: What makes the outputs of an op's gradient test unique where OpInfo's own function does not.
+_ORDERED = {"linalg.eig": _by_eigenvalue, "linalg.eigvals": _by_eigenvalue}
+
+
+def process_name(sample: Any) -> str | None:
+    """Name of the sample's function of the outputs; None where it leaves them as they are."""
+    name: str = sample.output_process_fn_grad.__qualname__
+    return None if name.startswith(("SampleInput.", "OpInfo.")) else name
+
+
+def _process_functions(info: Any) -> dict[str, Callable[..., Any]]:
+    import torch
+
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=()):
+        warnings.simplefilter("ignore")
+        made = info.sample_inputs("cpu", torch.float64, requires_grad=True)
+        return {name: s.output_process_fn_grad for s in made if (name := process_name(s))}

@@ -1,0 +1,8 @@
+"""The forward check: an op's outputs."""
+
+from tasks.checks.base import FORWARD, Check
+
+
+class Forward(Check):
+    name = FORWARD
+    prepared = True
