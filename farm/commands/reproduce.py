@@ -38,6 +38,7 @@ from tasks.judge import verdict
 from tasks.judge.compare import worst
 from tasks.judge.verdict import Policy
 from tasks.model import (
+    DEADLY,
     EPS,
     SMALLEST_NORMAL,
     WITHOUT_NOISE,
@@ -62,8 +63,6 @@ SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 #: Columns of a row that a reproduction must give again, bit for bit.
 METRICS = ("error_units", "noise_floor", "max_diff", "max_rel", "max_ulp", "rmse", "mismatched", "numel", "classic")
 VERDICT = ("kind", "stage", "error_type")
-#: Outcomes that can take the process down.
-DEADLY = (Status.CRASH, Status.TIMEOUT, Status.OOM)
 
 
 class ReproduceError(Exception):

@@ -39,7 +39,7 @@ from farm.work.progress import Progress
 from tasks import catalogs, sources
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
-from tasks.model import FAILED
+from tasks.model import FAILED, names
 from tasks.plugins import PluginError
 from tasks.prepare.cases import default_cache
 
@@ -428,7 +428,7 @@ def _run(
     record: dict[str, Any] | None,
 ) -> int:
     from farm import report
-    from farm.commands.report import default_out as report_dir
+    from farm.report.runs import default_out as report_dir
 
     if record is None:
         policy = verdict.load(config.policy)
@@ -534,7 +534,7 @@ def _skipped(matrix: matrices.Matrix) -> list[dict[str, str]]:
 
 def failures(rows: Any, config: Config) -> int:
     """How many rows are failed outcomes that no known failure of the config covers."""
-    return len(not_known(rows[rows["status"].isin([s.value for s in FAILED])], config))
+    return len(not_known(rows[rows["status"].isin(names(FAILED))], config))
 
 
 def durable(results: str, run_id: str, matrix: matrices.Matrix) -> dict[tuple[int, int], set[int]]:

@@ -19,14 +19,14 @@ from rich.table import Table
 
 from farm import lake
 from farm.commands import run as launch
-from farm.commands.rejudge import rejudge
 from farm.plan.config import ConfigError, nearest
+from farm.policies.rejudge import rejudge
 from farm.report.faces.words import number, percent, plain
 from farm.report.tables.coverage import reproduce_command
 from tasks import zoo
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy, PolicyError
-from tasks.model import FAILED
+from tasks.model import FAILED, names
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "zoo.yaml"
 DEFAULT_POLICY = "error_units"
@@ -58,7 +58,7 @@ class Count:
 
 def count(statuses: Mapping[str, set[str]], faults: Mapping[str, zoo.Fault]) -> Count:
     """The count over ``faults`` and their twins. ``statuses``: op name → statuses of its rows under a policy."""
-    made, failed = Count(), {s.value for s in FAILED}
+    made, failed = Count(), set(names(FAILED))
     for name, fault in faults.items():
         found = statuses.get(name, set())
         if found & failed:

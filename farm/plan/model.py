@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.backends import BackendSpec
+from tasks.model import JUDGED, names
+
+if TYPE_CHECKING:
+    FailureStatus = str
+else:  # what was judged and is a finding
+    FailureStatus = Literal[(*names(status for status in JUDGED if status.finding), "*")]
 
 
 class ConfigError(Exception):
@@ -139,7 +145,7 @@ class KnownFailure(_Model):
     dtype: str = "*"
     backend: str = "*"
     distribution: str = "*"
-    status: Literal["wrong", "imprecise", "error", "crash", "timeout", "oom", "*"] = "*"
+    status: FailureStatus = "*"
     kind: str = "*"
     reason: str = Field(min_length=1)
 

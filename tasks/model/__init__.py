@@ -15,17 +15,22 @@ from tasks.model.dtypes import (
 )
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
-from tasks.model.status import FAILED, JUDGED, NOT_VALID, Status
+from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
 
 __all__ = [
+    "BY_SEVERITY",
+    "DEADLY",
     "DISTRIBUTIONS",
     "DTYPES",
     "EPS",
     "FAILED",
+    "FINDINGS",
     "JUDGED",
     "LARGEST",
+    "MEASURED",
     "NOT_VALID",
     "PART",
+    "PASSED",
     "SMALLEST_NORMAL",
     "WITHOUT_NOISE",
     "Fallback",
@@ -44,6 +49,7 @@ __all__ = [
     "Vacuous",
     "is_complex",
     "is_inexact",
+    "names",
     "np_dtype",
     "rounded",
     "wide",

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from farm import lake
-from farm.commands import calibrate
-from farm.commands.calibrate import BAD_INPUT, FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, main, power_of_two
+from farm.commands.calibrate import BAD_INPUT, main
+from farm.policies import calibrate
+from farm.policies.calibrate import FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, power_of_two
 from tasks.judge import verdict
 
 RUN = "20260101-000000-aaaa"

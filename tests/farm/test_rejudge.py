@@ -13,8 +13,9 @@ import pytest
 
 from farm import lake
 from farm.commands import run as launch
-from farm.commands.rejudge import BAD_INPUT, CHANGED, SAME, changes, main, rejudge
+from farm.commands.rejudge import BAD_INPUT, CHANGED, SAME, main
 from farm.lake import SCHEMA
+from farm.policies.rejudge import changes, rejudge
 from tasks.judge import verdict
 
 CONFIG = """

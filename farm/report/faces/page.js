@@ -211,7 +211,7 @@
       + (state.sel && state.sel[0] === label && state.sel[1] === b ? " selected" : "");
     if (s === S) {
       const why = one.unavailable ? `unavailable: ${one.unavailable}` : "not planned";
-      return make("div", { ...common, class: (one.unavailable ? "sq s-unavailable" : "sq none") + marks, "aria-label": `${name}: ${why}`,
+      return make("div", { ...common, class: (one.unavailable ? "sq gone" : "sq none") + marks, "aria-label": `${name}: ${why}`,
         title: `${name}: ${why}` }, one.unavailable ? "" : "·");
     }
     const sum = sums(square);

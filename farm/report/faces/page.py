@@ -34,6 +34,7 @@ from farm.report.tables.coverage import (
 )
 from farm.report.tables.vendors import by_vendor, unique
 from tasks import checks
+from tasks.model import Status
 
 #: Passing rows embedded per square; the page says how many were left out.
 PASS_ROWS_PER_SQUARE = 8
@@ -46,22 +47,7 @@ FINDINGS = 40
 _DIGITS = ".123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 #: A sign for each status, so that colour is not the only signal.
-SIGNS = {
-    "pass": "P",
-    "imprecise": "I",
-    "wrong": "W",
-    "error": "E",
-    "crash": "C",
-    "timeout": "T",
-    "oom": "M",
-    "lost": "L",
-    "fallback": "F",
-    "unsupported": "U",
-    "unavailable": "N",
-    "invalid": "X",
-    "vacuous": "V",
-    "skipped": "S",
-}
+SIGNS = {status.value: status.facts.sign for status in Status}
 _METRICS = ["error_units", "max_ulp", "max_diff", "max_rel", "rmse", "noise_floor", "prepare_ms", "build_ms", "run_ms"]
 _WHOLE = ["mismatched", "numel", "sample", "seed", "attempts"]
 _WORDS = [
@@ -99,7 +85,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
     rows = distinct(rows)
     here = Path(__file__).parent
     script = (here / "page.js").read_text(encoding="utf-8")
-    style = (here / "page.css").read_text(encoding="utf-8")
+    style = colours() + (here / "page.css").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(here),
         autoescape=True,
@@ -142,6 +128,16 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         finding_count=len(found),
         disagreements=records(disagreements(rows)),
     )
+
+
+def colours() -> str:
+    """The style sheet of the statuses: the class ``s-NAME`` in the colours of `tasks.model.status`, light and dark."""
+
+    def rules(theme: str) -> str:
+        pairs = {status.value: getattr(status.facts, theme).split() for status in Status}
+        return "\n".join(f".s-{name} {{ background:{back}; color:{text}; }}" for name, (back, text) in pairs.items())
+
+    return f"{rules('light')}\n@media (prefers-color-scheme: dark) {{\n{rules('dark')}\n}}\n"
 
 
 def _by_vendor(rows: pd.DataFrame, by: str) -> dict[str, Any]:

@@ -24,17 +24,9 @@ from farm.report.tables.coverage import (
     findings,
     records,
 )
+from tasks.model import Status
 
-_STYLE = {
-    "crash": "bold red",
-    "timeout": "bold red",
-    "oom": "bold red",
-    "wrong": "red",
-    "error": "magenta",
-    "lost": "bold red",
-    "imprecise": "yellow",
-    "fallback": "cyan",
-}
+_STYLE = {status.value: status.facts.style for status in Status}
 
 
 def _text(value: Any, style: str = "", length: int = 0) -> Text:
@@ -68,7 +60,7 @@ def _rates_and_counts(line: Mapping[str, Any]) -> list[Any]:
     counts = Text()
     for status in SEVERITY:
         if line[status]:
-            counts.append(" · " if counts else "").append(status_count(line, status), style=_STYLE.get(status, ""))
+            counts.append(" · " if counts else "").append(status_count(line, status), style=_STYLE[status])
     if line["weak_cells"]:
         counts.append(f" (weakly tested cells: {int(line['weak_cells'])})")
     return [percent(line["judged"], line["valid"]), percent(line["passed"], line["judged"]), counts or DASH]

@@ -14,7 +14,7 @@ from farm.report.faces.terminal import _STYLE, _text
 from farm.report.faces.words import DASH, number, percent, plain
 from farm.report.tables.agreement import NO_RESULT, REFERENCE, UNKNOWN
 from farm.report.tables.changes import WORSE
-from farm.report.tables.coverage import records
+from farm.report.tables.coverage import FAILED_STATUSES, records
 from farm.report.tables.vendors import by_vendor, unique
 
 _CHANGE_STYLE = {
@@ -101,11 +101,7 @@ def print_case(table: pd.DataFrame, console: Console) -> None:
         for name in outside:
             made.add_row(_text(name), *(number(far.at[name, other]) if name != other else "" for other in outside))
         console.print(made)
-    shown = (
-        table[table["outlier"]]
-        if table["outlier"].any()
-        else table[table["status"].isin(["wrong", "error", "crash", "timeout", "oom"])]
-    )
+    shown = table[table["outlier"]] if table["outlier"].any() else table[table["status"].isin(FAILED_STATUSES)]
     for command in shown["reproduce"].head(5):
         console.print(_text(command), soft_wrap=True)
 

@@ -14,13 +14,15 @@ from farm.report.faces.words import number
 from farm.report.tables.coverage import backend_order, distinct, records, reproduce_command
 from tasks import checks
 from tasks.judge.fingerprint import distance
-from tasks.model import FAILED, WITHOUT_NOISE, Status
+from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names
 
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
 REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
 #: Two results count as the same within this many error units where a row has no limit (the default policy's).
 _LIMIT = 32.0
 _WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
+#: The numbers were compared and are not within the policy's limit.
+_OUTSIDE = names(status for status in MEASURED if status is not Status.PASS)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _NAMES = [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
 #: What comparing two rows of a case needs.
@@ -49,11 +51,9 @@ def groups(rows: pd.DataFrame) -> pd.Series:
     """
     size = units(rows)
     near = (rows["status"] == Status.PASS.value) | (
-        (size <= rows["limit"])
-        & ~rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value])
-        & (rows["output_digest"] != "")
+        (size <= rows["limit"]) & ~rows["status"].isin(_OUTSIDE) & (rows["output_digest"] != "")
     )
-    counted = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) | (rows["output_digest"] != "")
+    counted = rows["status"].isin(_OUTSIDE) | (rows["output_digest"] != "")
     made = pd.Series(NO_RESULT, index=rows.index, dtype=object).mask(counted, UNKNOWN).mask(near, REFERENCE)
     made = made.mask(rows["check"].isin(checks.where(runs=False)), NO_RESULT)
     said = made.to_numpy(dtype=object, copy=True)
@@ -216,7 +216,7 @@ def verdict(table: pd.DataFrame) -> list[str]:
         said.append("Not comparable: the backends were given different inputs (see digest).")
     near = table[table["agrees"] == REFERENCE]
     outside = table[~table["agrees"].isin([REFERENCE, NO_RESULT])]
-    dead = table[(table["agrees"] == NO_RESULT) & table["status"].isin([s.value for s in FAILED])]
+    dead = table[(table["agrees"] == NO_RESULT) & table["status"].isin(names(FAILED))]
     if len(near):
         same = len(near) - near["same_bytes"].map(lambda text: 0 if text else 1).sum()
         said.append(
