@@ -109,6 +109,17 @@ def vendors() -> str:
     return table(["label", "vendor", "Ray resource", "visible devices", "detected by"], map(row, VENDORS))
 
 
+#: What the facts of a status say about where it counts.
+COUNTS = {"passed": "coverage, pass rate", "failed": "coverage, pass rate", "gap": "lowers coverage", "void": "nowhere"}
+
+
+def statuses() -> str:
+    from tasks.model import Status
+
+    rows = ([f"`{s.value}`", s.facts.sign, s.facts.meaning, COUNTS[s.facts.counts]] for s in Status)
+    return table(["status", "sign", "it means", "counts in"], rows)
+
+
 def measured() -> str:
     rows = ([f"`{b['command']}`", b["text"], f"{b['when']}, {b['machine']}"] for b in _benches().values())
     return table(["command", "figures", "when, where"], rows)
@@ -140,6 +151,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "dtypes": dtypes,
     "limits": limits,
     "measured": measured,
+    "statuses": statuses,
     "vendor row": vendor_row,
     "vendors": vendors,
 }

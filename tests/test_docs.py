@@ -57,6 +57,7 @@ NOT_RUN = {
     "farm envs build": "gigabytes; tests/farm/test_envs.py builds a small one",
     "farm envs remove KEY": "tests/farm/test_envs.py removes one",
     "farm run configs/versions.yaml": "ten environments; tests/farm/test_heterogeneous.py runs two versions",
+    "farm gradcheck --table": "needs a run with the check backward; tests/farm/test_gradcheck.py has one",
     "farm report --diff ort-cpu@1.20.1": "needs the run before it",
     "farm report --run all --diff 2026": "tests/farm/test_vendor_view.py compares two runs",
     "farm report s3://": "tests/farm/test_lake.py has an S3 server",
@@ -125,7 +126,7 @@ def run_all(lines: list[str], folder: Path) -> list[tuple[str, int, str]]:
         text=True,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=550,
+        timeout=3000,
     )
     assert done.returncode == 0, done.stderr
     return [(line, code, text) for line, code, text in json.loads(done.stdout.splitlines()[-1])]
