@@ -156,7 +156,7 @@ def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dic
     except Unavailable as error:
         raise GradcheckError(f"--backend: {name} is unavailable: {error}") from None
     runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
-    yield from runner.run([Item(prepared, places)], set(), set())
+    yield from (done.row.values() for done in runner.run([Item(prepared, places)], set(), set()))
 
 
 def _in_its_environment(prepared: PreparedGroup, places: list[int], spec: BackendSpec) -> Iterator[dict[str, Any]]:

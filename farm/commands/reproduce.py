@@ -405,7 +405,7 @@ def run_here(case: Case) -> Outcome:
     backend.build = build_and_keep  # type: ignore[method-assign]
     runner = Runner(backend, info, case.policy, lambda number, stage, span: None)
     # Built by itself also where the run built the op's samples together.
-    outcome.row = next(iter(runner.run([case.item], set(), {0})))
+    outcome.row = next(iter(runner.run([case.item], set(), {0}))).row.values()
     return outcome
 
 

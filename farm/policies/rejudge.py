@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from farm import lake
-from farm.commands.run import list_catalog
 from farm.plan.config import ConfigError
 from farm.report.faces.words import number, plain
+from farm.work import catalogue
 from tasks import catalogs
 from tasks.judge import op_classes as classes
 from tasks.judge import verdict
@@ -232,6 +232,6 @@ def known_ops(rows: pd.DataFrame) -> dict[str, set[str]]:
         }
         if catalog in catalogs.known():
             with contextlib.suppress(ConfigError):  # a package that is not installed here
-                listed = list_catalog(str(catalog), default_cache())
+                listed = catalogue.entries(str(catalog), default_cache())
                 names[str(catalog)] |= {f"{e.op}.{e.variant}" if e.variant else e.op for e in listed}
     return names

@@ -86,8 +86,8 @@ def judged_rows(cache: str, order: list[int]) -> dict[str, list[object]]:
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
     done = {}
-    for row in runner.run(items, set(), set()):
-        kept = {k: v for k, v in row.items() if not k.endswith("_ms") and k not in ("started_at", "number")}
+    for row in (done.row.values() for done in runner.run(items, set(), set())):
+        kept = {k: v for k, v in row.items() if not k.endswith("_ms") and k != "started_at"}
         name = f"{row['op']} {row['dtype']} {row['sample']}"
         done[name] = [f"{k}={v.hex() if isinstance(v, float) else v}" for k, v in sorted(kept.items())]
     return dict(sorted(done.items()))
