@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         faults = _chosen(args.ops)
         rows = _run(args, faults)
-    except (ConfigError, PolicyError, lake.LakeError) as error:
+    except (ConfigError, PolicyError, lakes.LakeError) as error:
         print(f"error: {plain(error)}", file=sys.stderr)
         return BAD_INPUT
     if rows is None:
