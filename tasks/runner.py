@@ -48,7 +48,7 @@ ERROR_LIMIT = 2000
 
 
 class Item:
-    """Samples of one prepared group to run: places in the group's order, and the pack of an exported form.
+    """Samples of one prepared group to run: their positions in the group's order, and the pack of an exported form.
 
     Given as paths, the packs are read when their turn comes and dropped after it: a batch has thousands.
     ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together. ``check``:
@@ -59,14 +59,14 @@ class Item:
     def __init__(
         self,
         group: PreparedGroup | str,
-        places: list[int],
+        positions: list[int],
         exported: Pack | str | None = None,
         label: str = "",
         check: str = "",
         keep: str = "",
     ) -> None:
         self._check, self.keep = check, keep
-        self._source, self.places, self._exported_source = group, places, exported
+        self._source, self.positions, self._exported_source = group, positions, exported
         self.label = label if isinstance(group, str) else group.group.unit
         self.first = 0  # number of its first case within the batch
         self._group: PreparedGroup | None = None
@@ -91,7 +91,7 @@ class Item:
 
 
 @dataclass
-class Case:
+class Trial:
     """One case of a batch on its way: its number in the batch, its sample, what was built, what went wrong."""
 
     number: int
@@ -106,9 +106,9 @@ class Case:
 
 
 class Runner:
-    """Runs cases on ``backend``; ``progress(number, stage, span)`` is told before each step.
+    """Runs cases on ``backend``; ``progress(number, stage, together)`` is told before each step.
 
-    span: how many cases, from ``number`` on, the step is for (more than one in a joint build or run).
+    together: how many cases, from ``number`` on, the step is for (more than one in a joint build or run).
     """
 
     def __init__(
@@ -125,22 +125,22 @@ class Runner:
         """
         number = 0
         for item in items:
-            item.first, number = number, number + len(item.places)
+            item.first, number = number, number + len(item.positions)
         if not self.backend.joint:
             for item in items:
-                for k, place in enumerate(item.places):
+                for k, position in enumerate(item.positions):
                     if item.first + k not in skip:
                         self.progress(item.first + k, LOAD, 1)  # reading the pack is part of the case
-                        yield self._single(Case(item.first + k, item.group.samples[place], item))
+                        yield self._single(Trial(item.first + k, item.group.samples[position], item))
                         if self.broken:
                             return
                 item.release()
             return
         for unit in _units(items):
             cases = [
-                Case(item.first + k, item.group.samples[place], item)
+                Trial(item.first + k, item.group.samples[position], item)
                 for item in unit
-                for k, place in enumerate(item.places)
+                for k, position in enumerate(item.positions)
                 if item.first + k not in skip
             ]
             together = [c for c in cases if c.number not in solo]
@@ -154,7 +154,7 @@ class Runner:
             for item in unit:
                 item.release()
 
-    def _single(self, case: Case) -> Done:
+    def _single(self, case: Trial) -> Done:
         case.started_at = time.time()
         begin = time.perf_counter()
         try:
@@ -168,7 +168,7 @@ class Runner:
         case.build_ms = (time.perf_counter() - begin) * 1e3
         return self._finish(case, 1)
 
-    def _joint(self, cases: list[Case]) -> Iterator[Done]:
+    def _joint(self, cases: list[Trial]) -> Iterator[Done]:
         if not cases:
             return
         started = time.time()
@@ -204,7 +204,7 @@ class Runner:
             if self.broken:
                 return
 
-    def _form(self, case: Case) -> Form:
+    def _form(self, case: Trial) -> Form:
         own, check = case.sample.owner.group.catalog, case.sample.owner.check
         if checks.installed(check).needs not in self.backend.checks and not case.sample.failure:
             raise Unsupported(f"{self.backend.name} does not run the {check} check")
@@ -216,7 +216,7 @@ class Runner:
                 reason = reason or error
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
-    def _finish(self, case: Case, span: int) -> Done:
+    def _finish(self, case: Trial, together: int) -> Done:
         metrics: Metrics | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
@@ -224,7 +224,7 @@ class Runner:
         only_built = not checks.installed(case.sample.owner.check).runs
         if case.program is not None and not only_built:
             case.stage = RUN
-            self.progress(case.number, RUN, span)
+            self.progress(case.number, RUN, together)
             begin = time.perf_counter()
             try:
                 outputs.append(list(self._asked(case, case.program)))
@@ -266,13 +266,13 @@ class Runner:
         return Done(case.number, Row.of(self._row(case, metrics, status, kind, run_ms) | more))
 
     @staticmethod
-    def _asked(case: Case, program: Program) -> Sequence[Any]:
+    def _asked(case: Trial, program: Program) -> Sequence[Any]:
         """Outputs of a program, run as the case's check wants it."""
         if case.form is None:
             return program.run()
         return checks.get(case.sample.owner.check).run(program, case.form)
 
-    def _judge(self, case: Case, outputs: list[list[Any]]) -> tuple[Metrics, Status, str, dict[str, Any]]:
+    def _judge(self, case: Trial, outputs: list[list[Any]]) -> tuple[Metrics, Status, str, dict[str, Any]]:
         """(metrics, status, kind, further columns) of what the runs of a case returned."""
         sample, group = case.sample, case.sample.owner.group
         record, op_class = sample.record, sample.op_class
@@ -360,7 +360,7 @@ class Runner:
             )
 
     def _row(
-        self, case: Case, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
+        self, case: Trial, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
     ) -> dict[str, Any]:
         row = sample_columns(case.sample)
         stage, error_type, text = "", "", ""
@@ -403,7 +403,7 @@ class Runner:
             }
         return row
 
-    def _blame(self, case: Case) -> tuple[Status, str, str, str]:
+    def _blame(self, case: Trial) -> tuple[Status, str, str, str]:
         """(status, stage, error type, text) of what was raised."""
         error, stage = case.error, STAGES[case.stage]
         assert error is not None

@@ -11,7 +11,7 @@ import tempfile
 import textwrap
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,10 @@ from farm.plan import kernels as user
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config
 from farm.reproduce import script as scripts
-from farm.work.supervisor import Gone, Job, close_children, rows_of, run_job
-from tasks import catalogs
+from farm.work.child_pool import POOL
+from farm.work.job import Job
+from farm.work.supervisor import CannotRun, rows_of, run_job
+from tasks import catalogs, wire
 from tasks.arrays.pack import Pack, dtype_name
 from tasks.arrays.tree import TensorSpec, tensor_specs
 from tasks.backends import BackendSpec
@@ -134,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     finally:
-        close_children()
+        POOL.close()
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -332,11 +334,12 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
 
 def _make(group: Group, cache: Path) -> Path:
     print(f"preparing {group.label} {group.dtype} again: it is not in the cache {cache}", file=sys.stderr, flush=True)
-    job = Job("prepare", f"prepare {group.label}", [{"group": asdict(group)}], str(cache), Limits(300.0))
-    for message in run_job(job):
-        if "failed" in message:
-            raise ReproduceError(f"{group.label} in {group.dtype} cannot be prepared: {message['failed']['error']}")
-        return pack_path(cache, message["key"])
+    name = f"prepare {group.label}"
+    for message in run_job(Job(name=name, cache=str(cache), limits=Limits(300.0), prepare=(wire.ToPrepare(group),))):
+        if isinstance(message, wire.Failed):
+            raise ReproduceError(f"{group.label} in {group.dtype} cannot be prepared: {message.failure.error}")
+        if isinstance(message, wire.Prepared):
+            return pack_path(cache, message.key)
     raise ReproduceError(f"{group.label} in {group.dtype} could not be prepared")
 
 
@@ -364,13 +367,15 @@ def _exported(made: PreparedGroup, cache: Path, count: int) -> Path:
         file=sys.stderr,
         flush=True,
     )
-    items = [{"pack": str(made.pack.path), "form": "onnx", "count": count}]
-    for message in run_job(Job("export", f"export {made.group.label}", items, str(cache), Limits(300.0))):
-        if "path" in message:
-            return Path(message["path"])
-        raise ReproduceError(
-            f"{made.group.label} in {made.group.dtype} cannot be exported: {message['failed']['error']}"
-        )
+    items = (wire.ToExport(made.group, str(made.pack.path), "onnx", count),)
+    name = f"export {made.group.label}"
+    for message in run_job(Job(name=name, cache=str(cache), limits=Limits(300.0), export=items)):
+        if isinstance(message, wire.Exported):
+            return Path(message.path)
+        if isinstance(message, wire.Failed):
+            raise ReproduceError(
+                f"{made.group.label} in {made.group.dtype} cannot be exported: {message.failure.error}"
+            )
     raise ReproduceError(f"{made.group.label} in {made.group.dtype} could not be exported")
 
 
@@ -418,26 +423,20 @@ def run_child(case: Case) -> Outcome:
 def _run_child(case: Case, keep: Path) -> Outcome:
     settings = next((b for b in case.config.backends if b.name == case.spec.name), None)
     limits = Limits(case.config.deadline_s, int((settings.memory_gib if settings else 6.0) * (1 << 30)))
-    item: dict[str, Any] = {
-        "pack": str(case.item.group.pack.path),
-        "places": case.item.places,
-        "group": asdict(case.group),
-        "form": str(case.exported) if case.exported else None,
-        "keep": str(keep),
-    }
+    exported = str(case.exported) if case.exported else ""
+    prepared, positions = str(case.item.group.pack.path), tuple(case.item.positions)
     job = Job(
-        "batch",
-        str(case.key),
-        [item],
-        str(case.cache),
-        limits,
-        case.spec.to_json(),
-        asdict(case.policy),
-        case.key.run_id,
+        name=str(case.key),
+        cache=str(case.cache),
+        limits=limits,
+        run=(wire.ToRun(case.group, prepared, positions, exported, str(keep)),),
+        backend=case.spec,
+        policy=case.policy,
+        run_id=case.key.run_id,
     )
     try:
         row = list(rows_of(job))[-1]
-    except Gone as error:
+    except CannotRun as error:
         return Outcome({"status": Status.UNAVAILABLE.value, "error": str(error)})
     info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
     actual = None

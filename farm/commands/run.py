@@ -34,9 +34,11 @@ from farm.plan import policies
 from farm.plan.config import BackendConfig, Config, ConfigError
 from farm.plan.known import not_known, unmet
 from farm.work.dispatcher import Dispatcher
-from farm.work.executors import ALONE, ChildProcesses, ClusterError, DirectChild, Executor, Inline, RayCluster
+from farm.work.executor import ClusterError, Executor
+from farm.work.local import ALONE, ChildProcesses, DirectChild, Inline
 from farm.work.progress import Progress
-from tasks import catalogs, sources
+from farm.work.ray_cluster import RayCluster
+from tasks import catalogs, sources, wire
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
 from tasks.model import FAILED, names
@@ -326,17 +328,17 @@ def list_catalog(name: str, cache: Path, inline: bool = False, config: str | Non
         listed = json.loads(path.read_text())
     except (OSError, ValueError):
         child: ChildProcess | DirectChild = DirectChild() if inline else ChildProcess(default_python(), Limits())
-        answer = child.ask({"do": "list", "catalog": name}, deadline_s=300)
+        answer = child.ask(wire.List(name), deadline_s=300)
         child.close()
         if isinstance(answer, Death):
             raise ConfigError(
                 f"{_culprit(name, config, answer)}catalog {name} cannot be listed: {answer.text}"
             ) from None
-        if "error" in answer:
-            key = tuple(answer["key"])
+        if isinstance(answer, wire.Misconfigured):
+            key = answer.key
             where = f"{configs.place(config, key)}: " if config and key else ""
-            raise ConfigError(f"{where}{'.'.join(map(str, key)) or f'catalog {name}'}: {answer['error']}") from None
-        listed = answer["entries"]
+            raise ConfigError(f"{where}{'.'.join(map(str, key)) or f'catalog {name}'}: {answer.error}") from None
+        listed = answer.entries
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")
         aside.write_text(json.dumps(listed))
@@ -349,7 +351,7 @@ def _culprit(name: str, config: str | None, death: Death) -> str:
 
     def dies() -> bool:
         child = ChildProcess(default_python(), Limits())
-        answer = child.ask({"do": "list", "catalog": name}, deadline_s=60)
+        answer = child.ask(wire.List(name), deadline_s=60)
         child.close()
         return isinstance(answer, Death)
 
