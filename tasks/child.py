@@ -133,11 +133,9 @@ class Child:
         yield from ()
         made = catalogs.get(command.catalog)
         try:
-            entries = made.entries()
+            return wire.Listed(tuple(made.entries()))
         except catalogs.CatalogError as error:
             return wire.Misconfigured(str(error), tuple(error.key))
-        listed = ([e.op, e.variant, list(e.dtypes), list(e.checks), list(e.distributions)] for e in entries)
-        return wire.Listed(tuple(listed), tuple(made.forms), tuple(made.exports))
 
     def _prepare(self, command: wire.Prepare) -> Steps:
         from tasks.prepare.cases import prepare

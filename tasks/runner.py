@@ -15,8 +15,7 @@ from tasks import checks
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
 from tasks.judge import fingerprint
-from tasks.judge.compare import Metrics, check_metadata, compare
-from tasks.judge.verdict import Policy, judge
+from tasks.judge.plain import Metrics, Policy, check_metadata, compare, judge, only_stored
 from tasks.model import (
     EPS,
     WITHOUT_NOISE,
@@ -313,7 +312,7 @@ class Runner:
                     f"this backend agrees with {' and '.join(sides) or 'neither'}"
                 )
                 return metrics, Status.INVALID, "oracle", more
-        if oracle == "stored" and op_class is not OpClass.EXACT:
+        if only_stored(oracle, op_class):
             metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
         return metrics, status, kind, more
 

@@ -45,11 +45,17 @@ class Lake:
         return f"{self.root}/run={run_id}" + (f"/{name}" if name else "")
 
 
-def open_lake(uri: str | os.PathLike[str]) -> Lake:
-    """The lake at a local path or a URI of any pyarrow filesystem. Raises LakeError.
+#: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
+AnyLake = str | os.PathLike[str] | Lake
+
+
+def open_lake(uri: AnyLake) -> Lake:
+    """The lake at a local path or a URI of any pyarrow filesystem; an open one is returned as it is. Raises LakeError.
 
     An S3 server other than Amazon's is named by $AWS_ENDPOINT_URL or by ?endpoint_override=host:port&scheme=http.
     """
+    if isinstance(uri, Lake):
+        return uri
     text = os.fspath(uri)
     if "://" not in text:
         return Lake(pafs.LocalFileSystem(), os.path.abspath(text), text)
@@ -178,7 +184,7 @@ def _nearest(lake: Lake, run_id: str) -> str:
     return f"; there is {', '.join(near)}" if near else "; it holds no run"
 
 
-def run_ids(results: str | os.PathLike[str]) -> list[str]:
+def run_ids(results: AnyLake) -> list[str]:
     """Ids of the runs in a lake, oldest first (they begin with their date). Raises LakeError."""
     lake = open_lake(results)
     found = _list(lake, lake.root)
@@ -196,14 +202,12 @@ def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
         raise LakeError(f"results {lake.uri!r} cannot be read: {error}") from None
 
 
-def read_run(results: str | os.PathLike[str], run_id: str) -> dict[str, Any]:
+def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
     """The record of a run (`_run.json`): config, inventory, versions, times. Raises LakeError."""
     return read_json(open_lake(results), run_id, "_run.json")
 
 
-def read_table(
-    results: str | os.PathLike[str], run_id: str | None = None, columns: list[str] | None = None
-) -> pa.Table:
+def read_table(results: AnyLake, run_id: str | None = None, columns: list[str] | None = None) -> pa.Table:
     """Rows of one run, or of all, in the schema's columns (or those of them that are named).
 
     A foreign or damaged file is skipped with a LakeWarning that names it. Raises LakeError.
@@ -252,7 +256,7 @@ def parts(lake: Lake, run_id: str) -> list[str]:
     )
 
 
-def read(results: str | os.PathLike[str], run_id: str | None = None) -> pd.DataFrame:
+def read(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
     """Rows of one run, or of all runs, as a DataFrame; one row per key (run_id, case_id, backend).
 
     A damaged or foreign file is skipped with a LakeWarning. Raises LakeError if the run does not exist.
@@ -261,7 +265,7 @@ def read(results: str | os.PathLike[str], run_id: str | None = None) -> pd.DataF
         lake = open_lake(results)
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}")
     frame: pd.DataFrame = _unique(read_table(results, run_id)).to_pandas()
-    frame.attrs["results"] = os.fspath(results)  # so that a report can say where its rows are
+    frame.attrs["results"] = open_lake(results).uri  # so that a report can say where its rows are
     return frame
 
 
@@ -273,7 +277,7 @@ def _unique(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(pa.array(again))) if again.any() else table
 
 
-def compact(results: str | os.PathLike[str], run_id: str) -> int:
+def compact(results: AnyLake, run_id: str) -> int:
     """Merge the parts of a finished run into one, without duplicates; returns how many there were.
 
     The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop.

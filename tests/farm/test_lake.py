@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from farm import lake
-from farm.commands.run import durable
 from farm.lake import KEY, SCHEMA, Lake, LakeError, LakeWarning
+from farm.work.launch import durable
 from tasks.model.row import Row
 
 RUN = "20260101-000000-aaaa"

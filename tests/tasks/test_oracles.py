@@ -16,7 +16,7 @@ from tasks.backends.base import Backend
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Oracle, Sample
 from tasks.catalogs.torch.opinfo import TorchOpInfo, _op_db
 from tasks.judge import verdict
-from tasks.judge.compare import compare_oracles
+from tasks.judge.prepared import compare_oracles
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
 from tasks.prepare.cases import prepare
 from tasks.runner import Item, Runner
