@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -14,24 +14,10 @@ import numpy as np
 from tasks import checks
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.judge import fingerprint
-from tasks.judge.plain import Metrics, Policy, check_metadata, compare, judge, only_stored
-from tasks.model import (
-    EPS,
-    WITHOUT_NOISE,
-    Fallback,
-    Form,
-    Invalid,
-    Leaf,
-    Misbehaviour,
-    OpClass,
-    Program,
-    RuntimeInfo,
-    Status,
-    Unsupported,
-    Vacuous,
-)
-from tasks.model.row import Row
+from tasks.judge.plain import Metrics, Policy
+from tasks.judging import judged
+from tasks.model import Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
+from tasks.model.row import NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
 from tasks.wire import Done
 
@@ -42,6 +28,8 @@ LOST_DEVICE = 70
 STAGES = ("idle", "load", "build", "run", "judge")
 IDLE, LOAD, BUILD, RUN, JUDGE = range(5)
 
+#: Columns that are metrics of the same name.
+METRICS = tuple(f.name for f in fields(Metrics) if f.name in NAMES and f.name != "kind")
 #: Longest error text kept in a row, in characters.
 ERROR_LIMIT = 2000
 
@@ -251,7 +239,8 @@ class Runner:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
-                metrics, status, kind, more = self._judge(case, outputs)
+                found = judged(case.sample, outputs, case.form.paired if case.form else (), self.policy, self.info)
+                metrics, status, kind, more = found.metrics, found.status, found.kind, found.columns
                 if broken is not None:
                     status, kind, more = (
                         Status.WRONG,
@@ -270,93 +259,6 @@ class Runner:
         if case.form is None:
             return program.run()
         return checks.get(case.sample.owner.check).run(program, case.form)
-
-    def _judge(self, case: Trial, outputs: list[list[Any]]) -> tuple[Metrics, Status, str, dict[str, Any]]:
-        """(metrics, status, kind, further columns) of what the runs of a case returned."""
-        sample, group = case.sample, case.sample.owner.group
-        record, op_class = sample.record, sample.op_class
-        for actual in outputs:
-            for i in case.form.paired if case.form else ():
-                actual[i] = _unpaired(actual[i])
-        arrays = [[np.asarray(x) for x in actual] for actual in outputs]
-        precision = self.info.precision_for(op_class, group.label)
-        expected = sample.expected()
-        metrics = self._measure(sample, arrays[0], expected, precision)
-        self._repeated(sample, arrays, metrics)
-        oracle = record["oracle"]
-
-        def judged(metrics: Metrics) -> tuple[Status, str]:
-            return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle, precision)
-
-        status, kind = judged(metrics)
-        more: dict[str, Any] = {"limit": self._limit(sample, precision), "output_digest": fingerprint.digest(arrays[0])}
-        if status is not Status.PASS and oracle != "stored" and not record["definition"]:
-            # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice the limit.
-            more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
-        if precision:
-            more["compute_precision"] = precision
-        for number, other in enumerate(record["others"]):
-            second = compare(arrays[0], sample.other(number), op_class, precision)
-            own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
-            more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
-            limit = self._limit(sample)
-            apart = not other["classic"] if limit is None else other["units"] > limit
-            apart = apart and not (other["rounded"] and other["classic"])
-            if apart and not metrics.kind:
-                # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
-                sides = [
-                    name for name, m in ((oracle, metrics), (other["name"], second)) if judged(m)[0] is Status.PASS
-                ]
-                more["error"] = (
-                    f"the oracles {oracle} and {other['name']} disagree ({other['units']:.3g} units; {other['detail']}); "
-                    f"this backend agrees with {' and '.join(sides) or 'neither'}"
-                )
-                return metrics, Status.INVALID, "oracle", more
-        if only_stored(oracle, op_class):
-            metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
-        return metrics, status, kind, more
-
-    def _limit(self, sample: PreparedSample, precision: str = "") -> float | None:
-        group = sample.owner.group
-        if self.policy.rule != "error_units" or sample.op_class is OpClass.UNINITIALISED:
-            return None
-        return self.policy.limit(group.label, sample.op_class.value, group.dtype, precision).value
-
-    def _measure(
-        self, sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str
-    ) -> Metrics:
-        record = sample.record
-        if not record["definition"]:
-            return compare(actual, expected, sample.op_class, precision)
-        metrics = Metrics()
-        check_metadata(actual, expected, metrics)
-        if metrics.kind:
-            return metrics
-        from tasks.judge import definitions
-
-        made = definitions.derive(record["definition"], record["args"], record["kwargs"], sample.inputs(), actual)
-        derived, own = sample.derived(), EPS.get(sample.owner.group.dtype, 0.0)
-        if precision and own and EPS[precision] > own:  # what is derived is float64, whatever the dtype under test
-            coarser = EPS[precision] / own
-            derived = [leaf if leaf.noise is None else replace(leaf, noise=leaf.noise * coarser) for leaf in derived]
-        return compare(made, derived)
-
-    @staticmethod
-    def _repeated(sample: PreparedSample, arrays: list[list[np.ndarray]], metrics: Metrics) -> None:
-        """Results of one case that differ are a finding; for a random op, results that do not."""
-        if len(arrays) < 2 or metrics.kind:
-            return
-        same = all(
-            len(again) == len(arrays[0]) and all(a.tobytes() == b.tobytes() for a, b in zip(again, arrays[0]))
-            for again in arrays[1:]
-        )
-        if sample.op_class is OpClass.RANDOM and same:
-            metrics.kind, metrics.detail = "not random", f"{len(arrays)} runs gave the same bytes"
-        elif sample.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED) and not same:
-            metrics.kind, metrics.detail = (
-                "nondeterministic",
-                f"{len(arrays)} runs on the same inputs gave different bytes",
-            )
 
     def _row(
         self, case: Trial, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
@@ -388,18 +290,7 @@ class Runner:
             "policy": self.policy.id,
         }
         if metrics is not None:
-            row |= {
-                "nonfinite": metrics.nonfinite,
-                "max_diff": metrics.max_diff,
-                "max_rel": metrics.max_rel,
-                "max_ulp": metrics.max_ulp,
-                "rmse": metrics.rmse,
-                "error_units": metrics.error_units,
-                "noise_floor": metrics.noise_floor,
-                "mismatched": metrics.mismatched,
-                "numel": metrics.numel,
-                "classic": metrics.classic,
-            }
+            row |= {name: getattr(metrics, name) for name in METRICS}
         return row
 
     def _blame(self, case: Trial) -> tuple[Status, str, str, str]:
@@ -452,14 +343,6 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "oracle": "" if built else record["oracle"],
         "prepare_ms": record["prepare_ms"],
     }
-
-
-def _unpaired(array: np.ndarray) -> np.ndarray:
-    """Complex numbers from real pairs in the last axis; anything else as it is (its shape will tell)."""
-    if array.shape[-1:] != (2,) or array.dtype not in (np.float32, np.float64):
-        return array
-    pairs = np.ascontiguousarray(array)
-    return pairs.view(np.complex64 if array.dtype == np.float32 else np.complex128)[..., 0]
 
 
 def _units(items: list[Item]) -> Iterator[list[Item]]:
