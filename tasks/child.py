@@ -183,7 +183,8 @@ class Child:
             Item(i["pack"], i["places"], i.get("form"), i.get("label", ""), i.get("check") or "", i.get("keep") or "")
             for i in items
         ]
-        yield from self.runner.run(made, set(skip), set(solo))
+        for done in self.runner.run(made, set(skip), set(solo)):
+            yield {"number": done.number, "row": done.row.__dict__}
         return {}
 
 

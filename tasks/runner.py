@@ -15,8 +15,7 @@ from tasks import checks
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
 from tasks.judge import fingerprint
-from tasks.judge.compare import Metrics, check_metadata, compare
-from tasks.judge.verdict import Policy, judge
+from tasks.judge.plain import Metrics, Policy, check_metadata, compare, judge, only_stored
 from tasks.model import (
     EPS,
     WITHOUT_NOISE,
@@ -32,7 +31,9 @@ from tasks.model import (
     Unsupported,
     Vacuous,
 )
+from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
+from tasks.wire import Done
 
 #: Exit code of a process whose device was lost while several samples were built together.
 LOST_DEVICE = 70
@@ -116,7 +117,7 @@ class Runner:
         #: Set when the device of this process is unusable: the owner must replace the process.
         self.broken = False
 
-    def run(self, items: list[Item], skip: set[int], solo: set[int]) -> Iterator[dict[str, Any]]:
+    def run(self, items: list[Item], skip: set[int], solo: set[int]) -> Iterator[Done]:
         """Rows of all cases but those numbered in ``skip``; ``solo`` cases are built by themselves.
 
         Stops early when the device broke (`broken`).
@@ -152,7 +153,7 @@ class Runner:
             for item in unit:
                 item.release()
 
-    def _single(self, case: Case) -> dict[str, Any]:
+    def _single(self, case: Case) -> Done:
         case.started_at = time.time()
         begin = time.perf_counter()
         try:
@@ -166,7 +167,7 @@ class Runner:
         case.build_ms = (time.perf_counter() - begin) * 1e3
         return self._finish(case, 1)
 
-    def _joint(self, cases: list[Case]) -> Iterator[dict[str, Any]]:
+    def _joint(self, cases: list[Case]) -> Iterator[Done]:
         if not cases:
             return
         started = time.time()
@@ -214,7 +215,7 @@ class Runner:
                 reason = reason or error
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
-    def _finish(self, case: Case, span: int) -> dict[str, Any]:
+    def _finish(self, case: Case, span: int) -> Done:
         metrics: Metrics | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
@@ -261,7 +262,7 @@ class Runner:
                     status, kind = Status.FALLBACK, ""
             except Exception as error:
                 case.error = error
-        return self._row(case, metrics, status, kind, run_ms) | more
+        return Done(case.number, Row.of(self._row(case, metrics, status, kind, run_ms) | more))
 
     @staticmethod
     def _asked(case: Case, program: Program) -> Sequence[Any]:
@@ -311,7 +312,7 @@ class Runner:
                     f"this backend agrees with {' and '.join(sides) or 'neither'}"
                 )
                 return metrics, Status.INVALID, "oracle", more
-        if oracle == "stored" and op_class is not OpClass.EXACT:
+        if only_stored(oracle, op_class):
             metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
         return metrics, status, kind, more
 
@@ -360,7 +361,7 @@ class Runner:
     def _row(
         self, case: Case, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
     ) -> dict[str, Any]:
-        row: dict[str, Any] = {"number": case.number, **sample_columns(case.sample)}
+        row = sample_columns(case.sample)
         stage, error_type, text = "", "", ""
         if case.error is not None:
             status, stage, error_type, text = self._blame(case)
@@ -432,7 +433,7 @@ class Runner:
 
 
 def sample_columns(sample: PreparedSample) -> dict[str, Any]:
-    """The columns of a row that the prepared sample alone decides."""
+    """The columns of a row that only the prepared sample decides."""
     group, record = sample.owner.group, sample.record
     built = not checks.installed(sample.owner.check).runs
     return {

@@ -13,12 +13,11 @@ import numpy as np
 import pandas as pd
 
 from farm import lake
-from farm.commands.report import load
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
-from farm.plan.config import nearest
 from farm.plan.matrix import names
 from farm.report.faces.words import plain
+from farm.report.runs import load
 from farm.report.tables.gradients import MEANING, WORST_FIRST, agreement, two_oracles
 from farm.work.supervisor import Gone, Job, close_children, rows_of
 from tasks import catalogs
@@ -27,6 +26,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
 from tasks.model import EPS, Group, Status, Unavailable
+from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, default_cache, prepare
 from tasks.runner import Item, Runner
 
@@ -156,7 +156,7 @@ def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dic
     except Unavailable as error:
         raise GradcheckError(f"--backend: {name} is unavailable: {error}") from None
     runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
-    yield from runner.run([Item(prepared, places)], set(), set())
+    yield from (done.row.values() for done in runner.run([Item(prepared, places)], set(), set()))
 
 
 def _in_its_environment(prepared: PreparedGroup, places: list[int], spec: BackendSpec) -> Iterator[dict[str, Any]]:

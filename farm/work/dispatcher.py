@@ -23,10 +23,11 @@ from farm.fleet.probing import WORDS, Support
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
 from farm.work.executors import Executor, Unplaced
-from farm.work.supervisor import Job, run_columns
+from farm.work.supervisor import Job
 from tasks import catalogs, checks
 from tasks.judge.verdict import Policy
 from tasks.model import Status
+from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup, pack_path
 from tasks.runner import sample_columns
 
@@ -621,8 +622,7 @@ class Dispatcher:
             return  # on their way when the device was quarantined: these cases are run again elsewhere
         new = [k for k, number in enumerate(message["done"]) if number not in flight.done]
         flight.done.update(message["done"])
-        with pa.ipc.open_stream(message["rows"]) as reader:
-            batches = list(reader)
+        batches = lakes.from_stream(message["rows"])
         b, place = flight.backend, flight.place
         for k in new if self.again else ():
             g, p = flight.cases[message["done"][k]]
@@ -681,10 +681,6 @@ class Dispatcher:
             "seed": group.seed,
             "digest": "",
             "shapes": "",
-            "attempts": 1,
-            "policy": self.policy.id,
-            "started_at": time.time(),
-            "kind": "",
             **failed,
         }
         self.samples[g] = [-1]
@@ -713,20 +709,18 @@ class Dispatcher:
                 sample_columns(prepared.samples[place])
                 | {
                     "status": Status.UNAVAILABLE.value,
-                    "kind": "",
                     "stage": "",
                     "error_type": "",
-                    "policy": self.policy.id,
                     "error": f"available when the run began, gone since: {self.offers[self.specs[b].name].reason}",
                     "attempts": attempts + 1,
-                    "started_at": time.time(),
                 },
             )
 
-    def _own_row(self, b: int, row: dict[str, Any]) -> None:
-        spec = self.specs[b]
-        constant = run_columns(self.run_id, spec.to_json(), self.offers[spec.name].info)
-        self._keep([lakes.to_batch([row], constant)], spec.name, {row["status"]: 1})
+    def _own_row(self, b: int, columns: dict[str, Any]) -> None:
+        name = self.specs[b].name
+        origin = lakes.Origin.of(self.run_id, name, self.offers[name].info)
+        own = {"policy": self.policy.id, "started_at": time.time()}
+        self._keep([lakes.to_batch([Row.of(own | columns)], origin)], name, {columns["status"]: 1})
 
     def _lost(self, flight: Flight, left: list[int], why: str) -> None:
         """A supervisor is gone: nobody is blamed, its work is queued again; a repeated suspect runs alone."""
@@ -769,8 +763,6 @@ class Dispatcher:
                         "error_type": "",
                         "error": story,
                         "attempts": attempts,
-                        "policy": self.policy.id,
-                        "started_at": time.time(),
                     },
                 )
 
@@ -861,8 +853,7 @@ class Dispatcher:
         assert flight.opinion is not None
         (place, earlier), b = flight.opinion, flight.backend
         flight.done.update(message["done"])
-        with pa.ipc.open_stream(message["rows"]) as reader:
-            rows = reader.read_all().select(["case_id", "status", "node", "device_ids"]).to_pylist()
+        rows = pa.Table.from_batches(lakes.from_stream(message["rows"])).to_pylist()
         for number, row in zip(message["done"], rows):
             status, error = earlier[number]
             evidence = {

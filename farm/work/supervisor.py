@@ -11,18 +11,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from farm.fleet import envs
 from farm.fleet.child_process import ChildProcess, Death, Limits
-from farm.lake import SCHEMA, to_batch
+from farm.lake import Origin, from_stream, to_stream
 from farm.plan import kernels as user
 from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.judge import verdict
 from tasks.model import FAILED, Group, Status
+from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
 from tasks.vendors import VISIBLE
+from tasks.wire import Done
 
 #: Seconds and rows after which collected rows are handed on.
 CHUNK_S, CHUNK_ROWS = 0.1, 1000
@@ -188,8 +188,8 @@ def rows_of(job: Job) -> Iterator[dict[str, Any]]:
         if why := message.get("gone") or message.get("stop"):
             raise Gone(why)
         if "rows" in message:
-            with pa.ipc.open_stream(message["rows"]) as reader:
-                yield from reader.read_all().to_pylist()
+            for batch in from_stream(message["rows"]):
+                yield from batch.to_pylist()
 
 
 def _run_groups(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
@@ -301,7 +301,7 @@ class _Batch:
     def left(self) -> list[int]:
         return [n for n in range(len(self.cases)) if n not in self.done]
 
-    def dead(self, death: Death) -> list[dict[str, Any]]:
+    def dead(self, death: Death) -> list[Done]:
         """Rows that a death settles: one case's, or none if it has to be found out first."""
         left = self.left
         if death.span > 1:
@@ -311,7 +311,8 @@ class _Batch:
             for n in together:
                 self.attempts[n] += 1
             return []
-        return [self.settle(death.number, death.status, death.kind, death.stage, death.kind, death.text)]
+        told = {"kind": death.kind, "stage": death.stage, "error_type": death.kind, "error": death.text}
+        return [self.settle(death.number, death.status, **told)]
 
     def doubts(self, death: Death, served: int) -> bool:
         """Whether a crash may be the work of the ``served`` cases that its process had run before: memory that one of
@@ -325,10 +326,12 @@ class _Batch:
         self.attempts[number] += 1
         return True
 
-    def acquitted(self, row: dict[str, Any]) -> dict[str, Any]:
+    def acquitted(self, done: Done) -> Done:
         """A row as it is, with what is to be said of a crash that was not its case's own."""
-        story = self.doubted.get(row["number"])
-        return row | {"flags": "; ".join(filter(None, [row.get("flags", ""), story]))} if story else row
+        story = self.doubted.get(done.number)
+        if not story:
+            return done
+        return Done(done.number, done.row.with_values({"flags": "; ".join(filter(None, [done.row.flags, story]))}))
 
     def known(self) -> Iterator[tuple[int, dict[str, str]]]:
         """Cases that the backend has said before not to implement, with the columns of their rows."""
@@ -339,24 +342,12 @@ class _Batch:
                     {k: v for k, v in words.items() if k != "run"} | {"flags": f"as answered in run {words['run']}"},
                 )
 
-    def settle(
-        self, number: int, status: str, kind: str, stage: str, error_type: str, error: str, **more: Any
-    ) -> dict[str, Any]:
-        """The row of a case that its child could not write; ``more``: further columns."""
+    def settle(self, number: int, status: str, **columns: Any) -> Done:
+        """The row of a case that its child could not write; ``columns``: further columns."""
         item, place = self.cases[number]
         sample = PreparedGroup(Path(item["pack"]), item["group"]["check"]).samples[place]
-        return {
-            "number": number,
-            **sample_columns(sample),
-            "status": status,
-            "kind": kind,
-            "stage": stage,
-            "error_type": error_type,
-            "error": error,
-            "policy": verdict.from_json(self.job.policy).id,
-            "started_at": time.time(),
-            **more,
-        }
+        own = {"status": status, "policy": verdict.from_json(self.job.policy).id, "started_at": time.time()}
+        return Done(number, Row.of({**sample_columns(sample), **own, **columns}))
 
 
 def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
@@ -406,9 +397,10 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
                     return
                 elif "end" not in message:
                     strikes = 0
-                    streak = streak + 1 if message["status"] in FAILING else 0
+                    done = Done(message["number"], Row.of(message["row"]))
+                    streak = streak + 1 if done.row.status in FAILING else 0
                     child.served += 1
-                    out.add(batch.acquitted(message))
+                    out.add(batch.acquitted(done))
                     if out.due():
                         yield out.flush()
                     if streak >= STREAK and batch.info.get("device_vendor") and not asked_again:
@@ -433,8 +425,8 @@ def _run_batch(job: Job, get_child: GetChild) -> Iterator[dict[str, Any]]:
             yield _spending()
             continue
         if not batch.doubts(death, 0 if isinstance(got, Death) else child.served):
-            for row in batch.dead(death):
-                out.add(row)
+            for done in batch.dead(death):
+                out.add(done)
             yield out.flush()
     yield from out.rest()
 
@@ -444,12 +436,13 @@ class _Rows:
 
     def __init__(self, batch: _Batch) -> None:
         self.batch, self.since = batch, time.monotonic()
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Done] = []
         self.node = batch.job.host or socket.gethostname()
 
-    def add(self, row: dict[str, Any]) -> None:
-        self.batch.done.add(row["number"])
-        self.rows.append(row)
+    def add(self, done: Done) -> None:
+        attempts = self.batch.attempts[done.number] + 1
+        self.batch.done.add(done.number)
+        self.rows.append(done if attempts == 1 else Done(done.number, done.row.with_values({"attempts": attempts})))
 
     def due(self) -> bool:
         return len(self.rows) >= CHUNK_ROWS or time.monotonic() - self.since > CHUNK_S
@@ -462,30 +455,18 @@ class _Rows:
     def flush(self) -> dict[str, Any]:
         """Message of the collected rows: Arrow IPC bytes, the case numbers they settle, counts by status, and of those
         that failed (number, status, attempts, error): evidence, should the device turn out to be sick."""
-        rows, self.rows, self.since = self.rows, [], time.monotonic()
-        batch, job, info = self.batch, self.batch.job, self.batch.info
-        for row in rows:
-            row["attempts"] = batch.attempts[row["number"]] + 1
-        constant = run_columns(job.run_id, job.backend or {}, info) | {"node": self.node, "device_ids": job.device}
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA) as writer:
-            writer.write_batch(to_batch(rows, constant))
-        busy = sum((r.get("build_ms") or 0.0) + (r.get("run_ms") or 0.0) for r in rows)
+        done, self.rows, self.since = self.rows, [], time.monotonic()
+        job, rows = self.batch.job, [d.row for d in done]
+        origin = Origin.of(job.run_id, (job.backend or {}).get("name", ""), self.batch.info, self.node, job.device)
         return {
-            "rows": sink.getvalue().to_pybytes(),
-            "done": [r["number"] for r in rows],
-            "busy_ms": busy,
-            "status": dict(collections.Counter(r["status"] for r in rows)),
-            "times": [(r.get("build_ms") or 0.0, r.get("run_ms") or 0.0) for r in rows],
+            "rows": to_stream(rows, origin),
+            "done": [d.number for d in done],
+            "busy_ms": sum((r.build_ms or 0.0) + (r.run_ms or 0.0) for r in rows),
+            "status": dict(collections.Counter(r.status for r in rows)),
+            "times": [(r.build_ms or 0.0, r.run_ms or 0.0) for r in rows],
             "failed": [
-                (r["number"], r["status"], r["attempts"], (r.get("error") or "")[:EVIDENCE])
-                for r in rows
-                if r["status"] in FAILING
+                (d.number, d.row.status, d.row.attempts, (d.row.error or "")[:EVIDENCE])
+                for d in done
+                if d.row.status in FAILING
             ],
         }
-
-
-def run_columns(run_id: str, backend: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
-    """Columns that are the same in all rows of a backend in a run. ``info``: its answer to hello."""
-    columns = {"run_id": run_id, "backend": backend.get("name", "")}
-    return columns | {name: info.get(name, "") for name in ("vendor", "device", "runtime_version", "driver_version")}

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from farm.fleet import inventory
 from farm.fleet.inventory import Offer
-from farm.lake import SCHEMA, to_batch
+from farm.lake import Origin, to_stream
 from farm.work.executors import Changes
-from farm.work.supervisor import CHUNK_ROWS, Job, run_columns
+from farm.work.supervisor import CHUNK_ROWS, Job
+from tasks.model.row import Row
 
 
 class FakeCluster:
@@ -41,6 +40,9 @@ class FakeCluster:
             for message in _answers(job):
                 yield handle, message
             yield handle, None
+
+    def nodes_of(self, handle: int) -> Sequence[str]:
+        return ()
 
     def cancel(self, handle: int) -> None:
         pass
@@ -69,34 +71,16 @@ def _answers(job: Job) -> Iterator[dict[str, Any]]:
             }
         return
     cases = [(item["group"], place) for item in job.items for place in item["places"]]
-    constant = run_columns(job.run_id, job.backend or {}, {"vendor": "fake"}) | {"node": "fake"}
+    origin = Origin.of(job.run_id, (job.backend or {})["name"], {"vendor": "fake"}, "fake")
+    measured = {"error_units": 0.0, "max_diff": 0.0, "numel": 1, "build_ms": 0.0, "run_ms": 0.0}
     for at in range(0, len(cases), CHUNK_ROWS):
+        common = {"catalog": "load", "status": "pass", "weak": True, "policy": "none", "started_at": time.time()}
         rows = [
-            {
-                "catalog": "load",
-                "op": group["op"],
-                "variant": "",
-                "dtype": group["dtype"],
-                "sample": place,
-                "seed": 0,
-                "status": "pass",
-                "attempts": 1,
-                "weak": True,
-                "policy": "none",
-                "started_at": time.time(),
-                "error_units": 0.0,
-                "max_diff": 0.0,
-                "numel": 1,
-                "build_ms": 0.0,
-                "run_ms": 0.0,
-            }
+            Row.of({"op": group["op"], "dtype": group["dtype"], "sample": place, **common, **measured})
             for group, place in cases[at : at + CHUNK_ROWS]
         ]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA) as writer:
-            writer.write_batch(to_batch(rows, constant))
         yield {
-            "rows": sink.getvalue().to_pybytes(),
+            "rows": to_stream(rows, origin),
             "done": list(range(at, at + len(rows))),
             "busy_ms": 0.0,
             "status": {"pass": len(rows)},

@@ -145,8 +145,8 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
             if dtype in entry.dtypes:
                 asked = Group(entry.op, entry.variant, dtype, SAMPLES)
                 _, group = prepare(asked, Path(cache), int(draws))
-                for row in runner.run([Item(group, list(range(len(group.samples))))], set(), set()):
-                    statuses[asked.case_id(row["sample"])] = row["status"]
+                for done in runner.run([Item(group, list(range(len(group.samples))))], set(), set()):
+                    statuses[asked.case_id(done.row.sample)] = done.row.status
     Path(out).write_text(json.dumps(statuses))
     return {"reference_s": spent["reference"], "noise_s": spent["noise"], "due_s": spent["due"], "cases": len(statuses)}
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from farm.fleet.inventory import Offer
-from farm.lake import SCHEMA, to_batch
+from farm.lake import Origin, to_stream
 from farm.work.executors import Changes, Inline, Unplaced
-from farm.work.supervisor import FAILING, Job, run_columns, run_job
+from farm.work.supervisor import FAILING, Job, run_job
+from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
 
@@ -119,50 +119,34 @@ class Simulated(Inline):
 
     def _do(self, handle: int, job: Job, backend: str, place: tuple[str, str]) -> Iterator[tuple[int, Any]]:
         yield handle, {"begun": True, "node": place[0], "device": place[1]}
-        rows = []
+        rows: list[Row] = []
         gone = False
         cases = [(item, p) for item in job.items for p in item["places"]]
-        for number, (item, sample) in enumerate(cases):
+        for item, sample in cases:
             group = item["group"]
             status = self.status(backend, group["op"], sample, *place)
             if status == "gone":
                 gone = True
                 break
-            rows.append(
-                sample_columns(PreparedGroup(item["pack"]).samples[sample])
-                | {
-                    "number": number,
-                    "status": status,
-                    "attempts": item.get("attempts", {}).get(str(sample), 0) + 1,
-                    "policy": "none",
-                    "started_at": time.time(),
-                    "error": "planted" if status in FAILING else "",
-                }
-            )
+            told = {
+                "status": status,
+                "attempts": item.get("attempts", {}).get(str(sample), 0) + 1,
+                "policy": "none",
+                "started_at": time.time(),
+                "error": "planted" if status in FAILING else "",
+            }
+            rows.append(Row.of(sample_columns(PreparedGroup(item["pack"]).samples[sample]) | told))
         self.log.append((backend, *place, len(rows)))
         if rows:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, SCHEMA) as writer:
-                writer.write_batch(
-                    to_batch(
-                        rows,
-                        run_columns(job.run_id, job.backend or {}, {"device": "d"})
-                        | {"node": place[0], "device_ids": place[1]},
-                    )
-                )
-            counts: dict[str, int] = {}
-            for row in rows:
-                counts[str(row["status"])] = counts.get(str(row["status"]), 0) + 1
+            origin = Origin.of(job.run_id, (job.backend or {})["name"], {"device": "d"}, *place)
             yield (
                 handle,
                 {
-                    "rows": sink.getvalue().to_pybytes(),
-                    "done": [r["number"] for r in rows],
+                    "rows": to_stream(rows, origin),
+                    "done": list(range(len(rows))),
                     "busy_ms": 10.0 * len(rows),
-                    "status": counts,
-                    "failed": [
-                        (r["number"], r["status"], r["attempts"], "planted") for r in rows if r["status"] in FAILING
-                    ],
+                    "status": dict(Counter(r.status for r in rows)),
+                    "failed": [(n, r.status, r.attempts, "planted") for n, r in enumerate(rows) if r.status in FAILING],
                 },
             )
         if gone:

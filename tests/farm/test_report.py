@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from farm import lake
-from farm.commands.report import default_out, main
+from farm.commands.report import main
 from farm.report import (
     SEVERITY,
     STATUSES,
@@ -38,6 +38,7 @@ from farm.report import (
 from farm.report.faces.files import markdown
 from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
 from farm.report.faces.words import number, percent
+from farm.report.runs import default_out
 from farm.report.tables.coverage import disagreements, distinct, records
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028\x1b[31m[bold]`|$(x)"
