@@ -14,7 +14,6 @@ import pandas as pd
 from farm import lake
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
-from farm.plan.config import nearest
 from farm.plan.matrix import names
 from farm.report.faces.words import plain
 from farm.report.runs import load
@@ -28,6 +27,7 @@ from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
 from tasks.model import EPS, Group, Unavailable
+from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, default_cache, prepare
 from tasks.runner import Item, Runner
 from tasks.wire import ToRun

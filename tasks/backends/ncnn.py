@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import PROBE_MODEL, input_values
+from tasks.backends.shared.onnx_form import input_values, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
@@ -86,13 +86,7 @@ class Ncnn(Backend):
             raise Unavailable("ncnn's converter pnnx is not installed")
         converter = importlib.metadata.version("pnnx")
         self._version = f"{ncnn.__version__} pnnx {converter}"
-        try:
-            form = Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
-            result = self.build(form).run()[0]
-        except Exception as error:
-            raise Unavailable(f"ncnn does not run a model of one Add: {error}") from error
-        if result.tolist() != [2.0, 2.0]:
-            raise Unavailable(f"ncnn computes 1 + 1 = {result.tolist()}")
+        smoke_test("ncnn", lambda: self.build(one_add()).run()[0])
         return RuntimeInfo(
             str(ncnn.__version__), "cpu", details={"pnnx": converter} | {k: str(v) for k, v in self._switches.items()}
         )
