@@ -17,9 +17,10 @@ from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.known import not_known, unmet
 from farm.plan.request import How, Request
-from farm.work.executors import ClusterError, Executor, RayCluster
+from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Ready, Run, ready
 from farm.work.progress import Progress
+from farm.work.ray_cluster import RayCluster
 from tasks.catalogs.base import Entry
 from tasks.model import FAILED, names
 
