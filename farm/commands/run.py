@@ -84,9 +84,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one"
     )
     parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="probe every backend again; forget what they answered before",
+        "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
         "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
