@@ -23,14 +23,17 @@ from farm.fleet.inventory import Offer, offers, probe
 from farm.lake import Lake
 from farm.plan import matrix as matrices
 from farm.plan import policies
-from farm.plan.config import ConfigError, nearest
+from farm.plan.config import ConfigError
 from farm.plan.matrix import Matrix
 from farm.plan.request import Request
 from farm.work import catalogue
 from farm.work.dispatcher import Dispatcher
-from farm.work.executors import ALONE, ChildProcesses, Executor, Inline, RayCluster
+from farm.work.executor import Executor
+from farm.work.local import ALONE, ChildProcesses, Inline
+from farm.work.ray_cluster import RayCluster
 from tasks.catalogs.base import Entry
 from tasks.judge.verdict import PolicyError
+from tasks.nearest import nearest
 
 #: Columns that tell one group of the matrix from another.
 GROUP = ("check", "op", "variant", "dtype", "distribution")

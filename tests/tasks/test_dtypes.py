@@ -98,8 +98,8 @@ assert a.dtype == np_dtype(name) and np.array_equal(a.astype(float), x.astype(fl
 leaf = Leaf(name, a.shape, x.astype(wide(name)))
 policy = verdict.load("error_units")
 for planted, status in ((a, "pass"), (-a, "wrong")):
-    metrics = compare([planted], [leaf])
-    assert judge(metrics, policy, "user:x", "composite", name, "float64")[0].value == status, metrics
+    metrics = compare([planted], [leaf], OpClass.EXACT)
+    assert judge(metrics, policy, "user:x", "exact", name, "float64")[0].value == status, metrics
 assert np_dtype(name).itemsize == 1 and a.max().astype(float) == 15.5
 """
 
