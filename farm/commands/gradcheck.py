@@ -17,9 +17,9 @@ from farm.fleet import envs
 from farm.fleet.child_process import Limits
 from farm.plan.config import nearest
 from farm.plan.matrix import names
-from farm.report.faces.words import plain
 from farm.report.runs import load
 from farm.report.tables.gradients import MEANING, WORST_FIRST, agreement, two_oracles
+from farm.report.words import plain
 from farm.work.supervisor import Gone, Job, close_children, rows_of
 from tasks import catalogs
 from tasks.arrays import differences

@@ -21,8 +21,8 @@ from farm import lake
 from farm.commands import run as launch
 from farm.plan.config import ConfigError, nearest
 from farm.policies.rejudge import rejudge
-from farm.report.faces.words import number, percent, plain
 from farm.report.tables.coverage import reproduce_command
+from farm.report.words import number, percent, plain
 from tasks import zoo
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy, PolicyError

@@ -15,7 +15,7 @@ from rich.console import Console
 from farm import lake
 from farm.commands.run import list_catalog
 from farm.plan.config import ConfigError
-from farm.report.faces.words import number, plain
+from farm.report.words import number, plain
 from tasks import catalogs
 from tasks.judge import op_classes as classes
 from tasks.judge import verdict
