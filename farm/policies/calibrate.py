@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 
 from farm import lake
-from farm.plan.config import nearest
 from farm.policies.rejudge import DECIDED, NUMBERS
 from farm.report.words import number
 from tasks.judge.verdict import Limit, Policy, PolicyError
 from tasks.model import EPS, OpClass
+from tasks.nearest import nearest
 
 #: Classes whose limits are found; those of the others follow from what the class is, or from published bounds.
 CALIBRATED = (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.COMPOSITE)

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from farm import lake
-from farm.commands.run import list_catalog
 from farm.plan.config import ConfigError
 from farm.report.words import number, plain
+from farm.work import catalogue
 from tasks import catalogs
 from tasks.judge import op_classes as classes
 from tasks.judge import verdict
-from tasks.judge.compare import Metrics
+from tasks.judge.plain import Metrics, only_stored
 from tasks.judge.verdict import Policy
 from tasks.model import EPS, MEASURED, OpClass, Status, names
 from tasks.prepare.cases import default_cache
@@ -96,7 +96,7 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
         if placement.op_class in _MEASURED_ANEW and policy.rule == "error_units":
             return f"its schema measured {placement.op_class} results by another formula", None
         name = placement.op_class.value
-    units = policy.rule == "error_units" and not (oracle == "stored" and name != OpClass.EXACT)
+    units = policy.rule == "error_units" and not only_stored(oracle, name)
     if (
         units
         and row["error_units"] is None
@@ -232,6 +232,6 @@ def known_ops(rows: pd.DataFrame) -> dict[str, set[str]]:
         }
         if catalog in catalogs.known():
             with contextlib.suppress(ConfigError):  # a package that is not installed here
-                listed = list_catalog(str(catalog), default_cache())
+                listed = catalogue.entries(str(catalog), default_cache())
                 names[str(catalog)] |= {f"{e.op}.{e.variant}" if e.variant else e.op for e in listed}
     return names

@@ -17,7 +17,7 @@ def name_of(dtype: Any) -> str:
 
 
 #: Torch dtypes numpy lacks travel as integers of their width.
-_AS_INTEGER = {
+AS_INTEGER = {
     name: "int16" if TABLE[name].bits == 16 else "uint8"
     for name in EPS
     if TABLE[name].numpy == "ml_dtypes" and name not in PACKED_BITS
@@ -31,8 +31,8 @@ def to_numpy(tensor: Any) -> np.ndarray:
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     name = name_of(tensor.dtype)
-    if name in _AS_INTEGER:
-        return tensor.view(getattr(torch, _AS_INTEGER[name])).numpy().view(np_dtype(name))
+    if name in AS_INTEGER:
+        return tensor.view(getattr(torch, AS_INTEGER[name])).numpy().view(np_dtype(name))
     if name == "complex32":
         return torch.view_as_real(tensor).float().numpy().view(np.complex64)[..., 0]
     return tensor.numpy()
@@ -43,8 +43,8 @@ def from_numpy(array: np.ndarray) -> Any:
     import torch
 
     name = array.dtype.name
-    if name in _AS_INTEGER:
-        return torch.from_numpy(array.view(_AS_INTEGER[name])).view(getattr(torch, name))
+    if name in AS_INTEGER:
+        return torch.from_numpy(array.view(AS_INTEGER[name])).view(getattr(torch, name))
     return torch.from_numpy(array)
 
 

@@ -1,6 +1,6 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
-from tasks.model.case import DISTRIBUTIONS, Form, Group, Leaf, Oracle, Program, RuntimeInfo
+from tasks.model.case import DISTRIBUTIONS, Form, Group, Oracle, Program, RuntimeInfo
 from tasks.model.dtypes import (
     DTYPES,
     EPS,
@@ -14,6 +14,7 @@ from tasks.model.dtypes import (
     wide,
 )
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
+from tasks.model.leaf import Leaf
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
 
