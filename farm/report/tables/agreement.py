@@ -245,7 +245,7 @@ def verdict(table: pd.DataFrame) -> list[str]:
         elif outside["vendor"].nunique() > 1:
             said.append("Nobody agrees with the reference, and no two vendors with each other.")
         else:
-            said.append("Nobody agrees with the reference; one vendor alone was judged.")
+            said.append("Nobody agrees with the reference; only one vendor was judged.")
     elif any(p["vendor"].nunique() > near["vendor"].nunique() for p in parts):
         said.append("More vendors agree with one another than with the reference: look at the reference.")
     if len(dead):
