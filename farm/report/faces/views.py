@@ -125,7 +125,7 @@ def vendor_matrices(rows: pd.DataFrame) -> dict[str, tuple[list[str], list[list[
 
 
 def print_vendors(rows: pd.DataFrame, console: Console, limit: int = 15) -> None:
-    """Print vendor × dtype and vendor × op class, what one vendor alone gets wrong, and what everybody does."""
+    """Print vendor × dtype and vendor × op class, what only one vendor gets wrong, and what all do."""
     for by, (head, lines) in vendor_matrices(rows).items():
         table = _table(
             f"Vendors by {by.replace('_', ' ')}: pass rate (passed/judged), of coverage (judged/valid); alone: cells only they fail",
@@ -171,7 +171,7 @@ def print_vendors(rows: pd.DataFrame, console: Console, limit: int = 15) -> None
             )
         console.print(table)
     if found.empty:
-        console.print("No sample that one vendor alone, or everybody, gets wrong.")
+        console.print("No sample that only one vendor, or every vendor, gets wrong.")
 
 
 def _text_lines(text: str) -> Any:
