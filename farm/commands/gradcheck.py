@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake
-from farm.report.faces.words import plain
 from farm.report.tables.gradients import AGREE, WORST_FIRST
+from farm.report.words import plain
 from farm.reproduce.gradients import GradcheckError, Question, check, plot, table
 
 

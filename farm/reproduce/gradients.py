@@ -13,9 +13,9 @@ import pandas as pd
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
 from farm.plan.matrix import names
-from farm.report.faces.words import plain
 from farm.report.runs import load
 from farm.report.tables.gradients import AGREE, MEANING, WORST_FIRST, agreement, two_oracles
+from farm.report.words import plain
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
