@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,19 @@ from farm.plan.matrix import names
 from farm.report.faces.words import plain
 from farm.report.runs import load
 from farm.report.tables.gradients import MEANING, WORST_FIRST, agreement, two_oracles
-from farm.work.supervisor import Gone, Job, close_children, rows_of
+from farm.work.child_pool import POOL
+from farm.work.job import Job
+from farm.work.supervisor import CannotRun, rows_of
 from tasks import catalogs
 from tasks.arrays import differences
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
-from tasks.model import EPS, Group, Status, Unavailable
+from tasks.model import EPS, Group, Unavailable
 from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, default_cache, prepare
 from tasks.runner import Item, Runner
+from tasks.wire import ToRun
 
 #: Steps of the curve, relative to the inputs.
 STEPS = np.logspace(-1, -13, 49)
@@ -161,18 +163,20 @@ def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dic
 
 def _in_its_environment(prepared: PreparedGroup, places: list[int], spec: BackendSpec) -> Iterator[dict[str, Any]]:
     """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises GradcheckError."""
-    item = {"pack": str(prepared.pack.path), "places": places, "group": asdict(prepared.group)}
-    policy = asdict(verdict.load("error_units"))
-    job = Job("batch", f"gradcheck {spec.name}", [item], str(default_cache()), Limits(), spec.to_json(), policy)
+    job = Job(
+        name=f"gradcheck {spec.name}",
+        cache=str(default_cache()),
+        limits=Limits(),
+        run=(ToRun(prepared.group, str(prepared.pack.path), tuple(places)),),
+        backend=spec,
+        policy=verdict.load("error_units"),
+    )
     try:
-        for row in rows_of(job):
-            if row["status"] == Status.UNAVAILABLE.value:
-                raise Gone(row["error"])
-            yield row
-    except Gone as error:
+        yield from rows_of(job)
+    except CannotRun as error:
         raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
     finally:
-        close_children()
+        POOL.close()
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from farm.reproduce.again import run_child, run_here
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
 from farm.reproduce.source import NoScript
-from farm.work.supervisor import close_children
+from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
 from tasks.judge import verdict
 from tasks.model import DEADLY, Status
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     finally:
-        close_children()
+        POOL.close()
 
 
 def _arguments() -> argparse.ArgumentParser:

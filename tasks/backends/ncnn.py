@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import input_values, one_add
@@ -75,10 +75,8 @@ class Ncnn(Backend):
         """Find ncnn and pnnx's program; convert and run a model of one Add. Raises Unavailable."""
         if self.device != "cpu":
             raise Unavailable(f"ncnn is run on the CPU alone, not on {self.device}")
-        try:
+        with importing("ncnn"):
             import ncnn
-        except ImportError as error:
-            raise Unavailable(f"ncnn cannot be imported: {error}") from error
         found = importlib.util.find_spec("pnnx")
         folder = Path(found.origin).parent if found and found.origin else Path()
         self._pnnx = next((x for x in (folder / "pnnx", folder / "pnnx.exe") if x.is_file()), Path())

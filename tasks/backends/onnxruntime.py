@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, smoke_test
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared.onnx_form import flatten, from_bytes, input_values, one_add, pack
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated, offer_software_vulkan
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
@@ -155,10 +155,8 @@ class OnnxRuntime(Backend):
         """
         if self.device == "dml" and sys.platform != "win32":
             raise Unavailable(f"DirectML is a part of Windows; this is {platform.system()}")
-        try:
+        with importing("onnxruntime"):
             import onnxruntime as ort
-        except ImportError as error:
-            raise Unavailable(f"onnxruntime cannot be imported: {error}") from error
         if self.device == "webgpu" and self.emulated:
             offer_software_vulkan()
         self._find_provider(ort)
