@@ -15,9 +15,9 @@ from farm import lake
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
 from farm.plan.matrix import names
-from farm.report.faces.words import plain
 from farm.report.runs import load
 from farm.report.tables.gradients import MEANING, WORST_FIRST, agreement, two_oracles
+from farm.report.words import plain
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of

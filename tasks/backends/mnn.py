@@ -64,7 +64,7 @@ class Mnn(Backend):
         if (
             self.device != "cpu"
         ):  # for any other the package says "Can't Find type=3 backend, use 0 instead", and computes on the CPU
-            raise Unavailable(f"MNN's Python package computes on the CPU alone, not on {self.device}")
+            raise Unavailable(f"MNN's Python package only computes on the CPU, not on {self.device}")
         said: list[str] = []
         with importing("MNN"):
             with captured(said):

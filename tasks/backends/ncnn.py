@@ -74,7 +74,7 @@ class Ncnn(Backend):
     def probe(self) -> RuntimeInfo:
         """Find ncnn and pnnx's program; convert and run a model of one Add. Raises Unavailable."""
         if self.device != "cpu":
-            raise Unavailable(f"ncnn is run on the CPU alone, not on {self.device}")
+            raise Unavailable(f"the farm only runs ncnn on the CPU, not on {self.device}")
         with importing("ncnn"):
             import ncnn
         found = importlib.util.find_spec("pnnx")
@@ -189,7 +189,7 @@ class Ncnn(Backend):
 def _check(what: str, kind: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
     """Raise Unsupported for what an ncnn.Mat cannot hold."""
     if kind != "tensor" or dtype != "float32":
-        raise Unsupported(f"ncnn computes float32 tensors alone, not {dtype} {kind}s ({what})".replace("  ", " "))
+        raise Unsupported(f"ncnn only computes float32 tensors, not {dtype} {kind}s ({what})".replace("  ", " "))
     if shape is not None:
         if not shape or 0 in shape:
             raise Unsupported(f"ncnn has no {'empty' if shape else '0-d'} tensors ({what})")

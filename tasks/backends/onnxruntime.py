@@ -108,12 +108,12 @@ class OnnxRuntime(Backend):
         self._known = known
         self._options = dict(known.options)
         if options.get("tf32") and "use_tf32" not in known.options:
-            raise ValueError(f"backend {name}: tf32 is an option of ort-cuda alone")
+            raise ValueError(f"backend {name}: tf32 is an option of ort-cuda only")
         if "use_tf32" in known.options and "tf32" in options:
             self._options["use_tf32"] = str(int(bool(options["tf32"])))
         if "soc_model" in options:
             if device != "qnn":
-                raise ValueError(f"backend {name}: soc_model is an option of ort-qnn alone")
+                raise ValueError(f"backend {name}: soc_model is an option of ort-qnn only")
             self._options["soc_model"] = str(options["soc_model"])
         given = options.get("provider_options") or {}
         if not isinstance(given, dict):
