@@ -22,8 +22,11 @@ def _code(value: Any) -> str:
 
 def _cell(column: Column, line: Line) -> str:
     made = cell(column, line)
+    if made.rest:  # a word of ours, and a reason from elsewhere
+        word, _, reason = made.text.partition(": ")
+        return f"{word}: {_code(reason)}"
     text = made.text + (f"; {made.small}" if made.small else "")
-    return _code(text) if (column.foreign or made.rest) and text != DASH else text
+    return _code(text) if column.foreign and text != DASH else text
 
 
 def table(view: View, limit: int) -> list[str]:
