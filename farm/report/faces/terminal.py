@@ -22,7 +22,7 @@ from tasks.model import Status
 #: The colours of statuses, of lines and of what changed.
 _STYLES = {status.value: status.facts.style for status in Status} | {
     "sum": "bold",
-    "missing": "bright_black",
+    "grey": "bright_black",
     "dim": "bright_black",
     "alarm": "bold red",
     "bad": "red",

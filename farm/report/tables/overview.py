@@ -178,7 +178,7 @@ def by_backend(report: Report) -> Iterator[View]:
             *_counts(_occurring(rows)),
         ),
         lines=backend_lines(rows, report.run),
-        style=lambda line: "missing" if line["missing"] else "" if line["backend"] else "sum",
+        style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backend.",
         index=True,
         open=True,

@@ -90,7 +90,7 @@ class View:
 
     name: of its CSV file; caption; frame: all of it, as pandas and CSV have it. lines: what people see (default: the
     frame's), with ``columns`` (default: the frame's own); unit: what a line is called; turns: column of whose values the
-    first come before the second ones, where not all lines can be shown; style: "sum" or "missing" of a line; lead:
+    first come before the second ones, where not all lines can be shown; style: "sum" or "grey" of a line; lead:
     sentences before the table, notes: after it; empty: said instead of a table without lines (default: nothing is
     shown); command: column of the commands that show a line; index: whether the frame's index is part of it; open:
     whether the page shows it at once; counted: whether its title says how many lines there are; most: of them shown, where
