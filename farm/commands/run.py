@@ -71,7 +71,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend"
     )
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
-    parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
+    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -84,12 +84,10 @@ def _arguments() -> argparse.ArgumentParser:
         "--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one"
     )
     parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="ask every backend anew what it is and supports; earlier answers do not count",
+        "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
-        "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s sooner)"
+        "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
     parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
     return parser

@@ -212,7 +212,7 @@ def misplaced(offer: Offer, node: dict[str, Any]) -> str:
     ):
         return ""
     if label not in BY_LABEL:
-        return f"the node is labelled vendor={label}, which nobody knows; known are {', '.join(BY_LABEL)}"
+        return f"unknown vendor label {label!r} on the node; known: {', '.join(BY_LABEL)}"
     return f"the node is labelled vendor={label}, not {vendor}"
 
 
