@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from tasks.backends import BackendSpec
-from tasks.catalogs.base import Failure
+from tasks.catalogs.base import Entry, Failure
 from tasks.judge.verdict import Limit, Policy
 from tasks.model import Group
 from tasks.model.row import Row
@@ -168,11 +168,9 @@ class Refused(Answer):
 
 @dataclass(frozen=True)
 class Listed(Answer):
-    """A catalog's list: (op, variant, dtypes, checks, distributions) of each entry, and its forms."""
+    """A catalog's list."""
 
-    entries: tuple[Any, ...]
-    forms: tuple[str, ...]
-    exports: tuple[str, ...]
+    entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True)
@@ -269,7 +267,7 @@ class Spent:
 _TYPES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Group, Failure, BackendSpec, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
+        *(Group, Entry, Failure, BackendSpec, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
         *(Hello, List, Prepare, Export, Run),
         *(Row, Prepared, Exported, Done),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped),

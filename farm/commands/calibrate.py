@@ -15,8 +15,8 @@ from farm.plan import policies
 from farm.plan.config import ConfigError
 from farm.policies.calibrate import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE, propose, reasons_of, table, to_json
 from farm.policies.rejudge import known_ops, print_changes, rejudge
-from farm.report.faces.words import plain
 from farm.report.runs import load
+from farm.report.words import plain
 from tasks.judge import verdict
 from tasks.judge.verdict import PolicyError
 

@@ -13,8 +13,8 @@ from farm import lake
 from farm.plan import policies
 from farm.plan.config import ConfigError
 from farm.policies import rejudge as again
-from farm.report.faces.words import plain
 from farm.report.runs import load
+from farm.report.words import plain
 from tasks.judge import verdict
 from tasks.judge.verdict import PolicyError
 

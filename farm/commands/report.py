@@ -16,10 +16,10 @@ from farm.report.faces.files import write
 from farm.report.faces.plot import draw
 from farm.report.faces.terminal import _width, print_coverage
 from farm.report.faces.views import print_case, print_diff, print_vendors, write_diff
-from farm.report.faces.words import plain
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
+from farm.report.words import plain
 
 
 def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:

@@ -16,7 +16,7 @@ from farm.reproduce.again import run_child, run_here
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
 from farm.reproduce.source import NoScript
-from farm.work.supervisor import close_children
+from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
 from tasks.judge import verdict
 from tasks.model import DEADLY, Status
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     finally:
-        close_children()
+        POOL.close()
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -50,7 +50,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run)")
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
     parser.add_argument("--backend", metavar="NAME", help="run the case on this backend instead")
-    parser.add_argument("--script", metavar="OUT.py", help="also write a script that needs numpy and the runtime alone")
+    parser.add_argument("--script", metavar="OUT.py", help="also write a script that only needs numpy and the runtime")
     parser.add_argument(
         "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"
     )

@@ -17,9 +17,10 @@ from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.known import not_known, unmet
 from farm.plan.request import How, Request
-from farm.work.executors import ClusterError, Executor, RayCluster
+from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Ready, Run, ready
 from farm.work.progress import Progress
+from farm.work.ray_cluster import RayCluster
 from tasks.catalogs.base import Entry
 from tasks.model import FAILED, names
 
@@ -70,7 +71,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend"
     )
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
-    parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
+    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -83,12 +84,10 @@ def _arguments() -> argparse.ArgumentParser:
         "--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one"
     )
     parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="ask every backend anew what it is and supports; earlier answers do not count",
+        "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
-        "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s sooner)"
+        "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
     parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
     return parser

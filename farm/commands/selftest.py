@@ -18,8 +18,8 @@ from farm import lake as lakes
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.policies.rejudge import rejudge
-from farm.report.faces.words import number, percent, plain
 from farm.report.tables.coverage import reproduce_command
+from farm.report.words import number, percent, plain
 from farm.work.launch import Run, ready
 from tasks import zoo
 from tasks.judge import verdict

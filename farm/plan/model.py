@@ -151,7 +151,7 @@ class KnownFailure(_Model):
 
 
 class Config(_Model):
-    """A run as its YAML file says it; see the README for every key.
+    """A run as its YAML file says it; docs/config.md explains every key.
 
     include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names none;
     node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone.

@@ -21,7 +21,7 @@ import pandas as pd
 
 from farm import lake
 from farm.policies.rejudge import DECIDED, NUMBERS
-from farm.report.faces.words import number
+from farm.report.words import number
 from tasks.judge.verdict import Limit, Policy, PolicyError
 from tasks.model import EPS, OpClass
 from tasks.nearest import nearest

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from farm import lake
 from farm.plan.config import ConfigError
-from farm.report.faces.words import number, plain
+from farm.report.words import number, plain
 from farm.work import catalogue
 from tasks import catalogs
 from tasks.judge import op_classes as classes

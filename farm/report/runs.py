@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from farm import lake
-from farm.report.faces.words import plain
 from farm.report.tables.coverage import backends_of, latest
+from farm.report.words import plain
 
 
 def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import numpy as np
 
 from farm.fleet.child_process import Limits
 from farm.reproduce.find import Case
-from farm.work.supervisor import Gone, Job, rows_of
+from farm.work.job import Job
+from farm.work.supervisor import CannotRun, rows_of
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
 from tasks.model import Form, Program, RuntimeInfo, Status
 from tasks.runner import Runner
+from tasks.wire import ToRun
 
 
 @dataclass
@@ -71,26 +73,20 @@ def run_child(case: Case) -> Outcome:
 def _run_child(case: Case, keep: Path) -> Outcome:
     settings = next((b for b in case.config.backends if b.name == case.spec.name), None)
     limits = Limits(case.config.deadline_s, int((settings.memory_gib if settings else 6.0) * (1 << 30)))
-    item: dict[str, Any] = {
-        "pack": str(case.item.group.pack.path),
-        "places": case.item.places,
-        "group": asdict(case.group),
-        "form": str(case.exported) if case.exported else None,
-        "keep": str(keep),
-    }
+    exported = str(case.exported) if case.exported else ""
+    prepared, positions = str(case.item.group.pack.path), tuple(case.item.positions)
     job = Job(
-        "batch",
-        str(case.key),
-        [item],
-        str(case.cache),
-        limits,
-        case.spec.to_json(),
-        asdict(case.policy),
-        case.key.run_id,
+        name=str(case.key),
+        cache=str(case.cache),
+        limits=limits,
+        run=(ToRun(case.group, prepared, positions, exported, str(keep)),),
+        backend=case.spec,
+        policy=case.policy,
+        run_id=case.key.run_id,
     )
     try:
         row = list(rows_of(job))[-1]
-    except Gone as error:
+    except CannotRun as error:
         return Outcome({"status": Status.UNAVAILABLE.value, "error": str(error)})
     info = RuntimeInfo(row["runtime_version"], row["device"], row["driver_version"])
     actual = None

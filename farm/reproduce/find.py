@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from farm.fleet.child_process import Limits
 from farm.plan import kernels as user
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config
-from farm.work.supervisor import Job, run_job
-from tasks import catalogs
+from farm.work.job import Job
+from farm.work.supervisor import run_job
+from tasks import catalogs, wire
 from tasks.arrays.pack import Pack
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
@@ -202,11 +203,12 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
 
 def _make(group: Group, cache: Path) -> Path:
     print(f"preparing {group.label} {group.dtype} again: it is not in the cache {cache}", file=sys.stderr, flush=True)
-    job = Job("prepare", f"prepare {group.label}", [{"group": asdict(group)}], str(cache), Limits(300.0))
-    for message in run_job(job):
-        if "failed" in message:
-            raise ReproduceError(f"{group.label} in {group.dtype} cannot be prepared: {message['failed']['error']}")
-        return pack_path(cache, message["key"])
+    name = f"prepare {group.label}"
+    for message in run_job(Job(name=name, cache=str(cache), limits=Limits(300.0), prepare=(wire.ToPrepare(group),))):
+        if isinstance(message, wire.Failed):
+            raise ReproduceError(f"{group.label} in {group.dtype} cannot be prepared: {message.failure.error}")
+        if isinstance(message, wire.Prepared):
+            return pack_path(cache, message.key)
     raise ReproduceError(f"{group.label} in {group.dtype} could not be prepared")
 
 
@@ -234,11 +236,13 @@ def _exported(made: PreparedGroup, cache: Path, count: int) -> Path:
         file=sys.stderr,
         flush=True,
     )
-    items = [{"pack": str(made.pack.path), "form": "onnx", "count": count}]
-    for message in run_job(Job("export", f"export {made.group.label}", items, str(cache), Limits(300.0))):
-        if "path" in message:
-            return Path(message["path"])
-        raise ReproduceError(
-            f"{made.group.label} in {made.group.dtype} cannot be exported: {message['failed']['error']}"
-        )
+    items = (wire.ToExport(made.group, str(made.pack.path), "onnx", count),)
+    name = f"export {made.group.label}"
+    for message in run_job(Job(name=name, cache=str(cache), limits=Limits(300.0), export=items)):
+        if isinstance(message, wire.Exported):
+            return Path(message.path)
+        if isinstance(message, wire.Failed):
+            raise ReproduceError(
+                f"{made.group.label} in {made.group.dtype} cannot be exported: {message.failure.error}"
+            )
     raise ReproduceError(f"{made.group.label} in {made.group.dtype} could not be exported")

@@ -128,7 +128,7 @@ def _needs(source: Source, runtime: Runtime) -> str:
     if runtime.template == "bundled.py.j2":
         return "numpy, ml_dtypes and the runtime; how it is called is embedded, see run()"
     lacking = {leaf.dtype for leaf in source.expected} - NATIVE - PACKED_BITS.keys() - {"str", "bfloat16", "complex32"}
-    return f"numpy, {runtime.module} and ml_dtypes" if lacking else f"numpy and {runtime.module} alone"
+    return f"numpy, {runtime.module} and ml_dtypes" if lacking else f"numpy and {runtime.module} only"
 
 
 def _case(source: Source) -> tuple[str, str, str, str]:

@@ -13,8 +13,8 @@ from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
 from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.config import ConfigError
-from farm.work.executors import DirectChild
-from tasks import catalogs, sources
+from farm.work.local import DirectChild
+from tasks import catalogs, sources, wire
 from tasks.catalogs.base import Entry
 from tasks.plugins import PluginError
 
@@ -59,18 +59,16 @@ def _listed(name: str, inline: bool, config: str) -> list[list[Any]]:
     answer = _ask(name, 300, inline)
     if isinstance(answer, Death):
         raise ConfigError(f"{_culprit(name, config, answer)}catalog {name} cannot be listed: {answer.text}")
-    if "error" in answer:
-        key = tuple(answer["key"])
-        where = f"{configs.place(config, key)}: " if config and key else ""
-        raise ConfigError(f"{where}{'.'.join(map(str, key)) or f'catalog {name}'}: {answer['error']}")
-    entries: list[list[Any]] = answer["entries"]
-    return entries
+    if isinstance(answer, wire.Misconfigured):
+        where = f"{configs.place(config, answer.key)}: " if config and answer.key else ""
+        raise ConfigError(f"{where}{'.'.join(map(str, answer.key)) or f'catalog {name}'}: {answer.error}")
+    return [list(vars(entry).values()) for entry in answer.entries]
 
 
-def _ask(name: str, deadline_s: float, inline: bool = False) -> dict[str, Any] | Death:
+def _ask(name: str, deadline_s: float, inline: bool = False) -> Any:
     child: ChildProcess | DirectChild = DirectChild() if inline else ChildProcess(default_python(), Limits())
     try:
-        return child.ask({"do": "list", "catalog": name}, deadline_s=deadline_s)
+        return child.ask(wire.List(name), deadline_s=deadline_s)
     finally:
         child.close()
 

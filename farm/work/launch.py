@@ -28,7 +28,9 @@ from farm.plan.matrix import Matrix
 from farm.plan.request import Request
 from farm.work import catalogue
 from farm.work.dispatcher import Dispatcher
-from farm.work.executors import ALONE, ChildProcesses, Executor, Inline, RayCluster
+from farm.work.executor import Executor
+from farm.work.local import ALONE, ChildProcesses, Inline
+from farm.work.ray_cluster import RayCluster
 from tasks.catalogs.base import Entry
 from tasks.judge.verdict import PolicyError
 from tasks.nearest import nearest

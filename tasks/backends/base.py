@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,15 @@ class Backend:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError) or _says(error, self.out_of_memory)
+
+
+@contextlib.contextmanager
+def importing(package: str) -> Iterator[None]:
+    """Around the imports of a runtime. Raises Unavailable if one of them, or a library of its, cannot be loaded."""
+    try:
+        yield
+    except (ImportError, OSError) as error:
+        raise Unavailable(f"{package} cannot be imported: {error}") from error
 
 
 def smoke_test(

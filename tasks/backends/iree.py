@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import Backend, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.onnx_form import from_bytes, graph_inputs, input_values, one_add, pack
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -132,11 +132,9 @@ class Iree(Backend):
         Raises Unavailable: a package is missing, the runtime has no such driver or it finds no device, or the device
         does not work (in IREE's words).
         """
-        try:
+        with importing("IREE"):
             import iree.compiler.version
             import iree.runtime
-        except ImportError as error:
-            raise Unavailable(f"IREE cannot be imported: {error}") from error
         drivers = iree.runtime.query_available_drivers()
         if self._target.driver not in drivers:
             raise Unavailable(f"this IREE has no driver {self._target.driver}; it has {', '.join(drivers)}")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, smoke_test
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.vendors import resource_of
 
 _OPTIONS = ("jit", "precision")
@@ -67,11 +67,9 @@ class Jax(Backend):
             os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
         else:
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several cells share a device
-        try:
+        with importing("jax"):
             import jax
             import jaxlib
-        except ImportError as error:
-            raise Unavailable(f"jax cannot be imported: {error}") from error
         jax.config.update("jax_enable_x64", True)
         jax.config.update("jax_default_matmul_precision", self.precision)
         smoke_test(

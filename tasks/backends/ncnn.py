@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import input_values, one_add
@@ -74,11 +74,9 @@ class Ncnn(Backend):
     def probe(self) -> RuntimeInfo:
         """Find ncnn and pnnx's program; convert and run a model of one Add. Raises Unavailable."""
         if self.device != "cpu":
-            raise Unavailable(f"ncnn is run on the CPU alone, not on {self.device}")
-        try:
+            raise Unavailable(f"the farm only runs ncnn on the CPU, not on {self.device}")
+        with importing("ncnn"):
             import ncnn
-        except ImportError as error:
-            raise Unavailable(f"ncnn cannot be imported: {error}") from error
         found = importlib.util.find_spec("pnnx")
         folder = Path(found.origin).parent if found and found.origin else Path()
         self._pnnx = next((x for x in (folder / "pnnx", folder / "pnnx.exe") if x.is_file()), Path())
@@ -191,7 +189,7 @@ class Ncnn(Backend):
 def _check(what: str, kind: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
     """Raise Unsupported for what an ncnn.Mat cannot hold."""
     if kind != "tensor" or dtype != "float32":
-        raise Unsupported(f"ncnn computes float32 tensors alone, not {dtype} {kind}s ({what})".replace("  ", " "))
+        raise Unsupported(f"ncnn only computes float32 tensors, not {dtype} {kind}s ({what})".replace("  ", " "))
     if shape is not None:
         if not shape or 0 in shape:
             raise Unsupported(f"ncnn has no {'empty' if shape else '0-d'} tensors ({what})")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, smoke_test
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared.onnx_form import flatten, from_bytes, input_values, one_add, pack
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated, offer_software_vulkan
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
@@ -108,12 +108,12 @@ class OnnxRuntime(Backend):
         self._known = known
         self._options = dict(known.options)
         if options.get("tf32") and "use_tf32" not in known.options:
-            raise ValueError(f"backend {name}: tf32 is an option of ort-cuda alone")
+            raise ValueError(f"backend {name}: tf32 is an option of ort-cuda only")
         if "use_tf32" in known.options and "tf32" in options:
             self._options["use_tf32"] = str(int(bool(options["tf32"])))
         if "soc_model" in options:
             if device != "qnn":
-                raise ValueError(f"backend {name}: soc_model is an option of ort-qnn alone")
+                raise ValueError(f"backend {name}: soc_model is an option of ort-qnn only")
             self._options["soc_model"] = str(options["soc_model"])
         given = options.get("provider_options") or {}
         if not isinstance(given, dict):
@@ -155,10 +155,8 @@ class OnnxRuntime(Backend):
         """
         if self.device == "dml" and sys.platform != "win32":
             raise Unavailable(f"DirectML is a part of Windows; this is {platform.system()}")
-        try:
+        with importing("onnxruntime"):
             import onnxruntime as ort
-        except ImportError as error:
-            raise Unavailable(f"onnxruntime cannot be imported: {error}") from error
         if self.device == "webgpu" and self.emulated:
             offer_software_vulkan()
         self._find_provider(ort)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, graph_inputs, input_values, pack
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
@@ -103,10 +103,8 @@ class OpenVino(Backend):
         Raises Unavailable: the package is missing, the device is not among those OpenVINO finds (which it
         names), or it does not work (in OpenVINO's words).
         """
-        try:
+        with importing("openvino"):
             import openvino
-        except ImportError as error:
-            raise Unavailable(f"openvino cannot be imported: {error}") from error
         core = _core()
         found = list(core.available_devices)
         if self._target not in found and self._target not in {x.partition(".")[0] for x in found}:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import Backend, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.vendors import resource_of
 
 #: device → (its node label, what pip is asked for, Paddle's name of the device).
@@ -49,10 +49,8 @@ class Paddle(Backend):
         """Choose the device and sum on it. Raises Unavailable with Paddle's own words."""
         os.environ.setdefault("GLOG_minloglevel", "3")
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # float32 is computed in float32
-        try:
+        with importing("paddle"):
             import paddle
-        except ImportError as error:
-            raise Unavailable(f"paddle cannot be imported: {error}") from error
 
         def compute() -> float:
             paddle.set_device(self._target)

@@ -81,7 +81,7 @@ class Rknn(Backend):
                 f"rknn-toolkit2 is made for Linux on x86-64 and ARM64, not for {sys.platform} on {platform.machine()}"
             )
         if self.emulated and platform.machine().lower() == "aarch64":
-            raise Unavailable("the simulator of rknn-toolkit2 is made for x86-64 alone")
+            raise Unavailable("the simulator of rknn-toolkit2 is only made for x86-64")
         try:
             with _quiet([]):
                 import rknn.api  # noqa: F401

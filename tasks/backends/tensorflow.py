@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, smoke_test
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.vendors import resource_of
@@ -62,10 +62,8 @@ class TensorFlow(Backend):
     def probe(self) -> RuntimeInfo:
         """Find the device and sum on it. Raises Unavailable with TensorFlow's own words."""
         quiet(self.onednn)
-        try:
+        with importing("tensorflow"):
             import tensorflow as tf
-        except ImportError as error:
-            raise Unavailable(f"tensorflow cannot be imported: {error}") from error
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.experimental.enable_tensor_float_32_execution(self.tf32)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, smoke_test
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, cuda_driver, tensorrt_network
 from tasks.backends.shared.onnx_form import graph_inputs, graph_outputs, input_values, one_add, with_constants
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
@@ -127,10 +127,8 @@ class TensorRt(Backend):
         return self._info(trt, gpu.name, gpu.driver_version, {"compute_capability": gpu.capability})
 
     def _import(self) -> Any:
-        try:
+        with importing(f"{self.module}"):
             return importlib.import_module(self.module)
-        except (ImportError, OSError) as error:
-            raise Unavailable(f"{self.module} cannot be imported: {error}") from error
 
     def _info(self, trt: Any, device: str, driver: str, details: dict[str, str]) -> RuntimeInfo:
         declared, where = PRECISIONS[self.precision]

@@ -17,11 +17,11 @@ import numpy as np
 
 from tasks import vendors
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, graph_inputs, input_values, one_add
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 
 #: Label of the nodes that have a device of this name; OpenCL's may be anybody's.
 _DEVICE_VENDORS = {
@@ -112,12 +112,10 @@ class Tinygrad(Backend):
         os.environ.update(self._variables | _caches() | {"POCL_MAX_PTHREAD_COUNT": "1"})
         if compiler := _clang():
             os.environ.setdefault("CC", compiler)
-        try:
+        with importing("tinygrad"):
             import tinygrad  # noqa: F401
             from tinygrad import Device
             from tinygrad.engine.realize import compile_linear, run_linear  # noqa: F401
-        except ImportError as error:
-            raise Unavailable(f"tinygrad cannot be imported: {error}") from error
         said: list[str] = []
 
         def compute() -> Any:

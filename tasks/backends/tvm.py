@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.onnx_form import graph_inputs, input_values, one_add
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 
 _OPTIONS = ("target",)
@@ -58,11 +58,9 @@ class Tvm(Backend):
         """Run a model of one Add. Raises Unavailable: the package is missing, or it does not work (in TVM's words)."""
         # Read when the library's thread pool starts.
         os.environ["TVM_NUM_THREADS"] = "1"
-        try:
+        with importing("TVM"):
             import tvm
             from tvm.relax.frontend.onnx import from_onnx  # noqa: F401
-        except ImportError as error:
-            raise Unavailable(f"TVM cannot be imported: {error}") from error
         smoke_test("TVM", lambda: self.build(one_add()).run()[0])
         target = _target(**self._target)
         return RuntimeInfo(

@@ -58,7 +58,7 @@ def test_qnn_on_arm_is_the_device_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_chip_is_chosen_for_qnn_alone() -> None:
-    with pytest.raises(ValueError, match="soc_model is an option of ort-qnn alone"):
+    with pytest.raises(ValueError, match="soc_model is an option of ort-qnn only"):
         backend("cpu", soc_model=57)
 
 

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from farm.report.faces.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_count
 from farm.report.tables.coverage import (
     FINDING_STATUSES,
     SEVERITY,
@@ -24,6 +23,8 @@ from farm.report.tables.coverage import (
     findings,
     records,
 )
+from farm.report.tables.overview import backend_lines, headline, how_much, status_count
+from farm.report.words import DASH, number, percent, plain
 from tasks.model import Status
 
 _STYLE = {status.value: status.facts.style for status in Status}

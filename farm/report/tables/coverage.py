@@ -318,14 +318,27 @@ def status_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table[[*STATUSES, "planned"]]
 
 
+#: What runs a row again.
+COMMAND = "python -m farm.reproduce"
+
+
 def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results", status: str = "") -> str:
     """The command that runs one row of the lake ``results`` again, quoted for a POSIX shell.
 
     ``status``: the row's; one that takes the process down is run in a child.
     """
-    place = "" if results == "results" else f" --results {shlex.quote(results)}"
     what = f"{run_id}:{case_id}:{backend}".replace("'", "'\"'\"'")
-    return f"python -m farm.reproduce '{what}'{place}" + " --child" * (status in DEADLY)
+    return f"{COMMAND} '{what}'{where_option(results)}{how_option(status)}"
+
+
+def where_option(results: str) -> str:
+    """The option of `reproduce_command` that names the lake."""
+    return "" if results == "results" else f" --results {shlex.quote(results)}"
+
+
+def how_option(status: str) -> str:
+    """The option of `reproduce_command` for a row of this status."""
+    return " --child" * (status in DEADLY)
 
 
 def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
