@@ -1,11 +1,11 @@
-# make setup | run [CONFIG=configs/quick.yaml] | test | lint | bench
+# make setup | run [CONFIG=configs/quick.yaml] | test | lint | bench | docs
 PYTHON ?= python3
 CONFIG ?= configs/vendors.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint bench clean
+.PHONY: setup run test lint bench docs clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,9 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m tests.bench $(ARGS)
+
+docs: setup
+	$(BIN)/python -m mkdocs build
 
 clean:
 	rm -rf $(VENV) build *.egg-info

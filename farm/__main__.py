@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     if name not in COMMANDS:
-        from farm.plan.config import nearest
+        from tasks.nearest import nearest
 
         print(f"error: farm has no command {name!r}{nearest(name, list(COMMANDS))}", file=sys.stderr)
         return 2

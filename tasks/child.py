@@ -1,7 +1,7 @@
 """The process that runs cells: commands come in over one pipe, rows go out over another, one at a time.
 
-Started as ``python -m tasks.child IN OUT PROGRESS``: three inherited file descriptors. A command and an answer
-are each one line of JSON. PROGRESS is a shared page that says what is in flight, written before every step
+Started as ``python -m tasks.child IN OUT PROGRESS``: three inherited file descriptors. Commands and answers are lines
+(`tasks.wire`). PROGRESS is a shared page that says what is in flight, written before every step
 with at most one system call, so that whoever finds this process dead knows whom to blame.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import mmap
 import os
 import resource
@@ -18,16 +17,18 @@ import struct
 import sys
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from tasks import wire
 from tasks.arrays.pack import PackError
-from tasks.model import Group, Unavailable
+from tasks.judge import verdict
+from tasks.model import Unavailable
 
-#: The progress page: number of the case in flight, stage, span, and when it started (CLOCK_MONOTONIC seconds).
-PAGE = struct.Struct("<iiid")
+#: The progress page: the fields of `Flying`.
+PAGE = struct.Struct("<iiiid")
 #: Behind it: size of the file that stderr goes to when the case in flight began, in bytes.
 SAID = struct.Struct("<q")
 PAGE_SIZE = mmap.PAGESIZE
@@ -37,7 +38,18 @@ PR_SET_PDEATHSIG = 1
 STORAGE = (errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 #: Messages of a command, then its answer.
-Steps = Generator[dict[str, Any], None, dict[str, Any]]
+Steps = Generator[Any, None, wire.Answer]
+
+
+class Flying(NamedTuple):
+    """What is in flight: the number of the case (or of the group), its stage (0: nothing), how many cases a joint step is
+    for, which sample of a group is made, and when the step began (CLOCK_MONOTONIC seconds)."""
+
+    number: int
+    stage: int
+    together: int
+    sample: int
+    since: float
 
 
 class Page:
@@ -47,15 +59,13 @@ class Page:
         self._map = mmap.mmap(fd, PAGE_SIZE)
         self._number = -1
 
-    def write(self, number: int, stage: int, span: int) -> None:
+    def write(self, number: int, stage: int, together: int = 1, sample: int = 0) -> None:
         if number != self._number:
             self._number, self.said = number, os.fstat(2).st_size
-        PAGE.pack_into(self._map, 0, number, stage, span, time.monotonic())
+        PAGE.pack_into(self._map, 0, number, stage, together, sample, time.monotonic())
 
-    def read(self) -> tuple[int, int, int, float]:
-        """(number, stage, span, monotonic start); stage 0 means that nothing is in flight."""
-        number, stage, span, since = PAGE.unpack_from(self._map, 0)
-        return number, stage, span, since
+    def read(self) -> Flying:
+        return Flying(*PAGE.unpack_from(self._map, 0))
 
     @property
     def said(self) -> int:
@@ -68,123 +78,102 @@ class Page:
 
 
 class Child:
-    """Serves commands: hello, list, prepare, export, batch (see the methods of those names).
-
-    `steps` yields a command's messages as they come; the last one is {"end": answer}.
-    """
+    """Serves commands; `steps` yields a command's messages as they come, and its answer as the last."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.runner: Any = None
+        self._serve: dict[type, Callable[[Any], Steps]] = {
+            wire.Hello: self._hello,
+            wire.List: self._list,
+            wire.Prepare: self._prepare,
+            wire.Export: self._export,
+            wire.Run: self._run,
+        }
 
-    def steps(self, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        arguments = {k: v for k, v in command.items() if k != "do"}
+    def steps(self, command: Any) -> Iterator[Any]:
         try:
-            answer = yield from getattr(self, "do_" + command["do"])(**arguments)
+            answer = yield from self._serve[type(command)](command)
         except OSError as error:
             if error.errno not in STORAGE:
                 raise
             # No case is to blame for a full disk: whoever gave the command must stop.
-            answer = {"stop": f"{error.strerror}: {error.filename or arguments.get('cache', '')}"}
+            answer = wire.Stopped(f"{error.strerror}: {error.filename or getattr(command, 'cache', '')}")
         except PackError as error:
-            answer = {"stop": str(error)}
+            answer = wire.Stopped(str(error))
         self.page.write(-1, 0, 0)
-        yield {"end": answer}
+        yield answer
 
     @property
     def broken(self) -> bool:
         """True when the device is unusable in this process."""
         return self.runner is not None and self.runner.broken
 
-    def do_hello(self, backend: dict[str, Any] | None = None, policy: dict[str, Any] | None = None) -> Steps:
-        """Import the backend's runtime and find its device; answers RuntimeInfo's fields or why not."""
-        from tasks.backends import BackendSpec
-        from tasks.judge import verdict
+    def _hello(self, command: wire.Hello) -> Steps:
         from tasks.runner import Runner
 
         yield from ()
-        if backend is None:
-            return {}
-        self.page.write(-1, 1, 1)
+        if command.backend is None:
+            return wire.Ready()
+        self.page.write(-1, 1)
         try:
-            made = BackendSpec(**backend).create()
+            made = command.backend.create()
             info = made.probe()
         except Unavailable as error:
-            return {"unavailable": str(error)}
+            return wire.Refused(str(error))
         except Exception as error:
-            return {"unavailable": f"{type(error).__name__}: {error}"}
-        rules = verdict.from_json(policy) if policy else verdict.load("error_units")
-        self.runner = Runner(made, info, rules, self.page.write)
-        return asdict(info) | {
-            "vendor": made.vendor,
-            "device_vendor": made.device_vendor,
-            "resource": made.resource,
-            "joint": made.joint,
-            "forms": list(made.forms),
-            "emulated": made.emulated,
-        }
+            return wire.Refused(f"{type(error).__name__}: {error}")
+        self.runner = Runner(made, info, command.policy or verdict.load("error_units"), self.page.write)
+        own = {name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated")}
+        return wire.Ready(asdict(info) | own | {"forms": list(made.forms)})
 
-    def do_list(self, catalog: str) -> Steps:
-        """Every entry of a catalog, or {"error", "key"} of one that is configured wrongly."""
+    def _list(self, command: wire.List) -> Steps:
         import tasks.catalogs as catalogs
 
         yield from ()
-        made = catalogs.get(catalog)
+        made = catalogs.get(command.catalog)
         try:
-            entries = made.entries()
+            return wire.Listed(tuple(made.entries()))
         except catalogs.CatalogError as error:
-            return {"error": str(error), "key": list(error.key)}
-        return {
-            "entries": [[e.op, e.variant, list(e.dtypes), list(e.checks), list(e.distributions)] for e in entries],
-            "forms": list(made.forms),
-            "exports": list(made.exports),
-        }
+            return wire.Misconfigured(str(error), tuple(error.key))
 
-    def do_prepare(self, items: list[dict[str, Any]], cache: str, skip: list[int]) -> Steps:
-        """Prepare groups; one message per group: its number, content key, and the indices of its samples."""
-        from tasks.catalogs.base import Failure
+    def _prepare(self, command: wire.Prepare) -> Steps:
         from tasks.prepare.cases import prepare
 
-        for number, item in enumerate(items):
-            if number in skip:
-                continue
-            bad = {int(k): Failure(**v) for k, v in item.get("bad", {}).items()}
+        for number, item in self._todo(command):
+            bad = {b.position: b.failure for b in item.bad}
+            name, made = prepare(item.group, Path(command.cache), bad=bad or None, started=self._making(number))
+            yield wire.Prepared(number, name, str(made.pack.path), tuple(s.index for s in made.samples))
+        return wire.Finished()
 
-            def started(place: int, number: int = number) -> None:
-                self.page.write(number, 1, place)
-
-            name, made = prepare(Group(**item["group"]), Path(cache), bad=bad or None, started=started)
-            path, indices = str(made.pack.path), [s.index for s in made.samples]
-            yield {"number": number, "key": name, "path": path, "samples": indices}
-        return {}
-
-    def do_export(self, items: list[dict[str, Any]], cache: str, skip: list[int]) -> Steps:
-        """Export forms of prepared groups; one message per group: its number and the path of the forms."""
+    def _export(self, command: wire.Export) -> Steps:
         from tasks.prepare.forms import export
 
-        for number, item in enumerate(items):
-            if number in skip:
-                continue
+        for number, item in self._todo(command):
+            bad = {b.position: b.failure.error for b in item.bad}
+            started = self._making(number)
+            path = export(Path(item.pack), Path(command.cache), item.form, item.count, bad, started)
+            yield wire.Exported(number, str(path))
+        return wire.Finished()
 
-            def started(place: int, number: int = number) -> None:
-                self.page.write(number, 1, place)
+    @staticmethod
+    def _todo(command: wire.Prepare | wire.Export) -> list[tuple[int, Any]]:
+        return [(number, item) for number, item in enumerate(command.items) if number not in command.skip]
 
-            bad = {int(k): str(v) for k, v in item.get("bad", {}).items()}
-            path = export(Path(item["pack"]), Path(cache), item["form"], item["count"], bad, started)
-            yield {"number": number, "path": str(path)}
-        return {}
+    def _making(self, number: int) -> Callable[[int], None]:
+        """A function that is told which sample of a group is made next."""
+        return lambda sample: self.page.write(number, 1, 1, sample)
 
-    def do_batch(self, items: list[dict[str, Any]], skip: list[int], solo: list[int]) -> Steps:
-        """Run cases; one message per row."""
+    def _run(self, command: wire.Run) -> Steps:
         from tasks.runner import Item
 
-        self.page.write(-1, 1, 1)
-        made = [
-            Item(i["pack"], i["places"], i.get("form"), i.get("label", ""), i.get("check") or "", i.get("keep") or "")
-            for i in items
+        self.page.write(-1, 1)
+        items = [
+            Item(i.pack, list(i.positions), i.exported or None, i.group.unit, i.group.check, i.keep)
+            for i in command.items
         ]
-        yield from self.runner.run(made, set(skip), set(solo))
-        return {}
+        yield from self.runner.run(items, set(command.skip), set(command.solo))
+        return wire.Finished()
 
 
 def main() -> None:
@@ -200,17 +189,15 @@ def main() -> None:
     warnings.simplefilter("ignore")
     page = Page(page_fd)
 
-    encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
-
-    def send(message: dict[str, Any]) -> None:
-        data = encode(message).encode() + b"\n"
+    def send(message: Any) -> None:
+        data = wire.encode(message)
         while data:
             data = data[os.write(write_fd, data) :]
 
     with os.fdopen(read_fd, "r", encoding="utf-8") as commands:
         child = Child(page)
         for line in commands:
-            for message in child.steps(json.loads(line)):
+            for message in child.steps(wire.decode(line)):
                 send(message)
             if child.broken:
                 break

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -14,25 +14,12 @@ import numpy as np
 from tasks import checks
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.judge import fingerprint
-from tasks.judge.compare import Metrics, check_metadata, compare
-from tasks.judge.verdict import Policy, judge
-from tasks.model import (
-    EPS,
-    WITHOUT_NOISE,
-    Fallback,
-    Form,
-    Invalid,
-    Leaf,
-    Misbehaviour,
-    OpClass,
-    Program,
-    RuntimeInfo,
-    Status,
-    Unsupported,
-    Vacuous,
-)
+from tasks.judge.plain import Metrics, Policy
+from tasks.judging import judged
+from tasks.model import Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
+from tasks.model.row import NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
+from tasks.wire import Done
 
 #: Exit code of a process whose device was lost while several samples were built together.
 LOST_DEVICE = 70
@@ -41,12 +28,14 @@ LOST_DEVICE = 70
 STAGES = ("idle", "load", "build", "run", "judge")
 IDLE, LOAD, BUILD, RUN, JUDGE = range(5)
 
+#: Columns that are metrics of the same name.
+METRICS = tuple(f.name for f in fields(Metrics) if f.name in NAMES and f.name != "kind")
 #: Longest error text kept in a row, in characters.
 ERROR_LIMIT = 2000
 
 
 class Item:
-    """Samples of one prepared group to run: places in the group's order, and the pack of an exported form.
+    """Samples of one prepared group to run: their positions in the group's order, and the pack of an exported form.
 
     Given as paths, the packs are read when their turn comes and dropped after it: a batch has thousands.
     ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together. ``check``:
@@ -57,14 +46,14 @@ class Item:
     def __init__(
         self,
         group: PreparedGroup | str,
-        places: list[int],
+        positions: list[int],
         exported: Pack | str | None = None,
         label: str = "",
         check: str = "",
         keep: str = "",
     ) -> None:
         self._check, self.keep = check, keep
-        self._source, self.places, self._exported_source = group, places, exported
+        self._source, self.positions, self._exported_source = group, positions, exported
         self.label = label if isinstance(group, str) else group.group.unit
         self.first = 0  # number of its first case within the batch
         self._group: PreparedGroup | None = None
@@ -89,7 +78,7 @@ class Item:
 
 
 @dataclass
-class Case:
+class Trial:
     """One case of a batch on its way: its number in the batch, its sample, what was built, what went wrong."""
 
     number: int
@@ -104,9 +93,9 @@ class Case:
 
 
 class Runner:
-    """Runs cases on ``backend``; ``progress(number, stage, span)`` is told before each step.
+    """Runs cases on ``backend``; ``progress(number, stage, together)`` is told before each step.
 
-    span: how many cases, from ``number`` on, the step is for (more than one in a joint build or run).
+    together: how many cases, from ``number`` on, the step is for (more than one in a joint build or run).
     """
 
     def __init__(
@@ -116,29 +105,29 @@ class Runner:
         #: Set when the device of this process is unusable: the owner must replace the process.
         self.broken = False
 
-    def run(self, items: list[Item], skip: set[int], solo: set[int]) -> Iterator[dict[str, Any]]:
+    def run(self, items: list[Item], skip: set[int], solo: set[int]) -> Iterator[Done]:
         """Rows of all cases but those numbered in ``skip``; ``solo`` cases are built by themselves.
 
         Stops early when the device broke (`broken`).
         """
         number = 0
         for item in items:
-            item.first, number = number, number + len(item.places)
+            item.first, number = number, number + len(item.positions)
         if not self.backend.joint:
             for item in items:
-                for k, place in enumerate(item.places):
+                for k, position in enumerate(item.positions):
                     if item.first + k not in skip:
                         self.progress(item.first + k, LOAD, 1)  # reading the pack is part of the case
-                        yield self._single(Case(item.first + k, item.group.samples[place], item))
+                        yield self._single(Trial(item.first + k, item.group.samples[position], item))
                         if self.broken:
                             return
                 item.release()
             return
         for unit in _units(items):
             cases = [
-                Case(item.first + k, item.group.samples[place], item)
+                Trial(item.first + k, item.group.samples[position], item)
                 for item in unit
-                for k, place in enumerate(item.places)
+                for k, position in enumerate(item.positions)
                 if item.first + k not in skip
             ]
             together = [c for c in cases if c.number not in solo]
@@ -152,7 +141,7 @@ class Runner:
             for item in unit:
                 item.release()
 
-    def _single(self, case: Case) -> dict[str, Any]:
+    def _single(self, case: Trial) -> Done:
         case.started_at = time.time()
         begin = time.perf_counter()
         try:
@@ -166,7 +155,7 @@ class Runner:
         case.build_ms = (time.perf_counter() - begin) * 1e3
         return self._finish(case, 1)
 
-    def _joint(self, cases: list[Case]) -> Iterator[dict[str, Any]]:
+    def _joint(self, cases: list[Trial]) -> Iterator[Done]:
         if not cases:
             return
         started = time.time()
@@ -202,7 +191,7 @@ class Runner:
             if self.broken:
                 return
 
-    def _form(self, case: Case) -> Form:
+    def _form(self, case: Trial) -> Form:
         own, check = case.sample.owner.group.catalog, case.sample.owner.check
         if checks.installed(check).needs not in self.backend.checks and not case.sample.failure:
             raise Unsupported(f"{self.backend.name} does not run the {check} check")
@@ -214,7 +203,7 @@ class Runner:
                 reason = reason or error
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
-    def _finish(self, case: Case, span: int) -> dict[str, Any]:
+    def _finish(self, case: Trial, together: int) -> Done:
         metrics: Metrics | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
@@ -222,7 +211,7 @@ class Runner:
         only_built = not checks.installed(case.sample.owner.check).runs
         if case.program is not None and not only_built:
             case.stage = RUN
-            self.progress(case.number, RUN, span)
+            self.progress(case.number, RUN, together)
             begin = time.perf_counter()
             try:
                 outputs.append(list(self._asked(case, case.program)))
@@ -250,7 +239,8 @@ class Runner:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
-                metrics, status, kind, more = self._judge(case, outputs)
+                found = judged(case.sample, outputs, case.form.paired if case.form else (), self.policy, self.info)
+                metrics, status, kind, more = found.metrics, found.status, found.kind, found.columns
                 if broken is not None:
                     status, kind, more = (
                         Status.WRONG,
@@ -261,106 +251,19 @@ class Runner:
                     status, kind = Status.FALLBACK, ""
             except Exception as error:
                 case.error = error
-        return self._row(case, metrics, status, kind, run_ms) | more
+        return Done(case.number, Row.of(self._row(case, metrics, status, kind, run_ms) | more))
 
     @staticmethod
-    def _asked(case: Case, program: Program) -> Sequence[Any]:
+    def _asked(case: Trial, program: Program) -> Sequence[Any]:
         """Outputs of a program, run as the case's check wants it."""
         if case.form is None:
             return program.run()
         return checks.get(case.sample.owner.check).run(program, case.form)
 
-    def _judge(self, case: Case, outputs: list[list[Any]]) -> tuple[Metrics, Status, str, dict[str, Any]]:
-        """(metrics, status, kind, further columns) of what the runs of a case returned."""
-        sample, group = case.sample, case.sample.owner.group
-        record, op_class = sample.record, sample.op_class
-        for actual in outputs:
-            for i in case.form.paired if case.form else ():
-                actual[i] = _unpaired(actual[i])
-        arrays = [[np.asarray(x) for x in actual] for actual in outputs]
-        precision = self.info.precision_for(op_class, group.label)
-        expected = sample.expected()
-        metrics = self._measure(sample, arrays[0], expected, precision)
-        self._repeated(sample, arrays, metrics)
-        oracle = record["oracle"]
-
-        def judged(metrics: Metrics) -> tuple[Status, str]:
-            return judge(metrics, self.policy, group.label, op_class.value, group.dtype, oracle, precision)
-
-        status, kind = judged(metrics)
-        more: dict[str, Any] = {"limit": self._limit(sample, precision), "output_digest": fingerprint.digest(arrays[0])}
-        if status is not Status.PASS and oracle != "stored" and not record["definition"]:
-            # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice the limit.
-            more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
-        if precision:
-            more["compute_precision"] = precision
-        for number, other in enumerate(record["others"]):
-            second = compare(arrays[0], sample.other(number), op_class, precision)
-            own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
-            more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
-            limit = self._limit(sample)
-            apart = not other["classic"] if limit is None else other["units"] > limit
-            apart = apart and not (other["rounded"] and other["classic"])
-            if apart and not metrics.kind:
-                # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
-                sides = [
-                    name for name, m in ((oracle, metrics), (other["name"], second)) if judged(m)[0] is Status.PASS
-                ]
-                more["error"] = (
-                    f"the oracles {oracle} and {other['name']} disagree ({other['units']:.3g} units; {other['detail']}); "
-                    f"this backend agrees with {' and '.join(sides) or 'neither'}"
-                )
-                return metrics, Status.INVALID, "oracle", more
-        if oracle == "stored" and op_class is not OpClass.EXACT:
-            metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
-        return metrics, status, kind, more
-
-    def _limit(self, sample: PreparedSample, precision: str = "") -> float | None:
-        group = sample.owner.group
-        if self.policy.rule != "error_units" or sample.op_class is OpClass.UNINITIALISED:
-            return None
-        return self.policy.limit(group.label, sample.op_class.value, group.dtype, precision).value
-
-    def _measure(
-        self, sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str
-    ) -> Metrics:
-        record = sample.record
-        if not record["definition"]:
-            return compare(actual, expected, sample.op_class, precision)
-        metrics = Metrics()
-        check_metadata(actual, expected, metrics)
-        if metrics.kind:
-            return metrics
-        from tasks.judge import definitions
-
-        made = definitions.derive(record["definition"], record["args"], record["kwargs"], sample.inputs(), actual)
-        derived, own = sample.derived(), EPS.get(sample.owner.group.dtype, 0.0)
-        if precision and own and EPS[precision] > own:  # what is derived is float64, whatever the dtype under test
-            coarser = EPS[precision] / own
-            derived = [leaf if leaf.noise is None else replace(leaf, noise=leaf.noise * coarser) for leaf in derived]
-        return compare(made, derived)
-
-    @staticmethod
-    def _repeated(sample: PreparedSample, arrays: list[list[np.ndarray]], metrics: Metrics) -> None:
-        """Results of one case that differ are a finding; for a random op, results that do not."""
-        if len(arrays) < 2 or metrics.kind:
-            return
-        same = all(
-            len(again) == len(arrays[0]) and all(a.tobytes() == b.tobytes() for a, b in zip(again, arrays[0]))
-            for again in arrays[1:]
-        )
-        if sample.op_class is OpClass.RANDOM and same:
-            metrics.kind, metrics.detail = "not random", f"{len(arrays)} runs gave the same bytes"
-        elif sample.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED) and not same:
-            metrics.kind, metrics.detail = (
-                "nondeterministic",
-                f"{len(arrays)} runs on the same inputs gave different bytes",
-            )
-
     def _row(
-        self, case: Case, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
+        self, case: Trial, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
     ) -> dict[str, Any]:
-        row: dict[str, Any] = {"number": case.number, **sample_columns(case.sample)}
+        row = sample_columns(case.sample)
         stage, error_type, text = "", "", ""
         if case.error is not None:
             status, stage, error_type, text = self._blame(case)
@@ -387,21 +290,10 @@ class Runner:
             "policy": self.policy.id,
         }
         if metrics is not None:
-            row |= {
-                "nonfinite": metrics.nonfinite,
-                "max_diff": metrics.max_diff,
-                "max_rel": metrics.max_rel,
-                "max_ulp": metrics.max_ulp,
-                "rmse": metrics.rmse,
-                "error_units": metrics.error_units,
-                "noise_floor": metrics.noise_floor,
-                "mismatched": metrics.mismatched,
-                "numel": metrics.numel,
-                "classic": metrics.classic,
-            }
+            row |= {name: getattr(metrics, name) for name in METRICS}
         return row
 
-    def _blame(self, case: Case) -> tuple[Status, str, str, str]:
+    def _blame(self, case: Trial) -> tuple[Status, str, str, str]:
         """(status, stage, error type, text) of what was raised."""
         error, stage = case.error, STAGES[case.stage]
         assert error is not None
@@ -432,7 +324,7 @@ class Runner:
 
 
 def sample_columns(sample: PreparedSample) -> dict[str, Any]:
-    """The columns of a row that the prepared sample alone decides."""
+    """The columns of a row that only the prepared sample decides."""
     group, record = sample.owner.group, sample.record
     built = not checks.installed(sample.owner.check).runs
     return {
@@ -451,14 +343,6 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "oracle": "" if built else record["oracle"],
         "prepare_ms": record["prepare_ms"],
     }
-
-
-def _unpaired(array: np.ndarray) -> np.ndarray:
-    """Complex numbers from real pairs in the last axis; anything else as it is (its shape will tell)."""
-    if array.shape[-1:] != (2,) or array.dtype not in (np.float32, np.float64):
-        return array
-    pairs = np.ascontiguousarray(array)
-    return pairs.view(np.complex64 if array.dtype == np.float32 else np.complex128)[..., 0]
 
 
 def _units(items: list[Item]) -> Iterator[list[Item]]:

@@ -8,7 +8,15 @@ import importlib.util
 from pathlib import Path
 
 #: What no prepared case, list or exported form depends on: what runs them, and the zoo.
-RUNNING = ("tasks.backends", "tasks.counterparts", "tasks.child", "tasks.runner", "tasks.zoo")
+RUNNING = (
+    "tasks.backends",
+    "tasks.counterparts",
+    "tasks.child",
+    "tasks.model.row",
+    "tasks.runner",
+    "tasks.wire",
+    "tasks.zoo",
+)
 
 
 @functools.cache

@@ -15,7 +15,8 @@ from rich.console import Console
 from farm.fleet import envs, inventory
 from farm.fleet.inventory import Offer, offers
 from farm.plan.config import ConfigError, backends_of
-from farm.work.executors import ClusterError, RayCluster
+from farm.work.executor import ClusterError
+from farm.work.ray_cluster import RayCluster
 from tasks import backends
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError

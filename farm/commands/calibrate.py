@@ -1,196 +1,26 @@
-"""Thresholds of a policy from a lake's rows of backends held to be right: python -m farm.calibrate --backends torch-cpu
-
-The rule, per class and dtype judged in error units: the threshold is the smallest power of two that is at least MARGIN
-times the --quantile of the ops' largest error units, and at least LEAST (in 16 bits LEAST_ROUNDED_ONCE). What lies
-beyond is named as a finding, never accommodated; an op that has a reason to need more gets a limit of its own, with that
-reason (--op).
-"""
+"""Finds the limits of a policy from rows of backends held to be right: python -m farm.calibrate --backends torch-cpu"""
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import fnmatch
-import json
-import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pandas as pd
 from rich.console import Console
 
 from farm import lake
-from farm.commands.rejudge import DECIDED, NUMBERS, known_ops, print_changes, rejudge
-from farm.commands.report import load
 from farm.plan import policies
-from farm.plan.config import ConfigError, nearest
-from farm.report.faces.words import number, plain
+from farm.plan.config import ConfigError
+from farm.policies.calibrate import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE, propose, reasons_of, table, to_json
+from farm.policies.rejudge import known_ops, print_changes, rejudge
+from farm.report.runs import load
+from farm.report.words import plain
 from tasks.judge import verdict
-from tasks.judge.verdict import Limit, Policy, PolicyError
-from tasks.model import EPS, OpClass
+from tasks.judge.verdict import PolicyError
 
 BAD_INPUT = 2
-#: Classes whose limits are found; those of the others follow from what the class is, or from published bounds.
-CALIBRATED = (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION, OpClass.LINEAR_ALGEBRA, OpClass.COMPOSITE)
-#: Another correct kernel on another machine may add and round in another order.
-MARGIN = 2.0
-#: Nobody is asked for less. Sums are accumulated in float32 itself, in whatever order: one after another, 14 units were
-#: measured over 65,536 elements (cumsum of ort-cpu and openvino-cpu), and that is no fault; MARGIN times that is 28.
-LEAST = 32.0
-#: Types of 16 bits are accumulated in float32: inputs, result and one step between them are rounded.
-LEAST_ROUNDED_ONCE = 4.0
-ROUNDED_ONCE = ("float16", "bfloat16")
-#: What the reference is computed in is no dtype to be measured by it.
-UNMEASURED = ("float64", "complex128")
-#: Fewer ops than this are no evidence for a class.
-FEWEST_OPS = 8
-QUANTILE = 0.95
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The evidence for the limit of one class and dtype.
-
-    ops: largest error units by op, of those that count; failed: of ops with a row that is wrong or imprecise under the
-    policy the lake was judged by, which is no evidence; cases: rows; limit: error units, None where there are too few ops.
-    """
-
-    op_class: str
-    dtype: str
-    ops: dict[str, float]
-    failed: dict[str, float]
-    cases: int
-    limit: float | None
-
-    @property
-    def beyond(self) -> dict[str, float]:
-        """Ops that the limit does not cover, the largest first."""
-        over = self.failed | {
-            name: units for name, units in self.ops.items() if self.limit is not None and units > self.limit
-        }
-        return dict(sorted(over.items(), key=lambda item: -item[1]))
-
-    @property
-    def largest(self) -> tuple[str, float]:
-        """The op with the largest error units within the limit; of all ops where there is none."""
-        within = {name: units for name, units in self.ops.items() if self.limit is None or units <= self.limit}
-        return max(within.items(), key=lambda item: item[1], default=("", 0.0))
-
-
-def least(dtype: str) -> float:
-    """The lowest limit for a dtype, in error units."""
-    return LEAST_ROUNDED_ONCE if dtype in ROUNDED_ONCE else LEAST
-
-
-def power_of_two(value: float) -> float:
-    """The smallest power of two that is at least ``value``."""
-    return 2.0 ** math.ceil(math.log2(value))
-
-
-def evidence(rows: pd.DataFrame, backends: Sequence[str]) -> pd.DataFrame:
-    """The rows that show how far right results lie: columns label, op_class, dtype, error_units, status, backend.
-
-    Judged rows of ``backends`` in error units, of the calibrated classes and of dtypes that the reference resolves; not
-    those with a stored expected output (which have none), a misplaced NaN or another kind of fault, or on which two
-    oracles disagree. The label is the op's without its variant: 40 node cases of one op are one op.
-    """
-    wanted = (
-        rows["backend"].isin(backends)
-        & rows["status"].isin(DECIDED)
-        & rows["kind"].fillna("").isin(NUMBERS[:2])
-        & rows["op_class"].isin([c.value for c in CALIBRATED])
-        & rows["error_units"].notna()
-        & (rows["check"] == "forward")
-        & rows["dtype"].isin([name for name in EPS if name not in UNMEASURED])
-    )
-    return rows[wanted].assign(label=rows["op"])[["label", "op_class", "dtype", "error_units", "status", "backend"]]
-
-
-def calibrate(found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[str] = ()) -> list[Finding]:
-    """The limits that rows of `evidence` support. ``apart``: globs of ops that do not count for their class."""
-    counted = found[[not any(fnmatch.fnmatchcase(label, glob) for glob in apart) for label in found["label"]]]
-    findings = []
-    for (op_class, dtype), some in counted.groupby(["op_class", "dtype"], sort=True):
-        worst = some.groupby("label")["error_units"].max()
-        bad = set(some.loc[some["status"] != "pass", "label"])
-        ops = {str(name): float(units) for name, units in worst.items() if name not in bad}
-        limit = None
-        if len(ops) >= FEWEST_OPS:
-            limit = power_of_two(
-                max(least(str(dtype)), MARGIN * float(np.quantile(list(ops.values()), quantile, method="lower")))
-            )
-        failed = {str(name): float(worst[name]) for name in bad}
-        findings.append(Finding(str(op_class), str(dtype), ops, failed, int((~some["label"].isin(bad)).sum()), limit))
-    return findings
-
-
-def limits(
-    found: pd.DataFrame, findings: Sequence[Finding], reasons: Mapping[str, str], quantile: float, made_with: str
-) -> list[Limit]:
-    """The lines of a policy: one per class and dtype, then those of the ops with a reason of their own to need more."""
-    today = datetime.date.today().isoformat()
-    lines = []
-    for one in findings:
-        if one.limit is None:
-            continue
-        name, units = one.largest
-        beyond = f"; beyond: {', '.join(f'{op} {value:.3g}' for op, value in one.beyond.items())}" if one.beyond else ""
-        text = (
-            f"{one.cases} cases of {len(one.ops)} ops on {made_with}: {quantile:g} quantile of the ops' maxima "
-            f"{float(np.quantile(list(one.ops.values()), quantile, method='lower')):.3g}, "
-            f"largest within {units:.3g} ({name}){beyond}"
-        )
-        lines.append(Limit(text, today, units=one.limit, classes=(one.op_class,), dtypes=(one.dtype,)))
-    of_class: dict[Any, float | None] = {(one.op_class, one.dtype): one.limit for one in findings}
-    for glob, reason in reasons.items():
-        own = found[[fnmatch.fnmatchcase(label, glob) for label in found["label"]]]
-        for (op_class, dtype), some in own.groupby(["op_class", "dtype"], sort=True):
-            units = float(some["error_units"].max())
-            if units > (of_class.get((op_class, dtype)) or least(str(dtype))):
-                text = f"{reason}; {len(some)} cases on {made_with}, the largest {units:.3g}"
-                lines.append(Limit(text, today, units=power_of_two(MARGIN * units), ops=(glob,), dtypes=(str(dtype),)))
-    return lines
-
-
-def merged(policy: Policy, lines: Sequence[Limit]) -> Policy:
-    """``policy`` with ``lines`` after its first limit, in the place of what an earlier calibration put there; one version on."""
-    of_class = {(x.classes, x.dtypes) for x in lines if not x.ops}
-    of_ops = {(x.ops, x.dtypes) for x in lines if x.ops}
-    kept = [
-        x
-        for x in policy.limits[1:]
-        if (x.ops, x.dtypes) not in of_ops and (x.ops or (x.classes, x.dtypes) not in of_class)
-    ]
-    # Ops of their own go last: they have precedence over every class.
-    made = (policy.limits[0], *(x for x in lines if not x.ops), *kept, *(x for x in lines if x.ops))
-    return replace(policy, version=policy.version + 1, limits=made)
-
-
-def to_json(policy: Policy) -> str:
-    """The policy as its file has it: one line per limit, without empty and default keys."""
-    default = Limit("", "", 1.0)
-    order = ("classes", "ops", "dtypes", "units", "ulps", "imprecise", "gross", "evidence", "date")
-    lines = []
-    for limit in policy.limits:
-        given = {k: getattr(limit, k) for k in order if getattr(limit, k) not in (None, ())}
-        kept = {
-            k: v for k, v in given.items() if k in ("units", "ulps", "evidence", "date") or v != getattr(default, k)
-        }
-        lines.append("    " + json.dumps({k: _plain(v) for k, v in kept.items()}, ensure_ascii=False))
-    fields = {k: v for k, v in asdict(policy).items() if k != "limits" and v != Policy.__dataclass_fields__[k].default}
-    head = "".join(f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)},\n" for k, v in fields.items())
-    return "{\n" + head + '  "limits": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
-
-
-def _plain(value: Any) -> Any:
-    """JSON as it is written by hand: a list, a whole number without a point."""
-    if isinstance(value, tuple):
-        return list(value)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -218,50 +48,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", metavar="FILE.json", help="write the policy")
     args = parser.parse_args(argv)
     try:
-        return _calibrate(args, Console(soft_wrap=True))
+        _calibrate(args, Console(soft_wrap=True))
     except (PolicyError, ConfigError, lake.LakeError, OSError) as error:
         print(f"error: {plain(error)}", file=sys.stderr)
         return BAD_INPUT
+    return 0
 
 
-def _calibrate(args: argparse.Namespace, console: Console) -> int:
+def _calibrate(args: argparse.Namespace, console: Console) -> None:
     def line(text: str = "") -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    if not 0 < args.quantile <= 1:
-        raise PolicyError(f"--quantile {args.quantile:g}: a number above 0, up to 1")
     if args.out and not args.out.endswith(".json"):
         raise PolicyError(f"--out {args.out}: a .json file")
-    reasons = {}
-    for text in args.op:
-        glob, _, reason = text.partition("=")
-        if not glob or not reason.strip():
-            raise PolicyError(
-                f"--op {text!r}: GLOB=REASON, e.g. 'torch:linalg.pinv*=composes a decomposition and two products'"
-            )
-        reasons[glob] = reason.strip()
+    reasons = reasons_of(args.op)
     policy = verdict.load(args.policy)
-    if policy.rule != "error_units":
-        raise PolicyError(
-            f"--policy {args.policy}: its rule is {policy.rule}; only limits of error_units are calibrated"
-        )
     rows, _ = load(args.results, args.run)
     backends = [name for name in args.backends.split(",") if name]
-    for name in backends:
-        if name not in set(rows["backend"]):
-            raise PolicyError(f"--backends: no row of {name!r}{nearest(name, sorted(set(rows['backend'])))}")
-    if rows["op_class"].isna().any():
-        raise lake.LakeError(
-            f"{args.results}: rows of an older schema have no op_class; run them again to calibrate from them"
-        )
-    found = evidence(rows, backends)
-    if found.empty:
-        raise lake.LakeError(f"{args.results}: no row of {', '.join(backends)} is judged in error units")
-    for glob in reasons:
-        if not any(fnmatch.fnmatchcase(label, glob) for label in found["label"]):
-            raise PolicyError(f"--op {glob!r}: no op with such rows{nearest(glob, sorted(set(found['label'])))}")
-    findings = calibrate(found, args.quantile, list(reasons))
-    made = merged(policy, limits(found, findings, reasons, args.quantile, _made_with(rows, backends)))
+    made, findings = propose(rows, policy, backends, args.quantile, reasons)
     if args.out:
         made = replace(made, name=Path(args.out).stem)
     policies.check_ops(made, args.out or args.policy, known_ops(rows))
@@ -276,31 +80,6 @@ def _calibrate(args: argparse.Namespace, console: Console) -> int:
     if args.out:
         Path(args.out).write_text(to_json(made), encoding="utf-8")
         line(f"policy: {args.out}")
-    return 0
-
-
-def _made_with(rows: pd.DataFrame, backends: Sequence[str]) -> str:
-    texts = []
-    for name in backends:
-        versions = sorted(set(rows.loc[rows["backend"] == name, "runtime_version"].dropna()))
-        texts.append(f"{name} ({', '.join(versions)})")
-    return " and ".join(texts)
-
-
-def table(policy: Policy, findings: Sequence[Finding]) -> list[str]:
-    """One line per class and dtype, and below it the ops that its limit does not cover."""
-    lines = [f"{'class':16} {'dtype':10} {'ops':>4} {'cases':>6} {'median':>8} {'largest':>8} {'limit':>6}  before"]
-    for one in findings:
-        before = policy.limit("", one.op_class, one.dtype)
-        middle = float(np.median(list(one.ops.values()))) if one.ops else math.nan
-        limit = f"{one.limit:g}" if one.limit is not None else "–"
-        lines.append(
-            f"{one.op_class:16} {one.dtype:10} {len(one.ops):4} {one.cases:6} {number(middle):>8} {number(one.largest[1]):>8} {limit:>6}  {before}"
-            + (f"  (fewer than {FEWEST_OPS} ops: no limit of its own)" if one.limit is None else "")
-        )
-        for name, units in one.beyond.items():
-            lines.append(f"  {'failed' if name in one.failed else 'beyond'}: {name} {number(units)} error units")
-    return lines
 
 
 if __name__ == "__main__":

@@ -1,232 +1,25 @@
-"""Judges the rows of a lake again under another policy, from their metrics alone: python -m farm.rejudge --policy P"""
+"""Judges the rows of a lake again under another policy: python -m farm.rejudge --policy P"""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 
 from farm import lake
-from farm.commands.report import load
-from farm.commands.run import list_catalog
 from farm.plan import policies
 from farm.plan.config import ConfigError
-from farm.report.faces.words import number, plain
-from tasks import catalogs
-from tasks.judge import op_classes as classes
+from farm.policies import rejudge as again
+from farm.report.runs import load
+from farm.report.words import plain
 from tasks.judge import verdict
-from tasks.judge.compare import Metrics
-from tasks.judge.verdict import Policy, PolicyError
-from tasks.model import EPS, OpClass, Status
-from tasks.prepare.cases import default_cache
+from tasks.judge.verdict import PolicyError
 
 #: Exit codes.
 SAME, CHANGED, BAD_INPUT = 0, 1, 2
-#: Statuses that a policy decides; all others say that there were no numbers to judge.
-DECIDED = (Status.PASS.value, Status.IMPRECISE.value, Status.WRONG.value)
-#: Kinds of a wrong row that a policy decides; all others (shape, dtype, mutation, …) no number can mend.
-NUMBERS = ("", "numbers", "nonfinite")
-#: Columns that judging reads, beside those it writes.
-_READ = (
-    "op",
-    "variant",
-    "dtype",
-    "op_class",
-    "oracle",
-    "compute_precision",
-    "status",
-    "kind",
-    "limit",
-    "nonfinite",
-    "oracles_units",
-    "max_diff",
-    "max_ulp",
-    "error_units",
-    "mismatched",
-    "numel",
-    "classic",
-)
-#: Classes that rows without a class measured in another way than rows with one.
-_MEASURED_ANEW = (OpClass.DISCONTINUOUS, OpClass.CHOICE)
-
-
-def rejudge(rows: pd.DataFrame, policy: Policy) -> pd.DataFrame:
-    """What ``policy`` makes of lake rows: columns status, kind, limit, why; index as in ``rows``.
-
-    Only pass, imprecise and wrong rows are judged, and of these not what no number can mend (kind shape, dtype,
-    mutation, …); all others keep status, kind and limit. ``why`` is "" or, for a row that should have been judged
-    and could not be, the reason; it keeps status, kind and limit as well. Rows of an older schema, without a class,
-    are given the one of the table (`tasks.judge.op_classes`).
-    """
-    columns = {name: _column(rows, name) for name in _READ}
-    out: dict[str, list[Any]] = {"status": [], "kind": [], "limit": [], "why": []}
-    for values in zip(*columns.values()):
-        row = dict(zip(columns, values))
-        status, kind, limit, why = row["status"], row["kind"] or "", row["limit"], ""
-        if status in DECIDED and kind in NUMBERS:
-            why, judged = _again(row, policy)
-            if judged is not None:
-                status, kind, limit = judged
-        for name, value in zip(out, (status, kind, limit, why)):
-            out[name].append(value)
-    made = pd.DataFrame(out, index=rows.index)
-    return made.astype({"limit": "float64"})
-
-
-def _column(rows: pd.DataFrame, name: str) -> list[Any]:
-    """A column with None for what is missing."""
-    if name not in rows.columns:
-        return [None] * len(rows)
-    column = rows[name]
-    return column.astype(object).where(column.notna(), None).tolist()
-
-
-def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str, float | None] | None]:
-    """("", (status, kind, limit)) of a row judged again, or (why not, None)."""
-    op, variant, dtype, oracle = row["op"], row["variant"] or "", row["dtype"], row["oracle"] or ""
-    if row["classic"] is None or row["numel"] is None:
-        return f"it has no metrics ({'classic' if row['classic'] is None else 'numel'} is missing)", None
-    name = row["op_class"]
-    if not name:
-        placement = classes.of(op, variant, dtype=dtype)
-        if placement.unless and policy.rule == "error_units":
-            return f"its class depends on {' or '.join(placement.unless)}, which rows of its schema do not tell", None
-        if placement.op_class in _MEASURED_ANEW and policy.rule == "error_units":
-            return f"its schema measured {placement.op_class} results by another formula", None
-        name = placement.op_class.value
-    units = policy.rule == "error_units" and not (oracle == "stored" and name != OpClass.EXACT)
-    if (
-        units
-        and row["error_units"] is None
-        and name not in (OpClass.RANDOM, OpClass.UNINITIALISED)
-        and oracle not in ("stored", "metadata")
-    ):
-        return "error_units is missing", None
-    label = f"{op}.{variant}" if variant else op
-    limit = None
-    if policy.rule == "error_units" and name != OpClass.UNINITIALISED:
-        limit = policy.limit(label, name, dtype).value
-        if row["oracles_units"] is not None and row["oracles_units"] > limit:
-            return f"its oracles are further apart ({row['oracles_units']:.3g}) than the limit ({limit:g})", None
-    precision = row["compute_precision"] or ""
-    precision = precision if precision != dtype and precision in EPS else ""
-    if limit is not None:
-        limit = policy.limit(label, name, dtype, precision).value
-    nonfinite = row["nonfinite"]
-    if nonfinite is None:  # an older schema: only the kind tells
-        nonfinite = int(row["kind"] == "nonfinite")
-    metrics = Metrics(
-        max_diff=row["max_diff"],
-        max_ulp=row["max_ulp"],
-        error_units=row["error_units"],
-        mismatched=int(row["mismatched"] or 0),
-        nonfinite=int(nonfinite),
-        numel=int(row["numel"]),
-        classic=bool(row["classic"]),
-    )
-    status, kind = verdict.judge(metrics, policy, label, name, dtype, oracle, precision)
-    return "", (status.value, kind, limit)
-
-
-def changes(rows: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
-    """The rows whose status or kind is another one, with columns new_status, new_kind and new_limit, worst first."""
-    old_kind = rows["kind"].fillna("")
-    other = (again["status"] != rows["status"]) | (again["kind"] != old_kind)
-    # Selected on both sides: a column given to a frame without rows would give it rows.
-    found = rows[other].assign(**{f"new_{name}": again.loc[other, name] for name in ("status", "kind", "limit")})
-    worth = {"wrong": 0, "imprecise": 1, "pass": 2}
-    found = found.assign(rank=found["new_status"].map(worth).fillna(3), size=-found["error_units"].fillna(float("inf")))
-    return found.sort_values(["rank", "size", "op", "dtype", "backend"], kind="stable").drop(columns=["rank", "size"])
-
-
-def summary(changed: pd.DataFrame) -> list[str]:
-    """One line per old and new status, with the number of rows, and by backend."""
-    lines = []
-    for (old, new), some in changed.groupby(["status", "new_status"], sort=True):
-        counts = " · ".join(f"{name} {n}" for name, n in some["backend"].value_counts(sort=True).items())
-        what = f"{old} → {new}" if old != new else f"{old}, of another kind"
-        lines.append(f"{what:24} {len(some):7}   {counts}")
-    return lines
-
-
-def cells(changed: pd.DataFrame) -> list[str]:
-    """One line per changed cell: what it was, what it is, by its worst row's metrics and limits."""
-    keys = ["check", "op", "variant", "dtype", "distribution", "backend", "status", "new_status"]
-    lines = []
-    for _, some in changed.groupby(keys, sort=False, dropna=False):
-        row = some.iloc[0]
-        label = f"{row['op']}.{row['variant']}" if row["variant"] else row["op"]
-        measured = [
-            f"{number(row[name])} {words}"
-            for name, words in (("error_units", "error units"), ("max_ulp", "ulps"), ("max_diff", "max diff"))
-            if pd.notna(row[name])
-        ]
-        kind = f" ({row['new_kind']})" if row["new_kind"] else ""
-        limit = f"limit {number(row['limit'])} → {number(row['new_limit'])}"
-        lines.append(
-            plain(
-                f"{row['status']} → {row['new_status']}{kind}  {label} {row['dtype']} on {row['backend']}  "
-                f"{len(some)} sample{'' if len(some) == 1 else 's'}  {'; '.join([*measured, limit])}"
-            )
-        )
-    return lines
-
-
-def print_changes(
-    console: Console, rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, limit: int | None = 20
-) -> pd.DataFrame:
-    """Print what ``again`` (of `rejudge`) changes in ``rows``; returns the changed rows. ``limit``: cells, None for all."""
-
-    def line(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-    blind = again["why"] != ""
-    judged = rows["status"].isin(DECIDED) & rows["kind"].fillna("").isin(NUMBERS) & ~blind
-    rest = rows.loc[~judged & ~blind, "status"].value_counts()
-    line(f"{len(rows)} rows, {int(judged.sum())} judged again under {policy.id}")
-    if len(rest):
-        line(f"not a matter of policy: {' · '.join(f'{name} {n}' for name, n in rest.items())}")
-    for why, some in rows[blind].groupby(again.loc[blind, "why"].str.replace(r"\d[\d.e+-]*", "…", regex=True)):
-        names = sorted(set(some["op"]))
-        line(
-            f"not judged again, {len(some)} rows: {why}: {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
-        )
-    changed = changes(rows, again)
-    if changed.empty:
-        line("nothing changes")
-        return changed
-    for text in summary(changed):
-        line(text)
-    told = cells(changed)
-    shown = told if limit is None else told[:limit]
-    line(
-        f"changed cells{f', {len(shown)} of {len(told)} (--all for the others)' if len(shown) < len(told) else f': {len(told)}'}"
-    )
-    for text in shown:
-        line(f"  {text}")
-    return changed
-
-
-def write(rows: pd.DataFrame, again: pd.DataFrame, policy: Policy, out: Path) -> None:
-    """Write the rows with their new status, kind, limit and policy as Parquet or CSV. Raises OSError."""
-    judged = rows["status"].isin(DECIDED) & (again["why"] == "")
-    made = rows.assign(status=again["status"], kind=again["kind"], limit=again["limit"])
-    made["policy"] = made["policy"].where(~judged, policy.id)
-    if out.suffix == ".csv":
-        made.to_csv(out, index=False, lineterminator="\n")
-    else:
-        fields = [field for field in lake.SCHEMA if field.name in made.columns]
-        pq.write_table(
-            pa.Table.from_pandas(made, schema=pa.schema(fields, lake.SCHEMA.metadata), preserve_index=False), out
-        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -250,30 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise PolicyError(f"--out {out}: a .parquet or a .csv file")
         policy = verdict.load(args.policy)
         rows, _ = load(args.results, args.run)
-        policies.check_ops(policy, args.policy, known_ops(rows))
-        again = rejudge(rows, policy)
-        changed = print_changes(Console(soft_wrap=True), rows, again, policy, None if args.all else 20)
+        policies.check_ops(policy, args.policy, again.known_ops(rows))
+        judged = again.rejudge(rows, policy)
+        changed = again.print_changes(Console(soft_wrap=True), rows, judged, policy, None if args.all else 20)
         if out is not None:
-            write(rows, again, policy, out)
+            again.write(rows, judged, policy, out)
             print(f"rows as judged again: {out}")
     except (PolicyError, ConfigError, lake.LakeError, OSError) as error:
         print(f"error: {plain(error)}", file=sys.stderr)
         return BAD_INPUT
     return CHANGED if len(changed) else SAME
-
-
-def known_ops(rows: pd.DataFrame) -> dict[str, set[str]]:
-    """Per catalog of the rows: the labels of its ops, as rows have them and as it lists them here, if it does."""
-    names: dict[str, set[str]] = {}
-    for catalog, some in rows[["catalog", "op", "variant"]].drop_duplicates().groupby("catalog"):
-        names[str(catalog)] = {
-            f"{op}.{variant}" if variant else op for op, variant in zip(some["op"], some["variant"].fillna(""))
-        }
-        if catalog in catalogs.known():
-            with contextlib.suppress(ConfigError):  # a package that is not installed here
-                listed = list_catalog(str(catalog), default_cache())
-                names[str(catalog)] |= {f"{e.op}.{e.variant}" if e.variant else e.op for e in listed}
-    return names
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -17,70 +16,10 @@ from farm.report.faces.files import write
 from farm.report.faces.plot import draw
 from farm.report.faces.terminal import _width, print_coverage
 from farm.report.faces.views import print_case, print_diff, print_vendors, write_diff
-from farm.report.faces.words import plain
+from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
-from farm.report.tables.coverage import backends_of, latest
-
-
-def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One description for several runs, oldest first: a backend is available when any run had it."""
-    backends: dict[str, Any] = {}
-    for run in runs:
-        for name, said in backends_of(run.get("inventory")).items():
-            if said.get("available") or not backends.get(name, {}).get("available"):
-                backends[name] = said
-    last = runs[-1] if runs else {}
-    return {
-        "run_id": f"{len(runs)} runs",
-        "name": "the newest outcome of every case: " + ", ".join(str(run.get("run_id")) for run in runs[-5:]),
-        "inventory": {"backends": backends},
-        "quarantined": [record for run in runs for record in run.get("quarantined") or ()],
-        "versions": last.get("versions"),
-        "started_at": runs[0].get("started_at") if runs else None,
-        "finished_at": last.get("finished_at"),
-    }
-
-
-def _describe(results: str, run_id: str) -> dict[str, Any]:
-    try:
-        return lake.read_run(results, run_id)
-    except lake.LakeError as problem:
-        print(f"farm.report: {plain(problem)}; its rows are reported without config and inventory", file=sys.stderr)
-        return {"run_id": run_id}
-
-
-def load(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows and description of one run, of the last one ("last"), or the newest outcome of every case ("all").
-
-    Raises LakeError, with the nearest ids, when there is no such run.
-    """
-    known = lake.run_ids(results)
-    if not known:
-        raise lake.LakeError(f"no runs in {results}; start one with: python -m farm.launch configs/quick.yaml")
-    if run_id == "all":
-        return latest(lake.read(results), known), merge_runs([_describe(results, name) for name in known])
-    run_id = known[-1] if run_id == "last" else run_id
-    return lake.read(results, run_id=run_id), _describe(results, run_id)
-
-
-def default_out(results: str, run_id: str) -> Path:
-    """Where a report goes: beside the rows of a local lake, into the working directory for a remote one."""
-    if "://" in results:
-        return Path(f"report-{run_id}")
-    return Path(results) / "_report" if run_id == "all" else Path(results) / f"run={run_id}" / "_report"
-
-
-def _named_runs(diff: Sequence[str] | None) -> list[str]:
-    return [name.rpartition(":")[0] for name in diff or () if ":" in name]
-
-
-def _several(results: str, named: Sequence[str], rest: str) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows of the runs that a diff names, and of ``rest`` for a side without a run, each with its own run_id."""
-    loaded = [load(results, run_id) for run_id in dict.fromkeys([*named, *([rest] if len(named) < 2 else [])])]
-    rows = pd.concat([rows for rows, _ in loaded], ignore_index=True)
-    rows.attrs = dict(loaded[0][0].attrs)
-    return rows, loaded[-1][1]
+from farm.report.words import plain
 
 
 def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
@@ -140,12 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", lake.LakeWarning)
-            # A run named in --diff is read whole: the newest outcome of every case would hide an older one.
-            rows, run = (
-                load(args.results, args.run)
-                if not _named_runs(args.diff)
-                else _several(args.results, _named_runs(args.diff), args.run)
-            )
+            rows, run = load_for(args.results, args.run, args.diff or ())
         skipped = [str(w.message) for w in told if issubclass(w.category, lake.LakeWarning)]
         for text in skipped:
             print(f"warning: {plain(text)}", file=sys.stderr)

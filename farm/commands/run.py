@@ -1,52 +1,28 @@
-"""The command that runs a config: python -m farm.launch configs/full.yaml"""
+"""farm run CONFIG: every op, dtype and backend that a config names, judged and kept in the lake."""
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import contextlib
-import datetime
-import hashlib
-import importlib
-import json
-import os
-import platform
-import re
-import secrets
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pydantic
 from rich.console import Console
 
 from farm import lake as lakes
-from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
-from farm.fleet.inventory import Offer, offers, probe
-from farm.plan import config as configs
-from farm.plan import kernels as user
+from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK
+from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
-from farm.plan import policies
-from farm.plan.config import BackendConfig, Config, ConfigError
+from farm.plan import request as requests
+from farm.plan.config import Config, ConfigError
 from farm.plan.known import not_known, unmet
-from farm.work.dispatcher import Dispatcher
-from farm.work.executors import ALONE, ChildProcesses, ClusterError, DirectChild, Executor, Inline, RayCluster
+from farm.plan.request import How, Request
+from farm.work.executor import ClusterError, Executor
+from farm.work.launch import Ready, Run, ready
 from farm.work.progress import Progress
-from tasks import catalogs, sources
+from farm.work.ray_cluster import RayCluster
 from tasks.catalogs.base import Entry
-from tasks.judge import verdict
-from tasks.model import FAILED
-from tasks.plugins import PluginError
-from tasks.prepare.cases import default_cache
-
-#: Columns that tell one group of the matrix from another.
-GROUP = ("check", "op", "variant", "dtype", "distribution")
-#: Exit codes.
-OK, FOUND, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
+from tasks.model import FAILED, names
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +31,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments().parse_args(argv)
     console = Console(stderr=False)
     try:
-        return _launch(args, console)
+        request = _request(args)
+        with ready(request, lambda executor: _dashboard(console, executor)) as plan:
+            if request.whole:
+                for text in _unused(request.config, plan.matrix):
+                    print(f"warning: {text}", file=sys.stderr)
+            print_preflight(console, plan.offers)
+            if args.dry_run:
+                print_cells(console, plan)
+                return OK
+            if not plan.runs and request.record is None:
+                raise ConfigError(
+                    "none of the config's backends is available here (see the reasons above): nothing can be judged"
+                )
+            return _run(plan, console)
     except (ConfigError, lakes.LakeError, ClusterError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -82,7 +71,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend"
     )
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
-    parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
+    parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -95,116 +84,42 @@ def _arguments() -> argparse.ArgumentParser:
         "--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one"
     )
     parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="ask every backend anew what it is and supports; earlier answers do not count",
+        "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
-        "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s sooner)"
+        "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
     parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
     return parser
 
 
-def _launch(args: argparse.Namespace, console: Console) -> int:
+def _request(args: argparse.Namespace) -> Request:
+    """What the command line asks for. Raises ConfigError, LakeError."""
     if args.cpus is not None and args.cpus < 1:
         raise ConfigError("--cpus: at least 1")
     lake = lakes.open_lake(args.results)
-    record: dict[str, Any] | None = None
+    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray"
+    where = {"how": how, "address": args.address, "cpus": args.cpus}
+    where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     if args.resume:
-        record = _find_run(args)
-        config = _recorded(record)
-        args.ops = record["ops"]
+        request = requests.resumed(args.resume, lake, args.config, **where)
+    elif args.config:
+        narrow = {name: _split(getattr(args, name)) for name in ("ops", "dtypes", "backends")}
+        request = requests.new(args.config, lake, samples=args.samples, **narrow, **where)
     else:
-        if not args.config:
-            raise ConfigError("a config is needed, e.g. python -m farm.launch configs/quick.yaml")
-        config = _narrowed(configs.load(args.config), args)
-        args.ops = _split(args.ops)
+        raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml")
     if not args.dry_run:
         lakes.check_writable(lake)
-    try:
-        user.announce(config)
-    except ValueError as error:
-        raise ConfigError(f"{args.config}: catalogs: {error}") from None
-    cache = default_cache()
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"the cache {cache} cannot be made ({error}); set FARM_CACHE to another place") from None
-    # Lists that are in the cache are looked at before anything is started; the others are made while Ray starts.
-    specs = [b.spec() for b in config.backends]
-    executor: Executor
-    matrix: matrices.Matrix | None
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
-        names = list(dict.fromkeys(c.name for c in config.catalogs))
-        listing = {name: background.submit(list_catalog, name, cache, args.inline, args.config) for name in names}
-        local = args.inline or args.no_ray or not args.address
-        here = (
-            background.submit(probe, specs, cache, fresh=args.fresh, apart=ALONE if args.inline else "")
-            if local
-            else None
-        )
-        background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
-
-        def plan() -> matrices.Matrix:
-            entries = {name: future.result() for name, future in listing.items()}
-            if record is None:  # a resumed run has its policy, and keeps it
-                _policy_ops_exist(config, entries)
-            return _plan(config, entries, args.ops, args.config)
-
-        matrix = plan() if all(is_listed(name, cache) for name in names) else None
-        if args.inline or args.no_ray:
-            executor = Inline() if args.inline else ChildProcesses()
-        else:
-            executor = RayCluster(args.address, args.cpus, not args.no_dashboard)
-    try:
-        if isinstance(executor, RayCluster) and executor.dashboard_url:
-            console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
-        matrix = matrix or plan()
-        if not (args.ops or args.backends or args.dtypes or args.resume):
-            for text in _unused(config, matrix):
-                print(f"warning: {text}", file=sys.stderr)
-        if here is not None:  # the one node is this machine, asked while Ray started
-            answers = {executor.nodes[0]["id"]: here.result()}
-        else:
-            assert isinstance(executor, RayCluster)
-            answers = executor.probe(specs, str(cache), args.fresh)
-        known = offers(specs, executor.nodes, answers, {b.name: b.labels for b in config.backends})
-        print_preflight(console, known)
-        if args.dry_run:
-            print_cells(console, matrix, known)
-            return OK
-        if (
-            not any(matrix.wanted[:, b].any() and known[s.name].available for b, s in enumerate(specs))
-            and record is None
-        ):
-            raise ConfigError(
-                "none of the config's backends is available here (see the reasons above): nothing can be judged"
-            )
-        return _run(args, console, lake, config, matrix, executor, known, cache, record)
-    finally:
-        executor.close()
+    return request
 
 
-def _plan(config: Config, entries: dict[str, list[Entry]], ops: Sequence[str], path: str | None) -> matrices.Matrix:
-    """The matrix of the config narrowed by ``ops``. Raises ConfigError if it is empty or an op is unknown."""
-    try:
-        matrix = matrices.build(config, entries, ops)
-    except matrices.UnknownOp as error:
-        raise ConfigError(f"{_line_of(path, error.pattern)}{error}") from None
-    _ops_exist(ops, entries)
-    if not matrix.cells:
-        raise ConfigError("the config plans no cell: its ops, dtypes, backends and skips leave nothing")
-    return matrix
+def _split(values: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(part for value in values for part in value.split(",") if part))
 
 
-def _line_of(path: str | None, word: str) -> str:
-    """ "file:line:column: " of the first place in a config where ``word`` stands; "" without a config file."""
-    with contextlib.suppress(OSError):
-        for number, line in enumerate(Path(path or "").read_text().splitlines(), 1):
-            if found := re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", line.partition("#")[0]):
-                return f"{path}:{number}:{found.start() + 1}: "
-    return f"{path}: " if path else ""
+def _dashboard(console: Console, executor: Executor) -> None:
+    if isinstance(executor, RayCluster) and executor.dashboard_url:
+        console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
 
 
 def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
@@ -219,146 +134,6 @@ def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
         for pattern in catalog.samples_for:
             if not matrices.matcher([pattern])(backends):
                 yield f"catalogs.{catalog.name}.samples_for: no backend {pattern}"
-
-
-def _split(values: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(part for value in values for part in value.split(",") if part))
-
-
-def _recorded(record: dict[str, Any]) -> Config:
-    """The config of a recorded run, checked anew. Raises ConfigError if this version cannot resume it."""
-    where = f"run {record.get('run_id')}"
-    if missing := [key for key in ("config", "ops", "policy") if key not in record]:
-        raise ConfigError(f"{where} cannot be resumed: its record has no {missing[0]!r}; start a new run")
-    try:
-        config = Config.model_validate(record["config"])
-        verdict.from_json(record["policy"])
-    except (pydantic.ValidationError, verdict.PolicyError) as error:
-        text = str(error).replace("\n", " ")
-        raise ConfigError(
-            f"{where} cannot be resumed: its record is of another version ({text}); start a new run"
-        ) from None
-    for backend in config.backends:
-        configs.check_backend(backend, f"{where} cannot be resumed")
-    return config
-
-
-def _narrowed(config: Config, args: argparse.Namespace) -> Config:
-    """The config with --dtypes, --backends and --samples applied. Raises ConfigError."""
-    change: dict[str, Any] = {}
-    if dtypes := _split(args.dtypes):
-        for dtype in dtypes:
-            configs.check_dtype(dtype, "--dtypes")
-        change["dtypes"] = dtypes
-        # A catalog's own dtypes are narrowed, never widened.
-        change["catalogs"] = [
-            c.model_copy(
-                update={"dtypes": None if c.dtypes is None or "*" in c.dtypes else [d for d in c.dtypes if d in dtypes]}
-            )
-            for c in config.catalogs
-        ]
-    if args.samples is not None:
-        if args.samples < 1:
-            raise ConfigError("--samples: at least 1")
-        change["catalogs"] = [
-            c.model_copy(
-                update={
-                    "samples": min(c.samples, args.samples),
-                    "samples_for": {k: min(v, args.samples) for k, v in c.samples_for.items()},
-                }
-            )
-            for c in change.get("catalogs", config.catalogs)
-        ]
-    if names := _split(args.backends):
-        known = {b.name: b for b in config.backends}
-        chosen = []
-        for name in names:
-            backend = known.get(name) or BackendConfig(name=name)
-            configs.check_backend(backend, "--backends")
-            chosen.append(backend)
-        change["backends"] = chosen
-    return config.model_copy(update=change)
-
-
-def _ops_exist(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
-    for pattern in ops:
-        matches = matrices.matcher([pattern])
-        if not any(matches(matrices.names(e)) for listed in entries.values() for e in listed):
-            valid = sorted({n for listed in entries.values() for e in listed for n in matrices.names(e)})
-            raise ConfigError(f"--ops: no op {pattern!r}{configs.nearest(pattern, valid)}")
-
-
-def _policy_ops_exist(config: Config, entries: dict[str, list[Entry]]) -> None:
-    """Raise ConfigError for an op that a limit of the config's policy names and no catalog of the run has."""
-    labels = {name: [f"{e.op}.{e.variant}" if e.variant else e.op for e in listed] for name, listed in entries.items()}
-    try:
-        policies.check_ops(verdict.load(config.policy), config.policy, labels)
-    except verdict.PolicyError as error:
-        raise ConfigError(f"policy: {error}") from None
-
-
-def is_listed(name: str, cache: Path) -> bool:
-    """True if a catalog's list is in the cache."""
-    return _list_path(name, cache).exists()
-
-
-def _list_path(name: str, cache: Path) -> Path:
-    """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
-    try:
-        catalog = catalogs.get(name)
-        version = catalog.list_version()
-    except metadata.PackageNotFoundError as error:
-        raise ConfigError(f"catalog {name}: the package {error.name} is not installed") from None
-    except PluginError as error:
-        raise ConfigError(str(error)) from None
-    code = sources.of_cases(type(catalog).__module__)
-    tag = hashlib.sha256(f"{version} {code}".encode()).hexdigest()[:16]
-    return cache / "lists" / f"{name}-{tag}.json"
-
-
-def list_catalog(name: str, cache: Path, inline: bool = False, config: str | None = None) -> list[Entry]:
-    """A catalog's entries, from the cache or from a child process (unless ``inline``: from this process).
-
-    ``config``: path of the config, to give the place of a mistake in it. Raises ConfigError.
-    """
-    path = _list_path(name, cache)
-    try:
-        listed = json.loads(path.read_text())
-    except (OSError, ValueError):
-        child: ChildProcess | DirectChild = DirectChild() if inline else ChildProcess(default_python(), Limits())
-        answer = child.ask({"do": "list", "catalog": name}, deadline_s=300)
-        child.close()
-        if isinstance(answer, Death):
-            raise ConfigError(
-                f"{_culprit(name, config, answer)}catalog {name} cannot be listed: {answer.text}"
-            ) from None
-        if "error" in answer:
-            key = tuple(answer["key"])
-            where = f"{configs.place(config, key)}: " if config and key else ""
-            raise ConfigError(f"{where}{'.'.join(map(str, key)) or f'catalog {name}'}: {answer['error']}") from None
-        listed = answer["entries"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(listed))
-        aside.replace(path)
-    return [Entry(op, variant, *map(tuple, rest)) for op, variant, *rest in listed]
-
-
-def _culprit(name: str, config: str | None, death: Death) -> str:
-    """Place and name of the user's module that ends the process that imports it; "" if it cannot be told."""
-
-    def dies() -> bool:
-        child = ChildProcess(default_python(), Limits())
-        answer = child.ask({"do": "list", "catalog": name}, deadline_s=60)
-        child.close()
-        return isinstance(answer, Death)
-
-    found = user.culprit(dies) if name == "user" and death.status == "crash" else None
-    if found is None:
-        return ""
-    key, module = found
-    where = f"{configs.place(config, key)}: " if config else ""
-    return f"{where}{'.'.join(map(str, key))}: {module}: "
 
 
 def print_preflight(console: Console, known: dict[str, Offer]) -> None:
@@ -379,8 +154,9 @@ def print_preflight(console: Console, known: dict[str, Offer]) -> None:
             )
 
 
-def print_cells(console: Console, matrix: matrices.Matrix, known: dict[str, Offer]) -> None:
+def print_cells(console: Console, plan: Ready) -> None:
     """The planned cells, one line per op and dtype with its samples by backend; then totals and what is left out."""
+    matrix, known = plan.matrix, plan.offers
     for g, group in enumerate(matrix.groups):
         planned = [
             f"{spec.name}×{matrix.wanted[g, b]}" + ("" if known[spec.name].available else " (unavailable)")
@@ -402,160 +178,66 @@ def print_cells(console: Console, matrix: matrices.Matrix, known: dict[str, Offe
     )
 
 
-def _find_run(args: argparse.Namespace) -> dict[str, Any]:
-    """The record of the run to resume. Raises LakeError or ConfigError."""
-    run_id = args.resume
-    if run_id == "last":
-        name = configs.load(args.config).name if args.config else None
-        for candidate in reversed(lakes.run_ids(args.results)):
-            with contextlib.suppress(lakes.LakeError):
-                record = lakes.read_run(args.results, candidate)
-                if name is None or record["name"] == name:
-                    return record
-        raise lakes.LakeError(f"no run{f' of {name}' if name else ''} in {args.results!r} to resume")
-    return lakes.read_run(args.results, run_id)
+def _run(plan: Ready, console: Console) -> int:
+    """Run what is planned and show it; the exit code."""
 
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
 
-def _run(
-    args: argparse.Namespace,
-    console: Console,
-    lake: lakes.Lake,
-    config: Config,
-    matrix: matrices.Matrix,
-    executor: Executor,
-    known: dict[str, Offer],
-    cache: Path,
-    record: dict[str, Any] | None,
-) -> int:
-    from farm import report
-    from farm.commands.report import default_out as report_dir
-
-    if record is None:
-        policy = verdict.load(config.policy)
-        now = datetime.datetime.now(datetime.timezone.utc)
-        record = {
-            "run_id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-            "name": config.name,
-            "config": config.model_dump(mode="json"),
-            "policy": asdict(policy),
-            "ops": args.ops,
-            "results": lake.uri,
-            "started_at": now.isoformat(),
-            "finished_at": None,
-            "versions": versions(),
-        }
-        done: dict[tuple[int, int], set[int]] = {}
-        had: list[str] = []
-    else:
-        policy = verdict.from_json(record["policy"])
-        done = durable(args.results, record["run_id"], matrix)
-        before = record.get("inventory", {}).get("backends", {})
-        had = record.get("had") or [name for name, offer in before.items() if offer.get("available")]
-        console.print(f"resuming {record['run_id']}: {sum(map(len, done.values()))} rows are in the lake")
-    run_id = record["run_id"]
-    record["had"] = sorted({*had, *(name for name, offer in known.items() if offer.available)})
-    record["inventory"] = {"backends": {n: o.record() for n, o in known.items()}, "nodes": executor.nodes}
-    record["skipped"] = _skipped(matrix)
-    lakes.write_json(lake, run_id, "_run.json", record)
-    console.print(
-        f"run {run_id}: {matrix.cells} cells, results in {lake.uri}/run={run_id}", highlight=False, soft_wrap=True
-    )
+    request, run = plan.request, Run(plan)
+    if request.record is not None:
+        say(f"resuming {run.run_id}: {sum(map(len, run.done.values()))} rows are in the lake")
+    run.begin()
+    say(f"run {run.run_id}: {plan.matrix.cells} cells, results in {request.lake.uri}/run={run.run_id}")
+    elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
+    again = f"python -m farm.launch --resume {run.run_id}{elsewhere}"
     progress = Progress(console)
-    dispatcher = Dispatcher(
-        matrix, config, executor, known, lake, run_id, cache, policy, done, had, progress, args.fresh
-    )
-    again = f"python -m farm.launch --resume {run_id}" + (
-        f" --results {args.results}" if args.results != "results" else ""
-    )
     try:
-        dispatcher.run()
+        run.dispatch(progress)
+        progress.close(run.dispatcher)
     except KeyboardInterrupt:
-        progress.close(dispatcher)
-        console.print(f"interrupted; go on with: {again}", highlight=False, soft_wrap=True)
+        progress.close(run.dispatcher)
+        say(f"interrupted; resume with: {again}")
         return INCOMPLETE
     except OSError as error:
-        progress.close(dispatcher)
-        print(f"error: stopped: {error}; mend that and go on with: {again}", file=sys.stderr)
+        progress.close(run.dispatcher)
+        print(f"error: stopped: {error}; mend that and resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    progress.close(dispatcher)
-    record["quarantined"], record["notices"] = dispatcher.health.records, dispatcher.notices
-    record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in dispatcher.spent.items()}
-    missing = list(dispatcher.missing())
-    planned = sum(c.planned for c in dispatcher.counts.values())
-    record["planned"] = planned
-    record["planned_by_backend"] = {name: c.planned for name, c in dispatcher.counts.items()}
-    record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
     try:
-        lakes.compact(args.results, run_id)
-        lakes.write_json(lake, run_id, "_run.json", record)
+        rows, missing = run.finish()
     except OSError as error:
-        print(f"error: the lake cannot be written: {error}; go on with: {again}", file=sys.stderr)
+        print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    rows = lakes.read(args.results, run_id)
-    report.print_coverage(rows, record)
-    where = report_dir(args.results, run_id)
+    _report(run, rows, say)
+    if missing:
+        print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
+        return INCOMPLETE
+    return _verdict(rows, request.config, say)
+
+
+def _report(run: Run, rows: Any, say: Callable[[str], None]) -> None:
+    from farm import report
+    from farm.report.runs import default_out
+
+    report.print_coverage(rows, run.record)
+    where = default_out(run.request.lake.uri, run.run_id)
     try:
-        paths = report.write(rows, record, where)
-        console.print(f"report: {paths['html']} (CSV and Markdown beside it)", highlight=False, soft_wrap=True)
+        paths = report.write(rows, run.record, where)
+        say(f"report: {paths['html']} (CSV and Markdown beside it)")
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
-    if missing or len(rows) != planned:
-        names = ", ".join(f"{name} {n}" for name, n in missing)
-        print(
-            f"error: incomplete: {len(rows)} rows of {planned} planned ({names}); go on with: {again}", file=sys.stderr
-        )
-        return INCOMPLETE
-    failed, unjudged = failures(rows, config), len(not_known(rows[report.broken(rows)], config))
+
+
+def _verdict(rows: Any, config: Config, say: Callable[[str], None]) -> int:
+    from farm import report
+
+    failed = len(not_known(rows[rows["status"].isin(names(FAILED))], config))
+    unjudged = len(not_known(rows[report.broken(rows)], config))
     if failed:
-        console.print(
-            f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})",
-            highlight=False,
-        )
+        say(f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})")
     if unjudged:
-        console.print(
-            f"{unjudged} samples of your own kernels could not be judged: reference or inputs are broken (exit code {FOUND})",
-            highlight=False,
-            soft_wrap=True,
+        say(
+            f"{unjudged} samples of your own kernels could not be judged: "
+            f"reference or inputs are broken (exit code {FOUND})"
         )
     return FOUND if failed or unjudged else OK
-
-
-def _skipped(matrix: matrices.Matrix) -> list[dict[str, str]]:
-    return [
-        {
-            "op": matrix.groups[g].label,
-            "dtype": matrix.groups[g].dtype,
-            "backend": matrix.backends[b].name,
-            "reason": reason,
-        }
-        for g, b, reason in matrix.skipped
-    ]
-
-
-def failures(rows: Any, config: Config) -> int:
-    """How many rows are failed outcomes that no known failure of the config covers."""
-    return len(not_known(rows[rows["status"].isin([s.value for s in FAILED])], config))
-
-
-def durable(results: str, run_id: str, matrix: matrices.Matrix) -> dict[tuple[int, int], set[int]]:
-    """Sample indices in the lake, by (group, backend) of the matrix."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", lakes.LakeWarning)
-        table = lakes.read_table(results, run_id, ["run_id", "case_id", "backend", *GROUP, "sample"])
-    place = {tuple(getattr(g, name) for name in GROUP): i for i, g in enumerate(matrix.groups)}
-    column = {s.name: b for b, s in enumerate(matrix.backends)}
-    done: dict[tuple[int, int], set[int]] = {}
-    columns = [table.column(c).to_pylist() for c in (*GROUP, "backend", "sample")]
-    for *group, backend, sample in zip(*columns):
-        if tuple(group) in place and backend in column:
-            done.setdefault((place[tuple(group)], column[backend]), set()).add(sample)
-    return done
-
-
-def versions() -> dict[str, str]:
-    """Versions of what a run is made of."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in ("validation-farm", "ray", "torch", "numpy", "onnx", "onnxruntime", "openvino", "pandas", "pyarrow"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fnmatch
-import io
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +14,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from farm import lake
-from farm.commands import run as launch
-from farm.commands.rejudge import rejudge
-from farm.plan.config import ConfigError, nearest
-from farm.report.faces.words import number, percent, plain
+from farm import lake as lakes
+from farm.plan import request as requests
+from farm.plan.config import ConfigError
+from farm.policies.rejudge import rejudge
 from farm.report.tables.coverage import reproduce_command
+from farm.report.words import number, percent, plain
+from farm.work.launch import Run, ready
 from tasks import zoo
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy, PolicyError
-from tasks.model import FAILED
+from tasks.model import FAILED, names
+from tasks.nearest import nearest
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "zoo.yaml"
 DEFAULT_POLICY = "error_units"
@@ -58,7 +57,7 @@ class Count:
 
 def count(statuses: Mapping[str, set[str]], faults: Mapping[str, zoo.Fault]) -> Count:
     """The count over ``faults`` and their twins. ``statuses``: op name → statuses of its rows under a policy."""
-    made, failed = Count(), {s.value for s in FAILED}
+    made, failed = Count(), set(names(FAILED))
     for name, fault in faults.items():
         found = statuses.get(name, set())
         if found & failed:
@@ -115,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         faults = _chosen(args.ops)
         rows = _run(args, faults)
-    except (ConfigError, PolicyError, lake.LakeError) as error:
+    except (ConfigError, PolicyError, lakes.LakeError) as error:
         print(f"error: {plain(error)}", file=sys.stderr)
         return BAD_INPUT
     if rows is None:
@@ -150,20 +149,21 @@ def _run(args: argparse.Namespace, faults: Mapping[str, zoo.Fault]) -> pd.DataFr
     print(
         f"{len(faults)} faults of {len({f.kind for f in faults.values()})} classes in {len(twins)} ops, each beside its right twin"
     )
-    command = [str(CONFIG), "--results", args.results, "--inline" if args.inline else "--no-ray"]
-    if args.ops:
-        command += [word for name in [*faults, *twins] for word in ("--ops", f"user:{name}")]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        code = launch.main(command)
-    run = re.search(r"^run (\S+): ", said.getvalue(), re.MULTILINE)
-    if code not in (launch.OK, launch.FOUND) or run is None:
-        print(said.getvalue())
-        if code == launch.BAD_INPUT:
-            raise ConfigError(f"{CONFIG} cannot be run, see above")
+    ops = [f"user:{name}" for name in [*faults, *twins]] if args.ops else []
+    lake = lakes.open_lake(args.results)
+    lakes.check_writable(lake)
+    with ready(requests.new(str(CONFIG), lake, ops, how="inline" if args.inline else "no-ray")) as plan:
+        run = Run(plan)
+        run.begin()
+        try:
+            run.dispatch(lambda dispatcher: None)
+            rows, missing = run.finish()
+        except OSError as error:
+            missing = str(error)
+    if missing:
+        print(f"error: incomplete: {missing}", file=sys.stderr)
         return None
-    rows = lake.read(args.results, run[1])
-    print(f"run {run[1]}: {len(rows)} rows in {args.results}")
+    print(f"run {run.run_id}: {len(rows)} rows in {args.results}")
     return rows
 
 

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import functools
 import hashlib
-import json
 import os
 import select
 import signal
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from farm import ONE_THREAD
-from tasks.child import PAGE_SIZE, Page
+from tasks import wire
+from tasks.child import PAGE_SIZE, Flying, Page
 from tasks.runner import STAGES
 
 #: Seconds between two looks at the deadline and the memory of a child.
@@ -51,7 +51,7 @@ class Limits:
 class Death:
     """How a child ended. status: "crash", "timeout" or "oom"; kind: the signal or exit code; text: the story.
 
-    number, stage, span: what was in flight (`tasks.child.Page`); number −1 when nothing was.
+    number, stage, together, sample: what was in flight (`tasks.child.Flying`); number −1 when nothing was.
     """
 
     status: str
@@ -59,8 +59,8 @@ class Death:
     text: str
     number: int
     stage: str
-    span: int
-    since: float
+    together: int
+    sample: int
 
 
 class ChildProcess:
@@ -107,15 +107,15 @@ class ChildProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=UNKILLABLE_S)
 
-    def call(self, command: dict[str, Any], deadline_s: float | None = None) -> Iterator[dict[str, Any] | Death]:
-        """Send a command; yield its messages. The last item is {"end": answer} or a Death (the process is gone).
+    def call(self, command: Any, deadline_s: float | None = None) -> Iterator[Any]:
+        """Send a command of `tasks.wire`; yield its messages. The last item is an Answer or a Death (the process is gone).
 
         ``deadline_s`` bounds one step of the command instead of the limits' own deadline.
         """
         deadline = deadline_s if deadline_s is not None else self.limits.deadline_s
         self._forget_old_words()
         try:
-            self._send(json.dumps(command).encode() + b"\n")
+            self._send(wire.encode(command))
         except BrokenPipeError:
             yield self._death("", "")
             return
@@ -129,9 +129,9 @@ class ChildProcess:
                     return
                 *lines, self._buffer = (self._buffer + data).split(b"\n")
                 for line in lines:
-                    message = json.loads(line)
+                    message = wire.decode(line)
                     yield message
-                    if "end" in message:
+                    if isinstance(message, wire.Answer):
                         return
             elif self.process.poll() is not None and not select.select([self._answers], [], [], 0)[0]:
                 # Gone, and yet its pipe is open: a process that it forked holds it.
@@ -143,11 +143,10 @@ class ChildProcess:
             looked = now
             if os.fstat(self._stderr.fileno()).st_size > WORDS_LIMIT:
                 self._forget_old_words()
-            number, stage, span, since = self.page.read()
-            since = max(since, begun)
-            steps = max(span, 1) if number >= 0 and stage in (2, 3) else 1
-            if now - since > deadline * steps:
-                yield self._stop("timeout", f"outran its deadline of {deadline * steps:g} s")
+            flying = self.page.read()
+            steps = max(flying.together, 1) if flying.number >= 0 else 1
+            if now - max(flying.since, begun) > deadline * steps:
+                yield self._stop("timeout", f"exceeded its {deadline * steps:g} s deadline")
                 return
             self.cpu_s()  # a dead process can no longer be asked
             if self.resident() > self.limits.memory_bytes:
@@ -155,10 +154,9 @@ class ChildProcess:
                 yield self._stop("oom", f"the process grew past {bound:.3g} GiB")
                 return
 
-    def ask(self, command: dict[str, Any], deadline_s: float | None = None) -> dict[str, Any] | Death:
-        """Send a command that has no messages but its end; its answer, or the Death of the process."""
-        last = list(self.call(command, deadline_s))[-1]
-        return last if isinstance(last, Death) else last["end"]
+    def ask(self, command: Any, deadline_s: float | None = None) -> Any:
+        """Send a command that has no messages but its answer; that, or the Death of the process."""
+        return list(self.call(command, deadline_s))[-1]
 
     def _send(self, data: bytes) -> None:
         while data:
@@ -184,13 +182,13 @@ class ChildProcess:
         return self._cpu_s
 
     def _stop(self, status: str, story: str) -> Death:
-        flight = self.page.read()
+        flying = self.page.read()
         self._kill()
-        return self._death(status, story, flight)
+        return self._death(status, story, flying)
 
-    def _death(self, status: str, story: str, flight: tuple[int, int, int, float] | None = None) -> Death:
+    def _death(self, status: str, story: str, flying: Flying | None = None) -> Death:
         self._drain()
-        number, stage, span, since = flight or self.page.read()
+        flying = flying or self.page.read()
         self._kill()
         code, kind = self.process.returncode, status
         if not status:
@@ -203,8 +201,9 @@ class ChildProcess:
             else:
                 kind, story = f"exit code {code}", f"the process ended with exit code {code}"
         words = self._last_words()
-        text = f"{story} at stage {STAGES[stage]}" + (f"\n{words}" if words else "")
-        return Death(status, kind, text, number, STAGES[stage], span, since)
+        stage = STAGES[flying.stage]
+        text = f"{story} at stage {stage}" + (f"\n{words}" if words else "")
+        return Death(status, kind, text, flying.number, stage, flying.together, flying.sample)
 
     def _drain(self) -> None:
         """Wait a moment for a process whose pipe closed to be gone, so that its exit status is its own."""

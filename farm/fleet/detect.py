@@ -190,7 +190,7 @@ def _told(labels: Mapping[str, str]) -> list[str] | None:
 def check_vendor(label: str, where: str) -> Vendor:
     """The vendor of a label. Raises UnknownVendor, which names the labels there are."""
     if label not in BY_LABEL:
-        raise UnknownVendor(f"{where}: nobody knows the vendor {label!r}; known are {', '.join(BY_LABEL)}")
+        raise UnknownVendor(f"{where}: unknown vendor {label!r}; known: {', '.join(BY_LABEL)}")
     return BY_LABEL[label]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tasks.wire import Place
+
 #: Of the last OPINIONS second opinions on a device, so many must have passed what it failed; and such failures must be
 #: TIMES as frequent there as on the devices that passed them, where a kernel that fails now and then fails as often.
 OPINIONS, AGAINST, TIMES = 4, 3, 4.0
@@ -23,19 +25,12 @@ GONE, GONE_ROWS = 2, 500
 KEPT = 8
 
 
-class Place(NamedTuple):
-    """A device: the id of its node and its numbers there as Ray gave them ("" for the node as a whole)."""
-
-    node: str
-    device: str
-
-
-class Case(NamedTuple):
-    """A case by its places in the plan: (group, backend, place in the prepared group)."""
+class CaseRef(NamedTuple):
+    """A planned case: (number of the group, number of the backend, position in the prepared group)."""
 
     group: int
     backend: int
-    place: int
+    position: int
 
 
 class Failure(NamedTuple):
@@ -49,7 +44,7 @@ class Failure(NamedTuple):
 class _Chart:
     """What is known of one backend on one device."""
 
-    failures: dict[Case, Failure] = field(default_factory=dict)
+    failures: dict[CaseRef, Failure] = field(default_factory=dict)
     rows: int = 0
     asked: int = 0  # second opinions
     answered: int = 0
@@ -88,7 +83,7 @@ class Health:
         """Count what a device has done for a backend."""
         self._chart(backend, place).rows += rows
 
-    def failed(self, case: Case, place: Place, failure: Failure) -> bool:
+    def failed(self, case: CaseRef, place: Place, failure: Failure) -> bool:
         """Note a failure; whether a second opinion on it is due."""
         chart = self._chart(case.backend, place)
         chart.failures[case] = failure
@@ -101,7 +96,7 @@ class Health:
         chart.asked += 1
         return True
 
-    def opinion(self, case: Case, place: Place, witness: Place, passed: bool, evidence: Mapping[str, Any]) -> bool:
+    def opinion(self, case: CaseRef, place: Place, witness: Place, passed: bool, evidence: Mapping[str, Any]) -> bool:
         """Note what ``witness`` made of a case that failed on ``place``; whether ``place`` is to be quarantined."""
         chart, other = self._chart(case.backend, place), self._chart(case.backend, witness)
         chart.opinions.append(passed)
@@ -137,13 +132,13 @@ class Health:
 
     def quarantine(
         self, scope: str, place: Place, backends: Mapping[int, str], record: dict[str, Any]
-    ) -> dict[Case, Failure]:
+    ) -> dict[CaseRef, Failure]:
         """Close a device for a scope; the failures it caused there, to be run again elsewhere.
 
-        backends: names of those the scope covers, by place in the plan.
+        backends: names of those the scope covers, by number in the plan.
         """
         self.sick.setdefault(scope, set()).add(place)
-        found: dict[Case, Failure] = {}
+        found: dict[CaseRef, Failure] = {}
         evidence: list[dict[str, Any]] = []
         for b in backends:
             if chart := self._charts.pop((b, place), None):

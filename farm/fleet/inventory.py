@@ -15,6 +15,7 @@ from typing import Any
 from farm.fleet import detect, envs, probing
 from farm.fleet.child_process import ChildProcess, Death, Limits
 from farm.fleet.node import own_resource
+from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
 from tasks.vendors import BY_LABEL
@@ -123,11 +124,14 @@ def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | N
     for spec in specs:
         if child is None:
             began, child = time.monotonic(), ChildProcess(python, Limits(), env)
-        answer = child.ask({"do": "hello", "backend": spec.to_json()}, deadline_s=PROBE_DEADLINE_S)
-        if isinstance(answer, Death):
+        answer: dict[str, Any]
+        said = child.ask(wire.Hello(spec), deadline_s=PROBE_DEADLINE_S)
+        if isinstance(said, Death):
             child.close()
             child = None
-            answer = {"unavailable": f"while it was imported, {answer.text}"}
+            answer = {"unavailable": f"while it was imported, {said.text}"}
+        else:
+            answer = {"unavailable": said.reason} if isinstance(said, wire.Refused) else said.info
         start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
         answers[spec.name] = answer = answer | {"start_s": round(start_s, 3)}
         probing.remember(spec, answer, cache)
@@ -208,7 +212,7 @@ def misplaced(offer: Offer, node: dict[str, Any]) -> str:
     ):
         return ""
     if label not in BY_LABEL:
-        return f"the node is labelled vendor={label}, which nobody knows; known are {', '.join(BY_LABEL)}"
+        return f"unknown vendor label {label!r} on the node; known: {', '.join(BY_LABEL)}"
     return f"the node is labelled vendor={label}, not {vendor}"
 
 

@@ -1,6 +1,6 @@
 """The Parquet lake of rows: columns and store."""
 
-from farm.lake.columns import KEY, SCHEMA
+from farm.lake.columns import COLUMNS, KEY, SCHEMA, Origin
 from farm.lake.store import (
     Lake,
     LakeError,
@@ -8,6 +8,7 @@ from farm.lake.store import (
     append,
     check_writable,
     compact,
+    from_stream,
     open_lake,
     parts,
     read,
@@ -16,18 +17,22 @@ from farm.lake.store import (
     read_table,
     run_ids,
     to_batch,
+    to_stream,
     write_json,
 )
 
 __all__ = [
+    "COLUMNS",
     "KEY",
     "SCHEMA",
     "Lake",
     "LakeError",
     "LakeWarning",
+    "Origin",
     "append",
     "check_writable",
     "compact",
+    "from_stream",
     "open_lake",
     "parts",
     "read",
@@ -36,5 +41,6 @@ __all__ = [
     "read_table",
     "run_ids",
     "to_batch",
+    "to_stream",
     "write_json",
 ]

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
-from farm.lake.columns import KEY, SCHEMA
-from tasks.model import Group
+from farm.lake.columns import KEY, SCHEMA, Origin
+from tasks.model.row import Row
 
 
 class LakeError(Exception):
@@ -45,11 +45,17 @@ class Lake:
         return f"{self.root}/run={run_id}" + (f"/{name}" if name else "")
 
 
-def open_lake(uri: str | os.PathLike[str]) -> Lake:
-    """The lake at a local path or a URI of any pyarrow filesystem. Raises LakeError.
+#: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
+AnyLake = str | os.PathLike[str] | Lake
+
+
+def open_lake(uri: AnyLake) -> Lake:
+    """The lake at a local path or a URI of any pyarrow filesystem; an open one is returned as it is. Raises LakeError.
 
     An S3 server other than Amazon's is named by $AWS_ENDPOINT_URL or by ?endpoint_override=host:port&scheme=http.
     """
+    if isinstance(uri, Lake):
+        return uri
     text = os.fspath(uri)
     if "://" not in text:
         return Lake(pafs.LocalFileSystem(), os.path.abspath(text), text)
@@ -84,38 +90,35 @@ def check_writable(lake: Lake) -> None:
         ) from None
 
 
-def to_batch(rows: Sequence[dict[str, Any]], constant: dict[str, Any]) -> pa.RecordBatch:
-    """Rows (dicts by column; a missing column is null) as Arrow; ``constant`` holds the columns equal in all.
-
-    started_at is given in seconds since the epoch; compute_precision defaults to the dtype.
-    """
+def to_batch(rows: Sequence[Row], origin: Origin) -> pa.RecordBatch:
+    """Rows of one origin as Arrow."""
+    common = vars(origin)
     columns = []
     for field in SCHEMA:
         name = field.name
-        if name in constant:
-            columns.append(pa.repeat(pa.scalar(constant[name], field.type), len(rows)))
+        if name in common:
+            columns.append(pa.repeat(pa.scalar(common[name], field.type), len(rows)))
         elif name == "started_at":
-            columns.append(pa.array([int(r["started_at"] * 1e6) for r in rows], field.type))
-        elif name == "case_id":
-            columns.append(pa.array([_case_id(r) for r in rows], field.type))
+            columns.append(pa.array([int(r.started_at * 1e6) for r in rows], field.type))
         elif name == "compute_precision":
-            columns.append(pa.array([r.get(name) or r["dtype"] for r in rows], field.type))
+            columns.append(pa.array([r.compute_precision or r.dtype for r in rows], field.type))
         else:
-            columns.append(pa.array([r.get(name) for r in rows], field.type))
+            columns.append(pa.array([getattr(r, name) for r in rows], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _case_id(row: dict[str, Any]) -> str:
-    group = Group(
-        row["op"],
-        row["variant"],
-        row["dtype"],
-        0,
-        row["seed"],
-        row.get("check", "forward"),
-        row.get("distribution", "own"),
-    )
-    return group.case_id(row["sample"])
+def to_stream(rows: Sequence[Row], origin: Origin) -> bytes:
+    """Rows of one origin as they travel: an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_batch(to_batch(rows, origin))
+    return sink.getvalue().to_pybytes()
+
+
+def from_stream(data: bytes) -> list[pa.RecordBatch]:
+    """What `to_stream` made."""
+    with pa.ipc.open_stream(data) as reader:
+        return list(reader)
 
 
 def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> int:
@@ -181,7 +184,7 @@ def _nearest(lake: Lake, run_id: str) -> str:
     return f"; there is {', '.join(near)}" if near else "; it holds no run"
 
 
-def run_ids(results: str | os.PathLike[str]) -> list[str]:
+def run_ids(results: AnyLake) -> list[str]:
     """Ids of the runs in a lake, oldest first (they begin with their date). Raises LakeError."""
     lake = open_lake(results)
     found = _list(lake, lake.root)
@@ -199,14 +202,12 @@ def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
         raise LakeError(f"results {lake.uri!r} cannot be read: {error}") from None
 
 
-def read_run(results: str | os.PathLike[str], run_id: str) -> dict[str, Any]:
+def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
     """The record of a run (`_run.json`): config, inventory, versions, times. Raises LakeError."""
     return read_json(open_lake(results), run_id, "_run.json")
 
 
-def read_table(
-    results: str | os.PathLike[str], run_id: str | None = None, columns: list[str] | None = None
-) -> pa.Table:
+def read_table(results: AnyLake, run_id: str | None = None, columns: list[str] | None = None) -> pa.Table:
     """Rows of one run, or of all, in the schema's columns (or those of them that are named).
 
     A foreign or damaged file is skipped with a LakeWarning that names it. Raises LakeError.
@@ -255,7 +256,7 @@ def parts(lake: Lake, run_id: str) -> list[str]:
     )
 
 
-def read(results: str | os.PathLike[str], run_id: str | None = None) -> pd.DataFrame:
+def read(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
     """Rows of one run, or of all runs, as a DataFrame; one row per key (run_id, case_id, backend).
 
     A damaged or foreign file is skipped with a LakeWarning. Raises LakeError if the run does not exist.
@@ -264,7 +265,7 @@ def read(results: str | os.PathLike[str], run_id: str | None = None) -> pd.DataF
         lake = open_lake(results)
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}")
     frame: pd.DataFrame = _unique(read_table(results, run_id)).to_pandas()
-    frame.attrs["results"] = os.fspath(results)  # so that a report can say where its rows are
+    frame.attrs["results"] = open_lake(results).uri  # so that a report can say where its rows are
     return frame
 
 
@@ -276,7 +277,7 @@ def _unique(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(pa.array(again))) if again.any() else table
 
 
-def compact(results: str | os.PathLike[str], run_id: str) -> int:
+def compact(results: AnyLake, run_id: str) -> int:
     """Merge the parts of a finished run into one, without duplicates; returns how many there were.
 
     The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop.

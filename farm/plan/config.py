@@ -29,6 +29,7 @@ from tasks.backends import BackendSpec, known
 from tasks.judge import verdict
 from tasks.model import DISTRIBUTIONS, DTYPES, np_dtype
 from tasks.model.dtypes import NATIVE
+from tasks.nearest import nearest
 from tasks.plugins import PluginError
 
 
@@ -231,13 +232,6 @@ def _place(file: Path, node: Any, key: tuple[Any, ...]) -> str:
     return f"{file}:{mark.line + 1}:{mark.column + 1}"
 
 
-def nearest(name: str, valid: list[str]) -> str:
-    near = difflib.get_close_matches(name, valid, 3, 0.5)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    return f"; valid: {', '.join(valid[:12])}{' …' if len(valid) > 12 else ''}" if valid else ""
-
-
 def _check_names(config: Config, place: Any) -> None:
     def refuse(key: tuple[Any, ...], text: str) -> None:
         raise ConfigError(f"{place(*key)}: {'.'.join(map(str, key))}: {text}")
@@ -276,7 +270,7 @@ def _check_builds(config: Config, refuse: user.Refuse) -> None:
     for i, backend in enumerate(config.backends):
         with contextlib.suppress(PluginError):  # a line of the preflight
             runs = backend.spec().create().checks
-            if not any(checks.installed(name).planned(runs) for name in config.checks):
+            if not any(checks.planned(name, runs) for name in config.checks):
                 only = " and ".join(runs)
                 refuse(("backends", i), f"{backend.name} runs only the check {only}: add {only} to the config's checks")
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from farm.plan.config import CatalogConfig, Config, ConfigError, nearest
+from farm.plan.config import CatalogConfig, Config, ConfigError
 from tasks import checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.model import Group, is_inexact
+from tasks.nearest import nearest
 from tasks.plugins import PluginError
 
 
@@ -105,7 +106,7 @@ def _takes(spec: BackendSpec, check: str) -> bool:
         runs: Collection[str] = spec.create().checks
     except PluginError:  # a line of the preflight
         runs = (checks.FORWARD,)
-    return checks.installed(check).planned(runs)
+    return checks.planned(check, runs)
 
 
 def samples_of(catalog: CatalogConfig, backend: str) -> int:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.backends import BackendSpec
+from tasks.model import JUDGED, names
+
+if TYPE_CHECKING:
+    FailureStatus = str
+else:  # what was judged and is a finding
+    FailureStatus = Literal[(*names(status for status in JUDGED if status.finding), "*")]
 
 
 class ConfigError(Exception):
@@ -139,13 +145,13 @@ class KnownFailure(_Model):
     dtype: str = "*"
     backend: str = "*"
     distribution: str = "*"
-    status: Literal["wrong", "imprecise", "error", "crash", "timeout", "oom", "*"] = "*"
+    status: FailureStatus = "*"
     kind: str = "*"
     reason: str = Field(min_length=1)
 
 
 class Config(_Model):
-    """A run as its YAML file says it; see the README for every key.
+    """A run as its YAML file says it; docs/config.md explains every key.
 
     include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names none;
     node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone.

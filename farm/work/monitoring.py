@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from tasks.backends import BackendSpec
+from tasks.wire import Rows
+
 
 @functools.cache
 def _metrics() -> tuple[Any, Any, Any]:
@@ -18,13 +21,12 @@ def _metrics() -> tuple[Any, Any, Any]:
     )
 
 
-def count(backend: dict[str, Any], message: dict[str, Any]) -> None:
+def count(backend: BackendSpec | None, rows: Rows) -> None:
     """Count the rows of a supervisor's message. Exported by Ray as ray_farm_outcomes, ray_farm_build_ms, …"""
     outcomes, build, run = _metrics()
-    name = backend.get("name", "")
-    for status, number in message["status"].items():
+    name = backend.name if backend else ""
+    for status, number in rows.status.items():
         outcomes.inc(number, {"backend": name, "status": status})
-    times = message["times"]
     # One observation a chunk, its mean: thousands of calls a second would cost more than the cells.
-    build.observe(max(sum(t[0] for t in times) / len(times), 1e-3), {"backend": name})
-    run.observe(max(sum(t[1] for t in times) / len(times), 1e-3), {"backend": name})
+    build.observe(max(sum(t[0] for t in rows.times) / len(rows.times), 1e-3), {"backend": name})
+    run.observe(max(sum(t[1] for t in rows.times) / len(rows.times), 1e-3), {"backend": name})

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from farm.work.dispatcher import Count, Dispatcher
+    from farm.work.accounts import Count
+    from farm.work.dispatcher import Dispatcher
 
 #: Seconds between two plain lines where there is no terminal to redraw.
 PLAIN_S = 10.0
@@ -65,7 +66,7 @@ class Progress:
         for name in ("backend", "done", "", "by status"):
             table.add_column(name)
         for name, count in run.counts.items():
-            if not run.offers[name].available:
+            if not run.plan.offers[name].available:
                 continue
             share = count.done / count.planned if count.planned else 0.0
             bar = "█" * int(share * 20) + "·" * (20 - int(share * 20))
@@ -84,13 +85,14 @@ def now_and_left(run: Dispatcher) -> str:
     done = sum(c.done for c in run.counts.values())
     planned = sum(c.planned for c in run.counts.values())
     text = f"{_duration(elapsed)}  {done}/{planned} cases"
-    if run.left_to_prepare:
-        text += f", {run.left_to_prepare} groups to prepare"
-    if run.left_to_export:
-        text += f", {run.left_to_export} to export"
-    left_s = sum((c.planned - c.done) * run.case_ms(b) for b, c in enumerate(run.counts.values())) / 1e3
-    slots = max(run.executor.slots(None, 1.0), 1)
-    if planned > done and not run.left_to_prepare and not run.left_to_export:
+    to_prepare, to_export = run.stock.left["prepare"], run.stock.left["export"]
+    if to_prepare:
+        text += f", {to_prepare} groups to prepare"
+    if to_export:
+        text += f", {to_export} to export"
+    left_s = sum((c.planned - c.done) * run.accounts.case_ms(b) for b, c in enumerate(run.counts.values())) / 1e3
+    slots = max(run.plan.executor.slots(None, 1.0), 1)
+    if planned > done and not to_prepare and not to_export:
         text += f", about {_duration(left_s / slots)} left"
     return text
 

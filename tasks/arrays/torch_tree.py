@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor
+from tasks.model import Unsupported
 from tasks.model.dtypes import EPS, PACKED_BITS, TABLE, np_dtype
 
 
@@ -17,7 +18,7 @@ def name_of(dtype: Any) -> str:
 
 
 #: Torch dtypes numpy lacks travel as integers of their width.
-_AS_INTEGER = {
+AS_INTEGER = {
     name: "int16" if TABLE[name].bits == 16 else "uint8"
     for name in EPS
     if TABLE[name].numpy == "ml_dtypes" and name not in PACKED_BITS
@@ -31,20 +32,22 @@ def to_numpy(tensor: Any) -> np.ndarray:
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     name = name_of(tensor.dtype)
-    if name in _AS_INTEGER:
-        return tensor.view(getattr(torch, _AS_INTEGER[name])).numpy().view(np_dtype(name))
+    if name in AS_INTEGER:
+        return tensor.view(getattr(torch, AS_INTEGER[name])).numpy().view(np_dtype(name))
     if name == "complex32":
         return torch.view_as_real(tensor).float().numpy().view(np.complex64)[..., 0]
     return tensor.numpy()
 
 
 def from_numpy(array: np.ndarray) -> Any:
-    """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write)."""
+    """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write). Raises Unsupported."""
     import torch
 
     name = array.dtype.name
-    if name in _AS_INTEGER:
-        return torch.from_numpy(array.view(_AS_INTEGER[name])).view(getattr(torch, name))
+    if name in AS_INTEGER:
+        if not hasattr(torch, name):
+            raise Unsupported(f"torch {torch.__version__} has no dtype {name}")
+        return torch.from_numpy(array.view(AS_INTEGER[name])).view(getattr(torch, name))
     return torch.from_numpy(array)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from tasks.checks import FORWARD
-from tasks.model import Form, Program, RuntimeInfo
+from tasks.model import Form, Program, RuntimeInfo, Unavailable
 
 #: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
 #: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
@@ -97,6 +101,38 @@ class Backend:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError) or _says(error, self.out_of_memory)
+
+
+@contextlib.contextmanager
+def importing(package: str) -> Iterator[None]:
+    """Around the imports of a runtime. Raises Unavailable if one of them, or a library of its, cannot be loaded."""
+    try:
+        yield
+    except (ImportError, OSError) as error:
+        raise Unavailable(f"{package} cannot be imported: {error}") from error
+
+
+def smoke_test(
+    who: str,
+    compute: Callable[[], Any],
+    what: str = "one-Add model",
+    expected: float = 2.0,
+    within: float = 0.0,
+    words: Callable[[Exception], str] = str,
+) -> None:
+    """Run the smallest program there is, ``what`` (1 + 1, unless said otherwise), on a runtime or device.
+
+    compute returns its output, all of whose elements are ``expected`` within an absolute error. words: of the runtime's
+    error, those that people read. Raises Unavailable in the runtime's words, or with the number that it computed.
+    """
+    try:
+        result = np.asarray(compute(), np.float64).ravel()
+    except Unavailable:
+        raise
+    except Exception as error:
+        raise Unavailable(f"{who}: smoke test failed ({what}): {words(error)}") from error
+    if not (result.size and (np.abs(result - expected) <= within).all()):
+        raise Unavailable(f"{who}: smoke test failed ({what}): computed {result[:4].tolist()}, expected {expected:g}")
 
 
 def _says(error: BaseException, pattern: re.Pattern[str] | None) -> bool:

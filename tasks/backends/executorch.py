@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 
@@ -108,13 +108,8 @@ class ExecuTorch(Backend):
             raise Unavailable(
                 f"this executorch has no {delegate}; it has {', '.join(library._get_registered_backend_names())}"
             )
-        try:
-            # Also imports the compiler, which takes longer than many a case may.
-            result = self.build(_PROBE).run()[0].tolist()
-        except Exception as error:
-            raise Unavailable(f"{delegate or 'executorch'} does not run a program of one add: {error}") from error
-        if result != [2.0, 2.0]:
-            raise Unavailable(f"{delegate or 'executorch'} computes 1 + 1 = {result}")
+        # Also imports the compiler, which takes longer than many a case may.
+        smoke_test(delegate or "executorch", lambda: self.build(_PROBE).run()[0], "one-add program")
         version = metadata.version("executorch")
         return RuntimeInfo(f"executorch {version}, torch {torch.__version__}", delegate or "CPU kernels")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tasks.arrays import autograd, torch_tree
@@ -91,26 +92,26 @@ class Inductor(TorchEager):
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")
         fallback = self._fallback(kernels) if graphs else "no graph was compiled"
-        placement = self._where(kernels)
+        flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")
+        made = Program(lambda: [], self._where(kernels), fallback, flags)
+        return self._programs(len(forms), made, lambda: list(self.settled(compute)))
+
+    def _programs(self, count: int, like: Program, compute: Callable[[], list[Any]]) -> list[Program]:
+        """One program per sample of a graph that ``compute`` runs; it runs once for all of them."""
         results: list[Any] = []
         taken: set[int] = set()
 
-        def run_all() -> list[Any]:
-            if not results:
-                results.extend(self.settled(compute))
-            return results
-
-        flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")
-
         def program(i: int) -> Program:
-            made = Program(run=lambda: [], placement=placement, fallback=fallback, flags=flags)
+            made = replace(like)
 
             def run() -> Sequence[Any]:
                 if i in taken:  # a further run of the sample: the results are computed again, not handed out again
                     results.clear()
                     taken.clear()
                 taken.add(i)
-                out = list(torch_tree.leaves(run_all()[i]))
+                if not results:
+                    results.extend(compute())
+                out = list(torch_tree.leaves(results[i]))
                 if self.target != "cpu" and made.fallback is None:
                     self._placed(out, made)
                 return [torch_tree.output(torch_tree.dense(x)) for x in out]
@@ -118,7 +119,7 @@ class Inductor(TorchEager):
             made.run = run
             return made
 
-        return [program(i) for i in range(len(forms))]
+        return [program(i) for i in range(count)]
 
     def _fallback(self, kernels: int) -> str | None:
         """Why what was just compiled, with ``kernels`` generated ones, is not this compiler's own work."""

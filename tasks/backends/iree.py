@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, graph_inputs, input_values, pack
+from tasks.backends.shared.onnx_form import from_bytes, graph_inputs, input_values, one_add, pack
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, PACKED_BITS
 
@@ -132,33 +132,28 @@ class Iree(Backend):
         Raises Unavailable: a package is missing, the runtime has no such driver or it finds no device, or the device
         does not work (in IREE's words).
         """
-        try:
+        with importing("IREE"):
             import iree.compiler.version
             import iree.runtime
-        except ImportError as error:
-            raise Unavailable(f"IREE cannot be imported: {error}") from error
         drivers = iree.runtime.query_available_drivers()
         if self._target.driver not in drivers:
             raise Unavailable(f"this IREE has no driver {self._target.driver}; it has {', '.join(drivers)}")
-        try:
+        said: list[str] = []
+
+        def compute() -> Any:
             driver = iree.runtime.get_driver(self._target.driver)
             found = driver.query_available_devices()
             if not found:
                 raise Unavailable(f"IREE's driver {self._target.driver} finds no device")
-            said = driver.dump_device_info(found[0]["device_id"])
-            program = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL))
-            result = program.run()[0]
-        except Unavailable:
-            raise
-        except Exception as error:
-            raise Unavailable(f"IREE's {self.device} does not run a model of one Add: {error}") from error
-        if result.tolist() != [2.0, 2.0]:
-            raise Unavailable(f"IREE's {self.device} computes 1 + 1 = {result.tolist()}")
-        adapter = _properties(said)
+            said.extend((driver.dump_device_info(found[0]["device_id"]), found[0]["name"]))
+            return self.build(one_add()).run()[0]
+
+        smoke_test(f"IREE's {self.device}", compute)
+        adapter = _properties(said[0])
         # A Vulkan adapter of type cpu (lavapipe, SwiftShader) is a processor's imitation of a graphics device.
         self.emulated = self._target.driver == "vulkan" and adapter.get("type") == "cpu"
         name = adapter.get("name") or (
-            artefacts.processor_name() if self._target.driver.startswith("local") else found[0]["name"]
+            artefacts.processor_name() if self._target.driver.startswith("local") else said[1]
         )
         if adapter.get("name"):
             self._adapter = name

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.vendors import resource_of
 
 _OPTIONS = ("jit", "precision")
@@ -67,20 +67,15 @@ class Jax(Backend):
             os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
         else:
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several cells share a device
-        try:
+        with importing("jax"):
             import jax
             import jaxlib
-        except ImportError as error:
-            raise Unavailable(f"jax cannot be imported: {error}") from error
         jax.config.update("jax_enable_x64", True)
         jax.config.update("jax_default_matmul_precision", self.precision)
-        try:
-            found = jax.devices()[0]
-            total = jax.jit(jax.numpy.sum)(np.ones(2, np.float32))
-        except Exception as error:
-            raise Unavailable(f"jax {jax.__version__} does not run on {self.device}: {error}") from error
-        if float(total) != 2.0:
-            raise Unavailable(f"jax {jax.__version__} on {self.device} computes 1 + 1 = {float(total)}")
+        smoke_test(
+            f"jax {jax.__version__} on {self.device}", lambda: jax.jit(jax.numpy.sum)(np.ones(2, np.float32)), "a sum"
+        )
+        found = jax.devices()[0]
         declared = _PRECISION[self.precision]
         return RuntimeInfo(
             f"jax {jax.__version__}, jaxlib {jaxlib.__version__}",

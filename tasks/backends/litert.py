@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared.artefacts import kept
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.tensorflow import UNSUPPORTED, quiet
@@ -72,14 +72,13 @@ class LiteRt(Backend):
             )
         except (ImportError, metadata.PackageNotFoundError) as error:
             raise Unavailable(f"LiteRT cannot be imported: {error}") from error
-        try:
+
+        def compute() -> Any:
             interpreter = Interpreter(model_content=zlib.decompress(base64.b85decode(_PROBE_MODEL)), num_threads=1)
             interpreter.allocate_tensors()
-            result = next(iter(interpreter.get_signature_runner()(t0=np.zeros((128, 768), np.float32)).values()))
-        except Exception as error:
-            raise Unavailable(f"LiteRT does not run a model of one Exp: {error}") from error
-        if not (result == 1).all():
-            raise Unavailable(f"LiteRT computes exp(0) = {float(result.ravel()[0])}")
+            return next(iter(interpreter.get_signature_runner()(t0=np.zeros((128, 768), np.float32)).values()))
+
+        smoke_test("LiteRT", compute, "one-Exp model of zeros", expected=1.0)
         return RuntimeInfo(
             self._versions[0], "cpu", details={"converter": self._versions[1], "delegate": self.delegate}
         )

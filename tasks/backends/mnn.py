@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import onnx_graph
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import PROBE_MODEL, input_values
+from tasks.backends.shared.onnx_form import input_values, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
 _OPTIONS = ("precision", "optimize_level")
@@ -64,21 +64,13 @@ class Mnn(Backend):
         if (
             self.device != "cpu"
         ):  # for any other the package says "Can't Find type=3 backend, use 0 instead", and computes on the CPU
-            raise Unavailable(f"MNN's Python package computes on the CPU alone, not on {self.device}")
+            raise Unavailable(f"MNN's Python package only computes on the CPU, not on {self.device}")
         said: list[str] = []
-        try:
+        with importing("MNN"):
             with captured(said):
                 import _tools  # noqa: F401
                 import MNN
-        except ImportError as error:
-            raise Unavailable(f"MNN cannot be imported: {error}") from error
-        try:
-            form = Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
-            result = self.build(form).run()[0]
-        except Exception as error:
-            raise Unavailable(f"MNN does not run a model of one Add: {error}") from error
-        if result.tolist() != [2.0, 2.0]:
-            raise Unavailable(f"MNN computes 1 + 1 = {result.tolist()}")
+        smoke_test("MNN", lambda: self.build(one_add()).run()[0])
         found = re.search(r"The device supports: (.*)", "".join(said))
         units = found[1].strip() if found else ""
         return RuntimeInfo(

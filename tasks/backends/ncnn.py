@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import PROBE_MODEL, input_values
+from tasks.backends.shared.onnx_form import input_values, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
@@ -74,11 +74,9 @@ class Ncnn(Backend):
     def probe(self) -> RuntimeInfo:
         """Find ncnn and pnnx's program; convert and run a model of one Add. Raises Unavailable."""
         if self.device != "cpu":
-            raise Unavailable(f"ncnn is run on the CPU alone, not on {self.device}")
-        try:
+            raise Unavailable(f"the farm only runs ncnn on the CPU, not on {self.device}")
+        with importing("ncnn"):
             import ncnn
-        except ImportError as error:
-            raise Unavailable(f"ncnn cannot be imported: {error}") from error
         found = importlib.util.find_spec("pnnx")
         folder = Path(found.origin).parent if found and found.origin else Path()
         self._pnnx = next((x for x in (folder / "pnnx", folder / "pnnx.exe") if x.is_file()), Path())
@@ -86,13 +84,7 @@ class Ncnn(Backend):
             raise Unavailable("ncnn's converter pnnx is not installed")
         converter = importlib.metadata.version("pnnx")
         self._version = f"{ncnn.__version__} pnnx {converter}"
-        try:
-            form = Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
-            result = self.build(form).run()[0]
-        except Exception as error:
-            raise Unavailable(f"ncnn does not run a model of one Add: {error}") from error
-        if result.tolist() != [2.0, 2.0]:
-            raise Unavailable(f"ncnn computes 1 + 1 = {result.tolist()}")
+        smoke_test("ncnn", lambda: self.build(one_add()).run()[0])
         return RuntimeInfo(
             str(ncnn.__version__), "cpu", details={"pnnx": converter} | {k: str(v) for k, v in self._switches.items()}
         )
@@ -197,7 +189,7 @@ class Ncnn(Backend):
 def _check(what: str, kind: str, dtype: str, shape: tuple[int | None, ...] | None) -> None:
     """Raise Unsupported for what an ncnn.Mat cannot hold."""
     if kind != "tensor" or dtype != "float32":
-        raise Unsupported(f"ncnn computes float32 tensors alone, not {dtype} {kind}s ({what})".replace("  ", " "))
+        raise Unsupported(f"ncnn only computes float32 tensors, not {dtype} {kind}s ({what})".replace("  ", " "))
     if shape is not None:
         if not shape or 0 in shape:
             raise Unsupported(f"ncnn has no {'empty' if shape else '0-d'} tensors ({what})")

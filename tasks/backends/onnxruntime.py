@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import glob
 import os
 import platform
 import re
@@ -12,116 +11,15 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend
-from tasks.backends.shared.onnx_form import PROBE_MODEL, flatten, from_bytes, input_values, pack
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.shared.onnx_form import flatten, from_bytes, input_values, one_add, pack
+from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated, offer_software_vulkan
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
-
-
-@dataclass(frozen=True)
-class Provider:
-    """An execution provider: its name, who ships it, whose device it runs on and what it is given by default.
-
-    compute_precision: what it computes float32 in with these options ("" = float32). packages: the pip requirements of
-    the build of ONNX Runtime that has it (none: the farm's own, or a build from source, may have it). python_package:
-    where the provider is a plugin library of its own, the package that holds it.
-    """
-
-    provider: str
-    vendor: str
-    device_vendor: str
-    resource: str
-    options: dict[str, str] = field(default_factory=dict)
-    compute_precision: str = ""
-    packages: tuple[str, ...] = ()
-    python_package: str = ""
-
-
-#: The extras bring CUDA 13's runtime, cuBLAS, cuFFT, cuRAND, NVRTC and cuDNN 9 as nvidia-* wheels.
-_CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1",)
-
-#: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
-PROVIDERS: dict[str, Provider] = {
-    "cpu": Provider("CPUExecutionProvider", "Microsoft", "", "CPU"),
-    "cuda": Provider("CUDAExecutionProvider", "NVIDIA", "nvidia", "GPU", {"use_tf32": "0"}, packages=_CUDA_PACKAGES),
-    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. The
-    # wheel has the provider, TensorRT's own libraries (libnvinfer) must be on the node.
-    "tensorrt": Provider(
-        "TensorrtExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32", packages=_CUDA_PACKAGES
-    ),
-    "tensorrt-rtx": Provider("NvTensorRTRTXExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32"),
-    # Left out of ONNX Runtime after 1.22: MIGraphX is AMD's provider since.
-    "rocm": Provider("ROCMExecutionProvider", "AMD", "amd", "GPU", packages=("onnxruntime-rocm==1.22.2.post3",)),
-    "migraphx": Provider(
-        "MIGraphXExecutionProvider",
-        "AMD",
-        "amd",
-        "GPU",
-        {"migraphx_fp16_enable": "0"},
-        packages=("onnxruntime-migraphx==1.27.1",),
-    ),
-    "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd-npu", "NPU"),
-    # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
-    "openvino": Provider(
-        "OpenVINOExecutionProvider",
-        "Intel",
-        "",
-        "CPU",
-        {"device_type": "CPU", "precision": "FP32"},
-        packages=("onnxruntime-openvino==1.24.1",),
-    ),
-    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU"),
-    # Float tensors are float16 on the HTP by default (its option enable_htp_fp16_precision=1).
-    "qnn": Provider(
-        "QNNExecutionProvider",
-        "Qualcomm",
-        "qualcomm",
-        "NPU",
-        {"backend_path": "QnnHtp.dll" if sys.platform == "win32" else "libQnnHtp.so"},
-        "float16",
-        ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"),
-        "onnxruntime_qnn",
-    ),
-    "dml": Provider(
-        "DmlExecutionProvider",
-        "Microsoft",
-        "microsoft",
-        "GPU",
-        packages=('onnxruntime-directml==1.24.4; sys_platform == "win32"',),
-    ),
-    # In the plain wheel, on macOS.
-    "coreml": Provider("CoreMLExecutionProvider", "Apple", "apple", "GPU", {"ModelFormat": "MLProgram"}),
-    "cann": Provider(
-        "CANNExecutionProvider",
-        "Huawei",
-        "huawei",
-        "NPU",
-        {"precision_mode": "must_keep_origin_dtype"},
-        packages=("onnxruntime-cann==1.24.4",),
-    ),
-    "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
-    "nnapi": Provider("NnapiExecutionProvider", "Google", "", "NPU"),
-    "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU"),
-    "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU"),
-    "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU"),
-    "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
-}
-
-#: The chip that QNN's emulation compiles for unless told otherwise: SM8650 (QNN's number 57). Left to itself the library
-#: takes an unnamed one, for which it fails to finalise most float graphs (QNN_COMMON_ERROR_MEM_ALLOC).
-_EMULATED_SOC = "57"
-
-#: Where a GPU shows on Linux: DRM render nodes, NVIDIA's own devices, the GPU of WSL's host.
-_GPU_FILES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/nvhost-gpu")
-#: SwiftShader, Vulkan on the CPU, as browsers bring it along.
-_SOFTWARE_VULKAN = ("/usr/lib/chromium*/vk_swiftshader_icd.json", "/opt/google/chrome/vk_swiftshader_icd.json")
-#: The Vulkan loader's variables for drivers other than those installed.
-_VULKAN_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 
 #: Options of providers that compute coarser than the tensors' dtype, the coarsest first, and what in.
 _COARSER = {
@@ -210,12 +108,12 @@ class OnnxRuntime(Backend):
         self._known = known
         self._options = dict(known.options)
         if options.get("tf32") and "use_tf32" not in known.options:
-            raise ValueError(f"backend {name}: tf32 is an option of ort-cuda alone")
+            raise ValueError(f"backend {name}: tf32 is an option of ort-cuda only")
         if "use_tf32" in known.options and "tf32" in options:
             self._options["use_tf32"] = str(int(bool(options["tf32"])))
         if "soc_model" in options:
             if device != "qnn":
-                raise ValueError(f"backend {name}: soc_model is an option of ort-qnn alone")
+                raise ValueError(f"backend {name}: soc_model is an option of ort-qnn only")
             self._options["soc_model"] = str(options["soc_model"])
         given = options.get("provider_options") or {}
         if not isinstance(given, dict):
@@ -235,11 +133,11 @@ class OnnxRuntime(Backend):
         self.vendor, self.device_vendor, self.resource = known.vendor, known.device_vendor, known.resource
         if device == "openvino" and not self._options["device_type"].startswith("CPU"):
             self.device_vendor, self.resource = "intel", self._options["device_type"][:3]
-        self.packages, self.emulated = known.packages, _emulated(device)
+        self.packages, self.emulated = known.packages, emulated(device)
         if self.emulated:
             self.device_vendor, self.resource = "", "CPU"
         if self.emulated and device == "qnn":
-            self._options.setdefault("soc_model", _EMULATED_SOC)
+            self._options.setdefault("soc_model", EMULATED_SOC)
         self.vendor = str(options.get("vendor", self.vendor))
         self.device_vendor = str(options.get("device_vendor", self.device_vendor))
         self.resource = str(options.get("resource", self.resource))
@@ -257,32 +155,32 @@ class OnnxRuntime(Backend):
         """
         if self.device == "dml" and sys.platform != "win32":
             raise Unavailable(f"DirectML is a part of Windows; this is {platform.system()}")
-        try:
+        with importing("onnxruntime"):
             import onnxruntime as ort
-        except ImportError as error:
-            raise Unavailable(f"onnxruntime cannot be imported: {error}") from error
         if self.device == "webgpu" and self.emulated:
-            _offer_software_vulkan()
+            offer_software_vulkan()
         self._find_provider(ort)
         said: list[str] = []
-        try:
+
+        def compute() -> Any:
             with _stderr(said):
-                program = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL))
+                program = self.build(one_add())
                 result = program.run()[0]
-        except Exception as error:
+            if program.fallback:
+                raise Unavailable(f"{self._provider}: smoke test failed (one-Add model): {program.fallback}")
+            return result
+
+        def words(error: Exception) -> str:
             # Of a library that cannot be loaded and of a refused adapter, libraries tell stderr only.
             text = "".join(said)
-            reason = _ASSERTION.sub("", str(error))
             if cause := _NOT_LOADED.search(text):
-                reason = f"{cause[1]} cannot be loaded: {cause[2].strip()}"
-            elif refused := _ADAPTER_REFUSED.findall(text):
-                reason = f"no Vulkan driver is good enough: {'; '.join(refused)}"
-            raise Unavailable(f"{self._provider} does not run a model of one Add: {reason}") from error
-        if program.fallback:
-            raise Unavailable(f"{self._provider} does not run a model of one Add: {program.fallback}")
+                return f"{cause[1]} cannot be loaded: {cause[2].strip()}"
+            if refused := _ADAPTER_REFUSED.findall(text):
+                return f"no Vulkan driver is good enough: {'; '.join(refused)}"
+            return _ASSERTION.sub("", str(error))
+
         precision = self._compute_precision()
-        if not np.allclose(result, 2.0, rtol=EPS.get(precision, EPS["float32"]), atol=0):
-            raise Unavailable(f"{self._provider} computes 1 + 1 = {result.tolist()}")
+        smoke_test(self._provider, compute, within=2 * EPS.get(precision, EPS["float32"]), words=words)
         device = self.device
         if self._devices:
             hardware = self._devices[0].device
@@ -430,22 +328,6 @@ class OnnxRuntime(Backend):
         if self._level:
             flags.append(f"graph_optimization={self._level}")
         return " ".join(flags)
-
-
-def _emulated(device: str) -> bool:
-    """Whether a provider's device is an emulator or a software driver on this machine."""
-    if device == "qnn":
-        return platform.machine().lower() in ("x86_64", "amd64")
-    if device == "webgpu":
-        return sys.platform == "linux" and not any(glob.glob(x) for x in _GPU_FILES)
-    return False
-
-
-def _offer_software_vulkan() -> None:
-    """Let the Vulkan loader find SwiftShader besides the drivers installed, unless drivers were chosen by hand."""
-    found = [x for pattern in _SOFTWARE_VULKAN for x in glob.glob(pattern)]
-    if found and not any(os.environ.get(x) for x in _VULKAN_VARIABLES):
-        os.environ["VK_ADD_DRIVER_FILES"] = os.pathsep.join(found)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.vendors import resource_of
 
 #: device → (its node label, what pip is asked for, Paddle's name of the device).
@@ -49,19 +49,15 @@ class Paddle(Backend):
         """Choose the device and sum on it. Raises Unavailable with Paddle's own words."""
         os.environ.setdefault("GLOG_minloglevel", "3")
         os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # float32 is computed in float32
-        try:
+        with importing("paddle"):
             import paddle
-        except ImportError as error:
-            raise Unavailable(f"paddle cannot be imported: {error}") from error
-        try:
+
+        def compute() -> float:
             paddle.set_device(self._target)
-            total = float(paddle.ones([2]).sum())
-        except Exception as error:
-            raise Unavailable(
-                f"paddle {paddle.__version__} does not run on {self.device}: {str(error).strip().splitlines()[-1]}"
-            ) from error
-        if total != 2.0:
-            raise Unavailable(f"paddle on {self.device} computes 1 + 1 = {total}")
+            return float(paddle.ones([2]).sum())
+
+        who = f"paddle {paddle.__version__} on {self.device}"
+        smoke_test(who, compute, "a sum", words=lambda error: str(error).strip().splitlines()[-1])
         paddle.set_grad_enabled(False)
         paddle.core.set_num_threads(1)
         details = {k: str(v) for k, v in paddle.get_flags(["FLAGS_use_mkldnn"]).items()}

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import Backend
-from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_inputs, input_values
+from tasks.backends.base import Backend, smoke_test
+from tasks.backends.shared.onnx_form import graph_inputs, input_values, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
 _OPTIONS = ("connected", "optimization_level")
@@ -81,18 +81,13 @@ class Rknn(Backend):
                 f"rknn-toolkit2 is made for Linux on x86-64 and ARM64, not for {sys.platform} on {platform.machine()}"
             )
         if self.emulated and platform.machine().lower() == "aarch64":
-            raise Unavailable("the simulator of rknn-toolkit2 is made for x86-64 alone")
+            raise Unavailable("the simulator of rknn-toolkit2 is only made for x86-64")
         try:
             with _quiet([]):
                 import rknn.api  # noqa: F401
         except Exception as error:
             raise Unavailable(f"rknn-toolkit2 cannot be imported: {error}") from error
-        try:
-            result = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)).run()[0]
-        except Exception as error:
-            raise Unavailable(f"{self.device} does not run a model of one Add: {error}") from error
-        if np.asarray(result).ravel().tolist() != [2.0, 2.0]:
-            raise Unavailable(f"{self.device} computes 1 + 1 = {np.asarray(result).tolist()}")
+        smoke_test(self.device, lambda: self.build(one_add()).run()[0])
         from importlib.metadata import version
 
         # Floats are float16 without quantization (user guide, "float_dtype": float16 is all that it may be).

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.vendors import resource_of
@@ -62,10 +62,8 @@ class TensorFlow(Backend):
     def probe(self) -> RuntimeInfo:
         """Find the device and sum on it. Raises Unavailable with TensorFlow's own words."""
         quiet(self.onednn)
-        try:
+        with importing("tensorflow"):
             import tensorflow as tf
-        except ImportError as error:
-            raise Unavailable(f"tensorflow cannot be imported: {error}") from error
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
         tf.config.experimental.enable_tensor_float_32_execution(self.tf32)
@@ -74,10 +72,12 @@ class TensorFlow(Backend):
             raise Unavailable(f"TensorFlow {tf.__version__} finds no {self._kind}")
         if self._kind == "GPU":
             tf.config.experimental.set_memory_growth(found[0], True)
-        with tf.device(f"/{self._kind}:0"):
-            total = tf.reduce_sum(tf.ones(2))
-        if float(total) != 2.0:
-            raise Unavailable(f"TensorFlow on {self.device} computes 1 + 1 = {float(total)}")
+
+        def compute() -> Any:
+            with tf.device(f"/{self._kind}:0"):
+                return tf.reduce_sum(tf.ones(2))
+
+        smoke_test(f"TensorFlow on {self.device}", compute, "a sum")
         details = tf.config.experimental.get_device_details(found[0])
         declared = "tfloat32" if self.tf32 and self._kind == "GPU" else ""
         return RuntimeInfo(

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, cuda_driver, tensorrt_network
-from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_inputs, graph_outputs, input_values, with_constants
+from tasks.backends.shared.onnx_form import graph_inputs, graph_outputs, input_values, one_add, with_constants
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 
 #: Members of tensorrt.DataType by dtype name of the farm; what is not here (float64, int16, …) TensorRT does not have.
@@ -122,19 +122,13 @@ class TensorRt(Backend):
             raise Unavailable(f"no NVIDIA driver: {error}") from error
         except cuda_driver.CudaError as error:
             raise Unavailable(f"no NVIDIA GPU: {error}") from error
-        try:
-            result = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)).run()[0]
-        except Exception as error:
-            raise Unavailable(f"{self.title} does not run a model of one Add: {error}") from error
-        if abs(result - 2).max() > 0.1:  # the coarsest precision is right in the first digit
-            raise Unavailable(f"{self.title} computes 1 + 1 = {result.tolist()}")
+        # The coarsest precision is right in the first digit.
+        smoke_test(self.title, lambda: self.build(one_add()).run()[0], within=0.1)
         return self._info(trt, gpu.name, gpu.driver_version, {"compute_capability": gpu.capability})
 
     def _import(self) -> Any:
-        try:
+        with importing(f"{self.module}"):
             return importlib.import_module(self.module)
-        except (ImportError, OSError) as error:
-            raise Unavailable(f"{self.module} cannot be imported: {error}") from error
 
     def _info(self, trt: Any, device: str, driver: str, details: dict[str, str]) -> RuntimeInfo:
         declared, where = PRECISIONS[self.precision]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import numpy as np
-
 from tasks import checks
-from tasks.backends.shared.onnx_form import PROBE_MODEL
+from tasks.backends.base import smoke_test
+from tasks.backends.shared.onnx_form import one_add
 from tasks.backends.tensorrt import TensorRt, _wanted_outputs
-from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Form, Program, RuntimeInfo
 
 
 class TensorRtRtx(TensorRt):
@@ -34,10 +33,7 @@ class TensorRtRtx(TensorRt):
         if not self._ahead:
             return super().probe()
         trt = self._import()
-        try:
-            self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL))
-        except Exception as error:
-            raise Unavailable(f"{self.title} builds no engine of one Add: {error}") from error
+        smoke_test(self.title, lambda: [2.0] * bool(self.build(one_add())), "an engine of one Add")
         return self._info(trt, "none: engines for compute capabilities 8.0, 8.6, 8.9, 12.0 and later", "", {})
 
     def build(self, form: Form) -> Program:

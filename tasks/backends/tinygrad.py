@@ -17,11 +17,11 @@ import numpy as np
 
 from tasks import vendors
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import PROBE_MODEL, flatten, graph_inputs, input_values
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
+from tasks.backends.shared.onnx_form import flatten, graph_inputs, input_values, one_add
+from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 
 #: Label of the nodes that have a device of this name; OpenCL's may be anybody's.
 _DEVICE_VENDORS = {
@@ -112,23 +112,22 @@ class Tinygrad(Backend):
         os.environ.update(self._variables | _caches() | {"POCL_MAX_PTHREAD_COUNT": "1"})
         if compiler := _clang():
             os.environ.setdefault("CC", compiler)
-        try:
+        with importing("tinygrad"):
             import tinygrad  # noqa: F401
             from tinygrad import Device
             from tinygrad.engine.realize import compile_linear, run_linear  # noqa: F401
-        except ImportError as error:
-            raise Unavailable(f"tinygrad cannot be imported: {error}") from error
         said: list[str] = []
-        try:
+
+        def compute() -> Any:
             with captured(said):
-                opened: Any = Device[self._target]
-            form = Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
-            result = self.build(form).run()[0]
-        except Exception as error:
-            words = " ".join(" ".join([str(error), *said]).split())
-            raise Unavailable(f"tinygrad's {self._target} does not run a model of one Add: {words[-600:]}") from error
-        if result.tolist() != [2.0, 2.0]:
-            raise Unavailable(f"tinygrad's {self._target} computes 1 + 1 = {result.tolist()}")
+                Device[self._target]
+            return self.build(one_add()).run()[0]
+
+        def words(error: Exception) -> str:
+            return " ".join(" ".join([str(error), *said]).split())[-600:]
+
+        smoke_test(f"tinygrad's {self._target}", compute, words=words)
+        opened: Any = Device[self._target]
         name, driver = str(getattr(opened, "device_name", "")), str(getattr(opened, "driver_version", ""))
         self.emulated = self._target.startswith("CL") and _is_cpu(opened)
         renderer = type(opened.renderer).__name__

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
-from tasks.backends.base import TF32_OPS, Backend
+from tasks.backends.base import TF32_OPS, Backend, smoke_test
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
@@ -158,13 +158,11 @@ class TorchEager(Backend):
         """Add two numbers on the device. Raises Unavailable in its own words, or if it says anything but 2."""
         import torch
 
-        try:
+        def compute() -> Any:
             ones = torch.ones(2, device=self.target)
-            result = (ones + ones).cpu().tolist()
-        except Exception as error:
-            raise Unavailable(f"{self.target} does not add two numbers: {_line(error)}") from None
-        if result != [2.0, 2.0]:
-            raise Unavailable(f"{self.target} computes 1 + 1 = {result}")
+            return (ones + ones).cpu()
+
+        smoke_test(self.target, compute, "1 + 1", words=_line)
 
     def _plugin_version(self) -> str:
         if not self.known.plugin:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_inputs, input_values
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.backends.shared.onnx_form import graph_inputs, input_values, one_add
+from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 
 _OPTIONS = ("target",)
@@ -58,18 +58,10 @@ class Tvm(Backend):
         """Run a model of one Add. Raises Unavailable: the package is missing, or it does not work (in TVM's words)."""
         # Read when the library's thread pool starts.
         os.environ["TVM_NUM_THREADS"] = "1"
-        try:
+        with importing("TVM"):
             import tvm
             from tvm.relax.frontend.onnx import from_onnx  # noqa: F401
-        except ImportError as error:
-            raise Unavailable(f"TVM cannot be imported: {error}") from error
-        try:
-            program = self.build(Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL))
-            result = program.run()[0]
-        except Exception as error:
-            raise Unavailable(f"TVM does not run a model of one Add: {error}") from error
-        if result.tolist() != [2.0, 2.0]:
-            raise Unavailable(f"TVM computes 1 + 1 = {result.tolist()}")
+        smoke_test("TVM", lambda: self.build(one_add()).run()[0])
         target = _target(**self._target)
         return RuntimeInfo(
             runtime_version=tvm.__version__,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, importing
 from tasks.backends.inductor import Inductor
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
@@ -39,18 +39,16 @@ class ZenTorch(Inductor):
 
     def probe(self) -> RuntimeInfo:
         if self.device != "cpu":
-            raise Unavailable(f"zentorch runs on the CPU alone, not on {self.device}")
+            raise Unavailable(f"zentorch only runs on the CPU, not on {self.device}")
         if not self.weight_cache:
             os.environ["ZENDNNL_MATMUL_WEIGHT_CACHE"] = "0"
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         info = super().probe()
-        try:
+        with importing("zentorch"):
             import zentorch
             from zentorch import _compile_backend
-        except (ImportError, OSError) as error:
-            raise Unavailable(f"zentorch cannot be imported: {error}") from None
         if not zentorch._C.is_avx512_supported():
-            raise Unavailable("zentorch takes nodes on CPUs with AVX-512 alone, which this one has not")
+            raise Unavailable("zentorch only takes nodes on CPUs with AVX-512, which this one lacks")
         import torch._functorch.config
 
         # A graph from this cache would not pass through zentorch's replacements, where they are counted.

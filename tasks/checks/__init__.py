@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 
 from tasks.checks.base import FORWARD, Check
 from tasks.checks.build import Build
@@ -11,7 +12,7 @@ from tasks.checks.gradients import Backward, DoubleBackward
 from tasks.model import Unsupported
 from tasks.plugins import Part, PluginError, parts
 
-__all__ = ["BUILT_IN", "FORWARD", "Check", "get", "installed", "known", "names", "samples_of", "where"]
+__all__ = ["BUILT_IN", "FORWARD", "Check", "get", "installed", "known", "names", "planned", "samples_of", "where"]
 
 #: The farm's own checks by name, in the order of lists.
 BUILT_IN: dict[str, Check] = {check.name: check for check in (Forward(), Backward(), DoubleBackward(), Build())}
@@ -51,6 +52,12 @@ def installed(name: str) -> Check:
         check = Check()
         check.name = name
         return check
+
+
+def planned(name: str, backend: Collection[str]) -> bool:
+    """Whether cells of a check are planned for a backend with these `checks`: of one that runs programs for every
+    backend that runs any, of one that only builds for those that name it."""
+    return any(BUILT_IN[x].runs for x in backend) if installed(name).runs else name in backend
 
 
 def samples_of(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tasks.model import Form, Program
@@ -34,12 +34,6 @@ class Check:
     def needs(self) -> str:
         """What a backend must name in its `checks`; if it does not, the row says that it does not run this check."""
         return self.samples
-
-    def planned(self, backend: Collection[str]) -> bool:
-        """Whether cells are planned for a backend with these `checks`: for each that runs anything."""
-        from tasks import checks
-
-        return any(checks.BUILT_IN[name].runs for name in backend)
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:
         """Run ``program`` as the check wants it and return outputs, which are judged as those of the forward check.

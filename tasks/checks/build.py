@@ -1,9 +1,5 @@
 """The build check: a program is made of a sample; nothing is run."""
 
-from __future__ import annotations
-
-from collections.abc import Collection
-
 from tasks.checks.base import Check
 
 
@@ -14,6 +10,3 @@ class Build(Check):
     @property
     def needs(self) -> str:
         return self.name
-
-    def planned(self, backend: Collection[str]) -> bool:
-        return self.name in backend

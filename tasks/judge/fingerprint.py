@@ -36,7 +36,7 @@ def signature(
     Up to `LENGTH` elements: the error of each. Beyond, the elements in their order make `LENGTH`/2 runs, and there are
     the smallest and the largest error of each run. Neither of them moves by more than an element does, so the largest
     difference of two signatures is at most the largest distance of the two results, in error units. Integers count by
-    their difference; a misplaced NaN or Inf is infinite. ε and δ are those of `tasks.judge.compare` under the declared
+    their difference; a misplaced NaN or Inf is infinite. ε and δ are those of `tasks.judge.plain` under the declared
     ``precision``. None where elements cannot be compared one by one: other shapes or dtypes than expected, no
     reference, text, a random or uninitialised result.
     """

@@ -242,7 +242,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
                     " nn.functional.multi_head_attention_forward nn.functional.scaled_dot_product_attention"
                     " nn.functional.upsample_bilinear polar quantile torch.ops.aten._efficient_attention_forward"
                     " torch.ops.aten._flash_attention_forward"),
-        (Placement(_COMPOSITE, "made for CUDA alone: it has no reference here"),
+        (Placement(_COMPOSITE, "made for CUDA only: it has no reference here"),
          "jiterator_2inputs_2outputs jiterator_4inputs_with_extra_args jiterator_binary jiterator_binary_return_by_ref"
          " jiterator_unary"),
         (_STEPS, "__rmod__ div.floor_rounding div.trunc_rounding floor_divide histc isclose"

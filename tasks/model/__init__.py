@@ -1,6 +1,6 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
-from tasks.model.case import DISTRIBUTIONS, Form, Group, Leaf, Oracle, Program, RuntimeInfo
+from tasks.model.case import DISTRIBUTIONS, Form, Group, Oracle, Program, RuntimeInfo
 from tasks.model.dtypes import (
     DTYPES,
     EPS,
@@ -14,18 +14,24 @@ from tasks.model.dtypes import (
     wide,
 )
 from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
+from tasks.model.leaf import Leaf
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
-from tasks.model.status import FAILED, JUDGED, NOT_VALID, Status
+from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
 
 __all__ = [
+    "BY_SEVERITY",
+    "DEADLY",
     "DISTRIBUTIONS",
     "DTYPES",
     "EPS",
     "FAILED",
+    "FINDINGS",
     "JUDGED",
     "LARGEST",
+    "MEASURED",
     "NOT_VALID",
     "PART",
+    "PASSED",
     "SMALLEST_NORMAL",
     "WITHOUT_NOISE",
     "Fallback",
@@ -44,6 +50,7 @@ __all__ = [
     "Vacuous",
     "is_complex",
     "is_inexact",
+    "names",
     "np_dtype",
     "rounded",
     "wide",

@@ -6,7 +6,7 @@ import enum
 
 
 class OpClass(str, enum.Enum):
-    """How the result of an op can be right; `tasks.judge.op_classes` says which op is of which class, and why."""
+    """How the result of an op can be right; a table of the judge says which op is of which class, and why."""
 
     EXACT = "exact"  # equal to the reference rounded to the output dtype
     ELEMENTARY = "elementary"  # ulps of the result, whatever the conditioning
@@ -15,7 +15,7 @@ class OpClass(str, enum.Enum):
     NORMALISATION = "normalisation"
     LINEAR_ALGEBRA = "linear algebra"
     COMPOSITE = "composite"
-    CHOICE = "choice"  # by its definition: see `tasks.judge.definitions`
+    CHOICE = "choice"  # by its definition
     RANDOM = "random"  # shape, dtype, range, moments
     UNINITIALISED = "uninitialised"  # shape and dtype
     DISCONTINUOUS = "discontinuous"  # equal, or within a jump that the noise floor shows

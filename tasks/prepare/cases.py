@@ -20,7 +20,7 @@ from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
-from tasks.judge.compare import common_constant, compare_oracles, constant_would_pass, zero_would_pass
+from tasks.judge.prepared import common_constant, compare_oracles, constant_would_pass, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).

@@ -5,22 +5,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from farm.fleet import inventory
 from farm.fleet.inventory import Offer
-from farm.lake import SCHEMA, to_batch
-from farm.work.executors import Changes
-from farm.work.supervisor import CHUNK_ROWS, Job, run_columns
+from farm.lake import Origin, to_stream
+from farm.work.executor import Executor
+from farm.work.job import Job
+from farm.work.supervisor import CHUNK_ROWS
+from tasks import wire
+from tasks.model.row import Row
 
 
-class FakeCluster:
+class FakeCluster(Executor):
     """An `Executor` of two slots whose jobs are done when they are asked for."""
-
-    ship = False
 
     def __init__(self) -> None:
         self.nodes = [inventory.this_node(2)]
@@ -42,64 +40,27 @@ class FakeCluster:
                 yield handle, message
             yield handle, None
 
+    def nodes_of(self, handle: int) -> Sequence[str]:
+        return ()
+
     def cancel(self, handle: int) -> None:
-        pass
-
-    def changes(self) -> Changes:
-        return Changes()
-
-    def parcel(self, path: Path) -> Any:
-        return None
-
-    def fetch(self, parcel: Any, path: Path) -> None:
         pass
 
     def close(self) -> None:
         pass
 
 
-def _answers(job: Job) -> Iterator[dict[str, Any]]:
-    if job.kind == "prepare":
-        for number, item in enumerate(job.items):
-            yield {
-                "number": number,
-                "key": f"{number:040d}",
-                "path": "",
-                "samples": list(range(item["group"]["samples"])),
-            }
-        return
-    cases = [(item["group"], place) for item in job.items for place in item["places"]]
-    constant = run_columns(job.run_id, job.backend or {}, {"vendor": "fake"}) | {"node": "fake"}
+def _answers(job: Job) -> Iterator[Any]:
+    for number, item in enumerate(job.prepare):
+        yield wire.Prepared(number, f"{number:040d}", "", tuple(range(item.group.samples)))
+    cases = [(item.group, position) for item in job.run for position in item.positions]
+    origin = Origin.of(job.run_id, job.backend.name if job.backend else "", {"vendor": "fake"}, "fake")
+    measured = {"error_units": 0.0, "max_diff": 0.0, "numel": 1, "build_ms": 0.0, "run_ms": 0.0}
     for at in range(0, len(cases), CHUNK_ROWS):
+        common = {"catalog": "load", "status": "pass", "weak": True, "policy": "none", "started_at": time.time()}
         rows = [
-            {
-                "catalog": "load",
-                "op": group["op"],
-                "variant": "",
-                "dtype": group["dtype"],
-                "sample": place,
-                "seed": 0,
-                "status": "pass",
-                "attempts": 1,
-                "weak": True,
-                "policy": "none",
-                "started_at": time.time(),
-                "error_units": 0.0,
-                "max_diff": 0.0,
-                "numel": 1,
-                "build_ms": 0.0,
-                "run_ms": 0.0,
-            }
-            for group, place in cases[at : at + CHUNK_ROWS]
+            Row.of({"op": group.op, "dtype": group.dtype, "sample": position, **common, **measured})
+            for group, position in cases[at : at + CHUNK_ROWS]
         ]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA) as writer:
-            writer.write_batch(to_batch(rows, constant))
-        yield {
-            "rows": sink.getvalue().to_pybytes(),
-            "done": list(range(at, at + len(rows))),
-            "busy_ms": 0.0,
-            "status": {"pass": len(rows)},
-            "times": [(0.0, 0.0)],
-            "failed": [],
-        }
+        numbers = tuple(range(at, at + len(rows)))
+        yield wire.Rows(to_stream(rows, origin), numbers, {"pass": len(rows)}, ((0.0, 0.0),))

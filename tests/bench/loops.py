@@ -15,6 +15,8 @@ from typing import Any
 
 DTYPES = ("float32", "float16", "bfloat16")
 SAMPLES = 8
+#: One op in so many.
+EVERY = int(os.environ.get("BENCH_EVERY", "1"))
 
 
 def bare() -> dict[str, float]:
@@ -54,7 +56,7 @@ def bare() -> dict[str, float]:
     cases = 0
     worst = 0.0
     with torch.no_grad():
-        for op in op_db:
+        for op in op_db[::EVERY]:
             if op.name.startswith("jiterator_"):
                 continue
             supported = op.supported_dtypes("cpu")
@@ -88,7 +90,7 @@ def farm(cache: str) -> dict[str, float]:
     from tasks.prepare.cases import prepare
     from tasks.runner import Item, Runner
 
-    entries = catalogs.get("torch").entries()
+    entries = catalogs.get("torch").entries()[::EVERY]
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
     begin, preparing, cases = time.process_time(), 0.0, 0
@@ -146,13 +148,13 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
     statuses: dict[str, str] = {}
-    for entry in catalogs.get("torch").entries():
+    for entry in catalogs.get("torch").entries()[::EVERY]:
         for dtype in DTYPES:
             if dtype in entry.dtypes:
                 asked = Group(entry.op, entry.variant, dtype, SAMPLES)
                 _, group = prepare(asked, Path(cache), int(draws))
-                for row in runner.run([Item(group, list(range(len(group.samples))))], set(), set()):
-                    statuses[asked.case_id(row["sample"])] = row["status"]
+                for done in runner.run([Item(group, list(range(len(group.samples))))], set(), set()):
+                    statuses[asked.case_id(done.row.sample)] = done.row.status
     Path(out).write_text(json.dumps(statuses))
     return {"reference_s": spent["reference"], "noise_s": spent["noise"], "due_s": spent["due"], "cases": len(statuses)}
 

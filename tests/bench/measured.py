@@ -9,8 +9,9 @@ import time
 from typing import Any
 
 from farm import report
-from farm.commands import run as launch
+from farm.commands.run import main
 from farm.plan import matrix
+from farm.work import catalogue, launch
 from farm.work.dispatcher import Dispatcher
 from tests.bench.fake import FakeCluster
 
@@ -33,11 +34,11 @@ def watch(owner: Any, name: str, key: str) -> None:
 if __name__ == "__main__":
     watch(matrix, "build", "plan_s")
     watch(Dispatcher, "__init__", "plan_s")
-    watch(launch, "list_catalog", "plan_s")
+    watch(catalogue, "entries", "plan_s")
     inner_run = Dispatcher.run
 
     def run(self: Dispatcher) -> None:
-        figures["cells"] = self.matrix.cells
+        figures["cells"] = self.plan.matrix.cells
         begin = time.perf_counter()
         try:
             inner_run(self)
@@ -52,6 +53,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "fake":
         launch.Inline = FakeCluster  # type: ignore[assignment,misc]
         arguments.append("--inline")
-    code = launch.main(arguments)
+    code = main(arguments)
     print("MEASURED " + json.dumps(figures))
     sys.exit(code)

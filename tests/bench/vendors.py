@@ -13,6 +13,9 @@ from pathlib import Path
 import psutil
 
 from farm import lake
+from tasks.model.status import JUDGED, NOT_VALID, Status
+from tests.bench.record import Result
+from tests.bench.running import Size, config_of, environment, run
 
 #: Seconds between two looks at the processes.
 TICK = 0.5
@@ -87,29 +90,42 @@ def launch(config: Path, results: Path, env: dict[str, str]) -> tuple[float, Wat
     return time.monotonic() - began, watch
 
 
-def main(folder: Path, env: dict[str, str], config: Path) -> None:
-    """Environments from nothing in the cache of ``env``, then ``config`` cold and warm."""
+def vendors(folder: Path, size: Size) -> Result:
+    """Environments from nothing, then the config cold and warm."""
+    config, env = config_of(folder, size), environment(folder / "cache")
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "farm.envs", "build", str(config)], env=env, capture_output=True, text=True
-    )
-    built = [line for line in done.stdout.splitlines() if "built in" in line]
-    print(
-        f"environments: {len(built)} built from nothing in {time.monotonic() - began:.0f} s (bound: 900 s)", flush=True
-    )
-    for line in done.stderr.splitlines():
-        print(f"  {line}")
-    for name in ("cold", "warm"):
-        wall, watch = launch(config, folder / name, env)
-        run_id = lake.run_ids(folder / name)[-1]
-        rows, record = lake.read(folder / name, run_id), lake.read_run(folder / name, run_id)
-        judged = rows[rows["status"].isin(["pass", "imprecise", "wrong"])]
-        slots = os.cpu_count() or 1
-        print(
-            f"{name}: {len(rows)} rows of {record['planned']}, lost {int((rows['status'] == 'lost').sum())}; judged with numbers: "
-            f"{judged['backend'].nunique()} backends of {judged['vendor'].nunique()} vendors (bounds: 16, 11)\n"
-            f"  wall {wall:.0f} s = {wall / (watch.children_s / slots):.2f} × children's CPU time {watch.children_s:.0f} s ÷ {slots} (bound: 1.25); "
-            f"all processes {watch.total_s:.0f} s\n"
-            f"  peak memory {watch.peak_gib:.2f} GiB (bound: 6); first rows durable after {watch.first_row_s:.1f} s",
-            flush=True,
+    _, _, out = run([sys.executable, "-m", "farm.envs", "build", str(config)], env, (0, 1))
+    built = sum("built in" in line for line in out.splitlines())
+    figures: dict[str, float] = {"environments": built, "environments s": time.monotonic() - began}
+    said = [f"{built} environments built from nothing in {figures['environments s']:.0f} s (bound: 900 s)"]
+    slots = os.cpu_count() or 1
+    for how in ("cold", "warm"):
+        wall, watch = launch(config, folder / how, env)
+        run_id = lake.run_ids(folder / how)[-1]
+        rows, record = lake.read(folder / how, run_id), lake.read_run(folder / how, run_id)
+        numbers = rows[rows["status"].isin(["pass", "imprecise", "wrong"])]
+        one = {
+            "s": wall,
+            "rows": len(rows),
+            "planned": record["planned"],
+            "backends": numbers["backend"].nunique(),
+            "vendors": numbers["vendor"].nunique(),
+            "children's CPU s": watch.children_s,
+            "all CPU s": watch.total_s,
+            "share": wall / max(watch.children_s / slots, 1e-9),
+            "peak GiB": watch.peak_gib,
+            "first rows s": watch.first_row_s,
+        }
+        figures |= {f"{how} {name}": value for name, value in one.items()}
+        said.append(
+            f"{how}: {len(rows)} rows of {record['planned']}, judged with numbers: {one['backends']} backends of "
+            f"{one['vendors']} vendors (bounds: 16, 11), {wall:.0f} s = {one['share']:.2f} × children's CPU time "
+            f"{watch.children_s:.0f} s ÷ {slots} (bound: 1.25), peak memory {watch.peak_gib:.2f} GiB (bound: 6), first rows "
+            f"after {watch.first_row_s:.1f} s"
         )
+    for name, some in rows.groupby("backend"):
+        status = some["status"].map(Status)
+        figures[f"{name} judged"] = int(status.isin(JUDGED).sum())
+        figures[f"{name} valid"] = int((~status.isin(NOT_VALID)).sum())
+        figures[f"{name} passed"] = int(status.isin([Status.PASS, Status.IMPRECISE]).sum())
+    return Result(figures, "; ".join(said))

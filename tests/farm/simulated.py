@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from farm.fleet.inventory import Offer
-from farm.lake import SCHEMA, to_batch
-from farm.work.executors import Changes, Inline, Unplaced
-from farm.work.supervisor import FAILING, Job, run_columns, run_job
+from farm.lake import Origin, to_stream
+from farm.work.executor import Changes, Unplaced
+from farm.work.job import Job
+from farm.work.local import Inline
+from farm.work.supervisor import FAILING, run_job
+from tasks import wire
+from tasks.model.row import Row
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
+from tasks.wire import Place
 
 
 def node(name: str, labels: dict[str, str] | None = None, **resources: float) -> dict[str, Any]:
@@ -88,7 +92,7 @@ class Simulated(Inline):
                 continue
             if not backend:
                 del self.jobs[handle]
-                for message in run_job(job, self._child):
+                for message in run_job(job, self.children):
                     yield handle, message
                 yield handle, None
                 return
@@ -98,7 +102,7 @@ class Simulated(Inline):
                 yield handle, Unplaced("its nodes have left")
                 continue
             free = [
-                (name, str(i) if resource != "CPU" else "")
+                Place(name, str(i) if resource != "CPU" else "")
                 for name, resource in among.items()
                 if name in here
                 for i in range(int(here[name]["resources"].get(resource, 0)))
@@ -108,7 +112,7 @@ class Simulated(Inline):
                 place = free[self._turn(len(free))]
                 if place in job.avoid:
                     self.busy[place] = handle
-                    yield handle, {"avoided": True, "node": place[0], "device": place[1]}
+                    yield handle, wire.Avoided(place)
                 else:
                     yield from self._do(handle, job, backend, place)
                 return
@@ -117,56 +121,41 @@ class Simulated(Inline):
     def _turn(self, choices: int) -> int:
         return len(self.log) % choices
 
-    def _do(self, handle: int, job: Job, backend: str, place: tuple[str, str]) -> Iterator[tuple[int, Any]]:
-        yield handle, {"begun": True, "node": place[0], "device": place[1]}
-        rows = []
+    def _do(self, handle: int, job: Job, backend: str, place: Place) -> Iterator[tuple[int, Any]]:
+        yield handle, wire.Begun(place)
+        rows: list[Row] = []
         gone = False
-        cases = [(item, p) for item in job.items for p in item["places"]]
-        for number, (item, sample) in enumerate(cases):
-            group = item["group"]
-            status = self.status(backend, group["op"], sample, *place)
+        cases = [(item, position) for item in job.run for position in item.positions]
+        for number, (item, position) in enumerate(cases):
+            status = self.status(backend, item.group.op, position, *place)
             if status == "gone":
                 gone = True
                 break
-            rows.append(
-                sample_columns(PreparedGroup(item["pack"]).samples[sample])
-                | {
-                    "number": number,
-                    "status": status,
-                    "attempts": item.get("attempts", {}).get(str(sample), 0) + 1,
-                    "policy": "none",
-                    "started_at": time.time(),
-                    "error": "planted" if status in FAILING else "",
-                }
-            )
+            told = {
+                "status": status,
+                "attempts": job.attempts.get(number, 0) + 1,
+                "policy": "none",
+                "started_at": time.time(),
+                "run_ms": 10.0,
+                "error": "planted" if status in FAILING else "",
+            }
+            rows.append(Row.of(sample_columns(PreparedGroup(item.pack).samples[position]) | told))
         self.log.append((backend, *place, len(rows)))
         if rows:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, SCHEMA) as writer:
-                writer.write_batch(
-                    to_batch(
-                        rows,
-                        run_columns(job.run_id, job.backend or {}, {"device": "d"})
-                        | {"node": place[0], "device_ids": place[1]},
-                    )
-                )
-            counts: dict[str, int] = {}
-            for row in rows:
-                counts[str(row["status"])] = counts.get(str(row["status"]), 0) + 1
+            origin = Origin.of(job.run_id, backend, {"device": "d"}, *place)
+            failing = (n for n, r in enumerate(rows) if r.status in FAILING)
             yield (
                 handle,
-                {
-                    "rows": sink.getvalue().to_pybytes(),
-                    "done": [r["number"] for r in rows],
-                    "busy_ms": 10.0 * len(rows),
-                    "status": counts,
-                    "failed": [
-                        (r["number"], r["status"], r["attempts"], "planted") for r in rows if r["status"] in FAILING
-                    ],
-                },
+                wire.Rows(
+                    to_stream(rows, origin),
+                    tuple(range(len(rows))),
+                    dict(Counter(r.status for r in rows)),
+                    ((0.0, 10.0),) * len(rows),
+                    tuple(wire.Failing(n, rows[n].status, rows[n].attempts, "planted") for n in failing),
+                ),
             )
         if gone:
-            yield handle, {"gone": "it has fallen off the bus"}
-        yield handle, {"spent": {"cpu_s": 1.0, "starts": 1, "start_s": self.start_s}}
+            yield handle, wire.Gone("it has fallen off the bus")
+        yield handle, wire.Spent(1.0, 1, self.start_s)
         if self.jobs.pop(handle, None):
             yield handle, None

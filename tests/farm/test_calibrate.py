@@ -10,9 +10,11 @@ import pandas as pd
 import pytest
 
 from farm import lake
-from farm.commands import calibrate
-from farm.commands.calibrate import BAD_INPUT, FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, main, power_of_two
+from farm.commands.calibrate import BAD_INPUT, main
+from farm.policies import calibrate
+from farm.policies.calibrate import FEWEST_OPS, LEAST, LEAST_ROUNDED_ONCE, power_of_two
 from tasks.judge import verdict
+from tasks.model.row import Row
 
 RUN = "20260101-000000-aaaa"
 
@@ -54,8 +56,10 @@ ROWS = [row(name, 0.5 + 0.1 * k, sample) for k, name in enumerate(NAMES) for sam
 def make(path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS) -> str:
     constant = {"run_id": RUN, "backend": "torch-cpu", "vendor": "Meta", "device": "x", "runtime_version": "torch 9"}
     opened = lake.open_lake(path)
-    lake.append(opened, RUN, [lake.to_batch([*rows, *more], constant)])
-    lake.append(opened, RUN, [lake.to_batch([row("sum", 1e9)], constant | {"backend": "shaky-cpu"})])
+    lake.append(opened, RUN, [lake.to_batch([Row(**r) for r in (*rows, *more)], lake.Origin(**constant))])
+    lake.append(
+        opened, RUN, [lake.to_batch([Row(**row("sum", 1e9))], lake.Origin(**(constant | {"backend": "shaky-cpu"})))]
+    )
     lake.write_json(opened, RUN, "_run.json", {"run_id": RUN})
     return str(path)
 

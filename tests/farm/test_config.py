@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.plan.config import Config, ConfigError, load, nearest
+from farm.plan.config import Config, ConfigError, load
+from tasks.nearest import nearest
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = "catalogs: [torch]\nbackends: [torch-cpu]\n"

@@ -31,9 +31,9 @@ Run = Callable[..., tuple[Dispatcher, Simulated, pd.DataFrame]]
 def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run backends on simulated nodes; (the dispatcher after its end, the cluster, the rows)."""
     monkeypatch.setenv("FARM_LOAD_OPS", str(OPS))
-    monkeypatch.setattr("farm.work.dispatcher.BATCH_S", 0.2)  # of cases that say that they took 10 ms: batches of 20
-    monkeypatch.setattr("farm.work.dispatcher.BATCH_MIN_S", 0.2)
-    monkeypatch.setattr("farm.work.dispatcher.START_SHARE", 0.0)
+    monkeypatch.setattr("farm.work.batching.BATCH_S", 0.2)  # of cases that say that they took 10 ms: batches of 20
+    monkeypatch.setattr("farm.work.batching.BATCH_MIN_S", 0.2)
+    monkeypatch.setattr("farm.work.batching.START_SHARE", 0.0)
 
     def do(
         backends: list[dict[str, Any]], cluster: Simulated, without: dict[str, list[str]] | None = None, **more: Any
@@ -265,7 +265,7 @@ def test_a_child_that_is_slow_to_start_gets_long_batches_while_others_have_work(
         run([{"name": f"b{i}", "like": "null-cpu"} for i in range(4)], cluster)
         return len(cluster.log)
 
-    monkeypatch.setattr("farm.work.dispatcher.START_SHARE", 8.0)
+    monkeypatch.setattr("farm.work.batching.START_SHARE", 8.0)
     quick, slow = batches(0.01), batches(0.3)  # a batch is then to be worth 2.4 s of 3 s
     assert quick >= 4 * OPS  # a group each
     assert slow <= quick / 3

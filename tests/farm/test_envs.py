@@ -18,7 +18,7 @@ from farm.fleet.child_process import ChildProcess, Limits, tasks_alone
 from farm.fleet.envs import EnvError, Environment
 from farm.fleet.inventory import probe
 from farm.plan.config import ConfigError, load
-from tasks import backends
+from tasks import backends, wire
 from tasks.backends import BUILT_IN, BackendSpec
 from tasks.vendors import BY_LABEL
 
@@ -60,7 +60,7 @@ def test_an_environment_holds_its_packages_and_nothing_of_the_farm(wheels: Path,
         "print([n for n in ('ray', 'torch', 'onnx', 'farm', 'pandas') if u.find_spec(n)])"
     )
     child = ChildProcess(str(python), Limits())
-    assert child.ask({"do": "hello"}) == {}
+    assert child.ask(wire.Hello()) == wire.Ready()
     child.close()
     seen = subprocess.run(
         [python, "-c", code],

@@ -18,11 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from farm import lake
-from farm.commands.run import durable
 from farm.lake import KEY, SCHEMA, Lake, LakeError, LakeWarning
+from farm.work.launch import durable
+from tasks.model.row import Row
 
 RUN = "20260101-000000-aaaa"
-CONSTANT = {"run_id": RUN, "check": "forward", "backend": "torch-cpu", "vendor": "Meta", "device": "AVX2"}
+CONSTANT = {"run_id": RUN, "backend": "torch-cpu", "vendor": "Meta", "device": "AVX2"}
 
 
 def row(sample: int, **more: Any) -> dict[str, Any]:
@@ -44,8 +45,12 @@ def row(sample: int, **more: Any) -> dict[str, Any]:
     } | more
 
 
+def made(rows: list[dict[str, Any]], **origin: str) -> pa.RecordBatch:
+    return lake.to_batch([Row(**r) for r in rows], lake.Origin(**(CONSTANT | origin)))
+
+
 def batch(*samples: int, run_id: str = RUN, **more: Any) -> pa.RecordBatch:
-    return lake.to_batch([row(s, **more) for s in samples], CONSTANT | {"run_id": run_id})
+    return made([row(s, **more) for s in samples], run_id=run_id)
 
 
 @pytest.fixture
@@ -195,7 +200,7 @@ def test_of_rows_with_one_key_the_one_with_most_attempts_counts(local: Lake) -> 
 
 
 def test_runs_and_backends_are_other_keys(local: Lake) -> None:
-    other = lake.to_batch([row(0)], CONSTANT | {"backend": "ort-cpu"})
+    other = made([row(0)], backend="ort-cpu")
     lake.append(local, RUN, [batch(0), other])
     lake.append(local, "20260102-000000-bbbb", [batch(0, run_id="20260102-000000-bbbb")])
     assert len(quietly(local.root)) == 3
@@ -211,12 +216,8 @@ def test_resume_keys(local: Lake) -> None:
     matrix = build(config, {"torch": [Entry("torch:abs", "", ("float32",)), Entry("torch:add", "", ("float32",))]})
     assert durable(local.root, RUN, matrix) == {}
     lake.append(local, RUN, [batch(0, 5), batch(5, attempts=2)])
-    lake.append(local, RUN, [lake.to_batch([row(1, op="torch:add")], CONSTANT | {"backend": "ort-cpu"})])
-    lake.append(
-        local,
-        RUN,
-        [lake.to_batch([row(1, op="torch:gone")], CONSTANT), lake.to_batch([row(1)], CONSTANT | {"backend": "x"})],
-    )
+    lake.append(local, RUN, [made([row(1, op="torch:add")], backend="ort-cpu")])
+    lake.append(local, RUN, [made([row(1, op="torch:gone")]), made([row(1)], backend="x")])
     lake.append(local, "20260102-000000-bbbb", [batch(7, run_id="20260102-000000-bbbb")])
     garbage(place(local, "part-bad.parquet"))
     with pytest.warns(LakeWarning, match="part-bad"):

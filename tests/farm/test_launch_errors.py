@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from farm import lake
-from farm.commands.run import BAD_INPUT, OK, main
+from farm.commands.run import main
+from farm.exits import BAD_INPUT, OK
 from tests.conftest import ROOT, launch
 
 CONFIG = """

@@ -13,8 +13,9 @@ import pytest
 
 from farm import lake
 from farm.commands import run as launch
-from farm.commands.rejudge import BAD_INPUT, CHANGED, SAME, changes, main, rejudge
+from farm.commands.rejudge import BAD_INPUT, CHANGED, SAME, main
 from farm.lake import SCHEMA
+from farm.policies.rejudge import changes, rejudge
 from tasks.judge import verdict
 
 CONFIG = """
@@ -257,12 +258,12 @@ def test_a_policy_may_name_ops_of_catalogs_that_the_run_does_not_have(results: P
 
 
 def test_the_policies_that_come_with_the_farm_name_ops_that_there_are() -> None:
-    from farm.commands.run import list_catalog
     from farm.plan import policies
+    from farm.work.catalogue import entries
     from tasks.prepare.cases import default_cache
 
     labels = {
-        c: [f"{e.op}.{e.variant}" if e.variant else e.op for e in list_catalog(c, default_cache())]
+        c: [f"{e.op}.{e.variant}" if e.variant else e.op for e in entries(c, default_cache())]
         for c in ("torch", "onnx", "critical")
     }
     for name in verdict.names():

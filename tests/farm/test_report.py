@@ -19,12 +19,13 @@ import pytest
 from rich.console import Console
 
 from farm import lake
-from farm.commands.report import default_out, main
+from farm.commands.report import main
 from farm.report import (
     SEVERITY,
     STATUSES,
     built,
     cell_matrix,
+    coverage,
     findings,
     latest,
     print_coverage,
@@ -36,9 +37,9 @@ from farm.report import (
 )
 from farm.report.faces.files import markdown
 from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
-from farm.report.faces.words import number, percent
-from farm.report.tables import coverage
+from farm.report.runs import default_out
 from farm.report.tables.coverage import disagreements, distinct, records
+from farm.report.words import number, percent
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028\x1b[31m[bold]`|$(x)"
 
@@ -548,7 +549,7 @@ def test_the_page_embeds_exact_counts_all_that_did_not_pass_and_the_worst_that_d
     assert passed == [float(number) for number in range(19, 19 - PASS_ROWS_PER_SQUARE, -1)]
     data = payload(rows, RUN)
     cells = data["cells"]
-    counts = decoded(cells["columns"]["rows"], cells["length"])
+    counts = decoded(cells["columns"]["planned"], cells["length"])
     assert dict(zip(decoded(cells["columns"]["status"], cells["length"]), counts, strict=True)) == {
         "pass": 20,
         "unsupported": 30,

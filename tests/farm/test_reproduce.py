@@ -9,9 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,15 +18,18 @@ import pytest
 from farm import lake
 from farm.commands import reproduce
 from farm.commands import run as launch
-from farm.commands.reproduce import BAD_INPUT, DIFFERENT, METRICS, SAME
+from farm.commands.reproduce import BAD_INPUT, DIFFERENT, SAME
 from farm.fleet import envs
 from farm.plan.config import Config
-from farm.reproduce import script as reproduce_script
-from farm.reproduce.script import NoScript, _fill, _literal, check
+from farm.reproduce import find, trial, writing
+from farm.reproduce import script as scripts
+from farm.reproduce.again import run_here
+from farm.reproduce.bundled import bundled
+from farm.reproduce.in_torch import literal
+from farm.reproduce.show import METRICS, conclusion
+from farm.reproduce.source import NoScript, templates
 from tasks.backends import BackendSpec
-from tasks.judge import verdict
-from tasks.judge.compare import compare
-from tasks.model import Form, Group, Leaf, OpClass, is_inexact, np_dtype
+from tasks.model import Form
 
 CONFIG = """
 catalogs:
@@ -163,21 +164,21 @@ def test_a_single_other_bit_of_a_metric_is_told(rows: pd.DataFrame, column: str)
     found = pick(rows, op="torch:log_softmax", backend="torch-cpu", status="wrong")
     row = {str(k): v for k, v in found.items()}
     other = row | {column: row[column] + 1 if isinstance(row[column], int) else row[column] * (1 + 2.0**-52)}
-    case = reproduce.Case(
-        reproduce.Key(row["run_id"], row["case_id"], row["backend"]),
+    case = find.Case(
+        find.Key(row["run_id"], row["case_id"], row["backend"]),
         row,
         row,
         {},
         None,
         None,  # type: ignore[arg-type]
-        reproduce.BackendSpec.parse("torch-cpu"),
+        BackendSpec.parse("torch-cpu"),
         None,
         Path(),
         None,
         None,  # type: ignore[arg-type]
     )
-    assert reproduce.conclusion(case, row) == (True, "reproduced: same status and same metrics")
-    same, line = reproduce.conclusion(case, other)
+    assert conclusion(case, row) == (True, "reproduced: same status and same metrics")
+    same, line = conclusion(case, other)
     assert same and line.startswith(f"reproduced the status, metrics differ: {column} ")
 
 
@@ -261,109 +262,14 @@ def test_a_script_that_does_not_show_the_failure_is_not_claimed_to(
     script = tmp_path / "out.py"
     for text in ("print('verdict        pass')", "raise SystemExit(1)", "print('verdict        wrong')"):
         script.write_text(text)
-        shown, words = reproduce.scripts.check(script, {str(k): v for k, v in row.items()}, 60)
+        shown, words = trial.check(script, {str(k): v for k, v in row.items()}, 60)
         assert not shown and "does NOT show the wrong" in words
-
-
-#: Values at which comparing goes astray: zeros, subnormals, ties, the border of overflow, infinities, NaN.
-EDGES = [
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    1.001,
-    6e-8,
-    1e-30,
-    3e4,
-    65504.0,
-    65519.0,
-    65520.0,
-    7e4,
-    -7e4,
-    3.4e38,
-    3.5e38,
-    1e300,
-    np.inf,
-    -np.inf,
-    np.nan,
-]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int64", "uint64", "bool"])
-@pytest.mark.parametrize("noisy", [False, True])
-@pytest.mark.parametrize(
-    "op_class", [OpClass.COMPOSITE, OpClass.EXACT, OpClass.ELEMENTARY, OpClass.DISCONTINUOUS], ids=str
-)
-@pytest.mark.parametrize("precision", ["", "bfloat16"])
-def test_a_script_measures_as_the_farm_does(dtype: str, noisy: bool, op_class: OpClass, precision: str) -> None:
-    for seed in range(60):
-        g = np.random.default_rng(seed)
-        shape = (int(g.integers(1, 6)),)
-        if dtype in ("int64", "uint64", "bool"):
-            low, high = {"bool": (0, 2), "int64": (-(2**63), 2**63 - 1), "uint64": (0, 2**64 - 1)}[dtype]
-            y, a = (
-                g.integers(low, high, shape, dtype=np.uint64 if dtype == "uint64" else np.int64).astype(dtype)
-                for _ in "ya"
-            )
-        else:
-            y, a = g.choice(EDGES, shape), g.choice(EDGES, shape)
-            a = np.where(g.random(shape) < 0.4, y * (1 + g.normal(0, 1e-3, shape)), a)
-            if dtype == "complex64":
-                with np.errstate(all="ignore"):
-                    y, a = y + 1j * g.choice(EDGES, shape), a + 1j * g.choice(EDGES, shape)
-            with np.errstate(all="ignore"):
-                a = a.astype(np_dtype(dtype))
-        noise = np.abs(g.choice([0.0, 1e-3, 1.0, 1e4, np.inf], shape)) if noisy else None
-        leaf = Leaf(dtype, shape, y, noise)
-        wanted = compare([a], [leaf], op_class, precision)
-        found = script_measure(a, leaf, op_class, precision)
-        for name in ("max_diff", "max_rel", "max_ulp", "error_units", "mismatched", "nonfinite"):
-            assert reproduce._equal(found[name], getattr(wanted, name)), (name, found[name], wanted, y, a, noise)
-
-
-def script_measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> dict[str, Any]:
-    """The metrics of one output as the text of a script computes them."""
-    form = Form("torch", "torch:x", leaf.dtype, [])
-    group, policy = Group("torch:x", "", leaf.dtype, 1), verdict.load("error_units")
-    source = reproduce_script.Source(
-        "",
-        "",
-        BackendSpec.parse("torch-cpu").create(),
-        "torch",
-        form,
-        [leaf],
-        group,
-        policy,
-        op_class,
-        "float64",
-        precision,
-        "",
-        "",
-    )
-    data = reproduce_script._Data()
-    dtype, _, exact, noise, rounded, rtol, atol = reproduce_script._expected(leaf, source, data)
-    array = {
-        i: np.frombuffer(raw, d).reshape(shape) for i, ((d, shape, *_), raw) in enumerate(zip(data.index, data.chunks))
-    }
-    template = reproduce_script._TEMPLATE
-    text = template[template.index("def measure(") : template.index("def short(")]
-    floats = {dtype: reproduce_script._float(dtype, precision)} if is_inexact(dtype) else {}
-    space: dict[str, Any] = {"np": np, "FLOATS": floats, "JUDGE": reproduce_script._judge(source)}
-    exec(text, space)
-    with np.errstate(all="ignore"):
-        wide = a.astype(leaf.reference.dtype) if is_inexact(dtype) and leaf.reference is not None else a
-        parts = space["parts"]([wide, array[exact], array.get(noise), array.get(rounded)])
-        off = space["measure"](*parts, dtype, rtol, atol)
-    some = bool(off["compared"].any())
-    worst = {f"max_{k}": float(off[k].max()) if some else None for k in ("diff", "rel", "ulp")}
-    counts = {"mismatched": int(off["outside"].sum()), "nonfinite": int(off["misplaced"].sum())}
-    return worst | counts | {"error_units": float(off["units"].max())}
 
 
 def test_nothing_of_an_argument_becomes_code() -> None:
     form = Form("torch", "torch:x", "float32", [])
     hostile = '\');import os;os.abort()#\n"""@data@'
-    assert eval(_literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, form)) == (
+    assert eval(literal({"$": "tuple", "v": [hostile, {"$": "dict", "v": [[hostile, 1]]}]}, form)) == (
         hostile,
         {hostile: 1},
     )
@@ -374,8 +280,9 @@ def test_nothing_of_an_argument_becomes_code() -> None:
         {"$": "tensor", "id": 0, "layout": hostile, "parts": [], "shape": []},
     ):
         with pytest.raises(NoScript):
-            _literal(node, form)
-    assert _fill("@a@ @b@", a="@b@", b="x") == "@b@ x"
+            literal(node, form)
+    filled = templates().from_string("{{ a }} {{ b }}").render(a="{{ b }}{% include 'x' %}", b="x")
+    assert filled == "{{ b }}{% include 'x' %} x"
 
 
 def test_a_run_whose_record_is_of_another_version_is_refused(
@@ -396,14 +303,14 @@ def test_a_run_whose_record_is_of_another_version_is_refused(
 def test_the_part_of_the_config_that_planned_a_row_is_found(catalog: dict[str, object], planned: bool) -> None:
     config = Config.model_validate({"catalogs": [{"name": "torch", **catalog}], "backends": ["torch-cpu"]})
     row = {"op": "torch:abs", "variant": "", "dtype": "float16", "catalog": "torch"}
-    assert bool(reproduce._catalog_configs(row, config)) is planned
+    assert bool(find._catalog_configs(row, config)) is planned
 
 
 @pytest.mark.parametrize(("code", "shown"), [(3, True), (4, False)])
 def test_a_script_that_exits_as_stored_shows_the_crash(tmp_path: Path, code: int, shown: bool) -> None:
     script = tmp_path / "s.py"
     script.write_text(f"import os\nos._exit({code})\n")
-    said = check(script, {"status": "crash", "kind": "exit code 3"}, 30)
+    said = trial.check(script, {"status": "crash", "kind": "exit code 3"}, 30)
     assert said[0] is shown and f"exit code {code}" in said[1]
 
 
@@ -472,14 +379,13 @@ def test_a_runtime_without_a_form_of_its_own_is_called_by_its_backends_file_in_t
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own = reproduce_script._bundled
-    monkeypatch.setattr(reproduce_script, "_torch", lambda source, data: own(source, data))
-    monkeypatch.setattr(reproduce_script, "_ort", lambda source, data: own(source, data))
+    for runtime in ("torch", "ort"):
+        monkeypatch.setitem(scripts._RUNTIMES, runtime, bundled)
     for op, dtype, backend, status in (
         ("torch:log_softmax", "float16", "torch-cpu", "wrong"),
         ("torch:transpose", "bfloat16", "ort-cpu", "pass"),
     ):
         row = pick(rows, op=op, dtype=dtype, backend=backend, status=status)
-        case = reproduce.load(reproduce.parse(key_of(row), str(results)), str(results), None, results.parent / "cache")
-        assert reproduce.write_script(case, reproduce.run_here(case), tmp_path / f"{backend}.py")
+        case = find.load(find.parse(key_of(row), str(results)), str(results), None, results.parent / "cache")
+        assert writing.write_script(case, run_here(case), tmp_path / f"{backend}.py")
         assert "with the same numbers" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from farm import lake
 from farm.commands import selftest
 from farm.commands.selftest import count
 from tasks import zoo
+from tasks.model.row import Row
 
 
 def planted(kind: str) -> dict[str, zoo.Fault]:
@@ -95,26 +96,8 @@ def test_bad_input(given: list[str], says: str, capsys: pytest.CaptureFixture[st
 def test_the_default_lake_is_not_among_the_users_runs(tmp_path: Path) -> None:
     for folder, run in ((tmp_path, "mine"), (tmp_path / Path(selftest.RESULTS).name, "zoo")):
         opened = lake.open_lake(folder)
-        lake.append(
-            opened,
-            run,
-            [
-                lake.to_batch(
-                    [
-                        {
-                            "op": run,
-                            "variant": "",
-                            "dtype": "float32",
-                            "seed": 0,
-                            "sample": 0,
-                            "status": "pass",
-                            "started_at": 0.0,
-                        }
-                    ],
-                    {"run_id": run},
-                )
-            ],
-        )
+        only = Row(op=run, dtype="float32", sample=0, status="pass", started_at=0.0)
+        lake.append(opened, run, [lake.to_batch([only], lake.Origin(run_id=run))])
         lake.write_json(opened, run, "_run.json", {"run_id": run})
     assert Path(selftest.RESULTS).parent == Path("results")
     assert lake.run_ids(tmp_path) == ["mine"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import sys
 import types
 from typing import Any
@@ -10,8 +9,11 @@ from typing import Any
 import pytest
 
 from farm.fleet.child_process import ChildProcess, Limits
-from farm.work import supervisor
-from farm.work.supervisor import Job
+from farm.work import child_pool
+from farm.work.child_pool import ChildPool
+from farm.work.job import Job
+from tasks import wire
+from tasks.backends import BackendSpec
 
 
 class FakeChild:
@@ -23,6 +25,9 @@ class FakeChild:
     def resident(self) -> int:
         return self.size
 
+    def alive(self) -> bool:
+        return not self.closed
+
     def cpu_s(self) -> float:
         return self.used
 
@@ -31,59 +36,53 @@ class FakeChild:
 
 
 def job(name: str, limits: Limits) -> Job:
-    return Job("batch", name, [], "", limits, {"name": name}, env={})
+    return Job(name=name, cache="", limits=limits, backend=BackendSpec(name, name, "cpu"), env={})
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> collections.OrderedDict[Any, Any]:
-    made: collections.OrderedDict[Any, Any] = collections.OrderedDict()
-    monkeypatch.setattr(supervisor, "_pool", made)
-    monkeypatch.setattr(supervisor, "_told", {})
-    supervisor._spending()
-    return made
+def pool() -> Any:
+    return ChildPool()
 
 
-def test_the_children_of_a_worker_are_bounded_together(pool: collections.OrderedDict[Any, Any]) -> None:
+def test_the_children_of_a_worker_are_bounded_together(pool: Any) -> None:
     limits = Limits(recycle_bytes=100, pool_bytes=100)
     children = [FakeChild(i, 40) for i in range(4)]
     for child in children:
-        pool[supervisor._key(job(str(child.process.pid), limits))] = (child, {})
-    supervisor._make_room(supervisor._key(job("3", limits)), limits)
+        pool.add(job(str(child.process.pid), limits), child, wire.Ready())
+    assert pool.get(job("3", limits))[0] is children[3]
     assert [c.closed for c in children] == [True, False, False, False]  # the least recently used first, never its own
     children[3].size = 101
-    supervisor._recycle(job("3", limits))
+    pool.recycle(job("3", limits))
     assert [c.closed for c in children] == [True, False, False, True]
 
 
-def test_a_child_that_spins_while_it_waits_is_ended(
-    pool: collections.OrderedDict[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_spins_while_it_waits_is_ended(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits()
     quiet, busy = FakeChild(1, 1), FakeChild(2, 1)
     for child in (quiet, busy):
-        pool[supervisor._key(job(str(child.process.pid), limits))] = (child, {})
-    monkeypatch.setattr(supervisor.time, "sleep", lambda s: setattr(busy, "used", busy.used + s))
+        pool.add(job(str(child.process.pid), limits), child, wire.Ready())
+    monkeypatch.setattr(child_pool.time, "sleep", lambda s: setattr(busy, "used", busy.used + s))
     for name in ("1", "2"):
-        supervisor._recycle(job(name, limits))
+        pool.recycle(job(name, limits))
     assert (quiet.closed, busy.closed) == (False, True)
 
 
-def test_what_children_cost_is_told_once_also_of_those_that_ended(pool: collections.OrderedDict[Any, Any]) -> None:
+def test_what_children_cost_is_told_once_also_of_those_that_ended(pool: Any) -> None:
     limits = Limits()
     child = FakeChild(7, 1)
-    pool[supervisor._key(job("a", limits))] = (child, {})
+    pool.add(job("a", limits), child, wire.Ready())
     child.used = 2.0
-    assert supervisor._spending()["spent"]["cpu_s"] == 2.0
-    assert supervisor._spending()["spent"]["cpu_s"] == 0.0
+    assert pool.spent().cpu_s == 2.0
+    assert pool.spent().cpu_s == 0.0
     child.used = 5.0
-    supervisor._forget(job("a", limits))
+    pool.forget(job("a", limits))
     assert child.closed
-    assert supervisor._spending()["spent"]["cpu_s"] == 3.0
+    assert pool.spent().cpu_s == 3.0
 
 
 def test_a_child_process_has_cost_something() -> None:
     child = ChildProcess(sys.executable, Limits())
-    assert child.ask({"do": "hello"}, deadline_s=120) == {}
+    assert child.ask(wire.Hello(), deadline_s=120) == wire.Ready()
     used = child.cpu_s()
     child.close()
     assert used > 0

@@ -9,7 +9,8 @@ import pytest
 
 from farm import lake
 from farm.commands.reproduce import main as reproduce
-from farm.commands.run import BAD_INPUT, FOUND, OK, main
+from farm.commands.run import main
+from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
 from farm.plan.config import Config, ConfigError, load
 from tasks.catalogs.user.load import VARIABLE

@@ -37,7 +37,8 @@ def rows(backend: Backend, cache: Path, check: str = "build") -> list[dict[str, 
     _, made = prepare(Group(GROUP.op, "", "float32", 2, check=check), cache)
     group = PreparedGroup(made.pack.path, check)
     runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load("error_units"), lambda *step: None)
-    return list(runner.run([Item(group, list(range(len(group.samples))), check=check)], set(), set()))
+    items = [Item(group, list(range(len(group.samples))), check=check)]
+    return [done.row.values() for done in runner.run(items, set(), set())]
 
 
 def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.judge.compare import BLOCK, CLASSIC, Metrics, compare, compare_oracles, constant_would_pass, worst
+from tasks.judge.plain import BLOCK, Metrics, compare
+from tasks.judge.prepared import compare_oracles, constant_would_pass
 from tasks.judge.verdict import judge, load
+from tasks.judge.worst import worst
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, Status, np_dtype
+from tasks.model.dtypes import CLASSIC
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 LOW_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn")
@@ -521,7 +524,7 @@ def test_repeating_and_copying_change_no_bit() -> None:
 
 def test_the_number_of_threads_changes_no_bit() -> None:
     program = (
-        "from tests.tasks.test_compare import _many\nfrom tasks.judge.compare import compare\n"
+        "from tests.tasks.test_compare import _many\nfrom tasks.judge.plain import compare\n"
         "for k in range(8): m = compare(*_many(k)); print(m.rmse.hex(), m.error_units.hex(), m.max_rel.hex())"
     )
     said = {

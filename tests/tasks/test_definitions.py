@@ -10,7 +10,7 @@ import pytest
 
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.judge import definitions
-from tasks.judge.compare import compare
+from tasks.judge.plain import compare
 from tasks.judge.verdict import judge, load
 from tasks.model import Leaf, Status
 

@@ -13,8 +13,8 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.judge import verdict
-from tasks.judge.compare import BLOCK, Metrics, compare
-from tasks.model import Group, Leaf, OpClass, np_dtype
+from tasks.judge.plain import BLOCK, Metrics, compare
+from tasks.model import Group, Leaf, OpClass, Status, np_dtype
 from tasks.prepare.cases import prepare
 from tasks.runner import Item, Runner
 
@@ -58,7 +58,7 @@ def case(number: int) -> tuple[list[np.ndarray], list[Leaf]]:
         return [a.astype(np_dtype(dtype))], [Leaf(dtype, y.shape, y, np.abs(g.normal(size=size)) * 1e-4)]
 
 
-def spell(metrics: Metrics, status: verdict.Status, kind: str) -> list[object]:
+def spell(metrics: Metrics, status: Status, kind: str) -> list[object]:
     """Every bit of the metrics, and the verdict."""
     return [*(x.hex() if isinstance(x, float) else x for x in vars(metrics).values()), status.value, kind]
 
@@ -86,8 +86,8 @@ def judged_rows(cache: str, order: list[int]) -> dict[str, list[object]]:
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
     done = {}
-    for row in runner.run(items, set(), set()):
-        kept = {k: v for k, v in row.items() if not k.endswith("_ms") and k not in ("started_at", "number")}
+    for row in (done.row.values() for done in runner.run(items, set(), set())):
+        kept = {k: v for k, v in row.items() if not k.endswith("_ms") and k != "started_at"}
         name = f"{row['op']} {row['dtype']} {row['sample']}"
         done[name] = [f"{k}={v.hex() if isinstance(v, float) else v}" for k, v in sorted(kept.items())]
     return dict(sorted(done.items()))
@@ -121,7 +121,7 @@ def test_verdicts_do_not_depend_on_process_threads_or_order(cache: Path) -> None
 def test_one_bit_of_an_output_is_seen() -> None:
     """What the comparison above rests on: it is not blind."""
     actual, expected = case(0)
-    first = spell(compare(actual, expected), verdict.Status.PASS, "")
+    first = spell(compare(actual, expected), Status.PASS, "")
     largest = int(np.nanargmax(np.abs(actual[0])))
     actual[0][largest] = np.nextafter(actual[0][largest], np.float32(np.inf))
-    assert spell(compare(actual, expected), verdict.Status.PASS, "") != first
+    assert spell(compare(actual, expected), Status.PASS, "") != first

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.judge.compare import compare
 from tasks.judge.fingerprint import LENGTH, digest, distance, signature
+from tasks.judge.plain import compare
 from tasks.model import EPS, Leaf, OpClass
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.arrays.tree import decode
 from tasks.catalogs.torch.generated import PLANS, laid_out
-from tasks.judge.compare import compare
+from tasks.judge.plain import compare
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
 

@@ -33,7 +33,8 @@ def prepared(
 def rows(group: PreparedGroup, backend: Backend | None = None) -> list[dict[str, Any]]:
     backend = backend or EAGER.create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    return list(runner.run([Item(group, list(range(len(group.samples))))], set(), set()))
+    items = [Item(group, list(range(len(group.samples))))]
+    return [done.row.values() for done in runner.run(items, set(), set())]
 
 
 class Faulty(TorchEager):

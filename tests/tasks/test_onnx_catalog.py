@@ -17,7 +17,7 @@ from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.catalogs.base import Entry, Sample
 from tasks.catalogs.onnx import node_suite as onnx_node
 from tasks.catalogs.onnx.node_suite import OnnxNode
-from tasks.judge.compare import classic_tolerance
+from tasks.judge.plain import classic_tolerance
 from tasks.model import Form, Group, OpClass, is_inexact, np_dtype, wide
 
 CATALOG = OnnxNode()

@@ -31,6 +31,7 @@ def digests(root: Path) -> list[str]:
         ("backends/torch.py", [False, True, True]),
         ("backends/shared/onnx_form.py", [False, True, True]),
         ("runner.py", [False, True, False]),
+        ("wire.py", [False, True, False]),
         ("zoo/steep.py", [False, False, False]),
     ],
 )

@@ -54,7 +54,8 @@ def rows(
     _, made = prepare(Group("user:op", "", dtype, count, **group), cache)
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load(policy), lambda number, stage, span: None)
-    return list(runner.run([Item(made, list(range(len(made.samples))))], set(), set()))
+    items = [Item(made, list(range(len(made.samples))))]
+    return [done.row.values() for done in runner.run(items, set(), set())]
 
 
 def outcome(cache: Path, **how: Any) -> set[tuple[str, str]]:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tasks.judge import verdict
-from tasks.judge.compare import Metrics, compare
-from tasks.judge.verdict import GROSS, Policy, PolicyError, from_json, judge, load
+from tasks.judge.plain import GROSS, Metrics, compare
+from tasks.judge.verdict import Policy, PolicyError, from_json, judge, load
 from tasks.model import EPS, Leaf, OpClass, Status
 
 WHY: dict[str, Any] = {"evidence": "measured", "date": "2026-11-20"}

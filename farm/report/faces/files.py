@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from farm.report.faces.page import render
-from farm.report.faces.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_counts
 from farm.report.tables.coverage import (
     FINDING_STATUSES,
     built,
@@ -24,7 +23,9 @@ from farm.report.tables.coverage import (
     worst_matrix,
 )
 from farm.report.tables.gradients import two_oracles
+from farm.report.tables.overview import backend_lines, headline, how_much, status_counts
 from farm.report.tables.vendors import by_vendor, unique
+from farm.report.words import DASH, number, percent, plain
 from tasks import checks
 
 

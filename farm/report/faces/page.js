@@ -1,21 +1,9 @@
-"use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const DASH = "–", ROW = 26, OVERSCAN = 8;
+  const ROW = 26, OVERSCAN = 8;
   const $ = (id) => document.getElementById(id);
 
   // ---- columns -----------------------------------------------------------------------------------------------
-  function decode(packed, length) {
-    if ("c" in packed) return new Array(length).fill(packed.c);
-    if ("v" in packed) return packed.v;
-    const out = new Array(length);
-    if ("i" in packed) for (let n = 0; n < length; n++) out[n] = packed.d[packed.i[n]];
-    else for (let n = 0, at = 0; n < packed.r.length; n += 2)
-      for (let k = packed.r[n + 1]; k > 0; k--) out[at++] = packed.d[packed.r[n]];
-    return out;
-  }
-  const table = (packed, names) => Object.fromEntries(
-    (names || Object.keys(packed.columns)).map((name) => [name, decode(packed.columns[name], packed.length)]));
   const cells = table(data.cells);
   const place = table(data.rows, ["label", "backend"]);
   const lazy = {};
@@ -25,9 +13,6 @@
   const sign = Object.fromEntries(data.statuses);
   const S = statuses.length, B = data.backends.length, L = data.ops.length;
   const rank = Object.fromEntries(statuses.map((name, n) => [name, n]));
-  const flags = (names) => statuses.map((name) => names.includes(name));
-  const isJudged = flags(data.judged), isFailed = flags(data.failed), notValid = flags(data.not_valid);
-  const isPassed = flags(["pass", "imprecise"]);
   const catalogs = decode(data.catalogs, L);
   const lower = data.ops.map((name) => name.toLowerCase());
   const squares = new Map(); // label * B + backend -> [first row, end): rows are sorted by square
@@ -50,34 +35,11 @@
   function side(n, b) { // the outcome of case n on backend b, null where it has no row
     const letter = sides.status[n][b];
     if (letter === ".") return null;
-    let at = unitsFrom[n];
-    for (let k = 0; k < b; k++) if (sides.status[n][k] !== ".") at++;
-    return { status: letters[letter], group: sides.group[n][b], bytes: sides.bytes[n][b], units: data.sides.units[at] };
+    let turn = 0;
+    for (let k = 0; k < b; k++) if (sides.status[n][k] !== ".") turn++;
+    return { b, turn, status: letters[letter], group: sides.group[n][b], bytes: sides.bytes[n][b],
+      outlier: sides.outlier[n][b] === "1", units: data.sides.units[unitsFrom[n] + turn] };
   }
-
-  // ---- small helpers: text enters the document as text only -----------------------------------------------------
-  function make(tag, attributes, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, what] of Object.entries(attributes || {})) {
-      if (name === "class") element.className = what;
-      else if (name.startsWith("on")) element.addEventListener(name.slice(2), what);
-      else element.setAttribute(name, what);
-    }
-    for (const child of children) if (child !== null) element.append(child);
-    return element;
-  }
-  function number(x) {
-    if (x === null || x === undefined) return DASH;
-    if (typeof x === "string") return x;
-    if (Number.isInteger(x) && Math.abs(x) < 1e5) return String(x);
-    return Math.abs(x) >= 1e5 || Math.abs(x) < 1e-4 ? x.toExponential(2) : String(Number(x.toPrecision(3)));
-  }
-  function share(part, whole) {
-    if (!whole) return DASH;
-    const text = number(Number((100 * part / whole).toPrecision(3)));
-    return (text === "100" && part < whole ? ">99.9" : text) + " %";
-  }
-  const rate = (part, whole) => whole ? `${share(part, whole)} (${part}/${whole})` : DASH;
 
   // ---- state, kept in the address ------------------------------------------------------------------------------
   const NAMES = ["q", "dtype", "catalog", "check", "vendor"], PAIR = ["a", "b"];
@@ -110,16 +72,17 @@
   }
 
   // ---- counting under the filter ---------------------------------------------------------------------------------
-  const counts = new Int32Array(L * B * S), weak = new Int32Array(L * B), beside = new Int32Array(L * B);
+  const counts = new Int32Array(L * B * S), totals = data.sums.map((name) => [cells[name], new Int32Array(L * B)]);
   let columns = [], order = [];
   const worst = new Int8Array(L * B), failures = new Int32Array(L);
   function count() {
-    counts.fill(0); weak.fill(0); beside.fill(0); worst.fill(S); failures.fill(0);
+    counts.fill(0); worst.fill(S); failures.fill(0);
+    for (const [, total] of totals) total.fill(0);
     for (let n = 0; n < data.cells.length; n++) {
       if (state.dtype && cells.dtype[n] !== state.dtype || state.check && cells.check[n] !== state.check) continue;
       const square = cells.label[n] * B + cells.backend[n], status = rank[cells.status[n]];
-      counts[square * S + status] += cells.rows[n];
-      if (cells.status[n] === "pass") { weak[square] += cells.weak[n]; beside[square] += cells.beside[n]; }
+      counts[square * S + status] += cells.planned[n];
+      for (const [some, total] of totals) total[square] += some[n];
       if (status < worst[square]) worst[square] = status;
     }
     columns = [];
@@ -135,10 +98,9 @@
         if (worst[square] < S) planned = true;
         if (worst[square] < best[label]) best[label] = worst[square];
         for (let s = 0; s < S; s++) {
-          const many = counts[square * S + s];
-          if (many && wanted[s]) hit = true;
-          if (isFailed[s]) failures[label] += many;
+          if (counts[square * S + s] && wanted[s]) hit = true;
         }
+        failures[label] += sums(square).failed;
       }
       if (sortBackend >= 0) best[label] = worst[label * B + sortBackend];
       if (planned && hit) order.push(label);
@@ -148,17 +110,7 @@
   }
   const sortedBackend = () => data.backends.findIndex((one) => "on " + one.name === state.sort);
   function sums(square) {
-    const out = { planned: 0, valid: 0, judged: 0, passed: 0, failed: 0, weak: weak[square] };
-    for (let s = 0; s < S; s++) {
-      const many = counts[square * S + s];
-      out.planned += many;
-      if (!notValid[s]) out.valid += many;
-      if (isJudged[s]) out.judged += many;
-      if (isPassed[s]) out.passed += many;
-      if (isFailed[s]) out.failed += many;
-    }
-    // A pass that a constant output would have had as well is no evidence; beside evidence it is no gap either.
-    out.valid -= beside[square]; out.judged -= out.weak; out.passed -= out.weak;
+    const out = Object.fromEntries(totals.map(([, total], n) => [data.sums[n], total[square]]));
     out.weakly = out.judged === 0 && out.weak > 0;
     return out;
   }
@@ -211,7 +163,7 @@
       + (state.sel && state.sel[0] === label && state.sel[1] === b ? " selected" : "");
     if (s === S) {
       const why = one.unavailable ? `unavailable: ${one.unavailable}` : "not planned";
-      return make("div", { ...common, class: (one.unavailable ? "sq s-unavailable" : "sq none") + marks, "aria-label": `${name}: ${why}`,
+      return make("div", { ...common, class: (one.unavailable ? "sq gone" : "sq none") + marks, "aria-label": `${name}: ${why}`,
         title: `${name}: ${why}` }, one.unavailable ? "" : "·");
     }
     const sum = sums(square);
@@ -297,11 +249,6 @@
   }
 
   // ---- the panel: a square's samples -------------------------------------------------------------------------------
-  const FIELDS = [["status"], ["kind"], ["stage"], ["error type", "error_type"], ["error units", "error_units"], ["max ulp", "max_ulp"],
-    ["max diff", "max_diff"], ["max rel", "max_rel"], ["rmse"], ["mismatched/numel"], ["noise floor", "noise_floor"], ["weak"],
-    ["placement"], ["shapes"], ["oracle"], ["policy"], ["compute precision", "compute_precision"], ["flags"], ["device"], ["node"],
-    ["runtime", "runtime_version"], ["driver", "driver_version"], ["digest"], ["attempts"], ["prepare ms", "prepare_ms"],
-    ["build ms", "build_ms"], ["run ms", "run_ms"]];
   function caseId(row) {
     const given = value("case_id", row);
     if (given !== null) return given;
@@ -310,8 +257,8 @@
   }
   function command(row) {
     const what = `${value("run_id", row)}:${caseId(row)}:${data.backends[place.backend[row]].name}`;
-    const quoted = text => `'${text.replaceAll("'", "'\"'\"'")}'`;
-    return `python -m farm.reproduce ${quoted(what)}${data.results === "results" ? "" : ` --results ${quoted(data.results)}`}`;
+    const [begin, where, how] = data.command;
+    return `${begin} '${what.replaceAll("'", "'\"'\"'")}'${where}${how[value("status", row)]}`;
   }
   async function copy(text, button) {
     let done = true;
@@ -327,18 +274,9 @@
   }
   function fill(box, row) {
     const list = make("dl");
-    for (const [words, name = words] of FIELDS) {
-      let text;
-      if (name === "mismatched/numel") {
-        const numel = value("numel", row);
-        text = numel === null ? DASH : `${number(value("mismatched", row))}/${numel}`;
-      } else if (name === "weak") text = value("weak", row) ? "yes: a constant output would have passed" : "no";
-      else {
-        const raw = value(name, row);
-        text = raw === "" ? DASH : number(raw);
-      }
-      list.append(make("dt", {}, words), make("dd", {}, text));
-    }
+    const shown = data.fields.map(([words, name]) => [words, value(name, row)]);
+    shown.push(["weak", value("weak", row) ? "yes: a constant output would have passed" : "no"]);
+    for (const [words, raw] of shown) list.append(make("dt", {}, words), make("dd", {}, raw === "" ? DASH : number(raw)));
     const error = value("error", row), line = command(row);
     const button = make("button", { type: "button", onclick: () => copy(line, button) }, "copy");
     box.append(...besides(value("case", row), place.backend[row]), list);
@@ -346,34 +284,23 @@
     box.append("reproduce ", button, make("code", { class: "cmd" }, line));
   }
   function besides(n, here) {
-    const list = [];
-    for (let b = 0; b < B; b++) { const one = side(n, b); if (one) list.push({ b, ...one }); }
-    const anyone = list.some((one) => one.group === "r"), outside = list.filter((one) => !"r.".includes(one.group));
-    const near = list.filter((one) => one.group === "r").length, names = (some) => some.map((one) => data.backends[one.b].name).join(", ");
-    const letters = [...new Set(outside.map((one) => one.group))];
-    const vendors = (some) => new Set(some.map((one) => data.backends[one.b].vendor)).size;
-    const together = letters.some((g) => g !== "?" && vendors(outside.filter((one) => one.group === g)) > 1);
-    const words = !outside.length ? `${near} agree with the reference`
-      : anyone ? `${near} agree with the reference; ${outside.length > 1 ? "outliers" : "outlier"}: ${names(outside)}`
-        + (outside.length > 1 && letters.length === 1 && letters[0] !== "?" ? ", which agree with one another" : "")
-      : outside.every((one) => one.status === "imprecise") ? "nobody is within the limit of the reference, everybody within the classic tolerance"
-      : together ? "nobody agrees with the reference, several vendors with one another: suspect the reference" : "nobody agrees with the reference";
+    const list = [], names = (some) => some.map((one) => data.backends[one.b].name).join(", ");
+    for (let b = 0; b < B; b++) { const one = side(n, b); if (one) list.push(one); }
     // Who stands outside comes first, who has no result last.
     const turn = (one) => one.group === "." ? 2 : one.group === "r" ? 1 : 0;
     const lines = [...list].sort((x, y) => turn(x) - turn(y)).map((one) => {
       const same = list.filter((other) => other !== one && other.bytes === one.bytes && one.bytes !== ".");
-      const out = anyone && !"r.".includes(one.group);
       const name = make("a", { role: "button", tabindex: "0", onclick: () => { active = [order.indexOf(sides.label[n]), columns.indexOf(one.b)];
         state.sel = [sides.label[n], one.b]; writeHash(); drawPanel(sides.dtype[n], n); active = active.map((x) => Math.max(0, x)); drawRows(); } }, data.backends[one.b].name);
-      return make("tr", { class: `${out ? "outlier" : ""}${one.b === here ? " here" : ""}` },
-        make("td", {}, data.backends[one.b].vendor || DASH), make("td", {}, name, out ? " ← outlier" : "", data.backends[one.b].emulated ? " (emulated)" : ""),
+      return make("tr", { class: `${one.outlier ? "outlier" : ""}${one.b === here ? " here" : ""}` },
+        make("td", {}, data.backends[one.b].vendor || DASH), make("td", {}, name, one.outlier ? " ← outlier" : "", data.backends[one.b].emulated ? " (emulated)" : ""),
         make("td", {}, make("span", { class: `sign s-${one.status}` }, sign[one.status]), " " + one.status),
         make("td", { class: "n" }, number(one.units)),
-        make("td", {}, { r: "reference", ".": DASH, "?": "not kept" }[one.group] || `group ${one.group}`),
+        make("td", {}, data.sides.agrees[one.group]),
         make("td", {}, same.length ? (same.length > 3 ? `${same.length} others` : names(same)) : DASH));
     });
     const head = ["vendor", "backend", "status", "units", "agrees with", "same bytes as"];
-    return [make("p", {}, words), make("table", { class: "sides" }, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col" }, text)))),
+    return [...sides.said[n].split("\n").map((text) => make("p", {}, text)), make("table", { class: "sides" }, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col" }, text)))),
       make("tbody", {}, ...lines))];
   }
   function sample(row, open) {
@@ -399,7 +326,7 @@
     if (one.unavailable) return panel.append(make("p", { class: "alarm" }, `unavailable: ${one.unavailable}`));
     const only = [state.dtype, state.check].filter(Boolean).join(", ");
     panel.append(make("p", {}, `pass rate ${rate(sum.passed, sum.judged)}, coverage ${rate(sum.judged, sum.valid)}`
-      + `; ${sum.planned} planned${only ? `, ${only} alone` : ""}`),
+      + `; ${sum.planned} planned${only ? `, ${only} only` : ""}`),
     make("p", {}, statuses.map((name, s) => counts[square * S + s] ? `${name} ${counts[square * S + s]}` : "").filter(Boolean).join(" · ") || "not planned"));
     if (sum.weakly) panel.append(make("p", { class: "alarm" }, "Weakly tested: a constant output would have passed every sample that passed."));
     const [from, to] = squares.get(square) || [0, 0];
@@ -429,22 +356,14 @@
   }
   document.addEventListener("keydown", (event) => { if (event.key === "Escape" && state.sel) shut(); });
 
-  // ---- what changed from one backend to another: as farm.report.diff has it ---------------------------------------
-  const judged = (one) => isJudged[rank[one.status]], failed = (one) => isFailed[rank[one.status]];
-  const size = (units) => units === null ? NaN : Number(String(units).replace("inf", "Infinity"));
-  const grown = (before, after) => size(after) > 1 && size(after) > data.factor * Math.max(1, size(before));
-  function change(x, y) {
-    if (judged(x) && !failed(x) && failed(y)) return "regression";
-    if (failed(x) && judged(y) && !failed(y)) return "fix";
-    if (failed(x) && failed(y)) return x.status === y.status ? "same" : "other failure";
-    if (judged(x) && !judged(y)) return "lost coverage";
-    if (!judged(x) && failed(y)) return "new failure";
-    if (!judged(x) && judged(y)) return "new coverage";
-    if (!judged(x)) return "same";
-    if (x.status === "pass" && y.status === "imprecise" || grown(x.units, y.units)) return "less precise";
-    if (x.status === "imprecise" && y.status === "pass" || grown(y.units, x.units)) return "more precise";
-    return "same";
+  // ---- what changed from one backend to another: `farm.report.diff` says it, here it is filtered and shown ---------
+  function change(n, x, y) {
+    const many = unitsFrom[n + 1] - unitsFrom[n];
+    return data.changes[Number(sides.change[n][x.turn * many + y.turn])];
   }
+  // As the lines of a diff are sorted: what is not measured, or infinite, is the furthest off.
+  const size = (units) => units === null || units === "inf" ? Infinity : units;
+  const further = (p, q) => rank[p.y.status] - rank[q.y.status] || size(q.y.units) - size(p.y.units) || p.n - q.n;
   function drawChanges() {
     const { a, b } = state, text = state.q.toLowerCase(), box = $("changes");
     box.replaceChildren();
@@ -457,16 +376,16 @@
       if (text && !lower[label].includes(text) || state.catalog && catalogs[label] !== state.catalog) continue;
       const x = side(n, a), y = side(n, b);
       if (!x || !y) { if (x) onlyA++; if (y) onlyB++; continue; }
-      const what = change(x, y), key = `${label}|${sides.dtype[n]}|${sides.check[n]}`;
+      const what = change(n, x, y), key = sides.cell[n], found = { n, what, x, y };
       compared++;
       samples[what] = (samples[what] || 0) + 1;
       if (x.bytes !== "." && y.bytes !== ".") { told++; if (x.bytes === y.bytes) same++; }
-      const cell = cellsOf.get(key) || { n, what, x, y, samples: 0, changed: 0 };
+      const cell = cellsOf.get(key) || { ...found, samples: 0, changed: 0 };
       cell.samples++;
-      if (severity[what] < severity[cell.what]) Object.assign(cell, { n, what, x, y, changed: 0 });
+      if (severity[what] < severity[cell.what]) Object.assign(cell, found, { changed: 0 });
       if (what === cell.what) {
         cell.changed++;
-        if (size(y.units) > size(cell.y.units)) Object.assign(cell, { n, x, y });
+        if (further(found, cell) < 0) Object.assign(cell, found);
       }
       cellsOf.set(key, cell);
     }
@@ -475,7 +394,7 @@
     $("changed").replaceChildren(`${compared} samples of ${found.length} cells compared, ${onlyA} only on the first, ${onlyB} only on the second; `
       + `the very same bytes: ${rate(same, told)}. `, ...data.changes.filter((name) => kinds[name]).flatMap((name, n) => [n ? " · " : "",
       make("span", { class: "k-" + name.replace(" ", "-") }, `${name} ${kinds[name]} cells (${samples[name] || 0} samples)`)]));
-    const shown = found.filter((cell) => cell.what !== "same").sort((p, q) => severity[p.what] - severity[q.what] || sides.label[p.n] - sides.label[q.n]);
+    const shown = found.filter((cell) => cell.what !== "same").sort((p, q) => severity[p.what] - severity[q.what] || further(p, q));
     if (!shown.length) return;
     const lines = shown.slice(0, 500).map((cell) => {
       const go = make("a", { role: "button", tabindex: "0", href: "#", onclick: (event) => { event.preventDefault(); state.sel = [sides.label[cell.n], b];

@@ -14,26 +14,30 @@ from typing import Any
 import jinja2
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from markupsafe import Markup
 
-from farm.report.faces.words import DASH, backend_lines, headline, how_much, number, percent
-from farm.report.tables.agreement import REFERENCE, groups, units
-from farm.report.tables.changes import CHANGES, FACTOR, WORSE
+from farm import lake
+from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import (
-    FAILED_STATUSES,
+    COMMAND,
     FINDING_STATUSES,
-    JUDGED_STATUSES,
-    NOT_VALID_STATUSES,
     SEVERITY,
-    beside,
     built,
+    coverage,
     disagreements,
     distinct,
     findings,
+    how_option,
     records,
+    where_option,
 )
+from farm.report.tables.overview import backend_lines, headline, how_much
+from farm.report.tables.sides import sides
 from farm.report.tables.vendors import by_vendor, unique
+from farm.report.words import DASH, number, percent
 from tasks import checks
+from tasks.model import Status
 
 #: Passing rows embedded per square; the page says how many were left out.
 PASS_ROWS_PER_SQUARE = 8
@@ -42,52 +46,32 @@ ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
 FINDINGS = 40
 
-#: Numbers of distinct outputs of a case, as one character each; 0 is none.
-_DIGITS = ".123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
 #: A sign for each status, so that colour is not the only signal.
-SIGNS = {
-    "pass": "P",
-    "imprecise": "I",
-    "wrong": "W",
-    "error": "E",
-    "crash": "C",
-    "timeout": "T",
-    "oom": "M",
-    "lost": "L",
-    "fallback": "F",
-    "unsupported": "U",
-    "unavailable": "N",
-    "invalid": "X",
-    "vacuous": "V",
-    "skipped": "S",
+SIGNS = {status.value: status.facts.sign for status in Status}
+#: The columns of `farm.report.coverage` that the page adds up under its filters.
+SUMS = ["planned", "valid", "judged", "passed", "failed", "weak"]
+#: What the panel of a square shows of a sample, in this order: column of the lake → words.
+FIELDS = {
+    name: {"runtime_version": "runtime", "driver_version": "driver"}.get(name, name.replace("_", " "))
+    for name in (
+        *(
+            "status",
+            "kind",
+            "stage",
+            "error_type",
+            "error_units",
+            "max_ulp",
+            "max_diff",
+            "max_rel",
+            "rmse",
+            "mismatched",
+        ),
+        *("numel", "noise_floor", "placement", "shapes", "oracle", "policy", "compute_precision", "flags"),
+        *("device", "device_ids", "node", "runtime_version", "driver_version", "digest", "attempts"),
+        *("prepare_ms", "build_ms", "run_ms"),
+    )
 }
-_METRICS = ["error_units", "max_ulp", "max_diff", "max_rel", "rmse", "noise_floor", "prepare_ms", "build_ms", "run_ms"]
-_WHOLE = ["mismatched", "numel", "sample", "seed", "attempts"]
-_WORDS = [
-    "run_id",
-    "check",
-    "op",
-    "variant",
-    "dtype",
-    "status",
-    "kind",
-    "stage",
-    "error_type",
-    "error",
-    "shapes",
-    "placement",
-    "oracle",
-    "policy",
-    "compute_precision",
-    "flags",
-    "device",
-    "device_ids",
-    "node",
-    "digest",
-    "runtime_version",
-    "driver_version",
-]
+EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 
 
 def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
@@ -98,8 +82,8 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
     """
     rows = distinct(rows)
     here = Path(__file__).parent
-    script = (here / "page.js").read_text(encoding="utf-8")
-    style = (here / "page.css").read_text(encoding="utf-8")
+    script = "".join((here / name).read_text(encoding="utf-8") for name in ("page_tools.js", "page.js"))
+    style = colours() + (here / "page.css").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(here),
         autoescape=True,
@@ -144,6 +128,16 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
     )
 
 
+def colours() -> str:
+    """The style sheet of the statuses: the class ``s-NAME`` in the colours of `tasks.model.status`, light and dark."""
+
+    def rules(theme: str) -> str:
+        pairs = {status.value: getattr(status.facts, theme).split() for status in Status}
+        return "\n".join(f".s-{name} {{ background:{back}; color:{text}; }}" for name, (back, text) in pairs.items())
+
+    return f"{rules('light')}\n@media (prefers-color-scheme: dark) {{\n{rules('dark')}\n}}\n"
+
+
 def _by_vendor(rows: pd.DataFrame, by: str) -> dict[str, Any]:
     """vendor × ``by`` for the template: the columns' names and a dict of lines by (vendor, column)."""
     table = by_vendor(rows, by)
@@ -181,37 +175,32 @@ def script_json(value: Any) -> str:
 
 
 def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page's script works on: backends, ops, exact counts per cell and the embedded rows, as columns."""
+    """What the page's script works on: backends, ops, exact counts per cell and the embedded rows, as columns.
+
+    All facts are made here; the script adds up the counts of what the filters leave, sorts and shows.
+    """
+    results = str(rows.attrs.get("results") or run.get("results") or "results")
     rows = distinct(rows)
     rows = rows[~rows["check"].isin(checks.where(runs=False))]  # a square is about numbers
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
-    counts = (
-        rows.assign(size=1, weak=rows["weak"].astype("int64"), beside=beside(rows).astype("int64"))
-        .groupby(["label", "backend", "check", "dtype", "status"], sort=True)[["size", "weak", "beside"]]
-        .sum()
-        .reset_index()
-    )
-    sides, case_of = _sides(rows, ops["label"].tolist(), [line["name"] for line in backends])
+    counts = coverage(rows, by=("label", "backend", "check", "dtype", "status"))[SUMS].reset_index()
+    beside = sides(rows, ops["label"].tolist(), [line["name"] for line in backends], SIGNS)
     kept = embedded(rows)
     order = {name: place for place, name in enumerate(ops["label"])}
     places = {line["name"]: place for place, line in enumerate(backends)}
     columns = {
         "label": column(kept["label"].map(order).tolist()),
         "backend": column(kept["backend"].map(places).tolist()),
-        **{name: column(kept[name].fillna("").tolist()) for name in _WORDS},
-        **{name: column(_numbers(kept[name])) for name in _METRICS},
-        **{name: column(_whole(kept[name])) for name in _WHOLE},
+        **{name: column(_packed(kept, name)) for name in EMBEDDED},
         "weak": column(kept["weak"].astype(int).tolist()),
         "case_id": column(_case_ids(kept)),
-        "case": column([case_of[key] for key in zip(kept["run_id"], kept["case_id"], strict=True)]),
+        "case": column([beside.place[key] for key in zip(kept["run_id"], kept["case_id"], strict=True)]),
     }
     return {
         "run_id": str(run.get("run_id") or ""),
         "statuses": [[status, SIGNS[status]] for status in SEVERITY],
-        "judged": JUDGED_STATUSES,
-        "failed": FAILED_STATUSES,
-        "not_valid": NOT_VALID_STATUSES,
+        "fields": [[words, name] for name, words in FIELDS.items()],
         "backends": backends,
         "ops": ops["label"].tolist(),
         "catalogs": column(ops["catalog"].tolist()),
@@ -221,17 +210,20 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
                 "label": column(counts["label"].map(order).tolist()),
                 "backend": column(counts["backend"].map(places).tolist()),
                 **{name: column(counts[name].tolist()) for name in ("check", "dtype", "status")},
-                "rows": column(counts["size"].tolist()),
-                **{name: column(counts[name].tolist()) for name in ("weak", "beside")},
+                **{name: column(counts[name].tolist()) for name in SUMS},
             },
         },
         "rows": {"length": len(kept), "columns": columns},
-        "sides": sides,
+        "sums": SUMS,
+        "sides": {
+            "length": len(beside.cases),
+            "columns": {name: column(beside.cases[name].tolist()) for name in beside.cases},
+            "units": [None if math.isnan(x) else str(x) if math.isinf(x) else float(f"{x:.6g}") for x in beside.units],
+            "agrees": beside.agrees,
+        },
         "changes": list(CHANGES),
-        "worse": list(WORSE),
-        "factor": FACTOR,
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
-        "results": str(run.get("results") or "results"),
+        "command": [COMMAND, where_option(results), {status: how_option(status) for status in SEVERITY}],
     }
 
 
@@ -249,55 +241,6 @@ def _backends(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, Any]
             }
             lines.setdefault(line["backend"], one)
     return list(lines.values())
-
-
-def _sides(
-    rows: pd.DataFrame, labels: list[str], names: list[str]
-) -> tuple[dict[str, Any], dict[tuple[str, str], int]]:
-    """Every outcome of every case, all backends side by side, and each case's place by (run_id, case_id).
-
-    Columns of the cases: label, check, dtype, sample; per case one character for each backend, in their order: status (its
-    sign, "." where there is no row), group (r: agrees with the reference, a letter: with whom else, "?", "."), bytes (equal
-    for the very same output, "." where not known); units: of all that have a row, in this order.
-    """
-    place = {name: k for k, name in enumerate(names)}
-    rows = rows[rows["backend"].isin(place)]
-    first = rows["run_id"].nunique() <= 1
-    key = pd.Series("", index=rows.index) if first else rows["run_id"]  # backends of several runs stand side by side
-    newest = rows.assign(
-        group=groups(rows.assign(run_id="")), units=units(rows), column=rows["backend"].map(place), run=key
-    )
-    newest = newest.sort_values("run", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
-    codes, cases = pd.factorize(newest["case_id"], sort=True)
-    shape = (len(cases), len(names))
-    at = (codes * len(names) + newest["column"].to_numpy()).astype("int64")
-
-    def strings(values: list[str]) -> list[str]:
-        grid = np.full(shape[0] * shape[1], ".", dtype="U1")
-        grid[at] = values
-        return ["".join(line) for line in grid.reshape(shape)] if len(names) else []
-
-    digests = pd.Series(
-        pd.factorize(newest["output_digest"].where(newest["output_digest"] != ""))[0], index=newest.index
-    )
-    rank = digests.where(digests >= 0).groupby(codes).rank("dense").fillna(0).astype(int)
-    numbers = newest["units"].to_numpy()[np.argsort(at, kind="stable")]
-    about = newest.drop_duplicates("case_id").set_index("case_id").loc[cases]
-    where = {label: k for k, label in enumerate(labels)}
-    sides = {
-        "length": len(cases),
-        "columns": {
-            "label": column(about["label"].map(where).tolist()),
-            "check": column(about["check"].tolist()),
-            "dtype": column(about["dtype"].tolist()),
-            "status": column(strings([SIGNS[s] for s in newest["status"]])),
-            "group": column(strings([{REFERENCE: "r", "": "."}.get(g, g[:1]) for g in newest["group"]])),
-            "bytes": column(strings([_DIGITS[min(k, len(_DIGITS) - 1)] for k in rank])),
-        },
-        "units": [None if math.isnan(x) else str(x) if math.isinf(x) else float(f"{x:.3g}") for x in numbers.tolist()],
-    }
-    known = pd.Index(cases).get_indexer(rows["case_id"]).tolist()
-    return sides, dict(zip(zip(rows["run_id"], rows["case_id"], strict=True), known, strict=True))
 
 
 def embedded(rows: pd.DataFrame) -> pd.DataFrame:
@@ -339,6 +282,14 @@ def _numbers(values: pd.Series) -> list[Any]:
 def _whole(values: pd.Series) -> list[int | None]:
     values = pd.to_numeric(values, errors="coerce")
     return [None if missing else int(value) for value, missing in zip(values, values.isna(), strict=True)]
+
+
+def _packed(rows: pd.DataFrame, name: str) -> list[Any]:
+    """A column of the lake as JSON has it, by its type."""
+    kind = lake.SCHEMA.field(name).type
+    if pa.types.is_floating(kind):
+        return _numbers(rows[name])
+    return _whole(rows[name]) if pa.types.is_integer(kind) else rows[name].fillna("").tolist()
 
 
 def column(values: list[Any]) -> dict[str, Any]:

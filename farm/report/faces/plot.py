@@ -8,13 +8,14 @@ from pathlib import Path
 import pandas as pd
 
 from farm.report.tables.coverage import distinct
-from tasks.model import OpClass
+from tasks.model import BY_SEVERITY, MEASURED, OpClass
 
 #: Ops measured in ulps; all others in error units.
 IN_ULPS = (OpClass.EXACT.value, OpClass.ELEMENTARY.value)
 #: What is off by nothing, or by infinity (a misplaced NaN), is drawn at the edge of the picture.
 LEAST, MOST = 2.0**-6, 2.0**26
-COLOURS = {"pass": "#8a8f98", "imprecise": "#d98e04", "wrong": "#c2182b"}
+#: What the numbers decided, the best first; each in its colour.
+COLOURS = {status.value: status.facts.ink for status in reversed(BY_SEVERITY) if status in MEASURED}
 NAMED = 14
 
 

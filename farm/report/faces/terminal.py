@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from farm.report.faces.words import DASH, backend_lines, headline, how_much, number, percent, plain, status_count
 from farm.report.tables.coverage import (
     FINDING_STATUSES,
     SEVERITY,
@@ -24,17 +23,11 @@ from farm.report.tables.coverage import (
     findings,
     records,
 )
+from farm.report.tables.overview import backend_lines, headline, how_much, status_count
+from farm.report.words import DASH, number, percent, plain
+from tasks.model import Status
 
-_STYLE = {
-    "crash": "bold red",
-    "timeout": "bold red",
-    "oom": "bold red",
-    "wrong": "red",
-    "error": "magenta",
-    "lost": "bold red",
-    "imprecise": "yellow",
-    "fallback": "cyan",
-}
+_STYLE = {status.value: status.facts.style for status in Status}
 
 
 def _text(value: Any, style: str = "", length: int = 0) -> Text:
@@ -68,7 +61,7 @@ def _rates_and_counts(line: Mapping[str, Any]) -> list[Any]:
     counts = Text()
     for status in SEVERITY:
         if line[status]:
-            counts.append(" · " if counts else "").append(status_count(line, status), style=_STYLE.get(status, ""))
+            counts.append(" · " if counts else "").append(status_count(line, status), style=_STYLE[status])
     if line["weak_cells"]:
         counts.append(f" (weakly tested cells: {int(line['weak_cells'])})")
     return [percent(line["judged"], line["valid"]), percent(line["passed"], line["judged"]), counts or DASH]

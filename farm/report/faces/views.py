@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from farm.report.faces.terminal import _STYLE, _text
-from farm.report.faces.words import DASH, number, percent, plain
-from farm.report.tables.agreement import NO_RESULT, REFERENCE, UNKNOWN
+from farm.report.tables.agreement import NO_RESULT, REFERENCE, agrees_words
 from farm.report.tables.changes import WORSE
-from farm.report.tables.coverage import records
+from farm.report.tables.coverage import FAILED_STATUSES, records
 from farm.report.tables.vendors import by_vendor, unique
+from farm.report.words import DASH, number, percent, plain
 
 _CHANGE_STYLE = {
     "regression": "bold red",
@@ -40,12 +40,6 @@ def _table(title: str, names: tuple[str, ...], right: tuple[str, ...] = ()) -> T
 
 def _label(line: Mapping[str, Any]) -> str:
     return f"{line['op']}.{line['variant']}" if line["variant"] else str(line["op"])
-
-
-def agrees_words(group: str) -> str:
-    """The column "agrees" of `farm.report.case` in words."""
-    words = {REFERENCE: "the reference", NO_RESULT: DASH, UNKNOWN: "not kept in this row"}
-    return words.get(group) or f"group {group}"
 
 
 def print_case(table: pd.DataFrame, console: Console) -> None:
@@ -101,11 +95,7 @@ def print_case(table: pd.DataFrame, console: Console) -> None:
         for name in outside:
             made.add_row(_text(name), *(number(far.at[name, other]) if name != other else "" for other in outside))
         console.print(made)
-    shown = (
-        table[table["outlier"]]
-        if table["outlier"].any()
-        else table[table["status"].isin(["wrong", "error", "crash", "timeout", "oom"])]
-    )
+    shown = table[table["outlier"]] if table["outlier"].any() else table[table["status"].isin(FAILED_STATUSES)]
     for command in shown["reproduce"].head(5):
         console.print(_text(command), soft_wrap=True)
 
@@ -135,7 +125,7 @@ def vendor_matrices(rows: pd.DataFrame) -> dict[str, tuple[list[str], list[list[
 
 
 def print_vendors(rows: pd.DataFrame, console: Console, limit: int = 15) -> None:
-    """Print vendor × dtype and vendor × op class, what one vendor alone gets wrong, and what everybody does."""
+    """Print vendor × dtype and vendor × op class, what only one vendor gets wrong, and what all do."""
     for by, (head, lines) in vendor_matrices(rows).items():
         table = _table(
             f"Vendors by {by.replace('_', ' ')}: pass rate (passed/judged), of coverage (judged/valid); alone: cells only they fail",
@@ -181,7 +171,7 @@ def print_vendors(rows: pd.DataFrame, console: Console, limit: int = 15) -> None
             )
         console.print(table)
     if found.empty:
-        console.print("No sample that one vendor alone, or everybody, gets wrong.")
+        console.print("No sample that only one vendor, or every vendor, gets wrong.")
 
 
 def _text_lines(text: str) -> Any:

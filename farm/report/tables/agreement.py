@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from farm.report.faces.words import number
 from farm.report.tables.coverage import backend_order, distinct, records, reproduce_command
+from farm.report.words import DASH, number
 from tasks import checks
 from tasks.judge.fingerprint import distance
-from tasks.model import FAILED, WITHOUT_NOISE, Status
+from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names
 
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
 REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
 #: Two results count as the same within this many error units where a row has no limit (the default policy's).
 _LIMIT = 32.0
 _WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
+#: The numbers were compared and are not within the policy's limit.
+_OUTSIDE = names(status for status in MEASURED if status is not Status.PASS)
+#: Names of the groups of results outside the reference, the largest group first.
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NAMES = [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
+GROUP_NAMES = [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
 #: What comparing two rows of a case needs.
 _COMPARED = ("run_id", "case_id", "backend", "output_digest", "signature", "error_units", "limit", "compute_precision")
 
@@ -49,11 +52,9 @@ def groups(rows: pd.DataFrame) -> pd.Series:
     """
     size = units(rows)
     near = (rows["status"] == Status.PASS.value) | (
-        (size <= rows["limit"])
-        & ~rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value])
-        & (rows["output_digest"] != "")
+        (size <= rows["limit"]) & ~rows["status"].isin(_OUTSIDE) & (rows["output_digest"] != "")
     )
-    counted = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) | (rows["output_digest"] != "")
+    counted = rows["status"].isin(_OUTSIDE) | (rows["output_digest"] != "")
     made = pd.Series(NO_RESULT, index=rows.index, dtype=object).mask(counted, UNKNOWN).mask(near, REFERENCE)
     made = made.mask(rows["check"].isin(checks.where(runs=False)), NO_RESULT)
     said = made.to_numpy(dtype=object, copy=True)
@@ -64,7 +65,7 @@ def groups(rows: pd.DataFrame) -> pd.Series:
         row = dict(zip(_COMPARED, values, strict=True))
         cases.setdefault((row["run_id"], row["case_id"]), []).append((place, row))
     for members in cases.values():
-        for name, cluster in zip(_NAMES, _clusters(members), strict=False):
+        for name, cluster in zip(GROUP_NAMES, _clusters(members), strict=False):
             said[cluster] = name
     return pd.Series(said, index=rows.index, dtype=object)
 
@@ -200,7 +201,7 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     ]
     table = found[columns].reset_index(drop=True)
     table.attrs = {
-        "verdict": verdict(table),
+        "verdict": verdict(records(table)),
         "distances": far,
         "case_id": case_id,
         "op_class": found["op_class"].iloc[0],
@@ -209,25 +210,29 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     return table
 
 
-def verdict(table: pd.DataFrame) -> list[str]:
-    """Sentences on the lines of `case`: who agrees with the reference, who is the outlier, who agrees with whom."""
+def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences on the lines of `case`: who agrees with the reference, who is the outlier, who agrees with whom.
+
+    Of a line: backend, vendor, status, kind, units, limit, agrees, same_bytes (whether it shares its bytes), digest.
+    """
     said = []
-    if table["digest"].nunique() > 1:
+    if len({line["digest"] for line in lines}) > 1:
         said.append("Not comparable: the backends were given different inputs (see digest).")
-    near = table[table["agrees"] == REFERENCE]
-    outside = table[~table["agrees"].isin([REFERENCE, NO_RESULT])]
-    dead = table[(table["agrees"] == NO_RESULT) & table["status"].isin([s.value for s in FAILED])]
-    if len(near):
-        same = len(near) - near["same_bytes"].map(lambda text: 0 if text else 1).sum()
+    near = [line for line in lines if line["agrees"] == REFERENCE]
+    outside = [line for line in lines if line["agrees"] not in (REFERENCE, NO_RESULT)]
+    dead = [line for line in lines if line["agrees"] == NO_RESULT and line["status"] in FAILED]
+    if near:
+        same = sum(bool(line["same_bytes"]) for line in near)
         said.append(
             f"{_many(near)} {'agrees' if len(near) == 1 else 'agree'} with the reference: {_list(near)}"
             + (f"; {same} of them share their bytes with another." if same else ".")
         )
-    letters = [g for g in dict.fromkeys(outside["agrees"]) if g != UNKNOWN]
-    parts = [outside[outside["agrees"] == g] for g in sorted(letters, key=lambda g: (len(g), g))]
-    parts += [outside[outside["agrees"] == UNKNOWN].iloc[[k]] for k in range(int((outside["agrees"] == UNKNOWN).sum()))]
+    groups_of: dict[Any, list[Mapping[str, Any]]] = {}
+    for place, line in enumerate(outside):  # what cannot be compared stands by itself
+        groups_of.setdefault(place if line["agrees"] == UNKNOWN else line["agrees"], []).append(line)
+    parts = [groups_of[g] for g in sorted(groups_of, key=lambda g: (isinstance(g, int), len(str(g)), str(g)))]
     for part in parts:
-        if len(near):
+        if near:
             said.append(
                 f"Outlier: {_list(part, True)}."
                 if len(part) == 1
@@ -236,34 +241,48 @@ def verdict(table: pd.DataFrame) -> list[str]:
         elif len(part) > 1:
             said.append(f"{_many(part)} agree with one another and not with the reference: {_list(part, True)}.")
         else:
-            said.append(f"Alone: {_list(part, True)}.")
-    if len(outside) and not len(near):
-        if set(outside["status"]) == {Status.IMPRECISE.value}:
-            said.append("Nobody is within the limit of the reference, everybody within the classic tolerance.")
-        elif any(p["vendor"].nunique() > 1 for p in parts):
-            said.append("Nobody agrees with the reference: suspect the reference, or what all were given.")
-        elif outside["vendor"].nunique() > 1:
-            said.append("Nobody agrees with the reference, and no two vendors with each other.")
-        else:
-            said.append("Nobody agrees with the reference; one vendor alone was judged.")
-    elif any(p["vendor"].nunique() > near["vendor"].nunique() for p in parts):
+            said.append(f"On its own: {_list(part, True)}.")
+    if outside and not near:
+        said.append(_nobody(outside, parts))
+    elif any(_vendors(part) > _vendors(near) for part in parts):
         said.append("More vendors agree with one another than with the reference: look at the reference.")
-    if len(dead):
-        said.append(f"No result: {', '.join(f'{row.backend} ({row.status})' for row in dead.itertuples())}.")
-    if not len(near) and not len(outside) and not len(dead):
+    if dead:
+        said.append("No result: " + ", ".join(f"{line['backend']} ({line['status']})" for line in dead) + ".")
+    if not near and not outside and not dead:
         said.append("No backend was judged on this case.")
     return said
 
 
-def _many(part: pd.DataFrame) -> str:
-    backends, vendors = len(part), part["vendor"].nunique()
+def _nobody(outside: Sequence[Mapping[str, Any]], parts: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    if {line["status"] for line in outside} == {Status.IMPRECISE.value}:
+        return "Nobody is within the limit of the reference, everybody within the classic tolerance."
+    if any(_vendors(part) > 1 for part in parts):
+        return "Nobody agrees with the reference: suspect the reference, or what all were given."
+    if _vendors(outside) > 1:
+        return "Nobody agrees with the reference, and no two vendors with each other."
+    return "Nobody agrees with the reference; only one vendor was judged."
+
+
+def _vendors(part: Sequence[Mapping[str, Any]]) -> int:
+    return len({line["vendor"] for line in part})
+
+
+def _many(part: Sequence[Mapping[str, Any]]) -> str:
+    backends, vendors = len(part), _vendors(part)
     return f"{backends} backend{'s' * (backends != 1)} of {vendors} vendor{'s' * (vendors != 1)}"
 
 
-def _list(part: pd.DataFrame, how_far: bool = False) -> str:
+def _list(part: Sequence[Mapping[str, Any]], how_far: bool = False) -> str:
     if not how_far:
-        return ", ".join(part["backend"])
+        return ", ".join(line["backend"] for line in part)
     return ", ".join(
-        f"{row['backend']} ({' '.join(x for x in (row['status'], row['kind']) if x)}, {number(row['units'])} against {number(row['limit'])})"
-        for row in records(part)
+        f"{line['backend']} ({' '.join(x for x in (line['status'], line['kind']) if x)}, "
+        f"{number(line['units'])} against {number(line['limit'])})"
+        for line in part
     )
+
+
+def agrees_words(group: str) -> str:
+    """With whom a result agrees (a group of `groups`), in words."""
+    words = {REFERENCE: "the reference", NO_RESULT: DASH, UNKNOWN: "not kept in this row"}
+    return words.get(group) or f"group {group}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from farm.report.tables.agreement import units
-from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, SEVERITY, distinct, reproduce_command
+from farm.report.tables.coverage import SEVERITY, distinct, reproduce_command
+from tasks.model import Status
 
 #: What can have changed, worst first; a cell is called after the worst of its samples.
 CHANGES = (
@@ -27,7 +26,8 @@ CHANGES = (
 WORSE = ("regression", "new failure", "lost coverage")
 #: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
 FACTOR = 4.0
-_CELL = ["check", "catalog", "op", "variant", "dtype", "op_class"]
+#: What is compared as one: its samples.
+CELL = ["check", "catalog", "op", "variant", "dtype", "op_class"]
 
 
 class UnknownBackend(ValueError):
@@ -71,7 +71,7 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     rows = distinct(rows)
     rows = rows.assign(units=units(rows))
     keep = [
-        *_CELL,
+        *CELL,
         "case_id",
         "run_id",
         "backend",
@@ -84,8 +84,13 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
         "weak",
     ]
     left, right = (select(rows, name)[keep] for name in (a, b))
-    both = left.merge(right[[c for c in keep if c not in _CELL]], on="case_id", suffixes=("_a", "_b"))
-    both["change"] = _changes(both)
+    both = left.merge(right[[c for c in keep if c not in CELL]], on="case_id", suffixes=("_a", "_b"))
+    place = {
+        side: pd.Index(side_rows["case_id"]).get_indexer(both["case_id"])
+        for side, side_rows in (("a", left), ("b", right))
+    }
+    codes = change_codes(pd.concat([left, right], ignore_index=True), place["a"], len(left) + place["b"])
+    both["change"] = pd.Series(np.array(CHANGES, dtype=object)[codes], index=both.index, dtype=object)
     both["ratio"] = both["units_b"] / both["units_a"].where(both["units_a"] > 0)
     told = (both["output_digest_a"] != "") & (both["output_digest_b"] != "")
     both["with_bytes"] = told
@@ -93,15 +98,15 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     both["rank"] = both["change"].map({name: k for k, name in enumerate(CHANGES)})
     both["severity"] = both["status_b"].map({s: k for k, s in enumerate(SEVERITY)})
     both["size"] = -both["units_b"].fillna(np.inf)
-    seen = both.groupby(_CELL, sort=False)
-    table = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(_CELL)
+    seen = both.groupby(CELL, sort=False)
+    table = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(CELL)
     table = table.join(
-        seen.agg(samples=("case_id", "size"), same=("same_bytes", "sum"), told=("with_bytes", "sum")), on=_CELL
+        seen.agg(samples=("case_id", "size"), same=("same_bytes", "sum"), told=("with_bytes", "sum")), on=CELL
     )
-    table = table.join(both.groupby([*_CELL, "change"], sort=False).size().rename("changed"), on=[*_CELL, "change"])
+    table = table.join(both.groupby([*CELL, "change"], sort=False).size().rename("changed"), on=[*CELL, "change"])
     for side, mine, other in (("only_a", left, right), ("only_b", right, left)):
-        missing = mine[~mine["case_id"].isin(other["case_id"])].groupby(_CELL).size().rename(side)
-        table = table.join(missing, on=_CELL)
+        missing = mine[~mine["case_id"].isin(other["case_id"])].groupby(CELL).size().rename(side)
+        table = table.join(missing, on=CELL)
         table[side] = table[side].fillna(0).astype("int64")
     for side in "ab":
         table[f"reproduce_{side}"] = [
@@ -119,7 +124,7 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     )
     columns = [
         "change",
-        *_CELL,
+        *CELL,
         "samples",
         "changed",
         "status_a",
@@ -156,43 +161,44 @@ def _count(changes: pd.Series) -> dict[str, int]:
     return {name: int(counts[name]) for name in CHANGES if name in counts}
 
 
-def _changes(both: pd.DataFrame) -> pd.Series:
-    """The change of each sample that both sides have a row of."""
-    side: dict[str, Any] = {}
-    for s in "ab":
-        status = both[f"status_{s}"]
-        side[f"judged_{s}"], side[f"failed_{s}"] = status.isin(JUDGED_STATUSES), status.isin(FAILED_STATUSES)
-        side[f"passed_{s}"] = side[f"judged_{s}"] & ~side[f"failed_{s}"]
-    ja, jb, fa, fb, pa, pb = (side[f"{name}_{s}"] for name in ("judged", "failed", "passed") for s in "ab")
-    worse = (
-        pa
-        & pb
-        & ((both["status_a"] == "pass") & (both["status_b"] == "imprecise") | _grown(both["units_a"], both["units_b"]))
+def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """What changed from each outcome to another, as places in `CHANGES`.
+
+    ``rows``: status, kind, digest and ``units``; ``before``, ``after``: places of rows, a pair each.
+    """
+    by_name = {status.value: status for status in Status}
+    status = [by_name[name] for name in rows["status"]]
+    judged, failed, severity = (
+        np.array([fact(s) for s in status], dtype="int64")
+        for fact in (lambda s: s.judged, lambda s: s.failed, lambda s: s.facts.severity)
     )
-    better = (
-        pa
-        & pb
-        & ((both["status_a"] == "imprecise") & (both["status_b"] == "pass") | _grown(both["units_b"], both["units_a"]))
-    )
-    other = fa & fb & ((both["status_a"] != both["status_b"]) | (both["kind_a"] != both["kind_b"]))
-    said = pd.Series("same", index=both.index, dtype=object)
+    kind, digest = (pd.factorize(rows[name].fillna(""))[0] for name in ("kind", "digest"))
+    size = rows["units"].to_numpy(dtype="float64")
+    ja, jb = judged[before] == 1, judged[after] == 1
+    fa, fb = failed[before] == 1, failed[after] == 1
+    pa, pb = ja & ~fa, jb & ~fb
+    sa, sb = severity[before], severity[after]
+    worse = (sb < sa) | _grown(size[before], size[after])
+    better = (sa < sb) | _grown(size[after], size[before])
+    made = np.full(len(before), CHANGES.index("same"), dtype="int64")
     for name, where in {
-        "more precise": better,
-        "less precise": worse,
+        "more precise": pa & pb & better,
+        "less precise": pa & pb & worse,
         "new coverage": ~ja & pb,
         "new failure": ~ja & fb,
         "lost coverage": ja & ~jb,
-        "other failure": other,
+        "other failure": fa & fb & ((sa != sb) | (kind[before] != kind[after])),
         "fix": fa & pb,
         "regression": pa & fb,
-        "other inputs": both["digest_a"] != both["digest_b"],
+        "other inputs": digest[before] != digest[after],
     }.items():
-        said = said.mask(where, name)
-    return said
+        made[where] = CHANGES.index(name)
+    return made
 
 
-def _grown(before: pd.Series, after: pd.Series) -> pd.Series:
-    return (after > 1.0) & (after > FACTOR * before.clip(lower=1.0))
+def _grown(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return (after > 1.0) & (after > FACTOR * np.maximum(before, 1.0))
 
 
 def gate(table: pd.DataFrame) -> int:

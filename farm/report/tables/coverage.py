@@ -11,41 +11,28 @@ from typing import Any
 import pandas as pd
 
 from tasks import checks
-from tasks.model import FAILED, JUDGED, NOT_VALID, WITHOUT_NOISE, Status
+from tasks.model import (
+    BY_SEVERITY,
+    DEADLY,
+    FAILED,
+    FINDINGS,
+    JUDGED,
+    MEASURED,
+    NOT_VALID,
+    PASSED,
+    WITHOUT_NOISE,
+    Status,
+    names,
+)
 
 #: All statuses, in the order of the columns of the tables.
-STATUSES: tuple[str, ...] = tuple(status.value for status in Status)
-
-#: Most severe first. ``pass`` stands before the statuses that say nothing about a backend (invalid, vacuous,
-#: skipped), so that one empty sample does not hide that everything else of a square passed.
-SEVERITY: tuple[str, ...] = (
-    "crash",
-    "timeout",
-    "oom",
-    "wrong",
-    "error",
-    "lost",
-    "imprecise",
-    "fallback",
-    "unsupported",
-    "unavailable",
-    "pass",
-    "invalid",
-    "vacuous",
-    "skipped",
-)
-assert set(SEVERITY) == set(STATUSES), "every status has one place in the order of severity"
-
-JUDGED_STATUSES = [status.value for status in JUDGED]
-FAILED_STATUSES = [status.value for status in FAILED]
-NOT_VALID_STATUSES = [status.value for status in NOT_VALID]
+STATUSES: tuple[str, ...] = tuple(names(Status))
+#: The worst first.
+SEVERITY: tuple[str, ...] = tuple(names(BY_SEVERITY))
+JUDGED_STATUSES, PASSED_STATUSES, FAILED_STATUSES = names(JUDGED), names(PASSED), names(FAILED)
+NOT_VALID_STATUSES, MEASURED_STATUSES = names(NOT_VALID), names(MEASURED)
 #: Statuses worth a line of their own in a list of findings.
-FINDING_STATUSES: tuple[str, ...] = tuple(
-    status for status in SEVERITY if status in (*FAILED_STATUSES, "lost", "imprecise", "fallback")
-)
-
-#: Outcomes that take the process down.
-DEADLY = (Status.CRASH.value, Status.TIMEOUT.value, Status.OOM.value)
+FINDING_STATUSES: tuple[str, ...] = tuple(names(FINDINGS))
 
 #: A cell of the matrix; its samples are judged together.
 CELL = ["check", "op", "variant", "dtype", "backend"]
@@ -239,7 +226,7 @@ def _rates(counts: pd.DataFrame) -> pd.DataFrame:
     table["planned"] = table[list(STATUSES)].sum(axis=1)
     table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1) - table["beside"]
     table["judged"] = table[JUDGED_STATUSES].sum(axis=1) - table["weak"]
-    table["passed"] = table["pass"] + table["imprecise"] - table["weak"]
+    table["passed"] = table[PASSED_STATUSES].sum(axis=1) - table["weak"]
     table["failed"] = table[FAILED_STATUSES].sum(axis=1)
     table["coverage"] = table["judged"] / table["valid"].where(table["valid"] > 0)
     table["pass_rate"] = table["passed"] / table["judged"].where(table["judged"] > 0)
@@ -331,14 +318,27 @@ def status_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table[[*STATUSES, "planned"]]
 
 
+#: What runs a row again.
+COMMAND = "python -m farm.reproduce"
+
+
 def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results", status: str = "") -> str:
     """The command that runs one row of the lake ``results`` again, quoted for a POSIX shell.
 
     ``status``: the row's; one that takes the process down is run in a child.
     """
-    place = "" if results == "results" else f" --results {shlex.quote(results)}"
     what = f"{run_id}:{case_id}:{backend}".replace("'", "'\"'\"'")
-    return f"python -m farm.reproduce '{what}'{place}" + " --child" * (status in DEADLY)
+    return f"{COMMAND} '{what}'{where_option(results)}{how_option(status)}"
+
+
+def where_option(results: str) -> str:
+    """The option of `reproduce_command` that names the lake."""
+    return "" if results == "results" else f" --results {shlex.quote(results)}"
+
+
+def how_option(status: str) -> str:
+    """The option of `reproduce_command` for a row of this status."""
+    return " --child" * (status in DEADLY)
 
 
 def disagreements(rows: pd.DataFrame) -> pd.DataFrame:

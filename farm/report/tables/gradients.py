@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from farm.report.tables.coverage import distinct
+from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, distinct
 from tasks import checks
 
 #: Column of the table → what it says; the first four are the four ways two oracles can answer.
@@ -25,6 +25,8 @@ WORST_FIRST = (
     "no differences",
     "both agree",
 )
+#: Those in which nothing disagrees.
+AGREE = ("no differences", "both agree")
 #: Limit of a row whose policy does not count error units: the default policy's.
 _LIMIT = 32.0
 
@@ -35,10 +37,10 @@ def agreement(rows: pd.DataFrame) -> pd.Series:
     compared = (
         rows.check.isin(checks.where(gradient=True))
         & (rows.oracle != "metadata")
-        & (rows.status.isin(["pass", "imprecise", "wrong"]) | oracle)
+        & (rows.status.isin(MEASURED_STATUSES) | oracle)
     )
     limit = rows.limit.astype(float).fillna(_LIMIT)
-    first = rows.status.isin(["pass", "imprecise"]) | (oracle & (rows.error_units <= limit))
+    first = rows.status.isin(PASSED_STATUSES) | (oracle & (rows.error_units <= limit))
     # Oracles that agree are one oracle: the verdict on the first, "imprecise" included, holds for the second.
     second = first.where(rows.oracles_units <= limit, rows.second_units <= limit)
     asked = rows.second_oracle.fillna("") != ""

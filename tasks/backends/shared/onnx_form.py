@@ -18,6 +18,11 @@ PROBE_MODEL = (
 )
 
 
+def one_add() -> Form:
+    """The smallest model there is, on ones: its output is two twos."""
+    return Form("onnx", "Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
+
+
 def input_values(form: Form) -> list[Any]:
     """The values of the graph's inputs, in the graph's order.
 

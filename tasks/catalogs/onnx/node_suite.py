@@ -17,7 +17,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
 from tasks.catalogs.onnx import float64 as onnx_float64
 from tasks.judge import op_classes as classes
-from tasks.judge.compare import classic_tolerance
+from tasks.judge.plain import classic_tolerance
 from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype, wide
 
 #: Raised whenever this file changes what a sample is.

@@ -20,7 +20,8 @@ from typing import Any
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.user import sources
 from tasks.catalogs.user.ops import DeclarationError, UserOp
-from tasks.catalogs.user.schema import mistakes, nearest
+from tasks.catalogs.user.schema import mistakes
+from tasks.nearest import nearest
 
 #: Definitions as JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's
 #: catalogs, "root": folder, "modules": [names], "kernels": [fields of UserOp]}]}.

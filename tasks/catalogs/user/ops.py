@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tasks.nearest import nearest
+
 
 class DeclarationError(Exception):
     """A use of `@op` that cannot be meant; the text names the op."""
@@ -65,8 +67,6 @@ def op(
         valid = [f.name for f in fields(UserOp) if f.name != "kernel"]
         for key in settings:
             if key not in valid:
-                from tasks.catalogs.user.schema import nearest
-
                 raise DeclarationError(f"op {called}: unknown key {key!r}{nearest(key, valid)}")
         if line := _hidden(kernel):
             text = f"the function {kernel.__name__} at line {kernel.__code__.co_firstlineno} hides the one of that name at line {line}"

@@ -77,7 +77,7 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
 
     tensors = {k: x for k, x in arguments.items() if isinstance(x, torch.Tensor)}
     if any(x.device.type != "cpu" for x in tensors.values()):
-        raise Unsupported("a kernel of NumPy arrays runs on the CPU alone")
+        raise Unsupported("a kernel of NumPy arrays only runs on the CPU")
     inputs = {k: torch_tree.to_numpy(x.detach()) for k, x in tensors.items()}
     before = {k: x.copy() for k, x in inputs.items()}
     outputs = _flat(_run(kernel, arguments | inputs), (np.ndarray, np.generic), "NumPy array")

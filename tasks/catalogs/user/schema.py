@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import DISTRIBUTIONS, DTYPES, OpClass
+from tasks.nearest import nearest
 
 FRAMEWORKS = ("torch", "numpy")
 #: Invariant → what its argument may be, in words ("" where it takes none).
@@ -61,13 +61,6 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
     yield from _outputs(op)
     if type(op.repeats) is not int or op.repeats < 1:
         yield ("repeats",), f"{op.repeats!r}: at least 1"
-
-
-def nearest(name: Any, valid: Any) -> str:
-    """The end of a sentence that offers the valid names nearest to ``name``."""
-    names = [str(v) for v in valid]
-    near = difflib.get_close_matches(str(name), names, 3, 0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; valid: {', '.join(names) or 'none'}"
 
 
 def _values() -> tuple[str, ...]:

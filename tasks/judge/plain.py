@@ -1,30 +1,44 @@
-"""Arrays to metrics: how far the outputs of a backend are from the reference, independent of any policy."""
+"""The whole judge, on numpy and nothing else: outputs to metrics, metrics and a policy to a status.
+
+A standalone script embeds this very file, so what it says is what a run says.
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.model import (
+from tasks.model.dtypes import (
+    CLASSIC,
     EPS,
     LARGEST,
     PART,
     SMALLEST_NORMAL,
-    WITHOUT_NOISE,
-    Leaf,
-    OpClass,
+    dtype_name,
     is_complex,
     is_inexact,
     rounded,
     wide,
 )
-from tasks.model.dtypes import CLASSIC, dtype_name
+from tasks.model.leaf import Leaf
+from tasks.model.op_class import WITHOUT_NOISE, OpClass
+from tasks.model.status import Status
 
 #: Elements handled at a time: the working set of one block stays inside a core's cache.
 BLOCK = 1 << 15
+#: Relative error, in units of the op's own scale, that leaves no right digit: nothing so far off is "imprecise".
+GROSS = 0.25
+#: End of the name of an oracle whose case brings a tolerance of its own, within which a result is right.
+OWN_TOLERANCE = ", own tolerance"
+
+
+# --- outputs to metrics -------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -53,18 +67,41 @@ class Metrics:
     classic: bool = True
 
 
-class _Sums:
-    """Running maxima and sums over the blocks of all leaves of a case."""
+class Sums:
+    """Running maxima and sums over the blocks of all outputs of a case; measured: elements that a reference was for."""
 
-    __slots__ = ("bad", "diff", "noise", "nonfinite", "numel", "rel", "seen", "square", "ulp", "units")
+    __slots__ = ("bad", "diff", "measured", "noise", "nonfinite", "numel", "rel", "seen", "square", "ulp", "units")
 
     def __init__(self) -> None:
         self.diff = self.rel = self.ulp = self.units = self.square = self.noise = 0.0
-        self.numel = self.bad = self.nonfinite = self.seen = 0
+        self.numel = self.measured = self.bad = self.nonfinite = self.seen = 0
+
+    def add(self, a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> None:
+        """Take in one output, of the right shape."""
+        self.numel += a.size
+        ref = leaf.reference
+        if op_class in (OpClass.RANDOM, OpClass.UNINITIALISED) or ref is None:
+            if op_class is OpClass.RANDOM and is_inexact(leaf.dtype):
+                lost = int(a.size - np.isfinite(a.astype(wide(leaf.dtype))).sum())
+                if lost and (ref is None or np.isfinite(ref).all()):
+                    self.nonfinite += lost
+                    self.bad += lost
+            return
+        if leaf.dtype == "str":
+            bad = int((a != ref).sum())
+            self.measured += a.size
+            self.bad += bad
+            self.units = self.ulp = np.inf if bad else self.units
+        else:
+            measure(a, leaf, op_class, precision, self)
 
 
 def compare(
-    actual: Sequence[Any], expected: Sequence[Leaf], op_class: OpClass = OpClass.COMPOSITE, precision: str = ""
+    actual: Sequence[Any],
+    expected: Sequence[Leaf],
+    op_class: OpClass = OpClass.COMPOSITE,
+    precision: str = "",
+    dtypes: Sequence[str] | None = None,
 ) -> Metrics:
     """Measure ``actual`` (flat outputs, numpy arrays or scalars) against ``expected``.
 
@@ -74,36 +111,22 @@ def compare(
     the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
     precision ("" for none); ε and the spacing are the coarser of the two, its range counts, and the noise floor grows in
     proportion. The inputs are then not given exactly, and ulps of an exact or elementary op count from four
-    times the noise floor on.
+    times the noise floor on. dtypes: of the outputs, where they have been widened since.
     """
     metrics = Metrics()
     arrays = [np.asarray(a) for a in actual]
-    check_metadata(arrays, expected, metrics)
+    check_metadata(arrays, expected, metrics, dtypes)
     if metrics.kind:
         return metrics
-    sums = _Sums()
+    sums = Sums()
     with np.errstate(all="ignore"):
         for a, leaf in zip(arrays, expected):
-            if op_class in (OpClass.RANDOM, OpClass.UNINITIALISED) or leaf.reference is None:
-                metrics.numel += a.size
-                if op_class is OpClass.RANDOM and is_inexact(leaf.dtype):
-                    lost = int(a.size - np.isfinite(a.astype(wide(leaf.dtype))).sum())
-                    ref = leaf.reference
-                    if lost and (ref is None or np.isfinite(ref).all()):
-                        sums.nonfinite += lost
-                        sums.bad += lost
-            elif leaf.dtype == "str":
-                bad = int((a != leaf.reference).sum())
-                sums.numel += a.size
-                sums.bad += bad
-                sums.units = sums.ulp = np.inf if bad else sums.units
-            else:
-                _leaf(a, leaf, op_class, precision, sums)
-    metrics.numel += sums.numel
+            sums.add(a, leaf, op_class, precision)
+    metrics.numel = sums.numel
     metrics.mismatched, metrics.nonfinite, metrics.classic = sums.bad, sums.nonfinite, sums.bad == 0
     if sums.nonfinite:
         sums.units = np.inf
-    if sums.numel:
+    if sums.measured:
         metrics.error_units, metrics.noise_floor = float(sums.units), float(sums.noise)
     elif sums.nonfinite:
         metrics.error_units = float("inf")
@@ -113,7 +136,9 @@ def compare(
     return metrics
 
 
-def check_metadata(actual: Sequence[np.ndarray], expected: Sequence[Leaf], metrics: Metrics) -> None:
+def check_metadata(
+    actual: Sequence[np.ndarray], expected: Sequence[Leaf], metrics: Metrics, dtypes: Sequence[str] | None = None
+) -> None:
     """Set ``metrics.kind`` and ``detail`` where the count of outputs, a shape or a dtype is not the expected one."""
     if len(actual) != len(expected):
         metrics.kind, metrics.detail = "structure", f"{len(actual)} outputs, expected {len(expected)}"
@@ -121,42 +146,12 @@ def check_metadata(actual: Sequence[np.ndarray], expected: Sequence[Leaf], metri
         if metrics.kind:
             break
         where = f"output {i}: " if len(expected) > 1 else ""
+        dtype = dtypes[i] if dtypes else dtype_name(a.dtype)
         if a.shape != tuple(leaf.shape):
             metrics.kind, metrics.detail = "shape", f"{where}shape {a.shape}, expected {tuple(leaf.shape)}"
-        elif dtype_name(a.dtype) != leaf.dtype and not (leaf.dtype == "complex32" and a.dtype == np.complex64):
-            metrics.kind, metrics.detail = "dtype", f"{where}dtype {dtype_name(a.dtype)}, expected {leaf.dtype}"
+        elif dtype != leaf.dtype and (dtype, leaf.dtype) != ("complex64", "complex32"):
+            metrics.kind, metrics.detail = "dtype", f"{where}dtype {dtype}, expected {leaf.dtype}"
     metrics.classic = not metrics.kind
-
-
-def compare_oracles(
-    references: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, rounding: float = 0.0
-) -> dict[str, Any]:
-    """How far a further oracle's ``references`` are from those of ``expected``: {"units", "classic", "detail"}.
-
-    Both are exact as far as the dtype under test can tell, so their distance is judged as a backend's would be;
-    units is infinite where shapes differ or only one of them is NaN or infinite. classic: whether they are within the
-    classic tolerance. rounding: see `tasks.model.Oracle`.
-    """
-    apart = {"units": float("inf"), "classic": False}
-    if len(references) != len(expected):
-        return apart | {"detail": f"{len(references)} outputs against {len(expected)}"}
-    sums = _Sums()
-    with np.errstate(all="ignore"):
-        for i, (y, leaf) in enumerate(zip(references, expected)):
-            if y.shape != tuple(leaf.shape):
-                return apart | {"detail": f"output {i}: shape {y.shape} against {tuple(leaf.shape)}"}
-            if leaf.reference is None or leaf.dtype == "str":
-                continue
-            if rounding and is_inexact(leaf.dtype):
-                size = np.abs(leaf.reference)
-                floor = rounding * float(size.max(initial=0.0, where=np.isfinite(size)))
-                leaf = replace(leaf, noise=np.full(y.shape, floor) if leaf.noise is None else leaf.noise + floor)
-            _leaf(y, leaf, op_class, "", sums)
-    if sums.nonfinite:
-        return apart | {"detail": f"{sums.nonfinite} NaN or Inf of {sums.numel} elements stand elsewhere"}
-    # An exact or elementary op is judged in ulps, and so are its oracles.
-    units = sums.ulp if op_class in WITHOUT_NOISE and sums.units < np.inf else sums.units
-    return {"units": float(units), "classic": sums.bad == 0, "detail": f"{sums.diff:.3g} apart"}
 
 
 def classic_tolerance(dtype: str) -> tuple[float, float]:
@@ -185,17 +180,30 @@ def is_coarser(precision: str, dtype: str) -> bool:
     return bool(precision) and EPS[precision] > EPS.get(dtype, np.inf)
 
 
-def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _Sums) -> None:
-    reference = leaf.reference
-    assert reference is not None
+class _How(NamedTuple):
+    """How one output is measured: its ε, smallest normal number and classic tolerance. stepwise: equal or a jump as high
+    as the noise floor; rounded: the device rounds the inputs of an op whose inputs else count as given exactly."""
+
+    dtype: str
+    eps: float
+    smallest: float
+    rtol: float
+    atol: float
+    stepwise: bool
+    rounded: bool
+
+
+def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: Sums) -> None:
+    """Add one output of numbers to ``sums``, measured element by element against its reference."""
+    assert leaf.reference is not None
     dtype = leaf.dtype
     rtol, atol = tolerance_of(leaf, op_class, precision)
     eps, smallest, largest = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0), LARGEST.get(dtype, np.inf)
-    sums.numel += a.size
-    a, y = a.reshape(-1), reference.reshape(-1)
+    sums.measured += a.size
+    a, y = a.reshape(-1), leaf.reference.reshape(-1)
     coarser = is_coarser(precision, dtype)
-    rounded = coarser and op_class in WITHOUT_NOISE  # a coarser device rounds the inputs of every op, however given
-    noise = None if leaf.noise is None or (op_class in WITHOUT_NOISE and not rounded) else leaf.noise.reshape(-1)
+    rounds = coarser and op_class in WITHOUT_NOISE  # a coarser device rounds the inputs of every op, however given
+    noise = None if leaf.noise is None or (op_class in WITHOUT_NOISE and not rounds) else leaf.noise.reshape(-1)
     if op_class is OpClass.EXACT and is_complex(dtype):
         # What is moved is moved part by part: beside a large part a small one counts in full, and so does its NaN.
         a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), PART[dtype]
@@ -208,35 +216,21 @@ def _leaf(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: _S
         smallest = max(smallest, SMALLEST_NORMAL.get(precision, 0.0))
         if LARGEST.get(precision, np.inf) < largest and not is_complex(dtype):
             a = _within_range(a, y, noise, LARGEST[precision], eps)
-    stepwise = op_class is OpClass.DISCONTINUOUS
+    how = _How(dtype, eps, smallest, rtol, atol, op_class is OpClass.DISCONTINUOUS, rounds)
+    block = _block if is_inexact(dtype) else _integers
     for at in range(0, a.size, BLOCK):
         part = slice(at, at + BLOCK)
-        near = None if noise is None else noise[part]
-        if is_inexact(dtype):
-            _block(a[part], y[part], near, dtype, eps, smallest, rtol, atol, stepwise, rounded, sums)
-        else:
-            _integers(a[part], y[part], near, rtol, atol, sums)
+        block(a[part], y[part], None if noise is None else noise[part], how, sums)
 
 
-def _block(
-    a: np.ndarray,
-    y: np.ndarray,
-    noise: np.ndarray | None,
-    dtype: str,
-    eps: float,
-    smallest: float,
-    rtol: float,
-    atol: float,
-    stepwise: bool,
-    rounded: bool,
-    sums: _Sums,
-) -> None:
+def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, sums: Sums) -> None:
+    dtype, eps, smallest, rtol, atol, stepwise, rounds = how
     tiny = smallest * eps
     wide_a = a.astype(wide(dtype))
     diff, size = np.abs(wide_a - y), np.abs(y)
     top = diff.max()
     if not (top < np.inf and size.max() <= LARGEST[dtype]):
-        wide_a, y, noise, diff, size = _nonfinite(wide_a, y, noise, dtype, eps, tiny, rtol, atol, sums)
+        wide_a, y, noise, diff, size = _nonfinite(wide_a, y, noise, dtype, sums)
         if not diff.size:
             return
         top = diff.max()
@@ -248,7 +242,7 @@ def _block(
     spacing = np.ldexp(eps, np.frexp(np.maximum(size, smallest))[1] - 1)
     # Of rounded inputs, what is beyond four times the noise floor (a few draws of a sum that cancels may miss as much; it is
     # what the strictest limit in error units allows), in spacings of a result that moves as much.
-    ulps = diff / spacing if noise is None or not rounded else np.maximum(diff - 4 * noise, 0.0) / (spacing + noise)
+    ulps = diff / spacing if noise is None or not rounds else np.maximum(diff - 4 * noise, 0.0) / (spacing + noise)
     tolerance = size * eps if not stepwise else np.zeros_like(size)
     if noise is not None:
         tolerance += noise
@@ -269,7 +263,7 @@ def _block(
     sums.square += float(np.square(diff, out=diff).sum())
 
 
-def _integers(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, rtol: float, atol: float, sums: _Sums) -> None:
+def _integers(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, sums: Sums) -> None:
     """Exact comparison; a difference counts in units of the noise that can flip the value, if any."""
     sums.seen += a.size
     if noise is not None:
@@ -277,18 +271,18 @@ def _integers(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, rtol: floa
     different = a != y
     if not different.any():
         return
-    diff = _distance(a[different], y[different])
+    diff = distance(a[different], y[different])
     size = np.abs(y[different].astype(np.float64))
     units = diff / noise[different] if noise is not None else np.full_like(diff, np.inf)
     sums.units = max(sums.units, float(units.max()))
     sums.diff = max(sums.diff, float(diff.max()))
     sums.ulp = max(sums.ulp, float(diff.max()))  # an integer's spacing is 1
     sums.rel = max(sums.rel, float(np.divide(diff, size, out=np.zeros_like(diff), where=size > 0).max()))
-    sums.bad += int(np.count_nonzero(diff > atol + rtol * size))
+    sums.bad += int(np.count_nonzero(diff > how.atol + how.rtol * size))
     sums.square += float(np.square(diff, out=diff).sum())
 
 
-def _distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
+def distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
     """|a − y| of integers or bools, rounded once: large 64-bit integers can differ and be equal as float64."""
     if a.dtype != np.uint64:
         a, y = a.astype(np.int64), y.astype(np.int64)
@@ -297,15 +291,7 @@ def _distance(a: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _nonfinite(
-    a: np.ndarray,
-    y: np.ndarray,
-    noise: np.ndarray | None,
-    dtype: str,
-    eps: float,
-    tiny: float,
-    rtol: float,
-    atol: float,
-    sums: _Sums,
+    a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, sums: Sums
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
     """Settle the elements with NaN or Inf on either side; return the arrays of the others.
 
@@ -319,7 +305,7 @@ def _nonfinite(
         wrong = np.zeros_like(settled)  # which part overflowed is a matter of the formula used
     else:
         wrong = settled & ~((np.isnan(a) & np.isnan(cast)) | (a == cast))
-        a, border = _at_border(a, y, noise, dtype)
+        a, border = at_border(a, y, noise, dtype)
         border &= ~settled
         finite_a, finite_y = finite_a | border, finite_y | border
     wrong |= ~settled & (finite_a != finite_y)
@@ -333,7 +319,7 @@ def _nonfinite(
     return a, y, None if noise is None else noise[both], np.abs(a - y), np.abs(y)
 
 
-def _at_border(
+def at_border(
     a: np.ndarray, y: np.ndarray, noise: np.ndarray | float | None, dtype: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """(a with its Inf made finite where the reference is at the border of overflow, those places)."""
@@ -347,7 +333,7 @@ def _within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, larges
     """``a``, as wide as ``y``, with what a coarser precision makes of results near and beyond its ``largest`` number put right.
 
     Beyond it there is nothing but that number (saturation) and Inf: both, and all between, stand for the reference. An Inf
-    at the border stands for the next number, and is judged by its distance as in `_at_border`.
+    at the border stands for the next number, and is judged by its distance as in `at_border`.
     """
     reach = np.abs(y) + (0.0 if noise is None else noise)
     sided = np.isfinite(y) & (np.signbit(a) == np.signbit(y))
@@ -358,99 +344,128 @@ def _within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, larges
     return np.where(over, y, np.where(border, np.copysign(largest * (1 + eps), y), a.astype(y.dtype)))
 
 
-def worst(actual: Sequence[Any], expected: Sequence[Leaf]) -> tuple[int, tuple[int, ...]] | None:
-    """(output, index) of the element with the largest error units, NaN misplacement first; None if nothing."""
-    best: tuple[float, int, tuple[int, ...]] | None = None
-    with np.errstate(all="ignore"):
-        for i, (a, leaf) in enumerate(zip(map(np.asarray, actual), expected)):
-            if leaf.reference is None or leaf.dtype == "str" or not a.size or a.shape != tuple(leaf.shape):
-                continue
-            noise = 0.0 if leaf.noise is None else leaf.noise
-            if is_inexact(leaf.dtype):
-                x, y = a.astype(wide(leaf.dtype)), leaf.reference
-                cast = rounded(y, leaf.dtype)
-                same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
-                if is_complex(leaf.dtype):
-                    same |= ~np.isfinite(x) & ~np.isfinite(cast)
-                else:
-                    x, _ = _at_border(x, y, noise, leaf.dtype)
-                eps = EPS[leaf.dtype]
-                units = np.abs(x - y) / (eps * np.abs(y) + noise + SMALLEST_NORMAL[leaf.dtype] * eps)
-                units = np.where(same | (noise == np.inf), 0.0, np.where(np.isnan(units), np.inf, units))
-            else:
-                # The last term keeps an order among differences that no noise excuses.
-                units = _distance(a, leaf.reference) / (noise + 2.0**-64)
-            at = int(np.argmax(units))
-            value = float(units.reshape(-1)[at])
-            if best is None or value > best[0]:
-                best = (value, i, tuple(int(k) for k in np.unravel_index(at, a.shape)))
-    return None if best is None else best[1:]
+# --- metrics and a policy to a status -----------------------------------------------------------------------------
 
 
-def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
-    """True if some constant output (zero among them) lies within ``threshold`` error units everywhere.
+@dataclass(frozen=True)
+class Limit:
+    """One line of a policy: up to where a result is right, for the ops, classes and dtypes that it names.
 
-    The intervals y ± threshold·(ε|y| + δ + tiny) then have a common point. For complex results the squares
-    within the discs are looked at: a True is certain, a False is up to a factor of √2.
+    Exactly one of ``units`` (error units) and ``ulps`` (spacings of the output dtype at the reference) is set.
+    imprecise: "classic" (the classic tolerance tells imprecise from wrong), a number in the limit's own measure, or
+    "never". gross: error in units of the op's own scale, relative to 1, beyond which nothing is merely imprecise.
+    ops: globs over the op's label, with its catalog; classes, dtypes: names; empty means all.
     """
-    y, noise = leaf.reference, None if op_class in WITHOUT_NOISE else leaf.noise
-    if y is None or y.size == 0:
-        return True
-    inexact = is_inexact(leaf.dtype)
-    if leaf.dtype == "str" or (noise is None and not inexact):
-        return bool((y == y.reshape(-1)[0]).all())
-    with np.errstate(all="ignore"):
-        if noise is not None and not np.isfinite(noise).all():
-            y, noise = y[np.isfinite(noise)], noise[np.isfinite(noise)]  # anything passes at the others
-            if not y.size:
-                return True
-        if inexact:
-            cast = rounded(y, leaf.dtype)
-            finite = np.isfinite(cast)
-            if not finite.all():
-                same = np.isnan(cast).all() or (cast == cast[~finite][0]).all() or is_complex(leaf.dtype)
-                return not finite.any() and bool(same)
-        else:
-            y = y.astype(np.float64)
-        eps = EPS.get(leaf.dtype, 0.0)
-        tolerance = threshold * (
-            np.abs(y) * eps + (0.0 if noise is None else noise) + eps * SMALLEST_NORMAL.get(leaf.dtype, 0.0)
-        )
-        if is_complex(leaf.dtype):
-            tolerance /= 2**0.5
-        return all(
-            bool((p - tolerance).max() <= (p + tolerance).min())
-            for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,))
+
+    evidence: str
+    date: str
+    units: float | None = None
+    ulps: float | None = None
+    imprecise: str | float = "classic"
+    gross: float = GROSS
+    ops: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    def covers(self, label: str, op_class: str, dtype: str) -> bool:
+        return (
+            (not self.classes or op_class in self.classes)
+            and (not self.dtypes or dtype in self.dtypes)
+            and (not self.ops or any(fnmatch.fnmatchcase(label, glob) for glob in self.ops))
         )
 
+    def measure(self, metrics: Metrics) -> float | None:
+        """The metric that this limit bounds. Without noise an integer is equal or infinitely far, not some ulps off."""
+        equal_or_wrong = metrics.error_units == math.inf
+        return metrics.error_units if self.ulps is None or equal_or_wrong else metrics.max_ulp
 
-def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
-    """True if an output of nothing but zeros lies within ``threshold`` error units everywhere."""
-    y = leaf.reference
-    if y is None or y.size == 0:
-        return True
-    if leaf.dtype == "str":
-        return bool((y == "").all())
-    return common_constant([leaf, Leaf(leaf.dtype, (1,), np.zeros(1, y.dtype))], threshold, op_class)
+    @property
+    def value(self) -> float:
+        return self.units if self.ulps is None else self.ulps  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        return f"{self.units:g} error units" if self.ulps is None else f"{self.ulps:g} ulps"
 
 
-def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
-    """True if one constant lies within ``threshold`` error units of every element of all ``leaves`` (of one dtype).
+@dataclass(frozen=True)
+class Policy:
+    """Which numbers are right. rule: "error_units" (within the last of ``limits`` that covers the case), "classic"
+    (the classic tolerance alone), "absolute" (max_diff < ``bound``)."""
 
-    What is integer, or of a class without noise, is taken with the noise of its own leaf alone.
+    name: str
+    version: int
+    rule: str
+    reason: str
+    limits: tuple[Limit, ...] = ()
+    bound: float = 1e-2
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}-{self.version}"
+
+    def limit(self, label: str, op_class: str, dtype: str, precision: str = "") -> Limit:
+        """The limit that holds for an op (its label with catalog and variant), its class and a dtype.
+
+        In a declared coarser ``precision`` an error unit is larger, and what rounds to it still sums in float32: error units
+        are bounded as those of a 16-bit dtype are, and nothing that is grossly off is right.
+        """
+        key = (label, op_class, dtype, precision)
+        if key not in self._found:
+            found = next(x for x in reversed(self.limits) if x.covers(label, op_class, dtype))
+            if found.units is not None and is_coarser(precision, dtype):
+                narrow = (
+                    self.limit(label, op_class, "bfloat16" if precision == "bfloat16" else "float16").units
+                    or found.units
+                )
+                found = replace(found, units=min(found.units, narrow, found.gross / EPS[precision]))
+            self._found[key] = found
+        return self._found[key]
+
+    @functools.cached_property
+    def _found(self) -> dict[tuple[str, str, str, str], Limit]:
+        return {}
+
+
+def only_stored(oracle: str, op_class: str) -> bool:
+    """Whether there is a stored output and no float64 evaluation, so no noise floor; that of an exact op is exact."""
+    return oracle == "stored" and op_class != OpClass.EXACT
+
+
+def judge(
+    metrics: Metrics, policy: Policy, label: str, op_class: str, dtype: str, oracle: str, precision: str = ""
+) -> tuple[Status, str]:
+    """(status, kind) of a result with these metrics; ``precision``: the declared compute precision, if coarser.
+
+    Where the expected output is a stored one (oracle "stored") there is no noise floor: the classic tolerance
+    decides, except for exact ops, whose stored output is exact. Where the case brings a tolerance of its own (an oracle
+    ending in OWN_TOLERANCE), a result within it passes, and one outside is judged as any other.
     """
-    known = [leaf for leaf in leaves if leaf.reference is not None and leaf.reference.size]
-    if len({leaf.dtype for leaf in known}) != 1:
-        return not known
-    noisy = any(leaf.noise is not None for leaf in known)
-    y = np.concatenate([leaf.reference.reshape(-1) for leaf in known if leaf.reference is not None])
-    noise = None
-    if noisy:
-        noise = np.concatenate(
-            [
-                np.zeros(leaf.reference.size) if leaf.noise is None else leaf.noise.reshape(-1)
-                for leaf in known
-                if leaf.reference is not None
-            ]
-        )
-    return constant_would_pass(Leaf(known[0].dtype, y.shape, y, noise), threshold, op_class)
+    if metrics.kind:
+        return Status.WRONG, metrics.kind
+    if metrics.numel == 0 and oracle != "metadata":
+        return Status.VACUOUS, "no elements"
+    kind = "nonfinite" if metrics.nonfinite else "numbers"
+    if policy.rule == "absolute":
+        near = metrics.classic if metrics.max_diff is None else metrics.max_diff < policy.bound
+        ok = near and not metrics.nonfinite
+        return (Status.PASS, "") if ok else (Status.WRONG, kind)
+    if policy.rule == "classic" or only_stored(oracle, op_class):
+        return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
+    if oracle.endswith(OWN_TOLERANCE) and metrics.classic:
+        return Status.PASS, ""
+    limit = policy.limit(label, str(op_class), dtype, precision)
+    value = limit.measure(metrics)
+    if value is None:
+        return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
+    # Infinite units: NaN or Inf out of place, or another integer than the right one, which is no matter of ulps.
+    beyond = metrics.nonfinite or metrics.error_units == math.inf
+    if value <= limit.value and not beyond:
+        return Status.PASS, ""
+    if beyond or limit.imprecise == "never":
+        return Status.WRONG, kind
+    if limit.imprecise == "classic":
+        scale = (metrics.error_units or 0.0) * max(EPS.get(dtype, EPS["float32"]), EPS.get(precision, 0.0))
+        near = metrics.classic and scale <= limit.gross
+    else:
+        near = value <= float(limit.imprecise)
+    return (Status.IMPRECISE if near else Status.WRONG), kind

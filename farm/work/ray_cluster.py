@@ -1,26 +1,27 @@
-"""Where jobs run: as Ray tasks pinned to devices, or inline in this very process without Ray."""
+"""Jobs as Ray tasks pinned to devices, on an existing cluster or a local one."""
 
 from __future__ import annotations
 
-import mmap
 import os
 import socket
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from farm.fleet import envs, inventory
+from farm.fleet import inventory
 from farm.fleet.inventory import Offer
-from farm.work.supervisor import CHUNK_S, Job, close_children, run_job
+from farm.work.executor import Changes, ClusterError, Executor, Unplaced
+from farm.work.job import Job
+from farm.work.supervisor import CHUNK_S, run_job
+from tasks import wire
 from tasks.backends import BackendSpec
-from tasks.backends.shared.artefacts import FOLDER, inductor_cache
 from tasks.vendors import BY_LABEL
+from tasks.wire import Place
 
 #: Seconds between two looks at the cluster's nodes.
 LOOK_S = 2.0
@@ -28,157 +29,14 @@ LOOK_S = 2.0
 NAMED = 64
 
 
-class ClusterError(Exception):
-    """No cluster to run on; the text says what to do."""
+@dataclass(frozen=True)
+class Parcel:
+    """Says that the next item of the stream is the bytes of the file that ``message`` names."""
+
+    message: wire.Prepared | wire.Exported
 
 
-class Unplaced(Exception):
-    """A job never began: the nodes that it may go to have left."""
-
-
-@dataclass
-class Changes:
-    """What has become of a cluster's nodes: ids of those that are gone; per id of a new one, its backends' answers."""
-
-    gone: set[str] = field(default_factory=set)
-    come: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-
-
-class Executor(Protocol):
-    """Runs jobs. Events of `poll`: (handle, message) while a job goes on, (handle, None) at its end, and
-    (handle, an exception) when its supervisor was lost, Unplaced if it had none.
-
-    nodes: those that are there, {"id", "host", "resources", "labels"} each; ship: they share no cache, so that prepared
-    cases are sent to them. `submit` may name the ids of the nodes that a job may go to (default: all of its offer);
-    `nodes_of`: those it was sent to of them, none for any.
-    """
-
-    nodes: list[dict[str, Any]]
-    ship: bool
-
-    def slots(self, offer: Offer | None, fraction: float) -> int: ...
-    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int: ...
-    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]: ...
-    def nodes_of(self, handle: int) -> Sequence[str]: ...
-    def cancel(self, handle: int) -> None: ...
-    def changes(self) -> Changes: ...
-    def parcel(self, path: Path) -> Any: ...
-    def fetch(self, parcel: Any, path: Path) -> None: ...
-    def close(self) -> None: ...
-
-
-#: Why a backend has no part in --inline: one process cannot be several environments.
-ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
-
-
-class Inline:
-    """One process, one job at a time, no Ray, no isolation: a crash of a case is a crash of the run."""
-
-    ship = False
-
-    def __init__(self) -> None:
-        self.nodes = [inventory.this_node(1)]
-        self._queue: deque[tuple[int, Job | None]] = deque()  # None: a job that was called back
-        self._next = 0
-        self._children: dict[str, Any] = {}
-
-    def slots(self, offer: Offer | None, fraction: float) -> int:
-        return 1
-
-    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
-        self._next += 1
-        self._queue.append((self._next, job))
-        return self._next
-
-    def nodes_of(self, handle: int) -> Sequence[str]:
-        return ()
-
-    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
-        if self._queue:
-            handle, job = self._queue.popleft()
-            for message in run_job(job, self._child) if job else ():
-                yield handle, message
-            yield handle, None
-
-    def _child(self, job: Job) -> Any:
-        """Stand-in for a child process: its command loop, called directly."""
-        key = job.kind if job.backend is None else str(job.backend)
-        if key not in self._children:
-            if job.backend is not None and envs.of(BackendSpec(**job.backend)):
-                raise envs.EnvError(ALONE)
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", inductor_cache(Path(job.cache)))
-            os.environ.setdefault(FOLDER, str(Path(job.cache) / "artefacts"))
-            self._children[key] = DirectChild()
-            self._children[key].info = self._children[key].ask(
-                {"do": "hello", "backend": job.backend, "policy": job.policy}
-            )
-        return self._children[key], self._children[key].info
-
-    def cancel(self, handle: int) -> None:
-        self._queue = deque((h, None if h == handle else job) for h, job in self._queue)
-
-    def changes(self) -> Changes:
-        return Changes()
-
-    def parcel(self, path: Path) -> Any:
-        return None
-
-    def fetch(self, parcel: Any, path: Path) -> None:
-        pass
-
-    def close(self) -> None:
-        self._queue.clear()
-
-
-class ChildProcesses(Inline):
-    """One job at a time without Ray, each in a child process of this one: a crash of a case is a row."""
-
-    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
-        if self._queue:
-            handle, job = self._queue.popleft()
-            for message in run_job(job) if job else ():
-                yield handle, message
-            yield handle, None
-
-    def close(self) -> None:
-        super().close()
-        close_children()
-
-
-class DirectChild:
-    """`ChildProcess`'s interface over a `tasks.child.Child` in this process."""
-
-    def __init__(self) -> None:
-        from tasks.child import Child, Page
-
-        fd = os.memfd_create("farm-progress")
-        os.ftruncate(fd, mmap.PAGESIZE)
-        self._child = Child(Page(fd))
-        os.close(fd)
-        self.info: dict[str, Any] = {}
-        self.served = 0
-
-    def call(self, command: dict[str, Any], deadline_s: float | None = None) -> Iterator[dict[str, Any]]:
-        yield from self._child.steps(command)
-
-    def ask(self, command: dict[str, Any], deadline_s: float | None = None) -> dict[str, Any]:
-        answer: dict[str, Any] = list(self.call(command))[-1]["end"]
-        return answer
-
-    def alive(self) -> bool:
-        return True
-
-    def resident(self) -> int:
-        return 0
-
-    def cpu_s(self) -> float:
-        return 0.0
-
-    def close(self) -> None:
-        pass
-
-
-class RayCluster:
+class RayCluster(Executor):
     """Jobs as Ray tasks (never retried by Ray) on an existing cluster or a local one."""
 
     def __init__(self, address: str | None, num_cpus: int | None = None, dashboard: bool = True) -> None:
@@ -213,7 +71,7 @@ class RayCluster:
         self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
         self._running: dict[Any, int] = {}
         self._load: dict[int, tuple[str, ...]] = {}  # handle → (resource, ids of the nodes it may go to)
-        self._parcels: dict[Any, dict[str, Any]] = {}  # stream → the message whose payload comes next
+        self._parcels: dict[Any, Parcel] = {}  # stream → what its next item belongs to
         self._next = 0
         #: Nodes without a common cache directory are sent prepared cases through the object store.
         self.ship = False
@@ -365,13 +223,13 @@ class RayCluster:
                 reference = next(stream)
                 if stream in self._parcels:
                     # Kept where it was made, owned by this driver: only its address passes through here.
-                    yield handle, self._parcels.pop(stream) | {"payload": reference}
+                    yield handle, replace(self._parcels.pop(stream).message, parcel=reference)
                     continue
                 message = self._ray.get(reference)
-                if message.get("parcel"):
+                if isinstance(message, Parcel):
                     self._parcels[stream] = message
                 else:
-                    for one in message.get("several", [message]):
+                    for one in message if isinstance(message, list) else [message]:
                         yield handle, one
             except StopIteration:
                 self._ended(stream)
@@ -410,7 +268,7 @@ def _reachable(address: str | None) -> None:
 
 
 def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
-    """Body of the Ray task: the job's messages; one with "parcel" is followed by the bytes of its file.
+    """Body of the Ray task: the job's messages, some of them in lists; a Parcel is followed by the bytes of its file.
 
     names: the nodes' own names by id; vendor: whose device the job was given, "" for none.
     """
@@ -418,38 +276,39 @@ def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
 
     node, devices = _here()
     job = replace(job, host=names.get(node, ""), device=",".join(devices) if vendor else "")
-    if (node, job.device) in job.avoid:
+    place = Place(node, job.device)
+    if place in job.avoid:
         # As long as this task holds the device, nobody is given it.
-        yield {"avoided": True, "node": node, "device": job.device}
+        yield wire.Avoided(place)
         while True:
             time.sleep(3600)
     # From here on its silence counts.
-    yield {"begun": True, "node": node, "device": job.device}
+    yield wire.Begun(place)
     try:
         if job.ship:
             _unpack(job)
     except OSError as error:
-        yield {"stop": str(error)}
+        yield wire.Stopped(str(error))
         return
     if vendor:
         job = replace(job, env=job.env | _given(vendor, devices))
     # Ray takes about a millisecond for an item of a stream: small ones travel together.
-    together: list[dict[str, Any]] = []
+    together: list[Any] = []
     since = time.monotonic()
     for message in run_job(job):
-        if "rows" in message:
-            monitoring.count(job.backend or {}, message)
+        if isinstance(message, wire.Rows):
+            monitoring.count(job.backend, message)
             yield message
-        elif job.ship and "path" in message:
-            yield message | {"parcel": True}
-            yield np.fromfile(message["path"], dtype=np.uint8)
+        elif job.ship and isinstance(message, (wire.Prepared, wire.Exported)):
+            yield Parcel(message)
+            yield np.fromfile(message.path, dtype=np.uint8)
         else:
             together.append(message)
             if time.monotonic() - since > CHUNK_S:
-                yield {"several": together}
+                yield together
                 together, since = [], time.monotonic()
     if together:
-        yield {"several": together}
+        yield together
 
 
 def _here() -> tuple[str, list[str]]:
@@ -474,10 +333,9 @@ def _unpack(job: Job) -> None:
     """Put the files that a job's items need and this node lacks into this node's cache, once per node."""
     import ray
 
-    for item in job.items:
-        for path, reference in item.get("parcels", {}).items():
-            if not Path(path).exists():
-                _write(ray.get(reference), Path(path))
+    for path, reference in job.parcels.items():
+        if not Path(path).exists():
+            _write(ray.get(reference), Path(path))
 
 
 def _write(data: np.ndarray, target: Path) -> None:

@@ -1,0 +1,161 @@
+"""The tables of these pages, made from the tables of the code: a hook of mkdocs. As a script it prints them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+#: "<!-- table: NAME -->" in a page stands for the table of that name.
+MARK = re.compile(r"<!-- table: (.+?) -->")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """mkdocs calls this for every page."""
+    return MARK.sub(lambda found: TABLES[found[1]](), markdown)
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def code(values: Iterable[object]) -> str:
+    return ", ".join(f"`{value}`" for value in values) or "–"
+
+
+def commands() -> str:
+    from farm.__main__ import COMMANDS
+
+    return table(["command", "what it does"], ([f"`farm {name}`", text] for name, text in COMMANDS.items()))
+
+
+def columns() -> str:
+    from farm.lake import SCHEMA
+
+    def row(field: Any) -> list[str]:
+        words = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        return [f"`{field.name}`", str(field.type), words["unit"] or "", words["description"]]
+
+    return table(["column", "type", "unit", "what it says"], map(row, SCHEMA))
+
+
+def dtypes() -> str:
+    from tasks.model import dtypes as own
+
+    def power(exponent: int | None) -> str:
+        return "" if exponent is None else f"2^{exponent}"
+
+    rows = (
+        [f"`{d.name}`", power(-d.digits), power(d.lowest), "" if d.largest is None else f"{d.largest:g}"]
+        for d in own.TABLE.values()
+        if d.digits is not None
+    )
+    return table(["dtype", "ε", "smallest normal", "largest"], rows)
+
+
+def limits() -> str:
+    from tasks.judge import verdict
+
+    policy = verdict.load("error_units")
+    rows = []
+    for limit in policy.limits:
+        if not limit.ops:
+            bound = f"{limit.units:g} error units" if limit.units is not None else f"{limit.ulps:g} ulps"
+            rows.append(
+                [
+                    ", ".join(limit.classes) or "all",
+                    code(limit.dtypes) if limit.dtypes else "all",
+                    bound,
+                    limit.evidence,
+                ]
+            )
+    return table(["class", "dtypes", "up to", "evidence"], rows)
+
+
+def backends() -> str:
+    from tasks.backends import BackendSpec, known
+
+    rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for runtime, part in known().items():
+        for device in part.load().devices if not part.package else ():
+            backend = BackendSpec(f"{runtime}-{device}", runtime, device).create()
+            takes = ", ".join(
+                "ONNX" if form == "onnx" else form if form == "torch" else "functions" for form in backend.forms
+            )
+            rows[backend.vendor, runtime, takes, "its own" if backend.packages else "the farm's"].append(backend.name)
+    return table(
+        ["vendor", "backends", "takes", "environment"],
+        ([vendor, code(names), takes, where] for (vendor, _, takes, where), names in sorted(rows.items())),
+    )
+
+
+def vendors() -> str:
+    from tasks.vendors import VENDORS
+
+    def row(v: Any) -> list[str]:
+        tools = [command.argv[0] for command in v.commands]
+        pci = [f"PCI {vendor}, class {kind}" for vendor, kind in v.pci]
+        found = [code(v.files)] * bool(v.files) + pci + [code(tools)] * bool(tools)
+        return [f"`{v.label}`", v.name, f"`{v.resource}`", code(v.visible), "; ".join(found)]
+
+    return table(["label", "vendor", "Ray resource", "visible devices", "detected by"], map(row, VENDORS))
+
+
+#: What the facts of a status say about where it counts.
+COUNTS = {"passed": "coverage, pass rate", "failed": "coverage, pass rate", "gap": "lowers coverage", "void": "nowhere"}
+
+
+def statuses() -> str:
+    from tasks.model import Status
+
+    rows = ([f"`{s.value}`", s.facts.sign, s.facts.meaning, COUNTS[s.facts.counts]] for s in Status)
+    return table(["status", "sign", "it means", "counts in"], rows)
+
+
+def measured() -> str:
+    rows = ([f"`{b['command']}`", b["text"], f"{b['when']}, {b['machine']}"] for b in _benches().values())
+    return table(["command", "figures", "when, where"], rows)
+
+
+def vendor_row() -> str:
+    """Coverage and pass rate of every backend of configs/vendors.yaml: judged, valid and passed are figures of the bench."""
+    figures = _benches()["vendors"]["figures"]
+    rows = []
+    for name in sorted({key.partition(" ")[0] for key in figures if key.endswith(" judged")}):
+        judged, valid, passed = (int(figures[f"{name} {what}"]) for what in ("judged", "valid", "passed"))
+        rows.append([f"`{name}`", _share(judged, valid), _share(passed, judged)])
+    return table(["backend", "coverage (judged/valid)", "pass rate (passed/judged)"], rows)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} % ({part}/{whole})" if whole else "–"
+
+
+def _benches() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((HERE / "measured.json").read_text())
+    return found
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "backends": backends,
+    "columns": columns,
+    "commands": commands,
+    "dtypes": dtypes,
+    "limits": limits,
+    "measured": measured,
+    "statuses": statuses,
+    "vendor row": vendor_row,
+    "vendors": vendors,
+}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or TABLES:
+        print(f"{name}\n\n{TABLES[name]()}\n")

@@ -1,0 +1,151 @@
+"""A run that is asked for, complete: what to run, on what, into which lake, by which policy. Arguments end here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from farm import lake as lakes
+from farm.lake import Lake, LakeError
+from farm.plan import config as configs
+from farm.plan import kernels
+from farm.plan.config import BackendConfig, Config, ConfigError
+from tasks.judge import verdict
+from tasks.judge.verdict import Policy
+from tasks.prepare.cases import default_cache
+
+#: Where jobs run: on Ray, one job at a time in child processes of this one, or in this very process.
+How = Literal["ray", "no-ray", "inline"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run that is asked for.
+
+    path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the config
+    further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
+    matches nothing is most likely misspelt; address, cpus, dashboard: of Ray's cluster; fresh: what backends have
+    answered before does not count.
+    """
+
+    config: Config
+    policy: Policy
+    lake: Lake
+    cache: Path
+    path: str = ""
+    ops: tuple[str, ...] = ()
+    whole: bool = True
+    record: dict[str, Any] | None = None
+    how: How = "ray"
+    address: str | None = None
+    cpus: int | None = None
+    dashboard: bool = True
+    fresh: bool = False
+
+    def announce(self) -> None:
+        """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""
+        try:
+            kernels.announce(self.config)
+        except ValueError as error:
+            raise ConfigError(f"{self.path}: catalogs: {error}") from None
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot create the cache {self.cache} ({error}); set FARM_CACHE to another place"
+            ) from None
+
+
+def new(
+    path: str,
+    lake: Lake,
+    ops: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    backends: Sequence[str] = (),
+    samples: int | None = None,
+    **more: Any,
+) -> Request:
+    """A new run of a config, narrowed to ``ops``, ``dtypes``, ``backends`` and ``samples`` of an op and dtype.
+
+    more: further fields of `Request`. Raises ConfigError.
+    """
+    config = configs.load(path)
+    if dtypes:
+        config = _of_dtypes(config, dtypes)
+    if samples is not None:
+        config = _of_samples(config, samples)
+    if backends:
+        config = _of_backends(config, backends)
+    whole = not (ops or dtypes or backends)
+    policy = verdict.load(config.policy)
+    return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, **more)
+
+
+def resumed(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Request:
+    """A run of the lake once more, as its record says; "last": the newest one (of the config at ``path``, if given).
+
+    Raises LakeError or ConfigError, the latter too if this version cannot resume it.
+    """
+    record = (
+        _newest(lake, configs.load(path).name if path else None) if run_id == "last" else lakes.read_run(lake, run_id)
+    )
+    where = f"run {record.get('run_id')} cannot be resumed"
+    if missing := [key for key in ("config", "ops", "policy") if key not in record]:
+        raise ConfigError(f"{where}: its record has no {missing[0]!r}; start a new run")
+    try:
+        config = Config.model_validate(record["config"])
+        policy = verdict.from_json(record["policy"])
+    except (pydantic.ValidationError, verdict.PolicyError) as error:
+        text = str(error).replace("\n", " ")
+        raise ConfigError(f"{where}: its record is of another version ({text}); start a new run") from None
+    for backend in config.backends:
+        configs.check_backend(backend, where)
+    return Request(config, policy, lake, default_cache(), "", tuple(record["ops"]), False, record, **more)
+
+
+def _newest(lake: Lake, name: str | None) -> dict[str, Any]:
+    for candidate in reversed(lakes.run_ids(lake)):
+        with contextlib.suppress(LakeError):
+            record = lakes.read_run(lake, candidate)
+            if name is None or record["name"] == name:
+                return record
+    raise LakeError(f"no run{f' of {name}' if name else ''} in {lake.uri!r} to resume")
+
+
+def _of_dtypes(config: Config, dtypes: Sequence[str]) -> Config:
+    for dtype in dtypes:
+        configs.check_dtype(dtype, "--dtypes")
+    # A catalog's own dtypes are narrowed, never widened.
+    own = [
+        None if c.dtypes is None or "*" in c.dtypes else [d for d in c.dtypes if d in dtypes] for c in config.catalogs
+    ]
+    catalogs = [c.model_copy(update={"dtypes": left}) for c, left in zip(config.catalogs, own)]
+    return config.model_copy(update={"dtypes": list(dtypes), "catalogs": catalogs})
+
+
+def _of_samples(config: Config, samples: int) -> Config:
+    if samples < 1:
+        raise ConfigError("--samples: at least 1")
+    catalogs = [
+        c.model_copy(
+            update={
+                "samples": min(c.samples, samples),
+                "samples_for": {k: min(v, samples) for k, v in c.samples_for.items()},
+            }
+        )
+        for c in config.catalogs
+    ]
+    return config.model_copy(update={"catalogs": catalogs})
+
+
+def _of_backends(config: Config, names: Sequence[str]) -> Config:
+    known = {b.name: b for b in config.backends}
+    chosen = [known.get(name) or BackendConfig(name=name) for name in names]
+    for backend in chosen:
+        configs.check_backend(backend, "--backends")
+    return config.model_copy(update={"backends": chosen})

@@ -1,0 +1,248 @@
+"""Finds a case of a lake by its key: the row, what its run was asked, its inputs and reference."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from farm import lake as lakes
+from farm.fleet import envs
+from farm.fleet.child_process import Limits
+from farm.plan import kernels as user
+from farm.plan import matrix as matrices
+from farm.plan.config import CatalogConfig, Config
+from farm.work.job import Job
+from farm.work.supervisor import run_job
+from tasks import catalogs, wire
+from tasks.arrays.pack import Pack
+from tasks.backends import BackendSpec
+from tasks.catalogs.base import Entry
+from tasks.judge import verdict
+from tasks.judge.plain import Policy
+from tasks.model import Group
+from tasks.prepare import forms
+from tasks.prepare.cases import PreparedGroup, PreparedSample, pack_path
+from tasks.prepare.cases import key as content_key
+from tasks.runner import Item
+
+
+class ReproduceError(Exception):
+    """A case that cannot be run again; the text says what is wrong and what there is instead."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Key of a row of the lake; its text is run_id:case_id:backend."""
+
+    run_id: str
+    case_id: str
+    backend: str
+
+    def __str__(self) -> str:
+        return f"{self.run_id}:{self.case_id}:{self.backend}"
+
+
+@dataclass
+class Case:
+    """A case ready to run: its row, its run's config, the backend to run it on, and what was prepared of it.
+
+    row: the stored outcome; stored: that of the backend it is run on now (None if the run has none).
+    """
+
+    key: Key
+    row: dict[str, Any]
+    stored: dict[str, Any] | None
+    record: dict[str, Any]
+    config: Config
+    policy: Policy
+    spec: BackendSpec
+    group: Group
+    cache: Path
+    sample: PreparedSample
+    item: Item
+    exported: Path | None = None
+    environment: envs.Environment | None = None
+
+    @property
+    def python(self) -> str:
+        """The interpreter it runs in; its environment is built first if need be. Raises ReproduceError."""
+        try:
+            return str(envs.build(self.environment, self.cache)) if self.environment else sys.executable
+        except envs.EnvError as error:
+            raise ReproduceError(f"{self.spec.name} cannot be run here: {error}") from None
+
+
+def parse(text: str, results: str) -> Key:
+    """The key in ``text``; "last" is replaced by the newest run's id. Raises ReproduceError."""
+    run_id, first, rest = text.partition(":")
+    case_id, second, backend = rest.rpartition(":")
+    if not (first and second and run_id and case_id and backend):
+        raise ReproduceError(
+            f"{text!r} is no key: a key is run_id:case_id:backend, e.g. "
+            "'last:forward/torch:log_softmax/float16/4:torch-cpu'"
+        )
+    if run_id == "last":
+        known = lakes.run_ids(results)
+        if not known:
+            raise ReproduceError(f"no run in {results!r}")
+        run_id = known[-1]
+    return Key(run_id, case_id, backend)
+
+
+def find(key: Key, results: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(the key's row, the rows of its case on all backends). Raises LakeError and ReproduceError."""
+    if key.run_id not in lakes.run_ids(results):
+        lakes.read_run(results, key.run_id)  # raises, and names the nearest
+    table = lakes.read_table(results, key.run_id)
+    rows = table.filter(pc.equal(table["case_id"], key.case_id)).sort_by("attempts").to_pylist()
+    if not rows:
+        known = pc.unique(table["case_id"]).to_pylist()
+        raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{_nearest(key.case_id, known)}")
+    by_backend = {row["backend"]: row for row in rows}
+    if key.backend not in by_backend:
+        raise ReproduceError(
+            f"run {key.run_id} has no row of {key.case_id} on backend {key.backend!r}; it ran on "
+            f"{', '.join(sorted(by_backend))}"
+        )
+    return by_backend[key.backend], list(by_backend.values())
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 3, 0.6)
+    return f"; nearest: {', '.join(near)}" if near else f"; it has {len(known)} others"
+
+
+def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
+    """Find a case's row, and its inputs and reference in the cache (they are made again if they are gone).
+
+    ``backend``: run it on this one instead. Raises LakeError, ReproduceError and PolicyError.
+    """
+    row, rows = find(key, results)
+    record = lakes.read_run(results, key.run_id)
+    try:
+        config = Config(**record["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ReproduceError(f"the record of run {key.run_id} holds no config of this version: {error}") from None
+    user.announce(config)
+    name = backend or key.backend
+    spec = _spec(name, config)
+    stored = next((r for r in rows if r["backend"] == name), None)
+    group, made = _prepared(row, config, cache)
+    place, sample = next((i, s) for i, s in enumerate(made.samples) if s.index == row["sample"])
+    exported = None
+    try:
+        taken, environment = spec.create().forms, envs.of(spec)
+    except ValueError as error:
+        raise ReproduceError(str(error)) from None
+    catalog = catalogs.get(group.catalog)
+    if not set(taken) & set(catalog.forms) and set(taken) & set(catalog.exports):
+        exported = _exported(made, cache, max(_export_count(config, record, group), place + 1))
+    item = Item(made, [place], Pack(exported) if exported else None)
+    policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
+    return Case(key, row, stored, record, config, policy, spec, group, cache, sample, item, exported, environment)
+
+
+def _spec(name: str, config: Config) -> BackendSpec:
+    for backend in config.backends:
+        if backend.name == name:
+            return backend.spec()
+    try:
+        return BackendSpec.parse(name)
+    except KeyError:
+        raise ReproduceError(
+            f"no backend {name!r}: neither the run's config ({', '.join(b.name for b in config.backends)}) "
+            "nor a runtime of this farm is called so"
+        ) from None
+
+
+def _catalog_configs(row: dict[str, Any], config: Config) -> list[CatalogConfig]:
+    """The parts of a config that plan a row's op and dtype."""
+    called = matrices.names(Entry(row["op"], row["variant"], ()))
+    return [
+        c
+        for c in config.catalogs
+        if c.name == row["catalog"]
+        and matrices.matcher(c.ops)(called)
+        and not matrices.matcher(c.exclude)(called)
+        and {row["dtype"], "*"} & set(c.dtypes or config.dtypes)
+    ]
+
+
+def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, PreparedGroup]:
+    """The prepared group of a row: from the cache, or made again in a child process as the run did it.
+
+    A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
+    is part of its content key. Raises ReproduceError.
+    """
+    found: list[tuple[Group, PreparedGroup]] = []
+    for catalog in _catalog_configs(row, config):
+        most = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
+        group = Group(
+            row["op"], row["variant"], row["dtype"], most, row["seed"], row["check"], row["distribution"] or "own"
+        )
+        try:
+            path = pack_path(cache, content_key(group))
+        except (KeyError, metadata.PackageNotFoundError) as error:
+            raise ReproduceError(f"the catalog {row['catalog']} is not available here: {error}") from None
+        made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
+        if any(s.index == row["sample"] for s in made.samples):
+            found.append((group, made))
+    if not found:
+        raise ReproduceError(
+            f"{row['op']} in {row['dtype']} has no sample {row['sample']} here: its catalog is not the run's"
+        )
+    # A config may plan an op twice, with different numbers of samples.
+    return next((f for f in found if any(s.record["digest"] == row["digest"] for s in f[1].samples)), found[0])
+
+
+def _make(group: Group, cache: Path) -> Path:
+    print(f"preparing {group.label} {group.dtype} again: it is not in the cache {cache}", file=sys.stderr, flush=True)
+    name = f"prepare {group.label}"
+    for message in run_job(Job(name=name, cache=str(cache), limits=Limits(300.0), prepare=(wire.ToPrepare(group),))):
+        if isinstance(message, wire.Failed):
+            raise ReproduceError(f"{group.label} in {group.dtype} cannot be prepared: {message.failure.error}")
+        if isinstance(message, wire.Prepared):
+            return pack_path(cache, message.key)
+    raise ReproduceError(f"{group.label} in {group.dtype} could not be prepared")
+
+
+def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
+    """Samples that the run exported of a group: the most that one of its exporting backends was given."""
+    offers = record.get("inventory", {}).get("backends", {})
+    row = {"op": group.op, "variant": group.variant, "dtype": group.dtype, "catalog": group.catalog}
+    counts = [
+        matrices.samples_of(catalog, b.name)
+        for catalog in _catalog_configs(row, config)
+        for b in config.backends
+        if offers.get(b.name, {}).get("available")
+        and not set(offers[b.name]["forms"]) & set(catalogs.get(group.catalog).forms)
+    ]
+    return max(counts, default=1)
+
+
+def _exported(made: PreparedGroup, cache: Path, count: int) -> Path:
+    """The pack of a group's exported forms: from the cache, or made again in a child process. Raises ReproduceError."""
+    path = forms.path_of(Path(made.pack.path), cache, "onnx", count, {})
+    if path.exists():
+        return path
+    print(
+        f"exporting {made.group.label} {made.group.dtype} again: it is not in the cache {cache}",
+        file=sys.stderr,
+        flush=True,
+    )
+    items = (wire.ToExport(made.group, str(made.pack.path), "onnx", count),)
+    name = f"export {made.group.label}"
+    for message in run_job(Job(name=name, cache=str(cache), limits=Limits(300.0), export=items)):
+        if isinstance(message, wire.Exported):
+            return Path(message.path)
+        if isinstance(message, wire.Failed):
+            raise ReproduceError(
+                f"{made.group.label} in {made.group.dtype} cannot be exported: {message.failure.error}"
+            )
+    raise ReproduceError(f"{made.group.label} in {made.group.dtype} could not be exported")

@@ -1,0 +1,188 @@
+"""Scripts on torch: the op by a public name or its own source, its arguments as Python."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import os
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from farm.reproduce.source import Data, NoScript, Runtime, Source
+from tasks import catalogs
+from tasks.arrays import torch_tree
+from tasks.arrays.tree import decode, spec_of
+from tasks.catalogs.user import load
+from tasks.model import Form, Group
+from tasks.model.dtypes import NATIVE
+
+
+def in_torch(source: Source, data: Data) -> Runtime:
+    """How torch, eager or compiled, is called. Raises NoScript."""
+    form, target = source.form, getattr(source.backend, "target", "cpu")
+    for array in form.arrays:
+        raw = torch_tree.AS_INTEGER.get(array.dtype.name)
+        if raw is None and array.dtype.name not in NATIVE:
+            raise NoScript(f"no script: a tensor of {array.dtype.name} cannot be embedded")
+        data.add(array.view(raw) if raw else array)
+    values = {
+        "target": repr(target),
+        "op": _torch_op(source),
+        "tf32": bool(getattr(source.backend, "tf32", False)) if target == "cuda" else None,
+        "compiled": source.runtime == "inductor",
+        "args": literal(form.args, form),
+        "kwargs": literal(form.kwargs, form),
+    }
+    return Runtime("torch.py.j2", values, "torch")
+
+
+def literal(node: Any, form: Form) -> str:
+    """Python source of an argument tree: names of torch are looked up here, everything else goes through repr()."""
+    if isinstance(node, list):
+        return f"[{', '.join(literal(x, form) for x in node)}]"
+    if not isinstance(node, dict):
+        if node is None or isinstance(node, (bool, int, float, str)):
+            return repr(node)
+        raise NoScript(f"no script: an argument of type {type(node).__name__} cannot be written down")
+    kind: str = node["$"]
+    v: Any = node.get("v")
+    if kind == "tuple":
+        inner = ", ".join(literal(x, form) for x in v)
+        return f"({inner},)" if len(v) == 1 else f"({inner})"
+    if kind == "dict":
+        return "{" + ", ".join(f"{literal(k, form)}: {literal(x, form)}" for k, x in v) + "}"
+    if kind == "float":
+        return f"float({repr(float(v))!r})"
+    if kind == "complex":
+        return f"complex(float({repr(float(v[0]))!r}), float({repr(float(v[1]))!r}))"
+    if kind == "slice":
+        return f"slice({', '.join(literal(x, form) for x in v)})"
+    if kind == "ellipsis":
+        return "..."
+    if kind == "range":
+        return f"range({', '.join(repr(int(x)) for x in v)})"
+    if kind == "torch.device":
+        return "torch.device(DEVICE)"
+    if kind in ("torch.dtype", "torch.layout", "torch.memory_format"):
+        import torch
+
+        name = str(node["name"])
+        if not name.isidentifier() or type(getattr(torch, name, None)).__name__ != kind.partition(".")[2]:
+            raise NoScript(f"no script: torch has no {kind} called {name!r}")
+        return f"torch.{name}"
+    if kind == "tensor":
+        return _tensor_literal(node, form)
+    raise NoScript(f"no script: an argument of kind {kind!r} cannot be written down")
+
+
+def _tensor_literal(node: dict[str, Any], form: Form) -> str:
+    def part(i: int) -> str:
+        name = form.arrays[i].dtype.name
+        return f"{int(i)}, torch.{name}" if name in torch_tree.AS_INTEGER else f"{int(i)}"
+
+    spec = spec_of(node)
+    if spec.layout == "strided":
+        if spec.strides is None:
+            return f"tensor({part(spec.id)})"
+        shape, strides = _ints(spec.shape or ()), _ints(spec.strides)
+        return f"tensor({part(spec.id)}).as_strided({shape!r}, {strides!r}, {int(spec.offset)})"
+    parts, shape = ", ".join(f"tensor({part(i)})" for i in spec.parts), _ints(spec.shape or ())
+    if spec.layout == "sparse_coo":
+        text = f"torch.sparse_coo_tensor({parts}, {shape!r}, check_invariants=False)"
+        return f"{text}._coalesced_({spec.flags == 'coalesced'})"
+    if spec.layout not in ("sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"):
+        raise NoScript(f"no script: a tensor of layout {spec.layout!r} cannot be written down")
+    return f"torch.sparse_compressed_tensor({parts}, {shape!r}, layout=torch.{spec.layout}, check_invariants=False)"
+
+
+def _ints(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(x) for x in values)
+
+
+def _torch_op(source: Source) -> str:
+    """The lines that define OP. Raises NoScript."""
+    form, group = source.form, source.group
+    if group.catalog == "user":
+        return _own_kernel(group)
+    own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
+    for path in _public_paths(group.op_name, own):
+        found = _resolved(path)
+        if found is own or (found is not None and _same_bits(found, own, source)):
+            return f"OP = {path}"
+    if group.catalog == "torch":
+        return (
+            "# No public function gives these bits on these inputs: torch's own test database wraps it.\n"
+            "from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402\n\n"
+            f"OP = next(x.op for x in op_db if (x.name, x.variant_test_name) == {(group.op_name, group.variant)!r})"
+        )
+    return _inlined(own, group)
+
+
+def _own_kernel(group: Group) -> str:
+    """The lines that load a user's kernel from its own file. Raises NoScript."""
+    one = load.declared()[group.op_name]
+    kernel = one.function("kernel")
+    file, name = inspect.getsourcefile(inspect.unwrap(kernel)), getattr(kernel, "__qualname__", "<")
+    if one.op.framework != "torch" or not file or "<" in name:
+        raise NoScript(f"no script: {group.op} is no named function of torch tensors in a file")
+    return (
+        "# The kernel is loaded from its own file: it must still be there.\n"
+        "import importlib.util  # noqa: E402\nimport sys  # noqa: E402\n\n"
+        f"sys.path += {[one.root, os.path.dirname(file)]!r}\n"
+        f"spec = importlib.util.spec_from_file_location('kernel', {file!r})\n"
+        "module = sys.modules['kernel'] = importlib.util.module_from_spec(spec)\n"
+        f"spec.loader.exec_module(module)\nOP = module.{name}"
+    )
+
+
+def _public_paths(name: str, own: Callable[..., Any]) -> list[str]:
+    """Where a function may be found in torch's public names, likeliest first."""
+    names = list(dict.fromkeys([name, str(getattr(own, "__name__", name))]))
+    found = []
+    for one in names:
+        found += [f"torch.{m}{one}" for m in ("", "nn.functional.", "Tensor.", "special.", "linalg.", "fft.")]
+    return [p for p in found if all(w.isidentifier() and not keyword.iskeyword(w) for w in p.split("."))]
+
+
+def _resolved(path: str) -> Callable[..., Any] | None:
+    import torch
+
+    at: Any = torch
+    for word in path.split(".")[1:]:
+        if word.startswith("_") and not word.endswith("__"):
+            return None  # not public
+        at = getattr(at, word, None)
+    return at if callable(at) else None
+
+
+def _same_bits(candidate: Callable[..., Any], own: Callable[..., Any], source: Source) -> bool:
+    """True if both functions give the same bits, or raise the same, on fresh copies of the inputs."""
+    import torch
+
+    leaf = torch_tree.decoder(source.form.arrays.__getitem__, getattr(source.backend, "target", "cpu"))
+
+    def outcome(call: Callable[..., Any]) -> Any:
+        args, kwargs = decode(source.form.args, leaf), decode(source.form.kwargs, leaf)
+        with torch.no_grad():
+            try:
+                made = [torch_tree.output(torch_tree.dense(x)) for x in torch_tree.leaves(call(*args, **kwargs))]
+            except Exception as error:
+                return type(error).__name__, str(error)
+        return [(x.dtype.name, x.shape, x.tobytes() if x.dtype.kind != "O" else x.tolist()) for x in made]
+
+    return bool(outcome(candidate) == outcome(own))
+
+
+def _inlined(own: Callable[..., Any], group: Group) -> str:
+    """The source of a function of a catalog that needs torch alone. Raises NoScript."""
+    try:
+        text = textwrap.dedent(inspect.getsource(own))
+        needs = inspect.getclosurevars(own)
+    except (OSError, TypeError) as error:
+        raise NoScript(f"no script: {group.op} has no public path in torch and no source ({error})") from None
+    others = sorted({*needs.nonlocals, *needs.globals} - {"torch"})
+    if others or not text.startswith("def "):
+        what = f"it needs {', '.join(others)}" if others else "its source is no plain function"
+        raise NoScript(f"no script: {group.op} has no public path in torch and cannot be inlined: {what}")
+    return f"{text.rstrip()}\n\n\nOP = {own.__name__}"

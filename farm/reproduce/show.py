@@ -1,0 +1,194 @@
+"""What is printed of a case that was run again: the case, its numbers, the metrics beside the stored ones."""
+
+from __future__ import annotations
+
+import textwrap
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from farm.reproduce.again import Outcome
+from farm.reproduce.find import Case, ReproduceError
+from tasks.arrays.pack import dtype_name
+from tasks.arrays.tree import TensorSpec, tensor_specs
+from tasks.judge.worst import element, worst
+from tasks.model import OpClass, Status, is_inexact
+
+#: Columns of a row that a reproduction must give again, bit for bit.
+METRICS = ("error_units", "noise_floor", "max_diff", "max_rel", "max_ulp", "rmse", "mismatched", "numel", "classic")
+VERDICT = ("kind", "stage", "error_type")
+
+
+def print_case(case: Case) -> None:
+    """What is going to be run: the case, its policy and its inputs."""
+    group = case.group
+    line("case", case.key.case_id)
+    line(
+        "stored",
+        f"{status_text(case.row)} on {case.key.backend}, run {case.key.run_id}, {case.row['started_at']:%Y-%m-%d %H:%M} UTC",
+    )
+    if case.spec.name != case.key.backend:
+        line(
+            "run on",
+            f"{case.spec.name}"
+            + (f" (stored there: {status_text(case.stored)})" if case.stored else " (not in the run)"),
+        )
+    limit = ""
+    if case.policy.rule == "error_units":
+        precision = str(case.row.get("compute_precision") or "")
+        limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision if is_inexact(precision) else '')}"
+    line(
+        "policy",
+        f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {case.sample.record['oracle']}",
+    )
+    record = case.sample.record
+    try:
+        arrays = case.sample.inputs()
+    except Exception as error:  # a damaged cache must not hide the rest
+        raise ReproduceError(f"the cache's {case.item.group.pack.path} cannot be read: {error}") from None
+    for i, spec in enumerate(tensor_specs(record["args"]) + tensor_specs(record["kwargs"])):
+        line("inputs" if not i else "", _tensor_text(spec, arrays))
+    digest = record["digest"]
+    agrees = (
+        "as stored"
+        if digest == case.row["digest"]
+        else f"NOT the stored {case.row['digest']}: the inputs differ from the run's"
+    )
+    line("digest", f"{digest} ({agrees})")
+
+
+def _tensor_text(spec: TensorSpec, arrays: list[np.ndarray]) -> str:
+    array = arrays[spec.id]
+    shape = spec.shape if spec.shape is not None else array.shape
+    text = f"{dtype_name(array.dtype)} {list(shape)}"
+    if spec.strides is not None:
+        text += f" strides {list(spec.strides)}"
+    return text + (f" {spec.layout}" if spec.layout != "strided" else "")
+
+
+def print_outcome(case: Case, outcome: Outcome) -> None:
+    """The runtime, the outputs and the worst element, and the metrics beside the stored ones."""
+    row = outcome.row
+    line(
+        "backend",
+        f"{case.spec.name}"
+        + (f", {row['placement']}" if row.get("placement") else "")
+        + (f", {row['flags']}" if row.get("flags") else ""),
+    )
+    if outcome.info:
+        line("runtime", _changed(case.stored and case.stored["runtime_version"], outcome.info.runtime_version))
+        line("device", _changed(case.stored and case.stored["device"], outcome.info.device))
+        if outcome.info.driver_version:
+            line("driver", _changed(case.stored and case.stored["driver_version"], outcome.info.driver_version))
+    for name, then in case.record.get("versions", {}).items():
+        try:
+            now = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if now != then:
+            line("version", f"{name} {_changed(then, now)}")
+    if outcome.actual is not None and not case.sample.failure:
+        _print_outputs(case, outcome.actual, str(row.get("compute_precision") or ""))
+    if row.get("error"):
+        line("error", "\n".join([f"{row.get('error_type')}: " * bool(row.get("error_type")) + row["error"]]))
+    print()
+    line("", f"{'stored':25} now")
+    then = case.stored or {}
+    for name in ("status", *VERDICT, *METRICS):
+        old, new = then.get(name), row.get(name)
+        if old not in (None, "") or new not in (None, ""):
+            differs = "" if equal(old, new) or not case.stored else "  <- differs"
+            line(name, f"{_value(old):25} {_value(new)}{differs}")
+    print()
+
+
+def _print_outputs(case: Case, actual: list[np.ndarray], precision: str) -> None:
+    expected = case.sample.expected()
+    for i, leaf in enumerate(expected):
+        which = f" {i}" if len(expected) > 1 else ""
+        found = actual[i] if i < len(actual) else None
+        if leaf.reference is not None:
+            line(f"expected{which}", f"{leaf.dtype} {list(leaf.shape)}\n{_summary(leaf.reference)}")
+        else:
+            line(f"expected{which}", f"{leaf.dtype} {list(leaf.shape)}, any values")
+        if found is None:
+            line(f"actual{which}", "no such output")
+        else:
+            line(f"actual{which}", f"{dtype_name(found.dtype)} {list(found.shape)}\n{_summary(found)}")
+    if len(actual) > len(expected):
+        line("actual", f"{len(actual) - len(expected)} outputs more than expected")
+    if case.sample.op_class in (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE):
+        line("judged", f"{case.sample.op_class}: these elements are not compared one by one")
+        return
+    where = worst(actual, expected, case.sample.op_class, precision)
+    if where is None:
+        return
+    output, index = where
+    text = element(actual[output], expected[output], index)
+    line("worst", f"{f'output {output} ' if len(expected) > 1 else ''}[{', '.join(map(str, index))}]")
+    for name, value in text.items():
+        line(f"  {name}", value)
+
+
+def _summary(array: np.ndarray) -> str:
+    if array.dtype.kind not in "OUS" and array.dtype.isbuiltin != 1:
+        array = array.astype(np.float32)  # numpy prints dtypes of extensions badly
+    if array.ndim > 1 and array.size > 12:
+        array = array.reshape(-1)  # its first and last elements, not its shape, which is told already
+    return np.array2string(array, threshold=12, edgeitems=4, max_line_width=84)
+
+
+def _changed(then: Any, now: str) -> str:
+    return f"{now}" if not then or then == now else f"{now} (stored: {then})"
+
+
+def status_text(row: dict[str, Any]) -> str:
+    return row["status"] + (f" ({row['kind']})" if row.get("kind") else "")
+
+
+def _value(value: Any) -> str:
+    return "–" if value is None or value == "" else str(value) if not isinstance(value, float) else repr(value)
+
+
+def line(name: str, text: str) -> None:
+    lines = [
+        part for line in text.splitlines() for part in textwrap.wrap(_plain(line), 86, drop_whitespace=False) or [""]
+    ]
+    for i, line in enumerate(lines or [""]):
+        print(f"{'' if i else name:13} {line}".rstrip())
+
+
+def _plain(text: str) -> str:
+    """Text without control characters: an error's text is another program's."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return a == b or (a != a and b != b)
+    return (a if a != "" else None) == (b if b != "" else None)
+
+
+def conclusion(case: Case, now: dict[str, Any]) -> tuple[bool, str]:
+    """(whether the status is the stored one, the sentence that says so)."""
+    there = case.stored
+    if case.spec.name != case.key.backend:
+        same = now["status"] == case.row["status"]
+        line = f"{'the same' if same else 'another'} status: stored {case.row['status']} on {case.key.backend}, now {now['status']} on {case.spec.name}"
+        if there and there["status"] != now["status"]:
+            line += f" (stored there: {there['status']})"
+        return same, line
+    assert there is not None
+    if there["status"] != now["status"]:
+        why = (
+            f" ({now['error'].splitlines()[0][:200]})"
+            if now["status"] == Status.UNAVAILABLE and now.get("error")
+            else ""
+        )
+        return False, f"NOT reproduced: stored {there['status']}, now {now['status']}{_plain(why)}"
+    different = [n for n in (*VERDICT, *METRICS) if not equal(there.get(n), now.get(n))]
+    if different:
+        words = ", ".join(f"{n} {_value(there.get(n))} -> {_value(now.get(n))}" for n in different)
+        return True, f"reproduced the status, metrics differ: {words}"
+    return True, "reproduced: same status and same metrics"

@@ -1,0 +1,68 @@
+"""A script is tried before anybody is told that it shows a failure."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+#: How a script prints the metrics of a row.
+LABELS = {
+    "error_units": "error units",
+    "max_diff": "max abs diff",
+    "max_rel": "max rel diff",
+    "max_ulp": "max ulp",
+    "rmse": "rms diff",
+}
+_PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
+
+
+def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.executable) -> tuple[bool, str]:
+    """Run the script by itself with the interpreter ``python``, isolated from this installation's paths.
+
+    Returns (whether it shows the row's status, a sentence on what it showed).
+    """
+    status = row["status"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    with tempfile.TemporaryDirectory() as elsewhere:
+        try:
+            done = subprocess.run(
+                [python, "-I", str(path.resolve())],
+                cwd=elsewhere,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired:
+            shown = status == "timeout"
+            return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
+    if done.returncode < 0:
+        shown = status == "crash"
+        return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it died of signal {-done.returncode}"
+    if status == "crash" and row["kind"] == f"exit code {done.returncode}" and "Traceback" not in done.stderr:
+        return True, f"shows the crash: it ended with exit code {done.returncode}"
+    said = {m[1]: m[2] for m in _PRINTED.finditer(done.stdout)}
+    verdict = said.get("verdict")
+    if verdict is None:
+        words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return False, f"does NOT show the {status}: exit code {done.returncode}, {words[:200]}"
+    if status == "unsupported" and verdict == "error":
+        same = said.get("raised", "?").partition(": ")[2][:40] in row["error"].replace("\n", " ")
+        return same, "raises what the runtime says" if same else f"raises something else: {said.get('raised')}"
+    if verdict != status or done.returncode != (1 if status in ("wrong", "error") else 0):
+        return False, f"does NOT show the {status}: it says {verdict}"
+    other = [
+        f"{name} {said.get(label, '–')}, not {row[name]!r}"
+        for name, label in LABELS.items()
+        if row.get(name) is not None and row[name] == row[name] and float(said.get(label, "nan")) != row[name]
+    ]
+    failure = "failure" if status in ("wrong", "error") else "outcome"
+    if other:
+        return True, f"shows the {failure} ({status}) with other numbers: {'; '.join(other)}"
+    return True, f"shows the {failure} ({status}) with the same numbers (exit code {done.returncode})"

@@ -1,0 +1,95 @@
+"""Writes a case's standalone script to a file and tries it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from farm.reproduce import trial
+from farm.reproduce.again import Outcome
+from farm.reproduce.find import Case, ReproduceError
+from farm.reproduce.script import generate
+from farm.reproduce.show import status_text
+from farm.reproduce.source import NoScript, Source
+from tasks.backends.base import Backend
+from tasks.model import Form, Status, is_inexact
+
+
+def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
+    """Write the standalone script and try it; returns whether it shows what the farm says. Raises NoScript, OSError."""
+    row = outcome.row
+    backend = outcome.backend or case.spec.create()
+    form = outcome.form
+    if form is None:  # ran in a child: build the form without running it
+        form = _form(case, backend)
+    story = case.stored or case.row
+    precision = str(row.get("compute_precision") or "")  # the runner's word; that of the dtype where there is none
+    if case.sample.record["definition"]:
+        raise NoScript(f"no script: the op is judged by its definition ({case.sample.record['definition']})")
+    if row["status"] == Status.WRONG and row.get("stage"):
+        raise NoScript(f"no script: what is wrong is no number ({row['kind']}: {row['error']})")
+    source = Source(
+        title=f"{case.key.case_id} on {case.spec.name}",
+        found=status_text(row),
+        backend=backend,
+        runtime=case.spec.runtime,
+        form=form,
+        expected=case.sample.expected(),
+        group=case.group,
+        policy=case.policy,
+        op_class=case.sample.op_class,
+        oracle=case.sample.record["oracle"],
+        precision=precision if is_inexact(precision) else "",
+        version=outcome.info.runtime_version if outcome.info else story["runtime_version"],
+        device=outcome.info.device if outcome.info else story["device"],
+        actual=outcome.actual,
+        environment=case.environment,
+    )
+    try:
+        path.write_text(generate(source), encoding="utf-8")
+    except OSError as error:
+        raise ReproduceError(f"the script cannot be written: {error}") from None
+    shown, text = trial.check(path, row, case.config.deadline_s * 4, case.python)
+    print(f"{'script':13} {path}: {text}")
+    return shown
+
+
+def write_in_fork(case: Case, outcome: Outcome, path: Path) -> bool:
+    """`write_script` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoScript."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            code = 0 if write_script(case, outcome, path) else 1
+        except NoScript as error:
+            print(f"error: {error}", file=sys.stderr)
+        except ReproduceError as error:
+            print(f"error: {error}", file=sys.stderr)
+            code = 3
+        except BaseException as error:
+            print(f"error: no script: {type(error).__name__}: {error}", file=sys.stderr)
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        raise NoScript(
+            f"no script: preparing it died of {signal.Signals(-code).name}; the command above shows the case"
+        )
+    if code == 3:
+        raise ReproduceError(f"{path} was not written")
+    if code == 2:
+        raise NoScript("no script was written")
+    return code == 0
+
+
+def _form(case: Case, backend: Backend) -> Form:
+    for kind in backend.forms:
+        try:
+            return case.sample.form(kind, case.item.exported)
+        except Exception as error:
+            reason = error
+    raise NoScript(f"no script: {reason}")

@@ -1,0 +1,90 @@
+"""The accounts of a run: cases planned and done, what children cost, how often a case was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+from farm.fleet.health import CaseRef, Failure
+from farm.work.state import Plan
+from tasks.wire import Spent
+
+#: Seconds of a child's start that nobody has measured; milliseconds of a case, where the backend compiles and where not.
+START_S, JOINT_MS, CASE_MS = 0.5, 800.0, 10.0
+#: As many cases does such a guess weigh.
+GUESS = 20
+
+
+@dataclass
+class Count:
+    """Progress of one backend. planned grows as groups are prepared (an op may have fewer samples than asked)."""
+
+    planned: int = 0
+    done: int = 0
+    busy_ms: float = 0.0
+    status: dict[str, int] = field(default_factory=dict)
+
+
+class Accounts:
+    """What was planned, done, lost and spent so far."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.counts = {s.name: Count() for s in plan.backends}
+        self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, …
+        self.again: dict[CaseRef, Failure] = {}  # failed on a device that is sick: to be run elsewhere
+        self._losses: dict[CaseRef, int] = {}
+
+    def count(self, b: int) -> Count:
+        return self.counts[self._plan.name(b)]
+
+    def planned(self, b: int, total: int, done: int) -> None:
+        """A group is prepared: so many cases more, of which some were done in an earlier launch."""
+        self.count(b).planned += total
+        self.count(b).done += done
+
+    def kept(self, b: int, rows: int, status: Mapping[str, int], busy_ms: float) -> None:
+        count = self.count(b)
+        count.done += rows
+        count.busy_ms += busy_ms
+        for name, number in status.items():
+            count.status[name] = count.status.get(name, 0) + number
+
+    def replaced(self, case: CaseRef) -> None:
+        """A row is about to come; if it takes the place of one of a sick device, that one counts no more."""
+        if earlier := self.again.pop(case, None):
+            self.count(case.backend).done -= 1
+            self.count(case.backend).status[earlier.status] -= 1
+
+    def lost(self, case: CaseRef) -> int:
+        """Count a loss; how many there were."""
+        self._losses[case] = self._losses.get(case, 0) + 1
+        return self._losses[case]
+
+    def attempts(self, case: CaseRef) -> int:
+        """How often a case was started before, that is known of."""
+        failure = self.again.get(case)
+        return self._losses.get(case, 0) + (failure.attempts if failure else 0)
+
+    def spend(self, who: str, spent: Spent) -> None:
+        total = self.spent.setdefault(who, {})
+        for name, value in asdict(spent).items():
+            total[name] = total.get(name, 0.0) + value
+
+    def case_ms(self, b: int) -> float:
+        """Milliseconds a case of the backend takes, from those that are done."""
+        guess = JOINT_MS if self._plan.offer(b).joint else CASE_MS
+        return max((self.count(b).busy_ms + guess * GUESS) / (self.count(b).done + GUESS), 0.05)
+
+    def start_s(self, b: int) -> float:
+        """Seconds that the start of a backend's child takes, as measured in this run or by the probe."""
+        spent = self.spent.get(self._plan.name(b), {})
+        if spent.get("starts"):
+            return spent["start_s"] / spent["starts"]
+        return float(self._plan.offer(b).info.get("start_s") or START_S)
+
+    def missing(self) -> Iterator[tuple[str, int]]:
+        """(backend, cases) planned without a row."""
+        for name, count in self.counts.items():
+            if count.done < count.planned:
+                yield name, count.planned - count.done

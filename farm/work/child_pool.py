@@ -1,0 +1,147 @@
+"""The children of one worker process: kept alive between its tasks, bounded together, their cost told once."""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from farm.fleet import envs
+from farm.fleet.child_process import ChildProcess, Death
+from farm.work.job import Job
+from tasks import wire
+from tasks.backends.shared.artefacts import FOLDER, inductor_cache
+from tasks.vendors import VISIBLE
+
+#: Children kept alive between the tasks of one worker, as far as memory allows; the least recently used is ended first.
+SIZE = 8
+#: Seconds for which a child that has done its batch is watched: it may wait for the next one, but not spin.
+IDLE_S = 0.03
+#: Least seconds for an import, which is not a case and has a bound of its own.
+HELLO_S = 120.0
+
+
+class Children(Protocol):
+    """Where a supervisor has its children from."""
+
+    def get(self, job: Job) -> tuple[Any, wire.Ready | wire.Refused] | Death:
+        """A living child for the job, with its answer to hello; its Death if it died of that. Raises EnvError."""
+
+    def forget(self, job: Job) -> None:
+        """End the job's child: the next one starts afresh."""
+
+    def recycle(self, job: Job) -> None:
+        """The job's child is done with its work for now."""
+
+    def spent(self) -> wire.Spent:
+        """What children have cost since it was last told."""
+
+
+class ChildPool:
+    """Children by what they serve. A worker process runs one task at a time, so it needs no lock."""
+
+    def __init__(self) -> None:
+        self._children: collections.OrderedDict[tuple[Any, ...], tuple[ChildProcess, Any]] = collections.OrderedDict()
+        self._told: dict[int, float] = {}  # CPU seconds already told, by child (its process id; a worker has few)
+        self._cpu_s = self._start_s = 0.0
+        self._starts = 0
+
+    def get(self, job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
+        """A living child, from the pool or new."""
+        key = _key(job)
+        self._make_room(key, job.limits.pool_bytes)
+        if key in self._children:
+            self._children.move_to_end(key)
+            if self._children[key][0].alive():
+                return self._children[key]
+            self._drop(key)
+        began = time.monotonic()
+        child = ChildProcess(
+            envs.python_of(job.backend, Path(job.cache)), job.limits, caches(Path(job.cache)) | job.env
+        )
+        answer = child.ask(wire.Hello(job.backend, job.policy), deadline_s=max(HELLO_S, job.limits.deadline_s))
+        if isinstance(answer, Death):
+            self._end(child)
+            return answer
+        self._starts += 1
+        self._start_s += time.monotonic() - began
+        self.add(job, child, answer)
+        while len(self._children) > SIZE:
+            self._drop(next(iter(self._children)))
+        return child, answer
+
+    def add(self, job: Job, child: ChildProcess, answer: wire.Ready | wire.Refused) -> None:
+        """Keep a child for the jobs that are like this one."""
+        self._children[_key(job)] = child, answer
+
+    def forget(self, job: Job) -> None:
+        """End the job's child, if it is alive."""
+        key = _key(job)
+        if key in self._children:
+            self._drop(key)
+
+    def recycle(self, job: Job) -> None:
+        """End a child that has grown, or that spins while it waits: nobody is to blame, the next batch starts afresh."""
+        key = _key(job)
+        if key in self._children:
+            child = self._children[key][0]
+            if child.resident() > job.limits.recycle_bytes or _spins(child):
+                self._drop(key)
+
+    def spent(self) -> wire.Spent:
+        """What children have cost since it was last told."""
+        for child, _ in self._children.values():
+            self._account(child)
+        told = wire.Spent(self._cpu_s, self._starts, self._start_s)
+        self._cpu_s, self._starts, self._start_s = 0.0, 0, 0.0
+        return told
+
+    def close(self) -> None:
+        """End every child."""
+        while self._children:
+            self._drop(next(iter(self._children)))
+
+    def _make_room(self, key: tuple[Any, ...], pool_bytes: int) -> None:
+        """End children that wait for further batches, the longest unused first, so that all but that of ``key`` stay
+        within the pool's bound."""
+        waiting = {k: child.resident() for k, (child, _) in self._children.items() if k != key}
+        while waiting and sum(waiting.values()) > pool_bytes:
+            oldest = next(iter(waiting))
+            del waiting[oldest]
+            self._drop(oldest)
+
+    def _drop(self, key: tuple[Any, ...]) -> None:
+        self._end(self._children.pop(key)[0])
+
+    def _end(self, child: ChildProcess) -> None:
+        self._account(child)
+        self._told.pop(child.process.pid, None)
+        child.close()
+
+    def _account(self, child: ChildProcess) -> None:
+        pid, now = child.process.pid, child.cpu_s()
+        self._cpu_s += now - self._told.get(pid, 0.0)
+        self._told[pid] = now
+
+
+#: The children of this process.
+POOL = ChildPool()
+
+
+def caches(cache: Path) -> dict[str, str]:
+    """Variables that tell compilers where to keep what they make."""
+    return {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(cache), FOLDER: str(cache / "artefacts")}
+
+
+def _key(job: Job) -> tuple[Any, ...]:
+    visible = tuple(os.environ.get(v, "") for v in VISIBLE)
+    return job.kind if job.backend is None else str(job.backend), str(job.policy), job.limits, str(job.env), visible
+
+
+def _spins(child: ChildProcess) -> bool:
+    """Whether a child without work uses the processor all the same, as IREE's threads do that wait for Mesa's semaphores."""
+    before = child.cpu_s()
+    time.sleep(IDLE_S)
+    return child.cpu_s() - before > IDLE_S / 2

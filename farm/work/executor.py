@@ -1,0 +1,76 @@
+"""Where jobs run, as the dispatcher sees it: what every executor can do, whatever is behind it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from farm.fleet.inventory import Offer
+from farm.work.job import Job
+
+
+class ClusterError(Exception):
+    """No cluster to run on; the text says what to do."""
+
+
+class Unplaced(Exception):
+    """A job never began: the nodes that it may go to have left."""
+
+
+@dataclass
+class Changes:
+    """What has become of a cluster's nodes: ids of those that are gone; per id of a new one, its backends' answers."""
+
+    gone: set[str] = field(default_factory=set)
+    come: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+
+
+class Executor(abc.ABC):
+    """Runs jobs. A stand-in is a subclass as well, so that it cannot lack a method.
+
+    nodes: those that are there, {"id", "host", "resources", "labels"} each; ship: they share no cache, so that prepared
+    cases are sent to them.
+    """
+
+    nodes: list[dict[str, Any]]
+    ship: bool = False
+
+    @abc.abstractmethod
+    def slots(self, offer: Offer | None, fraction: float) -> int:
+        """How many jobs of a share ``fraction`` of a device run at once (None: of a CPU); 0: no node is left."""
+
+    @abc.abstractmethod
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+        """Take a job; its handle. among: ids of the nodes that it may go to (default: all of its offer)."""
+
+    @abc.abstractmethod
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
+        """What has come: (handle, message of `tasks.wire`) while a job goes on, (handle, None) at its end, and (handle,
+        an exception) when its supervisor was lost, Unplaced if it had none."""
+
+    @abc.abstractmethod
+    def cancel(self, handle: int) -> None:
+        """End a job, now or before it begins."""
+
+    def nodes_of(self, handle: int) -> Sequence[str]:
+        """Ids of the nodes that a job was sent to, of those that were named; none for any."""
+        return ()
+
+    def changes(self) -> Changes:
+        """What has become of the nodes since the last call."""
+        return Changes()
+
+    def parcel(self, path: Path) -> Any:
+        """A file of this process's cache for the nodes that have none of it."""
+        return None
+
+    def fetch(self, parcel: Any, path: Path) -> None:
+        """Put a parcel where this process's cache has no such file. Raises OSError if it went with its node."""
+        raise OSError(f"{path.name} is lost: nodes of this executor send no files")
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End every job."""

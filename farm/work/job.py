@@ -1,0 +1,52 @@
+"""Work for one supervisor: what to do, with which backend, within which limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from farm.fleet.child_process import Limits
+from farm.plan import kernels as user
+from tasks.backends import BackendSpec
+from tasks.judge.verdict import Policy
+from tasks.wire import Place, ToExport, ToPrepare, ToRun
+
+#: What a backend has said before of a case that it does not implement: columns of its row, and "run", where it said so.
+Words = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Work for one supervisor, of one of three kinds: groups to prepare, groups to export, or a batch of cases.
+
+    info: what the backend answered when it was probed; attempts: earlier losses of cases, and known: words of those that
+    the backend is known not to implement, by number of the case in the batch. env: further variables of the child.
+    host, device: where it runs, as the supervisor knows it: the node's own name if it has one, the numbers of the
+    devices it was given. avoid: places that must not do it.
+    ship: the nodes share no cache, so files travel: parcels are those that the items need (path → Ray reference).
+    """
+
+    name: str
+    cache: str
+    limits: Limits
+    prepare: tuple[ToPrepare, ...] = ()
+    export: tuple[ToExport, ...] = ()
+    run: tuple[ToRun, ...] = ()
+    backend: BackendSpec | None = None
+    policy: Policy | None = None
+    run_id: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    known: Mapping[int, Words] = field(default_factory=dict)
+    ship: bool = False
+    parcels: Mapping[str, Any] = field(default_factory=dict)
+    host: str = ""
+    device: str = ""
+    avoid: tuple[Place, ...] = ()
+    env: dict[str, str] = field(default_factory=user.carried)
+
+    @property
+    def kind(self) -> str:
+        """ "prepare", "export" or "batch"."""
+        return "prepare" if self.prepare else "export" if self.export else "batch"

@@ -1,0 +1,249 @@
+"""A run from request to rows: catalogs listed, nodes asked, cells planned, dispatched, and the record of it all."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import datetime
+import importlib
+import platform
+import re
+import secrets
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from farm import lake as lakes
+from farm.fleet.inventory import Offer, offers, probe
+from farm.lake import Lake
+from farm.plan import matrix as matrices
+from farm.plan import policies
+from farm.plan.config import ConfigError
+from farm.plan.matrix import Matrix
+from farm.plan.request import Request
+from farm.work import catalogue
+from farm.work.dispatcher import Dispatcher
+from farm.work.executor import Executor
+from farm.work.local import ALONE, ChildProcesses, Inline
+from farm.work.ray_cluster import RayCluster
+from tasks.catalogs.base import Entry
+from tasks.judge.verdict import PolicyError
+from tasks.nearest import nearest
+
+#: Columns that tell one group of the matrix from another.
+GROUP = ("check", "op", "variant", "dtype", "distribution")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A request with its cells planned and every backend asked: what may run where."""
+
+    request: Request
+    matrix: Matrix
+    executor: Executor
+    offers: dict[str, Offer]
+
+    @property
+    def runs(self) -> bool:
+        """Whether any planned cell is on a backend that is available."""
+        return any(
+            self.matrix.wanted[:, b].any() and self.offers[s.name].available for b, s in enumerate(self.matrix.backends)
+        )
+
+
+@contextlib.contextmanager
+def ready(request: Request, started: Callable[[Executor], None] = lambda e: None) -> Iterator[Ready]:
+    """Start what the request runs on, plan its cells and ask its backends; ended with the context.
+
+    started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError.
+    """
+    request.announce()
+    specs = [b.spec() for b in request.config.backends]
+    names = list(dict.fromkeys(c.name for c in request.config.catalogs))
+    inline, matrix = request.how == "inline", None
+    # Lists that are in the cache are looked at before anything is started; the others are made while Ray starts.
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
+        listing = {
+            name: background.submit(catalogue.entries, name, request.cache, inline, request.path) for name in names
+        }
+        here = None
+        if request.how != "ray" or not request.address:  # the one node is this machine, asked while Ray starts
+            apart = ALONE if inline else ""
+            here = background.submit(probe, specs, request.cache, fresh=request.fresh, apart=apart)
+        background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
+        if all(catalogue.is_listed(name, request.cache) for name in names):
+            matrix = _plan(request, {name: future.result() for name, future in listing.items()})
+        executor = _executor(request)
+    try:
+        started(executor)
+        matrix = matrix or _plan(request, {name: future.result() for name, future in listing.items()})
+        if here is not None:
+            answers = {executor.nodes[0]["id"]: here.result()}
+        else:
+            assert isinstance(executor, RayCluster)
+            answers = executor.probe(specs, str(request.cache), request.fresh)
+        labels = {b.name: b.labels for b in request.config.backends}
+        yield Ready(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
+    finally:
+        executor.close()
+
+
+def _executor(request: Request) -> Executor:
+    if request.how == "ray":
+        return RayCluster(request.address, request.cpus, request.dashboard)
+    return Inline() if request.how == "inline" else ChildProcesses()
+
+
+def _plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
+    """The matrix of a request. Raises ConfigError if it is empty, or an op is unknown."""
+    config = request.config
+    if request.record is None:  # a resumed run has its policy, and keeps it
+        labels = {n: [f"{e.op}.{e.variant}" if e.variant else e.op for e in listed] for n, listed in entries.items()}
+        try:
+            policies.check_ops(request.policy, config.policy, labels)
+        except PolicyError as error:
+            raise ConfigError(f"policy: {error}") from None
+    try:
+        matrix = matrices.build(config, entries, request.ops)
+    except matrices.UnknownOp as error:
+        raise ConfigError(f"{_line_of(request.path, error.pattern)}{error}") from None
+    _ops_exist(request.ops, entries)
+    if not matrix.cells:
+        raise ConfigError("the config plans no cell: its ops, dtypes, backends and skips leave nothing")
+    return matrix
+
+
+def _line_of(path: str, word: str) -> str:
+    """ "file:line:column: " of the first place in a config where ``word`` stands; "" without a config file."""
+    with contextlib.suppress(OSError):
+        for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+            if found := re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", line.partition("#")[0]):
+                return f"{path}:{number}:{found.start() + 1}: "
+    return f"{path}: " if path else ""
+
+
+def _ops_exist(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
+    for pattern in ops:
+        matches = matrices.matcher([pattern])
+        if not any(matches(matrices.names(e)) for listed in entries.values() for e in listed):
+            valid = sorted({n for listed in entries.values() for e in listed for n in matrices.names(e)})
+            raise ConfigError(f"--ops: no op {pattern!r}{nearest(pattern, valid)}")
+
+
+class Run:
+    """One run of the lake: `begin` it, `dispatch` its cells, `finish` it; ``record`` is what `_run.json` holds."""
+
+    def __init__(self, plan: Ready) -> None:
+        self.plan, self.request = plan, plan.request
+        self.done: dict[tuple[int, int], set[int]] = {}
+        self.had: list[str] = []
+        self.dispatcher: Dispatcher | None = None
+        if self.request.record is None:
+            self.record = _new_record(self.request)
+        else:
+            self.record = dict(self.request.record)
+            self.done = durable(self.request.lake, self.run_id, plan.matrix)
+            before = self.record.get("inventory", {}).get("backends", {})
+            self.had = self.record.get("had") or [n for n, offer in before.items() if offer.get("available")]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.record["run_id"])
+
+    def begin(self) -> None:
+        """Write the record: from here on the run can be resumed. Raises OSError, LakeError."""
+        plan = self.plan
+        self.record["had"] = sorted({*self.had, *(name for name, offer in plan.offers.items() if offer.available)})
+        self.record["inventory"] = {
+            "backends": {n: o.record() for n, o in plan.offers.items()},
+            "nodes": plan.executor.nodes,
+        }
+        self.record["skipped"] = [
+            {"op": group.label, "dtype": group.dtype, "backend": plan.matrix.backends[b].name, "reason": reason}
+            for g, b, reason in plan.matrix.skipped
+            for group in [plan.matrix.groups[g]]
+        ]
+        lakes.write_json(self.request.lake, self.run_id, "_run.json", self.record)
+
+    def dispatch(self, progress: Callable[[Dispatcher], None]) -> None:
+        """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
+        plan, request = self.plan, self.request
+        self.dispatcher = Dispatcher(
+            plan.matrix,
+            request.config,
+            plan.executor,
+            plan.offers,
+            request.lake,
+            self.run_id,
+            request.cache,
+            request.policy,
+            self.done,
+            self.had,
+            progress,
+            request.fresh,
+        )
+        self.dispatcher.run()
+
+    def finish(self) -> tuple[pd.DataFrame, str]:
+        """(rows of the run, what is missing of it: "" if nothing is). Raises OSError."""
+        run, record, lake = self.dispatcher, self.record, self.request.lake
+        assert run is not None
+        record["quarantined"], record["notices"] = run.health.records, run.notices
+        record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.spent.items()}
+        record["planned_by_backend"] = {name: c.planned for name, c in run.counts.items()}
+        record["planned"] = planned = sum(record["planned_by_backend"].values())
+        record["finished_at"] = _now().isoformat()
+        lakes.compact(lake, self.run_id)
+        lakes.write_json(lake, self.run_id, "_run.json", record)
+        rows, missing = lakes.read(lake, self.run_id), list(run.missing())
+        if not missing and len(rows) == planned:
+            return rows, ""
+        return rows, f"{len(rows)} rows of {planned} planned ({', '.join(f'{name} {n}' for name, n in missing)})"
+
+
+def _new_record(request: Request) -> dict[str, Any]:
+    now = _now()
+    return {
+        "run_id": f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        "name": request.config.name,
+        "config": request.config.model_dump(mode="json"),
+        "policy": asdict(request.policy),
+        "ops": list(request.ops),
+        "results": request.lake.uri,
+        "started_at": now.isoformat(),
+        "finished_at": None,
+        "versions": _versions(),
+    }
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what a run is made of."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in ("validation-farm", "ray", "torch", "numpy", "onnx", "onnxruntime", "openvino", "pandas", "pyarrow"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def durable(lake: Lake, run_id: str, matrix: Matrix) -> dict[tuple[int, int], set[int]]:
+    """Sample indices in the lake, by (group, backend) of the matrix."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", lakes.LakeWarning)
+        table = lakes.read_table(lake, run_id, ["run_id", "case_id", "backend", *GROUP, "sample"])
+    rows = {tuple(getattr(g, name) for name in GROUP): i for i, g in enumerate(matrix.groups)}
+    column = {s.name: b for b, s in enumerate(matrix.backends)}
+    done: dict[tuple[int, int], set[int]] = {}
+    columns = [table.column(c).to_pylist() for c in (*GROUP, "backend", "sample")]
+    for *group, backend, sample in zip(*columns):
+        if tuple(group) in rows and backend in column:
+            done.setdefault((rows[tuple(group)], column[backend]), set()).add(sample)
+    return done

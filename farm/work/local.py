@@ -1,0 +1,112 @@
+"""Executors without Ray: one job at a time, in this very process or in children of it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from farm.fleet import envs, inventory
+from farm.fleet.inventory import Offer
+from farm.work.child_pool import POOL, Children, caches
+from farm.work.executor import Executor
+from farm.work.job import Job
+from farm.work.supervisor import run_job
+from tasks import wire
+
+#: Why a backend has no part in --inline: one process cannot be several environments.
+ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
+
+
+class ChildProcesses(Executor):
+    """Each job in a child process of this one: a crash of a case is a row."""
+
+    def __init__(self, children: Children = POOL) -> None:
+        self.nodes = [inventory.this_node(1)]
+        self.children = children
+        self._queue: deque[tuple[int, Job | None]] = deque()  # None: a job that was called back
+        self._next = 0
+
+    def slots(self, offer: Offer | None, fraction: float) -> int:
+        return 1
+
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+        self._next += 1
+        self._queue.append((self._next, job))
+        return self._next
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
+        if self._queue:
+            handle, job = self._queue.popleft()
+            for message in run_job(job, self.children) if job else ():
+                yield handle, message
+            yield handle, None
+
+    def cancel(self, handle: int) -> None:
+        self._queue = deque((h, None if h == handle else job) for h, job in self._queue)
+
+    def close(self) -> None:
+        self._queue.clear()
+        POOL.close()
+
+
+class Inline(ChildProcesses):
+    """Everything in this process, without isolation: a crash of a case is a crash of the run."""
+
+    def __init__(self) -> None:
+        super().__init__(DirectChildren())
+
+
+class DirectChildren(Children):
+    """Stand-ins for children, which live as long as this process."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, tuple[DirectChild, Any]] = {}
+
+    def get(self, job: Job) -> tuple[DirectChild, wire.Ready | wire.Refused]:
+        key = job.kind if job.backend is None else str(job.backend)
+        if key not in self._children:
+            if job.backend is not None and envs.of(job.backend):
+                raise envs.EnvError(ALONE)
+            for name, value in caches(Path(job.cache)).items():
+                os.environ.setdefault(name, value)
+            child = DirectChild()
+            self._children[key] = child, child.ask(wire.Hello(job.backend, job.policy))
+        return self._children[key]
+
+    def forget(self, job: Job) -> None:
+        pass
+
+    def recycle(self, job: Job) -> None:
+        pass
+
+    def spent(self) -> wire.Spent:
+        return wire.Spent()
+
+
+class DirectChild:
+    """`ChildProcess`'s interface over a `tasks.child.Child` in this process."""
+
+    def __init__(self) -> None:
+        from tasks.child import Child, Page
+
+        fd = os.memfd_create("farm-progress")
+        os.ftruncate(fd, mmap.PAGESIZE)
+        self._child = Child(Page(fd))
+        os.close(fd)
+        self.served = 0
+
+    def call(self, command: Any, deadline_s: float | None = None) -> Iterator[Any]:
+        yield from self._child.steps(command)
+
+    def ask(self, command: Any, deadline_s: float | None = None) -> Any:
+        return list(self.call(command))[-1]
+
+    def alive(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass

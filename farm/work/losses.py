@@ -1,0 +1,143 @@
+"""What becomes of work that a job did not finish: queued again, run in a job of its own, or settled by a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from farm.fleet.health import CaseRef
+from farm.fleet.health import Failure as Failed
+from farm.work.accounts import Accounts
+from farm.work.backlog import Backlog
+from farm.work.ledger import Ledger
+from farm.work.placement import Placement
+from farm.work.state import Flight, Plan
+from farm.work.stock import Stock
+from tasks.catalogs.base import Failure
+from tasks.model import Status
+from tasks.prepare.cases import PreparedGroup
+from tasks.runner import sample_columns
+
+#: Losses of a supervisor after which the case in flight is recorded as their cause.
+LOSSES = 3
+
+
+class Losses:
+    """Blames nobody for a lost supervisor until the same work was in flight alone."""
+
+    def __init__(
+        self, plan: Plan, stock: Stock, backlog: Backlog, placement: Placement, accounts: Accounts, ledger: Ledger
+    ) -> None:
+        self._plan, self._stock, self._backlog = plan, stock, backlog
+        self._placement, self._accounts, self._ledger = placement, accounts, ledger
+        self._told: set[tuple[int, int]] = set()  # (group, backend) that have rows because the backend is gone
+
+    def requeue(self, flight: Flight, left: list[int]) -> None:
+        """Queue a job's work again, which nobody is to blame for."""
+        if flight.asked:
+            return
+        if flight.backend < 0:
+            self._stock.queues[flight.job.kind].extendleft(flight.groups[n] for n in left)
+            return
+        by_group: dict[int, list[int]] = {}
+        for number in left:
+            case = flight.cases[number]
+            by_group.setdefault(case.group, []).append(case.position)
+        for g, positions in by_group.items():
+            self.again(flight.backend, g, positions)
+
+    def again(self, b: int, g: int, positions: list[int]) -> None:
+        """Run cases again if their backend is still there."""
+        if self._placement.available[b]:
+            self._backlog.add(b, (g, positions))
+        else:
+            self.unavailable(b, g, positions)
+
+    def run_again(self, failures: Mapping[CaseRef, Failed]) -> None:
+        """Run again what failed on a device that is sick; the new row takes the place of the old one."""
+        for case, failed in failures.items():
+            self._accounts.again[case] = failed
+            self.again(case.backend, case.group, [case.position])
+
+    def lost(self, flight: Flight, left: list[int], why: str) -> list[tuple[int, Failure]]:
+        """A supervisor is gone: its work is queued again, what was in flight at two such losses in a job of its own.
+        Returns the groups that cannot be had, with the story."""
+        if flight.backend < 0:
+            return [lost for number in left if (lost := self._lost_group(flight, flight.groups[number], why))]
+        for number in left:
+            self._lost_case(flight, flight.cases[number], why)
+        return []
+
+    def _lost_group(self, flight: Flight, g: int, why: str) -> tuple[int, Failure] | None:
+        kind = flight.job.kind
+        times = self._accounts.lost(CaseRef(g, -1, 0 if kind == "prepare" else 1))
+        if times < LOSSES - 1:
+            self._stock.queues[kind].appendleft(g)
+        elif times < LOSSES or len(flight.groups) > 1:
+            self._stock.suspects[kind].append(g)  # which of them it was, single jobs tell
+        else:
+            return g, Failure("invalid", kind, "lost", _story("in work", times, why))
+        return None
+
+    def _lost_case(self, flight: Flight, case: CaseRef, why: str) -> None:
+        times = self._accounts.lost(case)
+        if times < LOSSES - 1:
+            self._backlog.add(case.backend, (case.group, [case.position]))
+        elif times < LOSSES or len(flight.cases) > 1:
+            self._backlog.isolated[case.backend].append(case)
+        else:
+            told = {
+                "status": Status.CRASH.value,
+                "kind": "supervisor lost",
+                "stage": "run",
+                "error_type": "",
+                "error": _story("in flight", times, why),
+                "attempts": self._accounts.attempts(case),
+            }
+            self._settle(case, self._stock.group(case.group), told)
+
+    def _settle(self, case: CaseRef, group: PreparedGroup, told: dict[str, Any]) -> None:
+        """The row of a case that no process could report."""
+        self._accounts.replaced(case)
+        self._ledger.write(case.backend, sample_columns(group.samples[case.position]) | told)
+
+    def unprepared(self, g: int, failure: Failure) -> None:
+        """One row per backend of a group that could not be prepared at all."""
+        group = self._plan.matrix.groups[g]
+        names = ("check", "distribution", "catalog", "op", "variant", "dtype", "seed")
+        row = {name: getattr(group, name) for name in names}
+        row |= {"sample": -1, "digest": "", "shapes": "", **asdict(failure)}
+        self._stock.samples[g] = [-1]
+        for b in range(len(self._plan.backends)):
+            if self._stock.wanted[g, b]:
+                left = len(self._stock.positions(g, b))
+                self._accounts.planned(b, 1, 1 - left)
+                if left:
+                    self._ledger.write(b, row)
+
+    def gone(self, g: int, b: int) -> None:
+        """Rows of a group's cases on a backend that went away after the run had begun; once."""
+        if (g, b) not in self._told:
+            self._told.add((g, b))
+            self.unavailable(b, g, self._stock.positions(g, b))
+
+    def unavailable(self, b: int, g: int, positions: Iterable[int]) -> None:
+        """Rows of cases whose backend went away."""
+        prepared: PreparedGroup | None = None
+        for position in positions:
+            prepared = prepared or self._stock.group(g)
+            case = CaseRef(g, b, position)
+            told = {
+                "status": Status.UNAVAILABLE.value,
+                "stage": "",
+                "error_type": "",
+                "error": f"available when the run began, gone since: {self._plan.offer(b).reason}",
+                "attempts": self._accounts.attempts(case) + 1,
+            }
+            self._settle(case, prepared, told)
+
+
+def _story(what: str, times: int, why: str) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(times if times < 20 else times % 10, "th")
+    return f"the only one {what} when its supervisor died a {times}{ending} time: {why}"

@@ -1,0 +1,88 @@
+"""Second opinions: what fails on one device is run on another before either is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from farm import lake as lakes
+from farm.fleet.health import Failure, Health
+from farm.work.backlog import Backlog
+from farm.work.outages import Outages
+from farm.work.placement import Placement
+from farm.work.state import Doubt, Flight, Plan
+from tasks.wire import Rows
+
+
+class Opinions:
+    """Asks for them, weighs them, and keeps the devices that must not give them busy meanwhile."""
+
+    def __init__(self, plan: Plan, health: Health, placement: Placement, backlog: Backlog, outages: Outages) -> None:
+        self._plan, self._health, self._placement = plan, health, placement
+        self._backlog, self._outages = backlog, outages
+        self._held: dict[int, int | None] = {}  # job that holds a device nobody is to be given → until which one begins
+
+    def rows_came(self, flight: Flight, rows: Rows, new: int) -> None:
+        """Count what a device did, and ask about what it failed."""
+        b, place = flight.backend, flight.place
+        self._health.done(b, place, new)
+        if rows.failing and self._placement.elsewhere(b, place) is not None:
+            for failing in rows.failing:
+                case = flight.cases[failing.number]
+                if self._health.failed(case, place, Failure(failing.status, failing.attempts)):
+                    self._backlog.doubts[b].append(Doubt(case, place, failing.status, failing.error))
+
+    def came(self, flight: Flight, rows: Rows) -> None:
+        """Weigh what another device made of cases that failed on one; that one may be sick."""
+        b = flight.backend
+        flight.done.update(rows.numbers)
+        found = pa.Table.from_batches(lakes.from_stream(rows.stream)).to_pylist()
+        for number, row in zip(rows.numbers, found):
+            doubt = flight.asked[number]
+            if self._placement.is_sick(b, doubt.place) or row["status"] in ("unavailable", "unsupported"):
+                continue
+            passed = row["status"] in ("pass", "imprecise")
+            if self._health.opinion(doubt.case, doubt.place, flight.place, passed, self._evidence(doubt, row)):
+                offer = self._plan.offer(b)
+                scope = offer.device_vendor or offer.name
+                self._outages.quarantine(scope, doubt.place, "it fails what other devices pass")
+
+    def _evidence(self, doubt: Doubt, row: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "case_id": row["case_id"],
+            "backend": self._plan.name(doubt.case.backend),
+            "status": doubt.status,
+            "error": doubt.error,
+            "elsewhere": row["status"],
+            "on": " ".join(filter(None, [row["node"], row["device_ids"]])),
+        }
+
+    # --- devices that are held ----------------------------------------------------------------------------------------
+
+    def avoided(self, handle: int, flight: Flight, submit: Callable[[Flight], int | None]) -> None:
+        """A job came to a device it was to avoid, and holds it: as long as it does, nobody is sent there.
+        ``submit`` sends a job, and returns its handle."""
+        one_at_a_time = not any(until is not None for until in self._held.values())  # two would wait for each other
+        again = submit(flight) if flight.asked and one_at_a_time else None
+        if again is not None:
+            self._held[handle] = again
+        else:
+            self._held[handle] = None
+            if flight.asked:
+                self._end(handle)
+
+    def begun(self, handle: int) -> None:
+        """A job began or ended: end those that held a device until then."""
+        for holding, until in list(self._held.items()):
+            if until == handle:
+                self._held[holding] = None
+                self._end(holding)
+
+    def _end(self, holding: int) -> None:
+        self._plan.executor.cancel(holding)
+
+    def ended(self, handle: int) -> None:
+        """A job that is not flying any more is gone; it may have held a device."""
+        self._held.pop(handle, None)

@@ -1,0 +1,145 @@
+"""Nodes and devices that come, go and fall sick while a run goes on."""
+
+from __future__ import annotations
+
+import datetime
+import time
+
+from farm.fleet.health import Health, Place
+from farm.work.backlog import Backlog
+from farm.work.losses import Losses
+from farm.work.placement import Placement
+from farm.work.state import Flight, Plan
+from farm.work.supports import Supports
+
+#: What a new node has answered of a backend that was not asked about.
+NOT_ASKED = {"unavailable": "it was not asked"}
+
+
+class Outages:
+    """Keeps the offers true, and moves the work of what is gone. flights: those of the dispatcher."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        health: Health,
+        placement: Placement,
+        backlog: Backlog,
+        losses: Losses,
+        supports: Supports,
+        flights: dict[int, Flight],
+    ) -> None:
+        self._plan, self._health, self._placement, self._backlog = plan, health, placement, backlog
+        self._losses, self._supports, self._flights = losses, supports, flights
+        self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
+        self._vanished: dict[int, float] = {}  # backend without a node → since when
+
+    @property
+    def waited_for(self) -> list[int]:
+        """Backends whose last node has left, and one may still come."""
+        return list(self._vanished)
+
+    def call_back(self, handle: int, flight: Flight) -> None:
+        """End a job; its cases count no loss."""
+        if not flight.moved:
+            flight.moved = True
+            self._plan.executor.cancel(handle)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take in what has become of the cluster's nodes."""
+        changes = self._plan.executor.changes()
+        for node in changes.gone:
+            self._left(node)
+        for node, answers in changes.come.items():
+            self._joined(node, answers)
+        if changes.gone or changes.come:
+            self._placement.changed()
+            here = {n["id"] for n in self._plan.executor.nodes}
+            for handle, flight in self._flights.items():
+                if not flight.begun and flight.among and not here & set(flight.among):
+                    self.call_back(handle, flight)  # no node is left that it could begin on
+        now = time.monotonic()
+        wait_s = self._plan.config.node_wait_s
+        for b, available in enumerate(self._placement.available):
+            if not available or self._placement.nodes(b):
+                self._vanished.pop(b, None)
+            elif now - self._vanished.setdefault(b, now) >= wait_s:
+                del self._vanished[b]
+                self.bury(b, f"the last node that offered it has left, and none came within {wait_s:g} s")
+
+    def _left(self, node: str) -> None:
+        offers = self._plan.offers.values()
+        hosts = {h for o in offers for i, h in zip(o.node_ids, o.nodes) if i == node}
+        self.notices.append(f"node {', '.join(hosts) or node} has left")
+        for offer in offers:
+            offer.dismiss(node)
+
+    def _joined(self, node: str, answers: dict[str, dict[str, object]]) -> None:
+        found = next((n for n in self._plan.executor.nodes if n["id"] == node), None)
+        if found is None:
+            return
+        new = [o.name for o in self._plan.offers.values() if not o.admit(found, answers.get(o.name, NOT_ASKED))]
+        for b in range(len(self._plan.backends)):
+            if self._plan.name(b) in new:
+                self._supports.another_host(b, found["host"])
+        self.notices.append(f"node {found['host']} has joined, with {', '.join(new) or 'none of the backends'}")
+
+    # --- devices ----------------------------------------------------------------------------------------------------
+
+    def device_gone(self, flight: Flight, left: list[int]) -> None:
+        """A new child of a backend did not find its device: elsewhere it may be there."""
+        b, place = flight.backend, flight.place
+        believed = self._placement.available[b] and self._health.gone(b, place, flight.began)
+        if believed and not self._placement.is_sick(b, place):
+            if self._placement.elsewhere(b, place, alike=False) is None:
+                self.bury(b, flight.gone)
+            else:
+                self.quarantine(self._plan.name(b), place, f"a new process does not find it: {flight.gone}")
+        self._losses.requeue(flight, left)
+
+    def quarantine(self, scope: str, place: Place, why: str) -> None:
+        """Give a device no more jobs; what it failed is run again elsewhere, and that row counts."""
+        numbers = range(len(self._plan.backends))
+        covered = {b: self._plan.name(b) for b in numbers if scope in self._placement.scopes(b)}
+        host = next((n["host"] for n in self._plan.executor.nodes if n["id"] == place.node), place.node)
+        record = {
+            "scope": scope,
+            "node": host,
+            "node_id": place.node,
+            "device": place.device,
+            "why": why,
+            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        }
+        failures = self._health.quarantine(scope, place, covered, record)
+        self._losses.run_again(failures)
+        self._placement.changed()
+        for handle, flight in self._flights.items():
+            if flight.backend in covered and _concerns(flight, place):
+                self.call_back(handle, flight)
+        what = f"device {place.device} of {host}" if place.device else host
+        self.notices.append(
+            f"quarantined: {what} for {', '.join(covered.values())}: {why}; "
+            f"{len(failures)} of its failures are run again elsewhere"
+        )
+        for b in covered:
+            if self._placement.available[b] and not self._placement.nodes(b):
+                self.bury(b, f"every device of it is quarantined, the last one, {what}, because {why}")
+
+    def bury(self, b: int, why: str) -> None:
+        """A backend is gone for good: what is left of its cells becomes rows that say so."""
+        self._placement.available[b], self._placement.gone[b], self._plan.offer(b).reason = False, True, why
+        self.notices.append(f"{self._plan.name(b)} is not available any more: {why}")
+        self._placement.changed()
+        for handle, flight in self._flights.items():
+            if flight.backend == b:
+                self.call_back(handle, flight)
+        for g, positions in self._backlog.drain(b):
+            self._losses.unavailable(b, g, positions)
+
+
+def _concerns(flight: Flight, place: Place) -> bool:
+    """Whether a job runs on a device, or may still come to it."""
+    whole = Place(flight.place.node, "")
+    return place in (flight.place, whole) if flight.begun else place.node in flight.among

@@ -1,0 +1,118 @@
+"""Where a job may go: which nodes and devices each backend has, and which of them it shares with others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from farm.fleet.health import Health, Place
+from farm.fleet.inventory import Offer
+from farm.work.state import Flight, Plan
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Devices that some backends share, because the same nodes offer them. devices: how many; main: all nodes' CPUs."""
+
+    name: str
+    backends: tuple[int, ...]
+    devices: int
+    main: bool = False
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a job is sent: the nodes it may go to, and the devices there that it must avoid."""
+
+    offer: Offer | None
+    fraction: float
+    among: list[str]
+    avoid: tuple[Place, ...]
+
+
+class Placement:
+    """Which backends there are, and where. had: names of those that were available when the run began."""
+
+    def __init__(self, plan: Plan, health: Health, had: Collection[str]) -> None:
+        self._plan, self._health = plan, health
+        numbers = range(len(plan.backends))
+        self.available = [plan.offer(b).available for b in numbers]
+        #: There when the run began and gone now: its cases become rows that say so.
+        self.gone = [not self.available[b] and plan.name(b) in had for b in numbers]
+        self._pools: list[Pool] = []
+        self._nodes: dict[int, list[str]] = {}
+
+    def changed(self) -> None:
+        """Nodes or devices came, went or fell sick: what is known of who can go where holds no more."""
+        self._pools, self._nodes = [], {}
+
+    def pools(self) -> list[Pool]:
+        """Backends by the devices they share: those of one kind on the same nodes."""
+        if not self._pools:
+            shared: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+            for b in range(len(self._plan.backends)):
+                offer = self._plan.offer(b)
+                if self.available[b] and (nodes := tuple(sorted(self.nodes(b)))):
+                    kind = "CPU" if offer.resource == "CPU" else f"{offer.resource}/{offer.device_vendor}"
+                    shared.setdefault((kind, nodes), []).append(b)
+            cpus = tuple(sorted(self._with_cpu()))
+            slots = self._plan.executor.slots(None, 1.0)
+            self._pools = [Pool("CPU", tuple(shared.pop(("CPU", cpus), ())), slots, main=True)]
+            for (kind, nodes), bs in shared.items():
+                self._pools.append(Pool(f"{kind} on {' '.join(nodes)}", tuple(bs), self._devices(bs[0])))
+        return self._pools
+
+    def _with_cpu(self) -> list[str]:
+        return [n["id"] for n in self._plan.executor.nodes if n["resources"].get("CPU")]
+
+    def scopes(self, b: int) -> tuple[str, ...]:
+        """What a device may be sick for, as far as a backend is concerned (`farm.fleet.health`)."""
+        offer = self._plan.offer(b)
+        return (offer.name, offer.device_vendor) if offer.device_vendor else (offer.name,)
+
+    def is_sick(self, b: int, place: Place) -> bool:
+        return self._health.is_sick(self.scopes(b), place)
+
+    def _healthy(self, b: int, node: str) -> int:
+        """How many devices of a node a backend may be given."""
+        offer = self._plan.offer(b)
+        if node not in offer.places:
+            return 0
+        sick = self._health.sick_on(self.scopes(b), node)
+        return 0 if "" in sick else max(offer.devices[node] - len(sick), 0)
+
+    def nodes(self, b: int) -> list[str]:
+        """Ids of the nodes that a backend may go to."""
+        if b not in self._nodes:
+            self._nodes[b] = [n for n in self._plan.offer(b).node_ids if self._healthy(b, n)]
+        return self._nodes[b]
+
+    def _devices(self, b: int) -> int:
+        return sum(self._healthy(b, n) for n in self.nodes(b))
+
+    def elsewhere(self, b: int, place: Place, alike: bool = True) -> tuple[list[str], set[Place]] | None:
+        """(ids of nodes, devices to avoid there) where a backend can run that is not ``place``; None if nowhere.
+
+        alike: only on devices of the same name: what one model gets wrong, another may well pass.
+        """
+        models = self._plan.offer(b).models
+        others = [
+            n for n in self.nodes(b) if n != place.node and not (alike and models.get(n) != models.get(place.node))
+        ]
+        if others:
+            return others, set()
+        return ([place.node], {place}) if place.device and self._healthy(b, place.node) > 1 else None
+
+    def destination(self, flight: Flight) -> Destination | None:
+        """Where a job is to be sent; None if no node is left that may do it."""
+        b = flight.backend
+        if b < 0:
+            return Destination(None, 1.0, self._with_cpu(), ())
+        among, avoid = self.nodes(b), set[Place]()
+        if flight.asked:
+            elsewhere = self.elsewhere(b, flight.asked[0].place)
+            if elsewhere is None:
+                return None
+            among, avoid = elsewhere
+        avoid |= {p for scope in self.scopes(b) for p in self._health.sick.get(scope, ()) if p.node in among}
+        return Destination(self._plan.offer(b), self._plan.fraction(b), among, tuple(avoid))

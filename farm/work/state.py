@@ -1,0 +1,104 @@
+"""What a run is asked to do, and what flies: jobs under way, by whom they were taken, and what is known of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from farm.fleet.child_process import Limits
+from farm.fleet.health import CaseRef, Place
+from farm.fleet.inventory import Offer
+from farm.lake import Lake
+from farm.plan.config import Config
+from farm.plan.matrix import Matrix
+from farm.work.executor import Executor
+from farm.work.job import Job
+from tasks.backends import BackendSpec
+from tasks.judge.verdict import Policy
+
+#: Memory of a process that prepares or exports.
+PREPARER_GIB = 6.0
+#: Where a job runs that names no node: in this process or a child of it.
+HERE = Place("local", "")
+
+#: Some samples of a group, by position: what queues hold.
+Portion = tuple[int, list[int]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run's request. Groups and backends are called by their number in the matrix: g and b."""
+
+    matrix: Matrix
+    config: Config
+    executor: Executor
+    offers: dict[str, Offer]
+    lake: Lake
+    run_id: str
+    cache: Path
+    policy: Policy
+
+    @property
+    def backends(self) -> list[BackendSpec]:
+        return self.matrix.backends
+
+    def name(self, b: int) -> str:
+        return self.matrix.backends[b].name
+
+    def offer(self, b: int) -> Offer:
+        return self.offers[self.matrix.backends[b].name]
+
+    def fraction(self, b: int) -> float:
+        """The share of a device that a job of the backend takes."""
+        return self.config.backends[b].fraction
+
+    def unit(self, g: int) -> str:
+        return self.matrix.groups[g].unit
+
+    def limits(self, b: int) -> Limits:
+        """Of a backend's children; of those that prepare and export for −1."""
+        memory = self.config.backends[b].memory_gib if b >= 0 else PREPARER_GIB
+        return Limits(self.config.deadline_s, int(memory * (1 << 30)))
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A case that failed, and where: another device is to say whether it fails there as well."""
+
+    case: CaseRef
+    place: Place
+    status: str
+    error: str
+
+
+@dataclass
+class Flight:
+    """A job under way. cases: of a batch, by number in it; groups: of a preparing or exporting job.
+
+    pool, load: which slots it takes, and how much of a device; among: ids of the nodes it may go to; place: where it
+    runs; moved: it was called back, and its cases count no loss; gone: why its backend's device is not there any more;
+    asked: of a second opinion, what became of its cases, by number, on the device in question.
+    """
+
+    job: Job
+    backend: int = -1
+    cases: list[CaseRef] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+    heard: float = 0.0
+    first: float = 0.0  # when its first result came
+    begun: bool = False  # a queued job may be silent for as long as others hold the slots
+    began: float = 0.0  # when; when it was handed over, as long as it has not
+    patience_s: float = 0.0
+    pool: str = ""
+    load: float = 1.0
+    among: tuple[str, ...] = ()
+    place: Place = HERE
+    moved: bool = False
+    gone: str = ""
+    asked: list[Doubt] = field(default_factory=list)
+
+    @property
+    def left(self) -> list[int]:
+        """Numbers of what has not come back."""
+        return [n for n in range(len(self.cases) or len(self.groups)) if n not in self.done]

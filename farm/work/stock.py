@@ -1,0 +1,126 @@
+"""The groups of a run: which are to be prepared or exported, and what is known of those that are."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.work.state import Flight, Plan
+from tasks import catalogs, checks
+from tasks.prepare.cases import PreparedGroup, pack_path
+from tasks.wire import Exported, Prepared
+
+#: Groups of one preparing job: as many as take about this many seconds, within these bounds; of an exporting job.
+PREPARE_S, PREPARE_MIN, PREPARE_MAX, EXPORT_GROUPS = 2.0, 64, 1024, 16
+
+
+class Stock:
+    """Groups before, in and after preparing.
+
+    wanted[g, b]: samples that a backend is to run, 0 where it was never there; done: (g, b) → indices of samples that
+    are already in the lake.
+    """
+
+    def __init__(self, plan: Plan, there: list[bool], done: dict[tuple[int, int], set[int]]) -> None:
+        self._plan, self._done = plan, done
+        self.wanted = plan.matrix.wanted * np.array(there, dtype=np.int32)
+        self.keys: dict[int, str] = {}
+        self.samples: dict[int, list[int]] = {}  # group → indices of its prepared samples, in order
+        self.forms: dict[int, str] = {}
+        self.exporting = _exporting_backends(plan)
+        self.queues = {"prepare": deque(np.flatnonzero(self.wanted.any(axis=1)).tolist()), "export": deque[int]()}
+        self.left = {"prepare": len(self.queues["prepare"]), "export": 0}
+        self.suspects: dict[str, deque[int]] = {"prepare": deque(), "export": deque()}  # of a loss: each in its own job
+        self._parcels: dict[int, dict[str, Any]] = {}  # group → files that a node may lack, as Ray references
+        self._group_ms = PREPARE_S * 1e3 / PREPARE_MIN  # time to prepare a group: little once it is in the cache
+
+    # --- what is to be made ---------------------------------------------------------------------------------------
+
+    def take(self, kind: str) -> list[int]:
+        """Groups of the next job of a kind: one suspect of a loss, else as many of the queue as make a job."""
+        if self.suspects[kind]:
+            return [self.suspects[kind].popleft()]
+        most = EXPORT_GROUPS
+        if kind == "prepare":
+            most = max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self._group_ms)))
+        return [self.queues[kind].popleft() for _ in range(min(len(self.queues[kind]), most))]
+
+    def complete(self, b: int) -> bool:
+        """Whether no group is to come any more for a backend."""
+        waits = self.left["export"] and any(b in many for many in self.exporting.values())
+        return not self.left["prepare"] and not waits
+
+    def prepared(self, g: int, message: Prepared) -> None:
+        self.keys[g], self.samples[g] = message.key, list(message.samples)
+        self._shipped(g, message)
+
+    def exported(self, g: int, message: Exported) -> None:
+        self.forms[g] = message.path
+        self._shipped(g, message)
+
+    def _shipped(self, g: int, message: Prepared | Exported) -> None:
+        if message.parcel is not None:
+            self._parcels.setdefault(g, {})[message.path] = message.parcel
+
+    def timed(self, flight: Flight) -> None:
+        """Learn from a preparing job, one of whose groups has come, how long a group takes."""
+        now = time.monotonic()
+        flight.first = flight.first or now
+        if flight.job.prepare and len(flight.done) == len(flight.groups) > 1:
+            self._group_ms = max((now - flight.first) * 1e3 / (len(flight.groups) - 1), 0.1)
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    def exports(self, g: int) -> list[int]:
+        """Backends that take no form of the group's catalog but an exported one."""
+        return self.exporting.get(self._plan.matrix.groups[g].catalog, [])
+
+    def to_export(self, g: int) -> list[int]:
+        """Backends that wait for the group to be exported: only samples of the forward check are."""
+        forward = checks.samples_of(self._plan.matrix.groups[g].check) == checks.FORWARD
+        return self.exports(g) if forward else []
+
+    def positions(self, g: int, b: int) -> list[int]:
+        """Positions of the group's samples that the backend has still to run."""
+        known = self._done.get((g, b), set())
+        indices = self.samples[g][: int(self.wanted[g, b])]
+        return [p for p, index in enumerate(indices) if index not in known]
+
+    def pack(self, g: int) -> Path:
+        return pack_path(self._plan.cache, self.keys[g])
+
+    def content(self, g: int, b: int) -> str:
+        """Content key of what a backend is given of a group: of the exported form, where it takes one."""
+        form = self.forms.get(g) if b in self.exports(g) else None
+        return f"{self._plan.matrix.groups[g].check}/{Path(form).stem if form else self.keys[g]}"
+
+    def parcels(self, g: int) -> dict[str, Any]:
+        """The files of a group for nodes that may lack them; none where all share a cache."""
+        if self._plan.executor.ship:  # a node may have joined that lacks what the others share
+            for path in (self.pack(g), Path(self.forms.get(g, ""))):
+                if str(path) not in self._parcels.get(g, {}) and path.is_file():
+                    self._parcels.setdefault(g, {})[str(path)] = self._plan.executor.parcel(path)
+        return self._parcels.get(g, {})
+
+    def group(self, g: int) -> PreparedGroup:
+        """A prepared group as it can be read here. Raises OSError if its file is lost."""
+        path = self.pack(g)
+        if not path.exists() and str(path) in self._parcels.get(g, {}):
+            self._plan.executor.fetch(self._parcels[g][str(path)], path)
+        return PreparedGroup(path, self._plan.matrix.groups[g].check)
+
+
+def _exporting_backends(plan: Plan) -> dict[str, list[int]]:
+    """Per catalog with exported forms, the backends that take none of its own."""
+    found: dict[str, list[int]] = {}
+    for name in {g.catalog for g in plan.matrix.groups}:
+        catalog = catalogs.get(name)
+        for b in range(len(plan.backends)):
+            forms = plan.offer(b).forms
+            if not set(forms) & set(catalog.forms) and set(forms) & set(catalog.exports):
+                found.setdefault(name, []).append(b)
+    return found

@@ -1,0 +1,52 @@
+"""What backends of one version have said before of cases that they do not implement, and what they say now."""
+
+from __future__ import annotations
+
+import socket
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from farm.fleet.probing import WORDS, Support
+from farm.work.state import Flight, Plan
+from farm.work.stock import Stock
+from tasks.model import Status
+
+
+class Supports:
+    """By backend; of one host each, since the nodes of several may have other versions."""
+
+    def __init__(self, plan: Plan, stock: Stock, fresh: bool) -> None:
+        self._plan, self._stock = plan, stock
+        self._of: dict[int, Support] = {}
+        for b, spec in enumerate(plan.backends):
+            offer = plan.offer(b)
+            if offer.available and set(offer.nodes) == {socket.gethostname()}:
+                self._of[b] = Support.load(spec, offer.info, plan.cache)
+                if fresh:
+                    self._of[b].forget()
+
+    def words(self, g: int, b: int, position: int) -> dict[str, str] | None:
+        """Words of a row and "run", if the case is known to be unsupported."""
+        support = self._of.get(b)
+        return support.known(self._stock.content(g, b), self._stock.samples[g][position]) if support else None
+
+    def learn(self, flight: Flight, numbers: list[int], batches: list[pa.RecordBatch]) -> None:
+        """Remember what the backend said that it does not implement. numbers: of the cases of the rows."""
+        support = self._of.get(flight.backend)
+        if support is None:
+            return
+        rows = pa.Table.from_batches(batches).select(["status", *WORDS]).append_column("number", pa.array(numbers))
+        for row in rows.filter(pc.equal(rows["status"], Status.UNSUPPORTED.value)).to_pylist():
+            case = flight.cases[row["number"]]
+            content, sample = self._stock.content(case.group, case.backend), self._stock.samples[case.group]
+            support.learn(content, sample[case.position], row, self._plan.run_id)
+
+    def another_host(self, b: int, host: str) -> None:
+        """A node has joined that offers the backend: it may have other versions than those that have answered."""
+        if b in self._of and host != socket.gethostname():
+            self._of.pop(b).save()
+
+    def save(self) -> None:
+        for support in self._of.values():
+            support.save()

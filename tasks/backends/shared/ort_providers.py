@@ -1,0 +1,126 @@
+"""ONNX Runtime's execution providers: who ships each, whose device it runs on, in which build it is, where it is emulated."""
+
+from __future__ import annotations
+
+import glob
+import os
+import platform
+import sys
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An execution provider: its name, who ships it, whose device it runs on and what it is given by default.
+
+    compute_precision: what it computes float32 in with these options ("" = float32). packages: the pip requirements of
+    the build of ONNX Runtime that has it (none: the farm's own, or a build from source, may have it). python_package:
+    where the provider is a plugin library of its own, the package that holds it.
+    """
+
+    provider: str
+    vendor: str
+    device_vendor: str
+    resource: str
+    options: dict[str, str] = field(default_factory=dict)
+    compute_precision: str = ""
+    packages: tuple[str, ...] = ()
+    python_package: str = ""
+
+
+#: The extras bring CUDA 13's runtime, cuBLAS, cuFFT, cuRAND, NVRTC and cuDNN 9 as nvidia-* wheels.
+_CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1",)
+
+#: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
+PROVIDERS: dict[str, Provider] = {
+    "cpu": Provider("CPUExecutionProvider", "Microsoft", "", "CPU"),
+    "cuda": Provider("CUDAExecutionProvider", "NVIDIA", "nvidia", "GPU", {"use_tf32": "0"}, packages=_CUDA_PACKAGES),
+    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. The
+    # wheel has the provider, TensorRT's own libraries (libnvinfer) must be on the node.
+    "tensorrt": Provider(
+        "TensorrtExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32", packages=_CUDA_PACKAGES
+    ),
+    "tensorrt-rtx": Provider("NvTensorRTRTXExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32"),
+    # Left out of ONNX Runtime after 1.22: MIGraphX is AMD's provider since.
+    "rocm": Provider("ROCMExecutionProvider", "AMD", "amd", "GPU", packages=("onnxruntime-rocm==1.22.2.post3",)),
+    "migraphx": Provider(
+        "MIGraphXExecutionProvider",
+        "AMD",
+        "amd",
+        "GPU",
+        {"migraphx_fp16_enable": "0"},
+        packages=("onnxruntime-migraphx==1.27.1",),
+    ),
+    "vitisai": Provider("VitisAIExecutionProvider", "AMD", "amd-npu", "NPU"),
+    # FP32 keeps the plugin from computing in bfloat16 on a CPU that can; without device_type it runs on the CPU.
+    "openvino": Provider(
+        "OpenVINOExecutionProvider",
+        "Intel",
+        "",
+        "CPU",
+        {"device_type": "CPU", "precision": "FP32"},
+        packages=("onnxruntime-openvino==1.24.1",),
+    ),
+    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU"),
+    # Float tensors are float16 on the HTP by default (its option enable_htp_fp16_precision=1).
+    "qnn": Provider(
+        "QNNExecutionProvider",
+        "Qualcomm",
+        "qualcomm",
+        "NPU",
+        {"backend_path": "QnnHtp.dll" if sys.platform == "win32" else "libQnnHtp.so"},
+        "float16",
+        ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"),
+        "onnxruntime_qnn",
+    ),
+    "dml": Provider(
+        "DmlExecutionProvider",
+        "Microsoft",
+        "microsoft",
+        "GPU",
+        packages=('onnxruntime-directml==1.24.4; sys_platform == "win32"',),
+    ),
+    # In the plain wheel, on macOS.
+    "coreml": Provider("CoreMLExecutionProvider", "Apple", "apple", "GPU", {"ModelFormat": "MLProgram"}),
+    "cann": Provider(
+        "CANNExecutionProvider",
+        "Huawei",
+        "huawei",
+        "NPU",
+        {"precision_mode": "must_keep_origin_dtype"},
+        packages=("onnxruntime-cann==1.24.4",),
+    ),
+    "xnnpack": Provider("XnnpackExecutionProvider", "Google", "", "CPU"),
+    "nnapi": Provider("NnapiExecutionProvider", "Google", "", "NPU"),
+    "acl": Provider("ACLExecutionProvider", "Arm", "", "CPU"),
+    "rknpu": Provider("RknpuExecutionProvider", "Rockchip", "rockchip", "NPU"),
+    "vsinpu": Provider("VSINPUExecutionProvider", "VeriSilicon", "verisilicon", "NPU"),
+    "webgpu": Provider("WebGpuExecutionProvider", "Microsoft", "", "GPU", packages=("onnxruntime-webgpu==1.27.0",)),
+}
+
+#: The chip that QNN's emulation compiles for unless told otherwise: SM8650 (QNN's number 57). Left to itself the library
+#: takes an unnamed one, for which it fails to finalise most float graphs (QNN_COMMON_ERROR_MEM_ALLOC).
+EMULATED_SOC = "57"
+
+#: Where a GPU shows on Linux: DRM render nodes, NVIDIA's own devices, the GPU of WSL's host.
+_GPU_FILES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/nvhost-gpu")
+#: SwiftShader, Vulkan on the CPU, as browsers bring it along.
+_SOFTWARE_VULKAN = ("/usr/lib/chromium*/vk_swiftshader_icd.json", "/opt/google/chrome/vk_swiftshader_icd.json")
+#: The Vulkan loader's variables for drivers other than those installed.
+_VULKAN_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
+
+
+def emulated(device: str) -> bool:
+    """Whether a provider's device is an emulator or a software driver on this machine."""
+    if device == "qnn":
+        return platform.machine().lower() in ("x86_64", "amd64")
+    if device == "webgpu":
+        return sys.platform == "linux" and not any(glob.glob(x) for x in _GPU_FILES)
+    return False
+
+
+def offer_software_vulkan() -> None:
+    """Let the Vulkan loader find SwiftShader besides the drivers installed, unless drivers were chosen by hand."""
+    found = [x for pattern in _SOFTWARE_VULKAN for x in glob.glob(pattern)]
+    if found and not any(os.environ.get(x) for x in _VULKAN_VARIABLES):
+        os.environ["VK_ADD_DRIVER_FILES"] = os.pathsep.join(found)

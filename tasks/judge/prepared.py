@@ -1,0 +1,112 @@
+"""What preparing asks of the judge: how far two oracles are apart, and whether a constant would pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tasks.judge.plain import Sums, measure
+from tasks.model import EPS, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
+
+
+def compare_oracles(
+    references: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, rounding: float = 0.0
+) -> dict[str, Any]:
+    """How far a further oracle's ``references`` are from those of ``expected``: {"units", "classic", "detail"}.
+
+    Both are exact as far as the dtype under test can tell, so their distance is judged as a backend's would be;
+    units is infinite where shapes differ or only one of them is NaN or infinite. classic: whether they are within the
+    classic tolerance. rounding: see `tasks.model.Oracle`.
+    """
+    apart = {"units": float("inf"), "classic": False}
+    if len(references) != len(expected):
+        return apart | {"detail": f"{len(references)} outputs against {len(expected)}"}
+    sums = Sums()
+    with np.errstate(all="ignore"):
+        for i, (y, leaf) in enumerate(zip(references, expected)):
+            if y.shape != tuple(leaf.shape):
+                return apart | {"detail": f"output {i}: shape {y.shape} against {tuple(leaf.shape)}"}
+            if leaf.reference is None or leaf.dtype == "str":
+                continue
+            if rounding and is_inexact(leaf.dtype):
+                size = np.abs(leaf.reference)
+                floor = rounding * float(size.max(initial=0.0, where=np.isfinite(size)))
+                leaf = replace(leaf, noise=np.full(y.shape, floor) if leaf.noise is None else leaf.noise + floor)
+            measure(y, leaf, op_class, "", sums)
+    if sums.nonfinite:
+        return apart | {"detail": f"{sums.nonfinite} NaN or Inf of {sums.measured} elements stand elsewhere"}
+    # An exact or elementary op is judged in ulps, and so are its oracles.
+    units = sums.ulp if op_class in WITHOUT_NOISE and sums.units < np.inf else sums.units
+    return {"units": float(units), "classic": sums.bad == 0, "detail": f"{sums.diff:.3g} apart"}
+
+
+def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+    """True if some constant output (zero among them) lies within ``threshold`` error units everywhere.
+
+    The intervals y ± threshold·(ε|y| + δ + tiny) then have a common point. For complex results the squares
+    within the discs are looked at: a True is certain, a False is up to a factor of √2.
+    """
+    y, noise = leaf.reference, None if op_class in WITHOUT_NOISE else leaf.noise
+    if y is None or y.size == 0:
+        return True
+    inexact = is_inexact(leaf.dtype)
+    if leaf.dtype == "str" or (noise is None and not inexact):
+        return bool((y == y.reshape(-1)[0]).all())
+    with np.errstate(all="ignore"):
+        if noise is not None and not np.isfinite(noise).all():
+            y, noise = y[np.isfinite(noise)], noise[np.isfinite(noise)]  # anything passes at the others
+            if not y.size:
+                return True
+        if inexact:
+            cast = rounded(y, leaf.dtype)
+            finite = np.isfinite(cast)
+            if not finite.all():
+                same = np.isnan(cast).all() or (cast == cast[~finite][0]).all() or is_complex(leaf.dtype)
+                return not finite.any() and bool(same)
+        else:
+            y = y.astype(np.float64)
+        eps = EPS.get(leaf.dtype, 0.0)
+        tolerance = threshold * (
+            np.abs(y) * eps + (0.0 if noise is None else noise) + eps * SMALLEST_NORMAL.get(leaf.dtype, 0.0)
+        )
+        if is_complex(leaf.dtype):
+            tolerance /= 2**0.5
+        return all(
+            bool((p - tolerance).max() <= (p + tolerance).min())
+            for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,))
+        )
+
+
+def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+    """True if an output of nothing but zeros lies within ``threshold`` error units everywhere."""
+    y = leaf.reference
+    if y is None or y.size == 0:
+        return True
+    if leaf.dtype == "str":
+        return bool((y == "").all())
+    return common_constant([leaf, Leaf(leaf.dtype, (1,), np.zeros(1, y.dtype))], threshold, op_class)
+
+
+def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
+    """True if one constant lies within ``threshold`` error units of every element of all ``leaves`` (of one dtype).
+
+    What is integer, or of a class without noise, is taken with the noise of its own leaf alone.
+    """
+    known = [leaf for leaf in leaves if leaf.reference is not None and leaf.reference.size]
+    if len({leaf.dtype for leaf in known}) != 1:
+        return not known
+    noisy = any(leaf.noise is not None for leaf in known)
+    y = np.concatenate([leaf.reference.reshape(-1) for leaf in known if leaf.reference is not None])
+    noise = None
+    if noisy:
+        noise = np.concatenate(
+            [
+                np.zeros(leaf.reference.size) if leaf.noise is None else leaf.noise.reshape(-1)
+                for leaf in known
+                if leaf.reference is not None
+            ]
+        )
+    return constant_would_pass(Leaf(known[0].dtype, y.shape, y, noise), threshold, op_class)

@@ -1,0 +1,70 @@
+"""The element that is furthest off, and its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.judge.plain import at_border, distance
+from tasks.model.dtypes import EPS, SMALLEST_NORMAL, is_complex, is_inexact, rounded, wide
+from tasks.model.leaf import Leaf
+from tasks.model.op_class import WITHOUT_NOISE, OpClass
+
+
+def worst(
+    actual: Sequence[Any], expected: Sequence[Leaf], op_class: OpClass = OpClass.COMPOSITE, precision: str = ""
+) -> tuple[int, tuple[int, ...]] | None:
+    """(output, index) of the element with the largest error units, NaN misplacement first; None if nothing.
+
+    Of a class without noise the noise floor is left out, unless a coarser ``precision`` rounds the inputs.
+    """
+    best: tuple[float, int, tuple[int, ...]] | None = None
+    with np.errstate(all="ignore"):
+        for i, (a, leaf) in enumerate(zip(map(np.asarray, actual), expected)):
+            if leaf.reference is None or leaf.dtype == "str" or not a.size or a.shape != tuple(leaf.shape):
+                continue
+            noise = 0.0 if leaf.noise is None or (op_class in WITHOUT_NOISE and not precision) else leaf.noise
+            if is_inexact(leaf.dtype):
+                x, y = a.astype(wide(leaf.dtype)), leaf.reference
+                cast = rounded(y, leaf.dtype)
+                same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
+                if is_complex(leaf.dtype):
+                    same |= ~np.isfinite(x) & ~np.isfinite(cast)
+                else:
+                    x, _ = at_border(x, y, noise, leaf.dtype)
+                eps = EPS[leaf.dtype]
+                units = np.abs(x - y) / (eps * np.abs(y) + noise + SMALLEST_NORMAL[leaf.dtype] * eps)
+                units = np.where(same | (noise == np.inf), 0.0, np.where(np.isnan(units), np.inf, units))
+            else:
+                # The last term keeps an order among differences that no noise excuses.
+                units = distance(a, leaf.reference) / (noise + 2.0**-64)
+            at = int(np.argmax(units))
+            value = float(units.reshape(-1)[at])
+            if best is None or value > best[0]:
+                best = (value, i, tuple(int(k) for k in np.unravel_index(at, a.shape)))
+    return None if best is None else best[1:]
+
+
+def element(actual: np.ndarray, leaf: Leaf, index: tuple[int, ...]) -> dict[str, str]:
+    """The numbers of one element, with all their digits."""
+    assert leaf.reference is not None
+    a, y = actual[index], leaf.reference[index]
+    inexact = is_inexact(leaf.dtype)
+    number: Any = complex if is_complex(leaf.dtype) else float if inexact else int
+    if inexact:
+        a, y = a.astype(wide(leaf.dtype)), y.astype(wide(leaf.dtype))
+    elif leaf.dtype == "bool":
+        number = bool
+    found = {"expected": repr(number(y)), "actual": repr(number(a))}
+    with np.errstate(all="ignore"):
+        diff = float(abs(a - y)) if inexact else float(abs(int(a) - int(y)))
+        found |= {
+            "difference": repr(diff),
+            "noise floor": repr(0.0 if leaf.noise is None else float(leaf.noise[index])),
+        }
+        if inexact and np.isfinite(abs(y)):
+            exponent = np.frexp(max(float(abs(y)), SMALLEST_NORMAL[leaf.dtype]))[1]
+            found["ulps"] = repr(diff / float(np.ldexp(EPS[leaf.dtype], int(exponent) - 1)))
+    return found

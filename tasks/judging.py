@@ -1,0 +1,123 @@
+"""What the outputs of a case are worth: measured, repeated, held against a second oracle, judged by a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tasks.judge import fingerprint
+from tasks.judge.plain import Metrics, Policy, check_metadata, compare, judge, only_stored
+from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
+from tasks.prepare.cases import PreparedSample
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Of one case; columns: those of its row that come with it, but for the metrics."""
+
+    metrics: Metrics
+    status: Status
+    kind: str
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+def judged(
+    sample: PreparedSample, outputs: list[list[Any]], paired: Sequence[int], policy: Policy, info: RuntimeInfo
+) -> Judgement:
+    """What the runs of a case returned, flat, under a policy. paired: which outputs are complex, as pairs."""
+    group, record, op_class = sample.owner.group, sample.record, sample.op_class
+    for actual in outputs:
+        for i in paired:
+            actual[i] = _unpaired(actual[i])
+    arrays = [[np.asarray(x) for x in actual] for actual in outputs]
+    precision = info.precision_for(op_class, group.label)
+    expected = sample.expected()
+    metrics = _measure(sample, arrays[0], expected, precision)
+    _repeated(sample, arrays, metrics)
+    oracle = record["oracle"]
+
+    def verdict(metrics: Metrics) -> tuple[Status, str]:
+        return judge(metrics, policy, group.label, op_class.value, group.dtype, oracle, precision)
+
+    status, kind = verdict(metrics)
+    more: dict[str, Any] = {"limit": _limit(policy, sample, precision), "output_digest": fingerprint.digest(arrays[0])}
+    if status is not Status.PASS and oracle != "stored" and not record["definition"]:
+        # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice
+        # the limit.
+        more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
+    if precision:
+        more["compute_precision"] = precision
+    for number, other in enumerate(record["others"]):
+        second = compare(arrays[0], sample.other(number), op_class, precision)
+        own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
+        more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
+        if _apart(other, _limit(policy, sample)) and not metrics.kind:
+            # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
+            sides = [name for name, m in ((oracle, metrics), (other["name"], second)) if verdict(m)[0] is Status.PASS]
+            more["error"] = (
+                f"the oracles {oracle} and {other['name']} disagree ({other['units']:.3g} units; {other['detail']}); "
+                f"this backend agrees with {' and '.join(sides) or 'neither'}"
+            )
+            return Judgement(metrics, Status.INVALID, "oracle", more)
+    if only_stored(oracle, op_class):
+        metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
+    return Judgement(metrics, status, kind, more)
+
+
+def _apart(other: dict[str, Any], limit: float | None) -> bool:
+    """Whether two oracles disagree. A second one that was computed in the dtype under test is held to its tolerance."""
+    apart = not other["classic"] if limit is None else bool(other["units"] > limit)
+    return apart and not (other["rounded"] and other["classic"])
+
+
+def _limit(policy: Policy, sample: PreparedSample, precision: str = "") -> float | None:
+    group = sample.owner.group
+    if policy.rule != "error_units" or sample.op_class is OpClass.UNINITIALISED:
+        return None
+    return policy.limit(group.label, sample.op_class.value, group.dtype, precision).value
+
+
+def _measure(sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str) -> Metrics:
+    record = sample.record
+    if not record["definition"]:
+        return compare(actual, expected, sample.op_class, precision)
+    metrics = Metrics()
+    check_metadata(actual, expected, metrics)
+    if metrics.kind:
+        return metrics
+    from tasks.judge import definitions
+
+    made = definitions.derive(record["definition"], record["args"], record["kwargs"], sample.inputs(), actual)
+    derived, own = sample.derived(), EPS.get(sample.owner.group.dtype, 0.0)
+    if precision and own and EPS[precision] > own:  # what is derived is float64, whatever the dtype under test
+        coarser = EPS[precision] / own
+        derived = [leaf if leaf.noise is None else replace(leaf, noise=leaf.noise * coarser) for leaf in derived]
+    return compare(made, derived)
+
+
+def _repeated(sample: PreparedSample, arrays: list[list[np.ndarray]], metrics: Metrics) -> None:
+    """Results of one case that differ are a finding; for a random op, results that do not."""
+    if len(arrays) < 2 or metrics.kind:
+        return
+    same = all(
+        len(again) == len(arrays[0]) and all(a.tobytes() == b.tobytes() for a, b in zip(again, arrays[0]))
+        for again in arrays[1:]
+    )
+    if sample.op_class is OpClass.RANDOM and same:
+        metrics.kind, metrics.detail = "not random", f"{len(arrays)} runs gave the same bytes"
+    elif sample.op_class not in (OpClass.RANDOM, OpClass.UNINITIALISED) and not same:
+        metrics.kind, metrics.detail = (
+            "nondeterministic",
+            f"{len(arrays)} runs on the same inputs gave different bytes",
+        )
+
+
+def _unpaired(array: np.ndarray) -> np.ndarray:
+    """Complex numbers from real pairs in the last axis; anything else as it is (its shape will tell)."""
+    if array.shape[-1:] != (2,) or array.dtype not in (np.float32, np.float64):
+        return array
+    pairs = np.ascontiguousarray(array)
+    return pairs.view(np.complex64 if array.dtype == np.float32 else np.complex128)[..., 0]

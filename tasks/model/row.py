@@ -1,0 +1,164 @@
+"""The outcome of one case on one backend: a column of the lake is one line here and the place that fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tasks.model.case import Group
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is known of a column.
+
+    type: "string", "float64", "int32", "int64", "bool", "timestamp" or "list<float32>"; unit: "" where it has none;
+    words: what it says; shown: the block of a page or a printed case that it belongs to: "case", "origin" (who ran it,
+    on what), "outcome", "metrics", "times".
+    """
+
+    name: str
+    type: str
+    unit: str
+    words: str
+    shown: str
+
+
+#: Marks a column that has no default.
+_REQUIRED = object()
+
+
+def column(type: str, shown: str, words: str, unit: str = "", default: Any = None) -> Any:
+    """A dataclass field that is a column; without a value it is null."""
+    facts = {"column": (type, unit, words, shown)}
+    return field(metadata=facts) if default is _REQUIRED else field(default=default, metadata=facts)
+
+
+def columns_of(record: Any) -> tuple[Column, ...]:
+    """The columns of a dataclass whose fields are made by `column`."""
+    return tuple(Column(f.name, *f.metadata["column"]) for f in fields(record))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What happened to one case on one backend. What was not measured is None."""
+
+    check: str = column("string", "case", "what was checked: forward, …", default="forward")
+    catalog: str | None = column("string", "case", "torch, onnx, critical, …")
+    op: str = column("string", "case", "the op with its catalog's prefix", default=_REQUIRED)
+    variant: str = column("string", "case", "the op's variant, empty when it has none", default="")
+    dtype: str = column("string", "case", "dtype under test", default=_REQUIRED)
+    op_class: str | None = column("string", "case", "how the op is judged: exact, elementary, contraction, …")
+    distribution: str = column(
+        "string",
+        "case",
+        "where the values come from: own (the op's list), regular, boundary, adversarial, nan",
+        default="own",
+    )
+    sample: int = column(
+        "int32", "case", "index in the op's list of samples; -1: the group could not be prepared", default=-1
+    )
+    seed: int = column("int64", "case", "seed of the samples", default=0)
+    digest: str | None = column("string", "case", "SHA-256 of the inputs' bytes, first 16 hex digits")
+    shapes: str | None = column("string", "case", "shapes of the input tensors")
+    weak: bool | None = column("bool", "case", "a constant output would have passed this sample")
+    attempts: int = column("int32", "outcome", "how often the case was started in this run", default=1)
+    status: str = column("string", "outcome", "one of the closed set of statuses", default=_REQUIRED)
+    kind: str = column(
+        "string",
+        "outcome",
+        "for wrong: numbers, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; "
+        "for crash: the signal",
+        default="",
+    )
+    stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")
+    error_type: str | None = column("string", "outcome", "class of the error")
+    error: str | None = column("string", "outcome", "text of the error, with the end of stderr for a dead process")
+    max_diff: float | None = column("float64", "metrics", "largest |actual − reference|", "as the output")
+    max_rel: float | None = column("float64", "metrics", "largest |actual − reference| / |reference|", "1")
+    max_ulp: float | None = column(
+        "float64",
+        "metrics",
+        "largest |actual − reference| in units in the last place of the output dtype, or of compute_precision if coarser",
+        "ulp",
+    )
+    rmse: float | None = column("float64", "metrics", "root of the mean squared error", "as the output")
+    error_units: float | None = column(
+        "float64", "metrics", "largest |actual − reference| / (ε·|reference| + δ + tiny)", "1"
+    )
+    noise_floor: float | None = column("float64", "metrics", "largest noise floor δ of the case", "as the output")
+    limit: float | None = column(
+        "float64", "metrics", "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"
+    )
+    nonfinite: int | None = column("int64", "metrics", "elements with a misplaced NaN or Inf")
+    second_oracle: str | None = column("string", "metrics", "a further oracle that computed the expected output")
+    second_units: float | None = column(
+        "float64", "metrics", "the result against that oracle, as error_units or max_ulp", "1"
+    )
+    oracles_units: float | None = column("float64", "metrics", "that oracle against the first", "1")
+    output_digest: str | None = column(
+        "string",
+        "metrics",
+        "SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result",
+    )
+    signature: tuple[float, ...] | None = column(
+        "list<float32>",
+        "metrics",
+        "of a result outside the limit, at most 16 signed errors: of each element, or the smallest and largest of runs of elements",
+        "1",
+    )
+    mismatched: int | None = column(
+        "int64", "metrics", "elements outside the classic tolerance, misplaced NaN and Inf included"
+    )
+    numel: int | None = column("int64", "metrics", "elements compared")
+    classic: bool | None = column(
+        "bool", "metrics", "verdict of the classic tolerance (torch.testing's atol/rtol by dtype)"
+    )
+    policy: str | None = column("string", "outcome", "name-version of the policy that judged")
+    oracle: str | None = column(
+        "string", "case", "who computed the expected output: float64, numpy-float64, stored, metadata, …"
+    )
+    compute_precision: str | None = column(
+        "string", "outcome", "precision the backend was asked to compute in; the dtype where it declares none"
+    )
+    placement: str | None = column(
+        "string", "outcome", 'where the case ran, in the runtime\'s words; after "emulated" where no device was used'
+    )
+    prepare_ms: float | None = column(
+        "float64", "times", "time to make inputs, reference and noise floor (once for all backends)", "ms"
+    )
+    build_ms: float | None = column("float64", "times", "time to build or compile", "ms")
+    run_ms: float | None = column("float64", "times", "time of the measured call", "ms")
+    #: In seconds since the epoch.
+    started_at: float = column("timestamp", "times", "when the case was started on the backend", default=_REQUIRED)
+    flags: str | None = column("string", "outcome", "modes in force, e.g. tf32=off, kernels=3")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Row:
+        """The row of some values by column, at the price of one dict: a frozen dataclass of fifty fields takes ten times
+        as long to construct, which is half of what a trivial case takes. Raises TypeError for a name that is no column.
+        """
+        if not NAMES.issuperset(values):
+            raise TypeError(f"no column of a row: {', '.join(sorted(set(values) - NAMES))}")
+        made = object.__new__(cls)
+        made.__dict__.update(values)
+        return made
+
+    @property
+    def case_id(self) -> str:
+        """Stable name of the case (`Group.case_id`)."""
+        group = Group(self.op, self.variant, self.dtype, 0, self.seed, self.check, self.distribution)
+        return group.case_id(self.sample)
+
+    def with_values(self, values: Mapping[str, Any]) -> Row:
+        """This row with other values in some columns."""
+        return Row.of({**self.__dict__, **values})
+
+    def values(self) -> dict[str, Any]:
+        """All columns by name."""
+        return {c.name: getattr(self, c.name) for c in COLUMNS}
+
+
+COLUMNS = columns_of(Row)
+NAMES = frozenset(c.name for c in COLUMNS)

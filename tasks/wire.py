@@ -1,0 +1,311 @@
+"""What processes say to each other: frozen dataclasses, and the one pair that makes lines of them and back.
+
+A command goes from a supervisor to its child, which says messages and ends with an answer; what a supervisor says to
+the dispatcher are messages as well. Only the first two are ever lines: the rest travels as objects, through Ray or not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from tasks.backends import BackendSpec
+from tasks.catalogs.base import Entry, Failure
+from tasks.judge.verdict import Limit, Policy
+from tasks.model import Group
+from tasks.model.row import Row
+
+# --- items: the work of a command ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A sample that killed the process that made or exported it; position: its place in the group's order."""
+
+    position: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class ToPrepare:
+    """A group whose samples are to be made."""
+
+    group: Group
+    bad: tuple[Bad, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToExport:
+    """A prepared group (the path of its pack) whose first ``count`` samples are to be exported."""
+
+    group: Group
+    pack: str
+    form: str
+    count: int
+    bad: tuple[Bad, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToRun:
+    """Cases of a prepared group. positions: which of its samples, in the group's order.
+
+    exported: path of the exported forms, "" where none is needed; keep: a file that the outputs of the last case are
+    kept in, as a pack ("" = not kept).
+    """
+
+    group: Group
+    pack: str
+    positions: tuple[int, ...]
+    exported: str = ""
+    keep: str = ""
+
+
+# --- commands to a child ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Import a backend's runtime and find its device; without a backend: are you there?"""
+
+    backend: BackendSpec | None = None
+    policy: Policy | None = None
+
+
+@dataclass(frozen=True)
+class List:
+    """Every entry of a catalog."""
+
+    catalog: str
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Prepare groups, but for the items in ``skip``."""
+
+    items: tuple[ToPrepare, ...]
+    cache: str
+    skip: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Export:
+    """Export forms of groups, but for the items in ``skip``."""
+
+    items: tuple[ToExport, ...]
+    cache: str
+    skip: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run cases, numbered through all items, but for those in ``skip``; those in ``solo`` are built by themselves."""
+
+    items: tuple[ToRun, ...]
+    skip: tuple[int, ...] = ()
+    solo: tuple[int, ...] = ()
+
+
+# --- what a child says, and its supervisor hands on ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An item is prepared: its content key, its pack and the indices of its samples, in the group's order.
+
+    parcel: the bytes of the pack, where nodes share no cache.
+    """
+
+    number: int
+    key: str
+    path: str
+    samples: tuple[int, ...]
+    parcel: Any = None
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An item is exported to a pack of forms; parcel: as for `Prepared`."""
+
+    number: int
+    path: str
+    parcel: Any = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A case has its row; number: which case, through all items of the command."""
+
+    number: int
+    row: Row
+
+
+# --- answers: the last that a child says to a command ---------------------------------------------------------------
+
+
+class Answer:
+    """Ends a command."""
+
+
+@dataclass(frozen=True)
+class Finished(Answer):
+    """All was said."""
+
+
+@dataclass(frozen=True)
+class Ready(Answer):
+    """The runtime works. info: fields of RuntimeInfo and of the backend ("vendor", "forms", …)."""
+
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refused(Answer):
+    """The runtime or its device cannot be had."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Listed(Answer):
+    """A catalog's list."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Misconfigured(Answer):
+    """A catalog cannot be listed: what is wrong, and the key of the config that says so."""
+
+    error: str
+    key: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Stopped(Answer):
+    """No work can be done here: the cache's disk is full or cannot be written."""
+
+    why: str
+
+
+# --- what only a supervisor says ----------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A device: the id of its node and its numbers there as Ray gave them ("" for the node as a whole)."""
+
+    node: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A job runs here. From now on its silence counts."""
+
+    place: Place
+
+
+@dataclass(frozen=True)
+class Avoided:
+    """A job came to a place that it was to avoid, and holds it."""
+
+    place: Place
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A case that failed: evidence, should its device turn out to be sick."""
+
+    number: int
+    status: str
+    attempts: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a batch as an Arrow stream, the numbers of their cases, and counts. times: (build, run) ms of each."""
+
+    stream: bytes
+    numbers: tuple[int, ...]
+    status: dict[str, int]
+    times: tuple[tuple[float, float], ...] = ()
+    failing: tuple[Failing, ...] = ()
+
+    @property
+    def busy_ms(self) -> float:
+        return sum(build + run for build, run in self.times)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An item of a preparing or exporting job that cannot be had."""
+
+    number: int
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The backend's device cannot be had here any more: what is not done is to be done elsewhere."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What children have cost since it was last told: CPU seconds; children started, seconds until they answered."""
+
+    cpu_s: float = 0.0
+    starts: int = 0
+    start_s: float = 0.0
+
+
+# --- lines --------------------------------------------------------------------------------------------------------
+
+#: Types that may stand in a line, by name.
+_TYPES: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *(Group, Entry, Failure, BackendSpec, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
+        *(Hello, List, Prepare, Export, Run),
+        *(Row, Prepared, Exported, Done),
+        *(Finished, Ready, Refused, Listed, Misconfigured, Stopped),
+    )
+}
+#: Key that holds the name of a type.
+_TAG = "is:"
+#: Fields by type, and those of them that are tuples: JSON has only lists.
+_FIELDS = {kind: [f.name for f in fields(kind)] for kind in _TYPES.values()}
+_TUPLES = {kind: [f.name for f in fields(kind) if "tuple" in str(f.type)] for kind in _TYPES.values()}
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is Row:  # a row says what it knows, and nothing of the other columns
+        return {_TAG: "Row", **value.__dict__}
+    return {_TAG: kind.__name__, **{n: getattr(value, n) for n in _FIELDS[kind]}} if kind in _FIELDS else str(value)
+
+
+def _revived(found: dict[str, Any]) -> Any:
+    kind = _TYPES.get(found.pop(_TAG, ""))
+    if kind is None:
+        return found
+    for name in _TUPLES[kind]:
+        if type(found.get(name)) is list:
+            found[name] = tuple(found[name])
+    return Row.of(found) if kind is Row else kind(**found)
+
+
+_dumps = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
+_loads = json.JSONDecoder(object_hook=_revived).decode
+
+
+def encode(message: Any) -> bytes:
+    """A command, message or answer as a line."""
+    return _dumps(message).encode() + b"\n"
+
+
+def decode(line: bytes | str) -> Any:
+    """What `encode` made a line of."""
+    return _loads(line if isinstance(line, str) else line.decode())

@@ -1,0 +1,176 @@
+"""The page's script, run by a JavaScript engine: what it shows is what the tables say, under every filter."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pandas as pd
+import pytest
+import quickjs
+
+from farm.report import case, cell_matrix, coverage, diff
+from farm.report.faces.page import render
+from farm.report.tables.coverage import distinct, records
+from farm.report.words import number, percent
+from tasks.model import Status
+from tests.farm.test_report import RUN, Page, frame, make_row
+from tests.farm.test_vendor_view import outcome
+
+DOM = (Path(__file__).parent / "dom.js").read_text()
+
+
+class Shown:
+    """A page as its script drew it."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        html = render(rows, RUN)
+        page = Page(html)
+        (script,) = re.findall(r"<script>(.*)</script>\n</body>", html, re.DOTALL)
+        ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+        self.engine = quickjs.Context()
+        self.engine.eval(DOM)
+        self.engine.eval(f"boot({json.dumps(ids)}, {json.dumps(json.dumps(page.data))})")
+        self.engine.eval(script)
+        self.backends = [one["name"] for one in page.data["backends"]]
+
+    def look(self, where: str, selector: str) -> list[dict[str, Any]]:
+        return json.loads(self.engine.eval(f"look({json.dumps(where)}, {json.dumps(selector)})"))
+
+    def lines(self, where: str, tag: str) -> list[dict[str, Any]]:
+        return json.loads(self.engine.eval(f"lines({json.dumps(where)}, {json.dumps(tag)})"))
+
+    def put(self, where: str, value: str) -> None:
+        self.engine.eval(f"input({json.dumps(where)}, {json.dumps(value)})")
+
+    def visit(self, **state: str) -> None:
+        self.engine.eval(f"visit({json.dumps('#' + urlencode(state))})")
+
+    def pair(self, a: str, b: str) -> list[dict[str, Any]]:
+        """The lines of what changed, without their head."""
+        self.put("a", str(self.backends.index(a)))
+        self.put("b", str(self.backends.index(b)))
+        return self.lines("changes", "tr")[1:]
+
+
+def many() -> pd.DataFrame:
+    """Every status on both sides of a change, kinds, other inputs, growing errors, weak samples, dtypes and checks."""
+    rows, statuses = [], [status.value for status in Status]
+    for i, first in enumerate(statuses):
+        for k, second in enumerate(statuses):
+            op = f"torch:op{i:02}_{k:02}"
+            more = {"op": op, "dtype": ("float32", "float16")[k % 2], "sample": k}
+            rows.append(outcome("a-1", first, errors=1.0, **more))
+            rows.append(outcome("b-1", second, errors=1.0 + 3 * (k % 3), kind="shape" if k == 2 else "", **more))
+    for sample, (first, second) in enumerate([(0.5, 0.9), (0.5, 12.0), (12.0, 0.5), (3.0, 13.0)]):
+        rows.append(outcome("a-1", errors=first, op="torch:grows", sample=sample))
+        rows.append(outcome("b-1", errors=second, op="torch:grows", sample=sample))
+    for kind in ("numbers", "nonfinite"):
+        rows.append(outcome("a-1", "wrong", op=f"torch:{kind}", kind="numbers"))
+        rows.append(outcome("b-1", "wrong", op=f"torch:{kind}", kind=kind))
+        rows.append(outcome("c-1", op=f"torch:{kind}"))
+    rows.append(outcome("a-1", op="torch:inputs"))
+    rows.append(outcome("b-1", "wrong", op="torch:inputs") | {"digest": "other"})
+    rows += [make_row(op="torch:weak", backend="c-1", sample=k, weak=k < 3, vendor="c") for k in range(4)]
+    rows += [make_row(op="torch:weak", backend="b-1", sample=k, weak=True, vendor="b") for k in range(4)]
+    rows.append(make_row(op="torch:one", backend="c-1", vendor="c", check="backward"))
+    return frame(*rows)
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    return many()
+
+
+@pytest.fixture
+def page(rows: pd.DataFrame) -> Shown:
+    return Shown(rows)
+
+
+def test_every_square_is_that_of_the_matrix(rows: pd.DataFrame, page: Shown) -> None:
+    squares = [one for one in page.look("grid", ".sq") if not {"none", "gone"} & set(one["class"].split())]
+    expected = {}
+    for (label, backend), line in zip((table := cell_matrix(rows)).index, records(table), strict=True):
+        judged = f"{line['passed']} of {line['judged']} judged passed" if line["judged"] else "none judged"
+        expected[f"{label} on {backend}"] = (
+            f"{line['worst']}, {judged}, {line['judged']} of {line['valid']} valid judged"
+            + ", weakly tested" * line["weakly_tested"],
+            bool(line["weakly_tested"]),
+        )
+    shown = {one["title"].partition(": ")[0]: one for one in squares}
+    assert {
+        name: (one["title"].partition(": ")[2], "weak" in one["class"].split()) for name, one in shown.items()
+    } == expected
+    assert all(Status(text.partition(",")[0]).facts.sign in shown[name]["text"] for name, (text, _) in expected.items())
+
+
+@pytest.mark.parametrize(
+    "filters", [{}, {"dtype": "float16"}, {"check": "backward"}, {"vendor": "b"}, {"dtype": "float32", "q": "op01"}]
+)
+def test_rates_under_a_filter_are_those_of_coverage(rows: pd.DataFrame, page: Shown, filters: dict[str, str]) -> None:
+    for name, value in filters.items():
+        page.put(name, value)
+    left = distinct(rows)
+    for name, value in filters.items():
+        left = left[left["label"].str.contains(value)] if name == "q" else left[left[name] == value]
+    table = coverage(left)
+    expected = {
+        str(backend): f"pass rate {percent(line['passed'], line['judged'])}, coverage "
+        f"{percent(line['judged'], line['valid'])}"
+        for backend, line in zip(table.index, records(table), strict=True)
+    }
+    shown = {one["title"].split()[1]: one["title"].partition(": ")[2] for one in page.look("grid", ".col")}
+    assert {name: shown[name].partition(";")[0] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("a", "b"), [("a-1", "b-1"), ("b-1", "a-1"), ("a-1", "c-1"), ("c-1", "b-1")])
+def test_what_changed_is_what_the_diff_says(rows: pd.DataFrame, page: Shown, a: str, b: str) -> None:
+    table = diff(rows, a, b)
+    changed = records(table[table["change"] != "same"])
+    assert [line["cells"] for line in page.pair(a, b)] == [
+        [
+            line["change"],
+            line["op"],
+            line["dtype"],
+            f"{line['changed']}/{line['samples']}",
+            *(f"{Status(line[f'status_{side}']).facts.sign} {line[f'status_{side}']}" for side in "ab"),
+            *(number(line[f"units_{side}"]) for side in "ab"),
+        ]
+        for line in changed
+    ]
+    said = page.engine.eval('document.getElementById("changed").textContent')
+    for name, count in table.attrs["counts"].items():
+        assert f"{name} {count} cells ({table.attrs['samples'][name]} samples)" in said
+    assert f"{table.attrs['only_a']} only on the first, {table.attrs['only_b']} only on the second" in said
+    assert percent(table.attrs["same_bytes"], table.attrs["with_bytes"]) in said
+
+
+@pytest.mark.parametrize("op", ["torch:nonfinite", "torch:op02_02", "torch:op04_05", "torch:grows"])
+def test_a_sample_names_the_outlier_and_its_command(rows: pd.DataFrame, page: Shown, op: str) -> None:
+    backend = "b-1"
+    page.visit(sel=f"{op}|{backend}")
+    (shown,) = (one for one in page.look("panel", ".sample")[:1])
+    commands = [one["text"] for one in page.look("panel", ".cmd")]
+    sample, dtype = re.search(r"sample (\d+)", shown["text"]), re.search(r"float\d+", shown["text"])
+    assert sample is not None and dtype is not None
+    table = case(rows, f"forward/{op}/{dtype[0]}/{sample[1]}")
+    assert [one["text"] for one in page.lines("panel", "p")][-len(table.attrs["verdict"]) :] == table.attrs["verdict"]
+    sides = {line["cells"][1].partition(" ")[0]: line for line in page.lines("panel", "tr")[1:]}
+    for line in records(table):
+        assert ("outlier" in sides[line["backend"]]["class"]) == line["outlier"]
+        assert sides[line["backend"]]["cells"][3] == number(line["units"])
+    assert commands == [table.set_index("backend").at[backend, "reproduce"]]
+
+
+@pytest.mark.parametrize(
+    "value", [0.0, 0.5, 1234.0, 12345.678, 123456.0, 1.23456e-9, 0.00012345, 99999.5, 1e300, 3.14159, 1 / 3, 999.96]
+)
+def test_the_page_writes_numbers_as_the_tables_do(value: float) -> None:
+    rows = frame(outcome("a-1", "wrong", errors=900.0) | {"max_diff": float(f"{value:.6g}")})
+    page = Shown(rows)
+    page.visit(sel="torch:add|a-1")
+    names, values = ([one["text"] for one in page.lines("panel", tag)] for tag in ("dt", "dd"))
+    assert values[names.index("max diff")] == number(float(f"{value:.6g}"))

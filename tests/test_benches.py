@@ -1,0 +1,28 @@
+"""Every bench runs, in a size of seconds: its figures mean nothing there, but they are all written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.bench.__main__ import BENCHES
+from tests.bench.record import Result, write
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_bench_runs(name: str, tmp_path: Path) -> None:
+    result = BENCHES[name].run(tmp_path, BENCHES[name].small)
+    assert result.text and result.figures
+    assert all(isinstance(value, (int, float)) for value in result.figures.values())
+
+
+def test_figures_are_kept_in_one_file_by_bench(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    for text in ("first", "second"):
+        write("a", Result({"x": 1.5}, text), path)
+        write("b", Result({"y": 2}, text), path)
+    kept = json.loads(path.read_text())
+    assert list(kept) == ["a", "b"] and kept["a"]["figures"] == {"x": 1.5} and kept["b"]["text"] == "second"
+    assert set(kept["a"]) == {"command", "when", "machine", "figures", "text"}

@@ -1,0 +1,275 @@
+"""What the README and the pages of docs/ show works as it stands there: commands, configs, code, links, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from farm import lake
+from farm.plan import config, model
+from tasks.model import Status
+from tests.conftest import PLUGIN, ROOT, launch
+
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [README, *(p for p in (ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md") if p.exists()), *PAGES]
+
+SMALL = "--ops log_softmax,softmax --dtypes float16,float32 --backends torch-cpu,ort-cpu --inline"
+CASE = "last:forward/torch:log_softmax/float16/4:torch-cpu"
+#: How the test runs a command whose whole would take minutes: the same command on fewer cells, without a cluster.
+RUN_AS = {
+    "farm run configs/quick.yaml": f"farm run configs/quick.yaml {SMALL}",
+    "farm run configs/full.yaml": f"farm run configs/full.yaml {SMALL} --samples 1 --results full",
+    "farm run configs/quick.yaml --dry-run": "farm run configs/quick.yaml --dry-run --inline",
+    "farm run configs/full.yaml --dry-run": "farm run configs/full.yaml --dry-run --backends torch-cpu --inline",
+    "farm run configs/quick.yaml --ops '*softmax,gelu' --dtypes float32,float16 --backends torch-cpu,ort-cpu": (
+        "farm run configs/quick.yaml --ops '*softmax,gelu' --dtypes float32,float16 --backends torch-cpu,ort-cpu"
+        " --samples 1 --inline --results other"
+    ),
+    "farm run configs/quick.yaml --ops 'nn.functional.*,softmax' --dtypes float16 --backends torch-cpu,ort-cpu": (
+        "farm run configs/quick.yaml --ops 'nn.functional.r*,softmax' --dtypes float16 --backends torch-cpu,ort-cpu"
+        " --samples 1 --inline --results other"
+    ),
+    "farm run --resume last": "farm run --resume last --inline",
+    "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --inline --results own",
+    "farm gradcheck nn.functional.gelu --plot gelu.png": "farm gradcheck nn.functional.relu --plot relu.png --samples 1",
+    "farm backends configs/quick.yaml": "farm backends torch-cpu torch-cuda",
+}
+#: Commands, by their beginning, that the test does not run, and why.
+NOT_RUN = {
+    "git clone": "the test runs in a clone",
+    "source ": "the test runs in the environment",
+    "make ": "make test runs this test; CI runs make setup and lint; test_the_site_builds is make docs",
+    "pytest mine": "tests/farm/test_init.py runs it",
+    "pip install --no-deps": "tests/farm/test_plugins.py installs the example",
+    "farm backends example-cpu": "tests/farm/test_plugins.py runs it where the example is installed",
+    "farm run examples/plugin": "tests/farm/test_plugins.py runs it where the example is installed",
+    "python -m tests.bench": "minutes; the benches have tests of their own",
+    "farm envs build": "gigabytes; tests/farm/test_envs.py builds a small one",
+    "farm envs remove KEY": "tests/farm/test_envs.py removes one",
+    "farm run configs/versions.yaml": "ten environments; tests/farm/test_heterogeneous.py runs two versions",
+    "farm gradcheck --table": "needs a run with the check backward; tests/farm/test_gradcheck.py has one",
+    "farm report --diff ort-cpu@1.20.1": "needs the run before it",
+    "farm report --run all --diff 2026": "tests/farm/test_vendor_view.py compares two runs",
+    "farm report s3://": "tests/farm/test_lake.py has an S3 server",
+    "farm node start --head": "starts a cluster; tests/farm/test_cluster.py does",
+    "farm node start --address": "needs a cluster; tests/farm/test_cluster.py has one",
+    "ray start": "needs a cluster; tests/farm/test_cluster.py has one",
+    "RAY_AUTH_MODE=token": "needs a cluster; tests/farm/test_cluster.py has one",
+}
+#: Exit code 1 of these says that something was found, or is otherwise than it was stored.
+FINDS = re.compile("farm run|farm rejudge|farm report --diff|farm reproduce .* --backend")
+
+#: Runs the command lines on stdin in one process, each with its output kept apart.
+RUNNER = """
+import contextlib, io, json, shlex, sys, traceback
+from farm.__main__ import main
+
+done = []
+for line in json.load(sys.stdin):
+    out = io.StringIO()
+    words = shlex.split(line.partition(" > ")[0])
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            code = main(words[1:])
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+            code = -1
+    done.append((line, code, out.getvalue()))
+json.dump(done, sys.__stdout__)
+"""
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def commands() -> Iterator[tuple[Path, str]]:
+    for page in TEXTS:
+        for block in blocks(page.read_text(), "console"):
+            for line in block.splitlines():
+                assert line.startswith("$ "), f"{page.name}: {line}"
+                yield page, line[2:].partition("  #")[0].partition(" # ")[0].strip()
+
+
+def not_run(command: str) -> bool:
+    return any(command.startswith(start) for start in NOT_RUN) and command not in RUN_AS
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the configs in it and the results of one small run, as after the README's first commands."""
+    folder = tmp_path_factory.mktemp("docs")
+    for name in ("configs", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+    (done,) = run_all([RUN_AS["farm run configs/quick.yaml"]], folder)
+    assert done[1] == 1, done[2]
+    return folder
+
+
+def run_all(lines: list[str], folder: Path) -> list[tuple[str, int, str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=3000,
+    )
+    assert done.returncode == 0, done.stderr
+    return [(line, code, text) for line, code, text in json.loads(done.stdout.splitlines()[-1])]
+
+
+def test_every_command_runs(place: Path) -> None:
+    lines = list(dict.fromkeys(RUN_AS.get(c, c) for _, c in commands() if not not_run(c)))
+    lines.remove(RUN_AS["farm run configs/quick.yaml"])  # the fixture ran it
+    assert all(line.startswith("farm ") for line in lines), "say in NOT_RUN why the others are not run"
+    bad = [
+        f"$ {line}\nexit code {code}\n{text[-2000:]}"
+        for line, code, text in run_all(lines, place)
+        if code != 0 and not (code == 1 and FINDS.match(line))
+    ]
+    assert not bad, "\n".join(bad)
+
+
+def test_the_lists_of_commands_are_in_use() -> None:
+    """A command that no page shows any more leaves these lists."""
+    shown = [command for _, command in commands()]
+    assert not [c for c in RUN_AS if c not in shown]
+    assert not [start for start in NOT_RUN if not any(c.startswith(start) for c in shown)]
+
+
+def test_the_code_of_the_pages_runs(place: Path) -> None:
+    for page in PAGES:
+        for block in blocks(page.read_text(), "python"):
+            if ">>> " not in block:
+                continue
+            code = "import os\n" + "\n".join(line[4:] for line in block.splitlines() if line.startswith(">>> "))
+            done = subprocess.run(
+                [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, env=os.environ
+            )
+            assert done.returncode == 0, f"{page.name}: {done.stderr}"
+
+
+def test_the_first_finding_is_as_the_readme_shows_it(place: Path) -> None:
+    shown = next(b for b in blocks(README.read_text(), "text") if b.startswith("stored "))
+    ((_, code, said),) = run_all([f"farm reproduce '{CASE}'"], place)
+    assert code == 0
+    now = {" ".join(line.split()) for line in said.splitlines()}
+    for line in shown.splitlines():
+        if line != "…" and not line.startswith("stored "):  # the run's name and date are others
+            assert " ".join(line.split()) in now, line
+
+
+def test_the_backend_of_the_pages_runs(tmp_path: Path, results: Path) -> None:
+    (source,) = [b for b in blocks((ROOT / "docs" / "plugins.md").read_text(), "python") if "class OnnxPython" in b]
+    assert len(source.splitlines()) < 50
+    (tmp_path / "onnx_python.py").write_text(source)
+    info = tmp_path / "onnx_python-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: onnx_python\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[farm.backends]\nonnx_python = onnx_python:OnnxPython\n")
+    file = tmp_path / "c.yaml"
+    catalog = {"name": "onnx", "ops": ["Relu", "Softmax"], "dtypes": ["*"], "samples": 1}
+    file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["onnx_python-cpu", "onnx_python-gpu"]}))
+    path = os.pathsep.join([str(tmp_path), str(PLUGIN), str(ROOT)])
+    done = launch(file, "--inline", "--results", results, PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = lake.read(results, lake.run_ids(results)[-1])
+    assert set(rows["backend"]) == {"onnx_python-cpu"}
+    assert (rows["status"] == "pass").all()
+    assert "runs only on the CPU, not on gpu" in done.stdout
+
+
+def test_the_config_of_the_pages_is_valid(tmp_path: Path) -> None:
+    (text,) = blocks((ROOT / "docs" / "config.md").read_text(), "yaml")
+    (tmp_path / "c.yaml").write_text(text)
+    assert config.load(tmp_path / "c.yaml").known_failures
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [
+        ("config.md", model.Config),
+        ("config.md", model.CatalogConfig),
+        ("config.md", model.BackendConfig),
+        ("config.md", model.Skip),
+        ("config.md", model.KnownFailure),
+        ("kernels.md", model.KernelConfig),
+    ],
+)
+def test_every_key_is_explained(page: str, kind: Any) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    keys = {field.alias or name for name, field in kind.model_fields.items()}
+    assert not {key for key in keys if f"`{key}`" not in text}
+
+
+def test_every_status_is_explained() -> None:
+    page = rendered("statuses.md")
+    for status in Status:
+        assert f"| `{status}` |" in page
+
+
+def test_the_shipped_configs_are_valid() -> None:
+    for path in (ROOT / "configs").glob("*.yaml"):
+        config.load(path)
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 200
+    assert not [p.name for p in PAGES if p.name != "index.md" and f"(docs/{p.name})" not in text]
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    """Strict: a link or an anchor that leads nowhere ends it, as does a page that is in no menu."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", tmp_path], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "lake" / "index.html").read_text()
+    assert all(name in text for name in lake.SCHEMA.names) and "table: " not in text
+
+
+def test_links_and_paths_lead_somewhere() -> None:
+    for page in TEXTS:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name}: {link}"
+        for path in re.findall(r"`((?:farm|tasks|tests|configs|examples|docs)/[\w./-]*)`", text):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_every_bench_of_the_figures_says_where_they_come_from() -> None:
+    for name, bench in json.loads((ROOT / "docs" / "measured.json").read_text()).items():
+        assert set(bench) == {"command", "when", "machine", "figures", "text"}, name
+        assert all(isinstance(value, int | float) for value in bench["figures"].values()), name
+
+
+def rendered(page: str) -> str:
+    """A page with its tables in it."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, pathlib; sys.path.insert(0, 'docs'); import _generate;"
+            f"print(_generate.on_page_markdown(pathlib.Path('docs/{page}').read_text()))",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    return done.stdout
