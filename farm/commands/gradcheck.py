@@ -4,40 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from farm import lake
-from farm.fleet import envs
-from farm.fleet.child_process import Limits
-from farm.plan.matrix import names
-from farm.report.runs import load
-from farm.report.tables.gradients import MEANING, WORST_FIRST, agreement, two_oracles
+from farm.report.tables.gradients import AGREE, WORST_FIRST
 from farm.report.words import plain
-from farm.work.child_pool import POOL
-from farm.work.job import Job
-from farm.work.supervisor import CannotRun, rows_of
-from tasks import catalogs
-from tasks.arrays import differences
-from tasks.backends import BackendSpec
-from tasks.catalogs.base import Entry
-from tasks.judge import verdict
-from tasks.model import EPS, Group, Unavailable
-from tasks.nearest import nearest
-from tasks.prepare.cases import PreparedGroup, PreparedSample, default_cache, prepare
-from tasks.runner import Item, Runner
-from tasks.wire import ToRun
-
-#: Steps of the curve, relative to the inputs.
-STEPS = np.logspace(-1, -13, 49)
-
-
-class GradcheckError(Exception):
-    """A command line that names what is not there; the text is one line."""
+from farm.reproduce.gradients import GradcheckError, Question, check, plot, table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,183 +31,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if args.table:
-            return _table(args.results, args.run)
+            found = table(args.results, args.run)
+            found.to_csv(sys.stdout, index=False, lineterminator="\n")
+            return int(found[[name for name in WORST_FIRST if name not in AGREE]].to_numpy().any())
         if not args.op:
             parser.error("name an op, or ask for --table")
         if args.samples < 1:
             raise GradcheckError(f"--samples: {args.samples} is none; give 1 or more")
-        return _check(args)
+        answer = check(Question(args.op, args.dtype, args.samples, args.sample, args.double, args.backend))
+        print("\n".join([answer.title, *answer.lines, *answer.summary()]))
+        if args.plot:
+            plot(answer.samples, args.plot)
+            print(f"error against ε: {args.plot}")
+        return 0 if answer.agrees else 1
     except (GradcheckError, lake.LakeError) as error:
         print(f"farm.gradcheck: {plain(str(error))}", file=sys.stderr)
         return 2
-
-
-def _table(results: str, run: str) -> int:
-    rows, _ = load(results, run)
-    table = two_oracles(rows)
-    if table.empty:
-        raise GradcheckError(f"no gradients in run {run} of {results}; a config asks for them with checks: [backward]")
-    table.to_csv(sys.stdout, index=False, lineterminator="\n")
-    return (
-        1
-        if table[["only autograd agrees", "only differences agree", "neither agrees", "no differences, wrong"]]
-        .to_numpy()
-        .any()
-        else 0
-    )
-
-
-def _check(args: argparse.Namespace) -> int:
-    prepared = _prepared(args)
-    places = [i for i, s in enumerate(prepared.samples) if args.sample is None or s.index == args.sample]
-    if not places:
-        valid = ", ".join(str(s.index) for s in sorted(prepared.samples, key=lambda s: s.index)[:20])
-        raise GradcheckError(
-            f"--sample: {prepared.group.label} has no sample {args.sample} in {args.dtype}; it has {valid}"
-        )
-    rows = pd.DataFrame(list(_rows(prepared, places, args.backend))).reindex(columns=_COLUMNS)
-    rows["agreement"] = agreement(rows)
-    print(f"{prepared.group.label} {args.dtype}, {prepared.group.check} on {args.backend}")
-    for row in rows.sort_values("sample").to_dict("records"):
-        print(_line({str(k): v for k, v in row.items()}))
-    met = {name: int((rows.agreement == name).sum()) for name in WORST_FIRST if name in set(rows.agreement)}
-    for name, count in met.items():
-        print(f"{count} sample{'' if count == 1 else 's'}: {name}: {MEANING[name]}")
-    if args.plot:
-        _plot([prepared.samples[p] for p in places], args.plot)
-        print(f"error against ε: {args.plot}")
-    return 0 if set(met) <= {"both agree", "no differences"} else 1
-
-
-_COLUMNS = [
-    "sample",
-    "shapes",
-    "check",
-    "status",
-    "kind",
-    "stage",
-    "error",
-    "oracle",
-    "limit",
-    "error_units",
-    "nonfinite",
-    "second_oracle",
-    "second_units",
-    "oracles_units",
-]
-
-
-def _prepared(args: argparse.Namespace) -> PreparedGroup:
-    """The op's samples with their gradients. Raises GradcheckError."""
-    catalog = catalogs.get("torch")
-    entries = {
-        n: e
-        for e in catalog.entries()
-        for n in names(Entry(e.op, e.variant, ()))
-        if not e.variant or n.endswith(f".{e.variant}")
-    }
-    if args.op not in entries:
-        raise GradcheckError(f"no op {args.op!r} in the torch catalog{nearest(args.op, sorted(entries))}")
-    entry, check = entries[args.op], "double_backward" if args.double else "backward"
-    if check not in entry.checks:
-        raise GradcheckError(f"{entry.op}: the op declares no {check.replace('_', ' ')}")
-    if args.dtype not in entry.dtypes or args.dtype not in EPS:
-        valid = [d for d in entry.dtypes if d in EPS]
-        raise GradcheckError(f"--dtype: {entry.op} has no gradient in {args.dtype!r}{nearest(args.dtype, valid)}")
-    count = args.samples if args.sample is None else 2**31 - 1
-    return prepare(Group(entry.op, entry.variant, args.dtype, count, 0, check), default_cache())[1]
-
-
-def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dict[str, Any]]:
-    try:
-        spec = BackendSpec.parse(name)
-        backend = spec.create()
-        if envs.of(spec):
-            yield from _in_its_environment(prepared, places, spec)
-            return
-        info = backend.probe()
-    except KeyError:
-        raise GradcheckError(f"--backend: unknown {name!r}; torch-cpu or inductor-cpu can differentiate") from None
-    except Unavailable as error:
-        raise GradcheckError(f"--backend: {name} is unavailable: {error}") from None
-    runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
-    yield from (done.row.values() for done in runner.run([Item(prepared, places)], set(), set()))
-
-
-def _in_its_environment(prepared: PreparedGroup, places: list[int], spec: BackendSpec) -> Iterator[dict[str, Any]]:
-    """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises GradcheckError."""
-    job = Job(
-        name=f"gradcheck {spec.name}",
-        cache=str(default_cache()),
-        limits=Limits(),
-        run=(ToRun(prepared.group, str(prepared.pack.path), tuple(places)),),
-        backend=spec,
-        policy=verdict.load("error_units"),
-    )
-    try:
-        yield from rows_of(job)
-    except CannotRun as error:
-        raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
-    finally:
-        POOL.close()
-
-
-def _line(row: dict[str, Any]) -> str:
-    head = f"  sample {row['sample']:<4} {row['shapes'][:40]:40}"
-    if not row["agreement"]:
-        return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
-    text = f"{head} {row['agreement']:22} {row['error_units']:.3g} units from autograd"
-    if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
-        return f"{text}, {_apart(row['second_units'])} differences, the two oracles {_apart(row['oracles_units'])} each other"
-    return f"{text}, {plain(row['oracle'].partition('(')[2].rstrip(')'))}"
-
-
-def _apart(units: float) -> str:
-    # The differences' estimate of their own error is taken off first: 0 is no equality.
-    return f"{units:.3g} from" if units else "within the differences' own error of"
-
-
-def _plot(samples: list[PreparedSample], path: Path) -> None:
-    """Draw |difference quotient − autograd| / |autograd| along a random direction, against ε, per sample.
-
-    Raises GradcheckError.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from tasks.catalogs.torch.gradients import curve
-
-    figure = Figure(figsize=(7.5, 5), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    drawn = 0
-    for sample in samples:
-        errors = None if sample.failure else curve(sample, STEPS)
-        if errors is None or not np.isfinite(errors).any():
-            continue
-        drawn += 1
-        least = int(np.nanargmin(errors))
-        label = f"sample {sample.index}: least {errors[least]:.0e} at ε = {STEPS[least]:.0e}"
-        (line,) = axes.plot(STEPS, errors, label=label, linewidth=1.2)
-        axes.plot(STEPS[least], errors[least], "o", color=line.get_color())
-    if not drawn:
-        raise GradcheckError("--plot: no sample has a gradient to draw")
-    group = samples[0].owner.group
-    best = differences.EPS64 ** (1 / 3)
-    axes.axvline(best, color="grey", linestyle="--", linewidth=1)
-    axes.text(best, 0.98, " $\\varepsilon_{64}^{1/3}$", transform=axes.get_xaxis_transform(), va="top", color="grey")
-    axes.set(
-        xscale="log", yscale="log", xlabel="ε, relative to the input", ylabel="relative error of the central difference"
-    )
-    axes.set_title(
-        f"{group.label} {group.dtype}, {group.check}: truncation ε² to the right, roundoff 1/ε to the left", fontsize=10
-    )
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    try:
-        figure.savefig(path, format="png")
-    except OSError as error:
-        raise GradcheckError(f"--plot: {path} cannot be written ({error.strerror})") from None
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor
+from tasks.model import Unsupported
 from tasks.model.dtypes import EPS, PACKED_BITS, TABLE, np_dtype
 
 
@@ -39,11 +40,13 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray) -> Any:
-    """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write)."""
+    """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write). Raises Unsupported."""
     import torch
 
     name = array.dtype.name
     if name in AS_INTEGER:
+        if not hasattr(torch, name):
+            raise Unsupported(f"torch {torch.__version__} has no dtype {name}")
         return torch.from_numpy(array.view(AS_INTEGER[name])).view(getattr(torch, name))
     return torch.from_numpy(array)
 

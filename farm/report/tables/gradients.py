@@ -25,6 +25,8 @@ WORST_FIRST = (
     "no differences",
     "both agree",
 )
+#: Those in which nothing disagrees.
+AGREE = ("no differences", "both agree")
 #: Limit of a row whose policy does not count error units: the default policy's.
 _LIMIT = 32.0
 

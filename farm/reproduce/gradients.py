@@ -1,0 +1,231 @@
+"""Gradients of one op against both oracles: run, told line by line, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from farm.fleet import envs
+from farm.fleet.child_process import Limits
+from farm.plan.matrix import names
+from farm.report.runs import load
+from farm.report.tables.gradients import AGREE, MEANING, WORST_FIRST, agreement, two_oracles
+from farm.report.words import plain
+from farm.work.child_pool import POOL
+from farm.work.job import Job
+from farm.work.supervisor import CannotRun, rows_of
+from tasks import catalogs
+from tasks.arrays import differences
+from tasks.backends import BackendSpec
+from tasks.catalogs.base import Entry
+from tasks.judge import verdict
+from tasks.model import EPS, Group, Unavailable
+from tasks.nearest import nearest
+from tasks.prepare.cases import PreparedGroup, PreparedSample, default_cache, prepare
+from tasks.runner import Item, Runner
+from tasks.wire import ToRun
+
+#: Steps of the curve, relative to the inputs.
+STEPS = np.logspace(-1, -13, 49)
+
+
+class GradcheckError(Exception):
+    """A question that names what is not there; the text is one line."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which gradients are asked for. sample: one by its index (None: ``samples`` of them, spread over the op's list);
+    double: the gradient of the gradient; backend: whose gradient is judged."""
+
+    op: str
+    dtype: str
+    samples: int
+    sample: int | None
+    double: bool
+    backend: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The samples that were looked at, in a line of text each, and how many of them met which agreement."""
+
+    title: str
+    lines: list[str]
+    met: dict[str, int]
+    samples: list[PreparedSample]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the oracles and the backend agree wherever they were compared."""
+        return set(self.met) <= set(AGREE)
+
+    def summary(self) -> list[str]:
+        return [f"{n} sample{'' if n == 1 else 's'}: {name}: {MEANING[name]}" for name, n in self.met.items()]
+
+
+def table(results: str, run: str) -> pd.DataFrame:
+    """Which of both oracles the gradients of a run's rows agree with. Raises GradcheckError and LakeError."""
+    rows, _ = load(results, run)
+    found = two_oracles(rows)
+    if found.empty:
+        raise GradcheckError(f"no gradients in run {run} of {results}; a config asks for them with checks: [backward]")
+    return found
+
+
+def check(question: Question) -> Answer:
+    """Differentiate and judge. Raises GradcheckError."""
+    prepared = _prepared(question)
+    places = [i for i, s in enumerate(prepared.samples) if question.sample is None or s.index == question.sample]
+    group = prepared.group
+    if not places:
+        valid = ", ".join(str(s.index) for s in sorted(prepared.samples, key=lambda s: s.index)[:20])
+        raise GradcheckError(
+            f"--sample: {group.label} has no sample {question.sample} in {question.dtype}; it has {valid}"
+        )
+    rows = pd.DataFrame(list(_rows(prepared, places, question.backend))).reindex(columns=_COLUMNS)
+    rows["agreement"] = agreement(rows)
+    return Answer(
+        f"{group.label} {question.dtype}, {group.check} on {question.backend}",
+        [line({str(k): v for k, v in row.items()}) for row in rows.sort_values("sample").to_dict("records")],
+        {name: int((rows.agreement == name).sum()) for name in WORST_FIRST if name in set(rows.agreement)},
+        [prepared.samples[p] for p in places],
+    )
+
+
+_COLUMNS = [
+    "sample",
+    "shapes",
+    "check",
+    "status",
+    "kind",
+    "stage",
+    "error",
+    "oracle",
+    "limit",
+    "error_units",
+    "nonfinite",
+    "second_oracle",
+    "second_units",
+    "oracles_units",
+]
+
+
+def _prepared(question: Question) -> PreparedGroup:
+    """The op's samples with their gradients. Raises GradcheckError."""
+    catalog = catalogs.get("torch")
+    entries = {
+        n: e
+        for e in catalog.entries()
+        for n in names(Entry(e.op, e.variant, ()))
+        if not e.variant or n.endswith(f".{e.variant}")
+    }
+    if question.op not in entries:
+        raise GradcheckError(f"no op {question.op!r} in the torch catalog{nearest(question.op, sorted(entries))}")
+    entry, check = entries[question.op], "double_backward" if question.double else "backward"
+    if check not in entry.checks:
+        raise GradcheckError(f"{entry.op}: the op declares no {check.replace('_', ' ')}")
+    if question.dtype not in entry.dtypes or question.dtype not in EPS:
+        valid = [d for d in entry.dtypes if d in EPS]
+        raise GradcheckError(
+            f"--dtype: {entry.op} has no gradient in {question.dtype!r}{nearest(question.dtype, valid)}"
+        )
+    count = question.samples if question.sample is None else 2**31 - 1
+    return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), default_cache())[1]
+
+
+def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dict[str, Any]]:
+    try:
+        spec = BackendSpec.parse(name)
+        backend = spec.create()
+        if envs.of(spec):
+            yield from _in_its_environment(prepared, places, spec)
+            return
+        info = backend.probe()
+    except KeyError:
+        raise GradcheckError(f"--backend: unknown {name!r}; torch-cpu or inductor-cpu can differentiate") from None
+    except Unavailable as error:
+        raise GradcheckError(f"--backend: {name} is unavailable: {error}") from None
+    runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
+    yield from (done.row.values() for done in runner.run([Item(prepared, places)], set(), set()))
+
+
+def _in_its_environment(prepared: PreparedGroup, places: list[int], spec: BackendSpec) -> Iterator[dict[str, Any]]:
+    """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises GradcheckError."""
+    job = Job(
+        name=f"gradcheck {spec.name}",
+        cache=str(default_cache()),
+        limits=Limits(),
+        run=(ToRun(prepared.group, str(prepared.pack.path), tuple(places)),),
+        backend=spec,
+        policy=verdict.load("error_units"),
+    )
+    try:
+        yield from rows_of(job)
+    except CannotRun as error:
+        raise GradcheckError(f"--backend: {spec.name} is unavailable: {error}") from None
+    finally:
+        POOL.close()
+
+
+def line(row: dict[str, Any]) -> str:
+    head = f"  sample {row['sample']:<4} {row['shapes'][:40]:40}"
+    if not row["agreement"]:
+        return f"{head} " + plain(f"{row['status']} {row['kind']} {row['error']}")
+    text = f"{head} {row['agreement']:22} {row['error_units']:.3g} units from autograd"
+    if row["second_oracle"] is not None and row["second_oracle"] == row["second_oracle"]:
+        return f"{text}, {_apart(row['second_units'])} differences, the two oracles {_apart(row['oracles_units'])} each other"
+    return f"{text}, {plain(row['oracle'].partition('(')[2].rstrip(')'))}"
+
+
+def _apart(units: float) -> str:
+    # The differences' estimate of their own error is taken off first: 0 is no equality.
+    return f"{units:.3g} from" if units else "within the differences' own error of"
+
+
+def plot(samples: list[PreparedSample], path: Path) -> None:
+    """Draw |difference quotient − autograd| / |autograd| along a random direction, against ε, per sample.
+
+    Raises GradcheckError.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from tasks.catalogs.torch.gradients import curve
+
+    figure = Figure(figsize=(7.5, 5), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    drawn = 0
+    for sample in samples:
+        errors = None if sample.failure else curve(sample, STEPS)
+        if errors is None or not np.isfinite(errors).any():
+            continue
+        drawn += 1
+        least = int(np.nanargmin(errors))
+        label = f"sample {sample.index}: least {errors[least]:.0e} at ε = {STEPS[least]:.0e}"
+        (line,) = axes.plot(STEPS, errors, label=label, linewidth=1.2)
+        axes.plot(STEPS[least], errors[least], "o", color=line.get_color())
+    if not drawn:
+        raise GradcheckError("--plot: no sample has a gradient to draw")
+    group = samples[0].owner.group
+    best = differences.EPS64 ** (1 / 3)
+    axes.axvline(best, color="grey", linestyle="--", linewidth=1)
+    axes.text(best, 0.98, " $\\varepsilon_{64}^{1/3}$", transform=axes.get_xaxis_transform(), va="top", color="grey")
+    axes.set(
+        xscale="log", yscale="log", xlabel="ε, relative to the input", ylabel="relative error of the central difference"
+    )
+    axes.set_title(
+        f"{group.label} {group.dtype}, {group.check}: truncation ε² to the right, roundoff 1/ε to the left", fontsize=10
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    try:
+        figure.savefig(path, format="png")
+    except OSError as error:
+        raise GradcheckError(f"--plot: {path} cannot be written ({error.strerror})") from None
