@@ -162,4 +162,5 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    print(json.dumps({"bare": bare, "farm": farm, "noise": noise}[sys.argv[1]](*sys.argv[2:])))
+    loops: dict[str, Any] = {"bare": bare, "farm": farm, "noise": noise}
+    print(json.dumps(loops[sys.argv[1]](*sys.argv[2:])))
