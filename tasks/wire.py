@@ -294,7 +294,7 @@ def _revived(found: dict[str, Any]) -> Any:
     for name in _TUPLES[kind]:
         if type(found.get(name)) is list:
             found[name] = tuple(found[name])
-    return Row.of(found) if kind is Row else kind(**found)
+    return Row.read(found) if kind is Row else kind(**found)
 
 
 _dumps = json.JSONEncoder(separators=(",", ":"), default=_plain).encode

@@ -140,6 +140,13 @@ RECIPES: dict[str, list[Edit]] = {
         ),
         Edit("farm/work/launch.py", "    return Listed() if ", "    return Inline() if "),
     ],
+    "noise": [
+        Edit(
+            "tasks/arrays/noise.py",
+            "    return 2 * np.asarray((-signs if turned else signs) * sizes)\n",
+            "    return np.asarray((-signs if turned else signs) * sizes)\n",
+        )
+    ],
     "vendor": [
         Edit(
             "tasks/vendors.py",
@@ -218,8 +225,8 @@ SHAPE = {"dims": {"n": [7, 33]}, "inputs": {"x": ["n"]}, "dtypes": ["float32"], 
 
 
 @tasks.op(reference=lambda x: x, **SHAPE)
-def twenty_off(x):
-    return x * np.float32(1 + 20 * 2.0**-23)
+def forty_off(x):
+    return x * np.float32(1 + 40 * 2.0**-23)
 
 
 @tasks.op(reference=lambda x: x * 1e4, **SHAPE)
@@ -271,7 +278,7 @@ def test_a_recipe_is_one_or_two_files_and_contributing_names_them(name: str) -> 
 
 def test_a_new_status_is_judged_counted_and_explained(changed: tuple[Path, pd.DataFrame, str]) -> None:
     tree, rows, said = changed
-    assert set(rows.loc[(rows["op"] == "user:twenty_off") & (rows["check"] == "forward"), "status"]) == {"close"}
+    assert set(rows.loc[(rows["op"] == "user:forty_off") & (rows["check"] == "forward"), "status"]) == {"close"}
     assert "close" in said and "| `close` | ~ | It passed with less" in python(tree, "docs/_generate.py", "statuses")
     (page,) = (tree / "results").glob("run=*/_report/report.html")
     assert "close" in page.read_text()
@@ -307,3 +314,10 @@ def test_a_new_vendor_is_detected(changed: tuple[Path, pd.DataFrame, str]) -> No
 def test_a_new_executor_is_given_the_jobs(changed: tuple[Path, pd.DataFrame, str]) -> None:
     tree, _, _ = changed
     assert len((tree / "jobs.txt").read_text().split()) > 2
+
+
+def test_a_noise_twice_as_large_is_in_every_floor(changed: tuple[Path, pd.DataFrame, str]) -> None:
+    """40 spacings off: 21 error units over the floor of one ε, 14 over that of two."""
+    _, rows, _ = changed
+    off = rows[rows["op"] == "user:forty_off"]
+    assert off["error_units"].between(12, 17).all()

@@ -92,18 +92,20 @@ def check_writable(lake: Lake) -> None:
 
 def to_batch(rows: Sequence[Row], origin: Origin) -> pa.RecordBatch:
     """Rows of one origin as Arrow."""
-    common = vars(origin)
-    columns = []
+    common, told, columns = vars(origin), [vars(row) for row in rows], []
     for field in SCHEMA:
         name = field.name
         if name in common:
             columns.append(pa.repeat(pa.scalar(common[name], field.type), len(rows)))
         elif name == "started_at":
             columns.append(pa.array([int(r.started_at * 1e6) for r in rows], field.type))
+        elif name == "case_id":
+            columns.append(pa.array([r.case_id for r in rows], field.type))
         elif name == "compute_precision":
             columns.append(pa.array([r.compute_precision or r.dtype for r in rows], field.type))
         else:
-            columns.append(pa.array([getattr(r, name) for r in rows], field.type))
+            default = getattr(Row, name, None)
+            columns.append(pa.array([one.get(name, default) for one in told], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 

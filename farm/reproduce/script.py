@@ -10,7 +10,7 @@ import functools
 import json
 import pprint
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,14 @@ def generate(source: Source) -> str:
 def _head(source: Source, runtime: Runtime) -> dict[str, Any]:
     """What the first lines of a script say, and the judge."""
     imports, judge = judge_source()
-    own = [f"import {name}" for name in (*_IMPORTS, *(["ctypes"] if runtime.values.get("exotic") else []))]
+    own = {(name, "") for name in (*_IMPORTS, *(["ctypes"] if runtime.values.get("exotic") else []))}
     return {
         "runtime": runtime.template,
         "module": runtime.module,
         "alias": runtime.alias,
         "install": _install(source),
         "needs": _needs(source, runtime),
-        "imports": sorted({*imports, *own}, key=lambda line: (line.startswith("from"), line)),
+        "imports": import_lines(imports | own),
         "title": repr(source.title),
         "found": repr(source.found),
         "version": repr(source.version),
@@ -89,23 +89,39 @@ def _numbers(source: Source, data: Data) -> dict[str, Any]:
 
 
 @functools.cache
-def judge_source() -> tuple[tuple[str, ...], str]:
-    """(import statements, text) of the judge: its files one after another, imports of one another left out."""
-    imports, parts = [], []
+def judge_source() -> tuple[frozenset[tuple[str, str]], str]:
+    """((module, name) of every import, text) of the judge: its files one after another, without what they say of each
+    other. A name of "" stands for the module itself."""
+    imports, parts = set(), []
     for name in JUDGE:
         text = (Path(tasks.__file__).parent / name).read_text(encoding="utf-8")
         lines, tree = text.splitlines(), ast.parse(text)
         for node in tree.body:
-            heading = node is tree.body[0] and isinstance(node, ast.Expr)
-            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                if module != "__future__" and module.partition(".")[0] != "tasks":
-                    imports.append(ast.unparse(node))
-            elif not heading:
+            if isinstance(node, ast.Import):
+                imports |= {(alias.name, "") for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imports |= {(node.module or "", alias.name) for alias in node.names}
+            elif node is not tree.body[0]:
                 continue
-            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or 0) - node.lineno + 1)
+            end = node.end_lineno or node.lineno
+            lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
         parts.append("\n".join(lines).strip())
-    return tuple(x for x in imports if x != "import numpy as np"), "\n\n\n".join(parts)
+    outside = {(m, n) for m, n in imports if m not in ("__future__", "numpy") and m.partition(".")[0] != "tasks"}
+    return frozenset(outside), "\n\n\n".join(parts)
+
+
+def import_lines(imports: Iterable[tuple[str, str]]) -> list[str]:
+    """The import statements of a script, one a module, as a formatter would order them."""
+    modules: dict[str, set[str]] = {}
+    for module, name in imports:
+        modules.setdefault(module, set()).add(name)
+    whole = [f"import {module}" for module in sorted(modules) if "" in modules[module]]
+    parts = [
+        f"from {module} import {', '.join(sorted(names - {''}))}"
+        for module, names in sorted(modules.items())
+        if names - {""}
+    ]
+    return whole + parts
 
 
 def _install(source: Source) -> str:

@@ -1,62 +1,177 @@
-"""The noise floor of a NumPy reference: how far its exact result moves when every floating input moves by one ε."""
+"""The noise floor: how far an exact result moves when every floating input moves by a relative ε. One scheme for all.
+
+A *draw* is one evaluation of a reference on inputs whose every element is multiplied by 1 + ε·s·u: the sign s is random,
+the size u is random in [½, 1]. Both are others in every draw, so that two terms do not cancel in all of them; but the
+signs of draws 2 and 3 are the opposite of those of 0 and 1, so that a step is met from both sides.
+The floor of an element is its largest distance from the exact result over all draws. A catalog says how its reference is
+evaluated on moved inputs, and nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-#: Perturbed evaluations per noise draw. An output of the critical catalog has up to 10⁶ elements, and the floor of its
-#: quietest element is what decides: on the first float32 sample of every op, torch on the CPU reaches 34 error units
-#: with four evaluations and 13 with eight (GELU apart, whose tail it computes with cancellation).
-EVALUATIONS = 2
+from tasks.model import WITHOUT_NOISE, OpClass
+
+#: Draws of the noise floor: two pairs of opposite signs.
+DRAWS = 4
+#: Draws for an exact or elementary op, whose floor only a device that declares a coarser precision asks for.
+FEW_DRAWS = 2
+#: Draws for a step, which stands still in most of them: to be found, an edge needs more.
+STEP_DRAWS = 32
+#: Where nobody has computed the result in the dtype under test, nothing shows that so few draws missed an element: there
+#: are TIMES as many. Where somebody has, and lies more than FAR error units off, the floor is drawn MORE_DRAWS times: a
+#: rare element that hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
+TIMES, FAR, MORE_DRAWS = 2, 2.0, 16
+#: Elements of the inputs from which on no op gets more draws than asked for: one is then a matter of seconds.
+LARGE = 1 << 18
+
+#: Length of the table of random steps: a prime, so that no shape falls in step with its period.
+_TABLE = 262147
+#: Number of tables; further draws begin elsewhere in them.
+_TABLES = 16
+#: Numbers that are moved, or whose distances are taken, in one go.
+_TOGETHER = 1 << 16
+
+Arrays = Sequence[np.ndarray]
+#: What a reference returns for the inputs of each of some draws; None where it refuses them.
+Evaluate = Callable[[Sequence[int]], Iterable["Arrays | None"]]
+#: A result in the dtype under test: per output its values and the ε of its dtype, None where it is not to be asked.
+Witness = Sequence["tuple[np.ndarray, float] | None"]
 
 
-def streams(seed: Sequence[int], draws: int) -> Iterator[np.random.Generator]:
-    """A generator for every perturbed evaluation of ``draws`` draws."""
-    for place in range(draws * EVALUATIONS):
-        yield np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(place,)))
+@functools.cache
+def _steps(draw: int) -> np.ndarray:
+    """s·u of a draw for all elements of the table."""
+    turned = draw in (2, 3)
+    signs = np.random.Generator(np.random.PCG64([20, draw - 2 * turned])).integers(0, 2, _TABLE) * 2 - 1
+    sizes = np.random.Generator(np.random.PCG64([21, draw])).uniform(0.5, 1.0, _TABLE)
+    return np.asarray((-signs if turned else signs) * sizes)
 
 
-def moved(x: np.ndarray, eps: float, g: np.random.Generator) -> np.ndarray:
-    """``x`` (float64 or complex128), every element times 1 + eps·u, u of random sign and of random size in [1/2, 1].
+def _start(draw: int, place: int) -> int:
+    return (place + draw // _TABLES) * 104729 % (_TABLE // 2)
 
-    Each evaluation has a stream of its own and sizes vary: were they all 1, or the signs of one draw those of another
-    turned round, then the movements of two terms would cancel in every draw at some of 10⁵ elements, which would
-    be left without a noise floor.
-    """
-    u = g.uniform(-0.5, 0.5, x.shape)
-    u += np.copysign(0.5, u)
+
+def factors(eps: float, draw: int) -> np.ndarray:
+    """1 + ε·s·u of a draw for all elements of the table, whose number is at least 2¹⁸."""
+    return _factors(eps, draw % _TABLES)
+
+
+@functools.lru_cache(maxsize=64)
+def _factors(eps: float, draw: int) -> np.ndarray:
+    return _steps(draw) * eps + 1.0
+
+
+def moved(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
+    """``x`` (float64 or complex128) as a draw moves it; ``place`` tells the arrays of a call apart."""
+    start, n = _start(draw, place), x.size
+    if n > _TABLE - start:
+        return _moved_far(x, factors(eps, draw)[start:])
+    u = _steps(draw % _TABLES)[start : start + n] * eps
+    u += 1.0
+    u = u.reshape(x.shape)
+    return np.multiply(u, x, out=u) if x.dtype == np.float64 else np.asarray(u * x)
+
+
+def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """``x`` times the factors of ``row``, which begin again at its end: no table as large as ``x`` is ever made."""
+    made, given, n = np.empty(x.size, x.dtype), x.reshape(-1), len(row)
+    whole = x.size // n * n
+    np.multiply(given[:whole].reshape(-1, n), row, out=made[:whole].reshape(-1, n))
+    np.multiply(given[whole:], row[: x.size - whole], out=made[whole:])
+    return made.reshape(x.shape)
+
+
+def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> list[np.ndarray]:
+    """`moved` for each of ``draws``, small arrays in one go."""
+    if x.size * len(draws) > _TOGETHER:
+        return [moved(x, eps, draw, place) for draw in draws]
+    n, starts = x.size, [_start(draw, place) for draw in draws]
+    u = np.stack([_steps(draw % _TABLES)[at : at + n] for draw, at in zip(draws, starts)])
     u *= eps
     u += 1.0
-    return np.multiply(u, x, out=u) if x.dtype == np.float64 else u * x
+    u = u.reshape(len(draws), *x.shape)
+    u = np.multiply(u, x, out=u) if x.dtype == np.float64 else u * x
+    return [u[k, ...] for k in range(len(draws))]
 
 
 def distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
     """|moved − reference| in float64; 0 where both are the same NaN or infinity, infinite where only one is."""
     kind = np.complex128 if reference.dtype.kind == "c" else np.float64
-    a, b = np.asarray(moved, kind), np.asarray(reference, kind)
+    a, b = moved.astype(kind, copy=False), reference.astype(kind, copy=False)
     with np.errstate(all="ignore"):
         apart = np.abs(a - b)
+    if apart.max(initial=0.0) < np.inf:
+        return apart
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
 
 
-def floor(
-    reference: Sequence[np.ndarray],
-    evaluate: Callable[[np.random.Generator], Sequence[np.ndarray]],
-    seed: Sequence[int],
-    draws: int,
-) -> list[np.ndarray | None]:
-    """δ per output of ``reference``: the largest distance of ``draws``·EVALUATIONS evaluations; None for zero everywhere.
+def count(op_class: OpClass, draws: int, elements: int) -> int:
+    """How many of the first draws an op of a class gets whose inputs have so many elements, ``draws`` being asked for."""
+    if op_class in WITHOUT_NOISE:
+        return min(draws, FEW_DRAWS)
+    return STEP_DRAWS if op_class is OpClass.DISCONTINUOUS and draws and elements <= LARGE else draws
 
-    ``evaluate(g)``: the outputs for inputs moved with ``g``. Raises ValueError where their shapes are others.
+
+def unwitnessed(op_class: OpClass, draws: int, elements: int) -> int:
+    """How many draws there are in all where nobody has computed the result in the dtype under test."""
+    first = count(op_class, draws, elements)
+    return first if op_class in WITHOUT_NOISE else max(first, TIMES * draws)
+
+
+def floor(
+    references: Arrays, evaluate: Evaluate, op_class: OpClass, draws: int, elements: int, witness: Witness | None = None
+) -> list[np.ndarray | None]:
+    """δ per output of ``references``: the largest distance over the draws; None for zero everywhere.
+
+    It is infinite where a draw is refused, or returns other shapes. elements: of all inputs; draws: how many are asked
+    for (see `count` and MORE_DRAWS). What ``evaluate`` raises is passed on.
     """
-    total = [np.zeros(y.shape) for y in reference]
-    for g in streams(seed, draws):
-        found = evaluate(g)
-        if [y.shape for y in found] != [y.shape for y in reference]:
-            raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
-        for delta, y, exact in zip(total, found, reference):
-            np.maximum(delta, distance(y, exact), out=delta)
-    return [delta if delta.any() else None for delta in total]
+    first = count(op_class, draws, elements)
+    total = _widest(references, evaluate(range(first)), first)
+    wanted = unwitnessed(op_class, draws, elements) if witness is None else first
+    if witness is not None and first and op_class not in WITHOUT_NOISE and elements <= LARGE:
+        wanted = max(first, MORE_DRAWS if far(witness, references, total) else 0)
+    if wanted > first:
+        further = _widest(references, evaluate(range(first, wanted)), wanted - first)
+        total = [a if b is None else b if a is None else np.asarray(np.maximum(a, b)) for a, b in zip(total, further)]
+    return total
+
+
+def far(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None]) -> bool:
+    """Whether a result lies so far off that it may be the noise floor that has been drawn too low."""
+    with np.errstate(all="ignore"):
+        for own, y, delta in zip(witness, references, floors):
+            if own is None or y.dtype != np.float64 or own[0].shape != y.shape:
+                continue
+            allowed = np.abs(y)
+            allowed *= own[1]
+            if delta is not None:
+                allowed += delta
+            allowed *= FAR
+            if (np.abs(own[0] - y) > allowed).any():
+                return True
+    return False
+
+
+def _widest(references: Arrays, found: Iterable[Arrays | None], draws: int) -> list[np.ndarray | None]:
+    if not draws:
+        return [None] * len(references)
+    small = sum(y.size for y in references) * draws <= _TOGETHER
+    many = [list(found)] if small else ([outputs] for outputs in found)
+    total: list[np.ndarray | None] = [None] * len(references)
+    for some in many:
+        for i, y in enumerate(references):
+            if all(x is not None and len(x) == len(references) and x[i].shape == y.shape for x in some):
+                values = [x[i] for x in some if x is not None]
+                delta = distance(np.stack(values), y).max(0) if len(values) > 1 else distance(values[0], y)
+            else:
+                delta = np.full(y.shape, np.inf)
+            before = total[i]
+            total[i] = delta if before is None else np.maximum(before, delta)
+    return [np.asarray(delta) if delta is not None and delta.any() else None for delta in total]

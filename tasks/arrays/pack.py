@@ -6,12 +6,11 @@ header as UTF-8 JSON, then every array's bytes, each at a multiple of 64.
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,9 @@ MAGIC = b"FARMPK1\n"
 ALIGN = 64
 #: Packs larger than this, in bytes, are mapped instead of read.
 MAPPED = 1 << 20
+
+
+_asides = itertools.count()
 
 
 class PackError(Exception):
@@ -93,26 +95,26 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
         chunks.append((at, raw))
         at = _aligned(at + len(raw))
     end = index[-1][2] + index[-1][3] if index else 0
-    body: dict[str, Any] = {"header": header, "arrays": index, "size": 0}
-    text = json.dumps(body, separators=(",", ":"))
-    # The size is part of the header whose length it depends on: reserve room for it, then fill it in.
-    text += " " * 20
-    start = _aligned(16 + len(text.encode()))
-    body["size"] = start + end
-    text = json.dumps(body, separators=(",", ":")).ljust(len(text))
-    encoded = text.encode()
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=target.parent, prefix=".aside-")
+    head = json.dumps({"header": header, "arrays": index}, separators=(",", ":"))[:-1].encode()
+    # The size is part of the header whose length it depends on: there is room for it, whatever it is.
+    length = len(head) + 30
+    start = _aligned(16 + length)
+    encoded = (head + b',"size":%d}' % (start + end)).ljust(length)
+    parts = [MAGIC, length.to_bytes(8, "little"), encoded, b"\0" * (start - 16 - length)]
+    at = 0
+    for offset, raw in chunks:
+        parts += [b"\0" * (offset - at), raw]
+        at = offset + len(raw)
+    target = os.fspath(path)
+    aside = os.path.join(os.path.dirname(target), f".aside-{os.getpid()}-{next(_asides)}-{os.urandom(4).hex()}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(MAGIC + len(encoded).to_bytes(8, "little") + encoded)
-            file.write(b"\0" * (start - 16 - len(encoded)))
-            at = 0
-            for offset, raw in chunks:
-                file.write(b"\0" * (offset - at))
-                file.write(raw)
-                at = offset + len(raw)
+        file = open(aside, "xb", buffering=1 << 18)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        file = open(aside, "xb", buffering=1 << 18)
+    try:
+        with file:
+            file.writelines(parts)
         os.replace(aside, target)
     except BaseException:
         os.unlink(aside)

@@ -70,6 +70,26 @@ def moments(draws: Sequence[Sequence[np.ndarray]], dtype: str) -> list[Leaf]:
     return leaves
 
 
+def of_draws(name: str, draws: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+    """What `derive` makes of each of many draws of a random op, whose arguments its definition does not ask for."""
+    args: Any = {"$": "tuple", "v": []}
+    kwargs: Any = {"$": "dict", "v": []}
+    if any(len({y.shape for y in many}) > 1 for many in zip(*draws)):
+        return [derive(name, args, kwargs, [], list(draw)) for draw in draws]
+    with np.errstate(all="ignore"):
+        each = [np.stack([_wide(y) for y in many]) for many in zip(*draws)]
+        found = [_statistics(y.reshape(len(y), -1), name) for y in each if y[0].size >= MOMENTS_FROM]
+    return [[y[k] for y in found] for k in range(len(draws))]
+
+
+def _statistics(rows: np.ndarray, name: str) -> np.ndarray:
+    """Mean, standard deviation, smallest and largest of every row."""
+    if name == "squashed moments":
+        rows = rows / (1 + np.abs(rows))
+    rows = np.concatenate([rows.real, rows.imag], 1) if rows.dtype.kind == "c" else rows.astype(np.float64, copy=False)
+    return np.stack([rows.mean(1), rows.std(1), rows.min(1), rows.max(1)], 1)
+
+
 #: Error units at which the range of a random op ends: the limit of class "random" in the default policy.
 RANGE_UNITS = 8.0
 #: How far beyond the range that the draws had a value may lie, in standard deviations of the range's end.
@@ -395,8 +415,7 @@ def _moments(outputs: list[np.ndarray], *args: Any, **kwargs: Any) -> list[Part]
     parts = []
     for y in outputs:
         if y.size >= MOMENTS_FROM:
-            y = y.astype(np.float64) if y.dtype.kind != "c" else np.concatenate([y.real.ravel(), y.imag.ravel()])
-            parts.append(Part(np.array([y.mean(), y.std(), y.min(), y.max()]), 1.0))  # see `moments` for the noise
+            parts.append(Part(_statistics(y.reshape(1, -1), "moments")[0], 1.0))  # see `moments` for the noise
     return parts
 
 

@@ -100,6 +100,7 @@ PACKED_BITS = {name: TABLE[name].bits for name in DTYPES if 0 < TABLE[name].bits
 
 
 @functools.cache
+@functools.cache
 def np_dtype(name: str) -> np.dtype:
     """numpy dtype of a dtype name of the farm ("bfloat16" included, through ml_dtypes).
 
@@ -116,6 +117,7 @@ def np_dtype(name: str) -> np.dtype:
     return np.dtype(name if holder == "own" else holder)
 
 
+@functools.cache  # numpy makes the name anew each time
 def dtype_name(dtype: np.dtype) -> str:
     """The farm's name of a numpy dtype."""
     return "str" if dtype.kind in "OUS" else dtype.name

@@ -141,6 +141,11 @@ class Row:
         """
         if not NAMES.issuperset(values):
             raise TypeError(f"no column of a row: {', '.join(sorted(set(values) - NAMES))}")
+        return cls.read(values)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Row:
+        """As `of`, for values of a row that another process has made."""
         made = object.__new__(cls)
         made.__dict__.update(values)
         return made

@@ -16,14 +16,13 @@ import numpy as np
 
 import tasks.catalogs as catalogs
 from tasks import checks, counterparts, sources
+from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.judge.prepared import common_constant, compare_oracles, constant_would_pass, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
 
-#: Two antithetic pairs: every step of a discontinuous op is met from both sides, twice.
-DRAWS = 4
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
 WEAK_THRESHOLD = 32.0
 

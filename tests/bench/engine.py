@@ -25,8 +25,8 @@ def overhead(folder: Path, size: Size) -> Result:
             launch(config, folder / f"busy-{how}", env, *flags)
             rows = newest(folder / f"busy-{how}")
             start = rows["started_at"]
-            last = rows.loc[start.idxmax()]
-            spans[how].append((start.max() - start.min()).total_seconds() + last["run_ms"] / 1e3)
+            last_ms = float(rows["run_ms"].iloc[int(start.to_numpy().argmax())])
+            spans[how].append((start.max() - start.min()).total_seconds() + last_ms / 1e3)
     ray, inline = median(spans["ray"]), median(spans["inline"])
     figures = {"cells": len(rows), "inline s": inline, "ray s": ray, "overhead %": 100 * (ray / inline - 1)}
     return Result(

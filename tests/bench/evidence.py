@@ -20,7 +20,7 @@ def zoo(folder: Path, size: Size) -> Result:
     figures: dict[str, float] = {}
     lines = []
     for line in out.splitlines():
-        if found := re.match(r"(\w+): .*?(\d+)/(\d+).* of the faults caught.*?(\d+)/(\d+)", line):
+        if found := re.match(r"(\w+)-\d+: .*?(\d+)/(\d+).* of the faults caught.*?(\d+)/(\d+)", line):
             policy, caught, faults, blamed, twins = found.groups()
             figures |= {"faults": int(faults), "twins": int(twins)}
             figures |= {f"caught {policy}": int(caught), f"blamed {policy}": int(blamed)}

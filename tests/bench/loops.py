@@ -124,7 +124,12 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
 
     spent = {"reference": 0.0, "noise": 0.0, "due": 0.0}
     maker: Any = Maker
-    inner_noise, inner_run = maker._noise, maker._run
+    inner_noise, inner_run, inner_moved = maker._noise, maker._run, maker._moved
+    drawn = [0]
+
+    def counted(self: Any, *args: Any) -> Any:
+        drawn[0] += 1
+        return inner_moved(self, *args)
 
     def timed_noise(self: Any, *args: Any) -> Any:
         # The reference is timed where a noise floor is due: the two are then of the same cases.
@@ -132,13 +137,14 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
         with contextlib.suppress(Exception):
             inner_run(self, args[0], args[1], widen)
         middle = time.process_time()
+        before = drawn[0]
         found = inner_noise(self, *args)
         spent["reference"] += middle - begin
-        spent["due"] += (middle - begin) * len(args[3])  # steps get more draws, elementary ops fewer
+        spent["due"] += (middle - begin) * (drawn[0] - before)  # steps get more draws, elementary ops fewer
         spent["noise"] += time.process_time() - middle
         return found
 
-    maker._noise = timed_noise
+    maker._noise, maker._moved = timed_noise, counted
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
     statuses: dict[str, str] = {}
@@ -156,4 +162,5 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    print(json.dumps({"bare": bare, "farm": farm, "noise": noise}[sys.argv[1]](*sys.argv[2:])))
+    loops: dict[str, Any] = {"bare": bare, "farm": farm, "noise": noise}
+    print(json.dumps(loops[sys.argv[1]](*sys.argv[2:])))

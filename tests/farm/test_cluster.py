@@ -20,11 +20,20 @@ from tests.conftest import ROOT, launch
 from tests.farm.test_resume import parts, wait_for
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def head() -> Iterator[Cluster]:
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     yield made
     made.shutdown()
+
+
+@pytest.fixture
+def cluster(head: Cluster) -> Iterator[Cluster]:
+    """The head, with nodes that are this test's only."""
+    yield head
+    for node in list(head.worker_nodes):
+        head.remove_node(node, allow_graceful=False)
+    head.wait_for_nodes()
 
 
 def config(path: Path, backends: list[object], samples: int = 10, **more: object) -> Path:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tasks.judge import op_classes as classes
 from tasks.model import EPS, Group, Leaf, OpClass, Oracle, np_dtype
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "1"
+CATALOG_VERSION = "2"
 
 #: Ops of which torch's own float64 evaluation is no oracle (see `tasks.catalogs.torch.reference.SETTLED`).
 NOT_SECOND = ("gelu", "gelu_tanh")
@@ -79,7 +80,7 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
             )
         stored = _rounded(made, np_dtype(group.dtype))
         stage = "reference"
-        expected = _expected(op, stored, group.dtype, seed, draws)
+        expected = _expected(op, stored, group.dtype, draws)
     except Exception as error:
         return Sample(index, failure=Failure("invalid", stage, type(error).__name__, str(error)))
     arrays: list[np.ndarray] = []
@@ -168,18 +169,25 @@ def _widened(arguments: Call, dtype: np.dtype) -> Call:
     )
 
 
-def _expected(op: Op, stored: Call, dtype: str, seed: tuple[int, ...], draws: int) -> Leaf:
+def _expected(op: Op, stored: Call, dtype: str, draws: int) -> Leaf:
     """The exact result of the stored inputs with its noise floor."""
     args, kwargs = op.narrow(*stored[0], **stored[1]) if op.narrow else stored
     exact = _widened((args, kwargs), np_dtype(dtype))
     reference = _evaluate(op, exact)
 
-    def evaluate(g: np.random.Generator) -> list[np.ndarray]:
-        return [_evaluate(op, _mapped(exact, lambda x: noise.moved(x, EPS[dtype], g) if _is_floating(x) else x))]
+    def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
+        for draw in drawn:
+            yield [_evaluate(op, _moved(exact, EPS[dtype], draw))]
 
-    (delta,) = noise.floor([reference], evaluate, seed, draws)
+    elements = sum(x.size for x in (*exact[0], *exact[1].values()) if isinstance(x, np.ndarray))
+    (delta,) = noise.floor([reference], evaluate, classes.of(f"critical:{op.name}").op_class, draws, elements)
     name = dtype if reference.dtype == np.float64 else reference.dtype.name
     return Leaf(name, reference.shape, reference, delta)
+
+
+def _moved(exact: Call, eps: float, draw: int) -> Call:
+    places = itertools.count(1)
+    return _mapped(exact, lambda x: noise.moved(x, eps, draw, next(places)) if _is_floating(x) else x)
 
 
 def _evaluate(op: Op, arguments: Call) -> np.ndarray:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import warnings
-import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tasks.arrays import noise
 from tasks.catalogs.base import Sample
-from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, Oracle, np_dtype, wide
+from tasks.model import EPS, Leaf, OpClass, Oracle, np_dtype, wide
 
 #: Attributes that name the dtype something is computed or returned in.
 _DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type", "softmax_precision", "output_dtype")
@@ -53,11 +56,8 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     widened = Widened(case.model)
     exact = widened.run([widen(x) for x in inputs])
     references = [_like(y, leaf) for y, leaf in zip(exact, stored, strict=True)]
-    # Of elementary ops as well, with few draws: a device that declares a coarser precision rounds their inputs.
-    noise = _noise(
-        widened, case, inputs, stored, references, min(draws, 2) if sample.op_class in WITHOUT_NOISE else draws
-    )
-    sample.expected = [replace(leaf, reference=y, noise=d) for leaf, y, d in zip(stored, references, noise)]
+    noise_floor = _noise(widened, case, inputs, stored, references, sample.op_class, draws)
+    sample.expected = [replace(leaf, reference=y, noise=d) for leaf, y, d in zip(stored, references, noise_floor)]
     sample.oracle = "float64"
     sample.others.append(
         Oracle("stored", [leaf.reference for leaf in stored if leaf.reference is not None], rounded=True)
@@ -73,28 +73,39 @@ def _like(y: Any, leaf: Leaf) -> np.ndarray:
 
 
 def _noise(
-    widened: Widened, case: Any, inputs: list[Any], stored: list[Leaf], references: list[np.ndarray], draws: int
+    widened: Widened,
+    case: Any,
+    inputs: list[Any],
+    stored: list[Leaf],
+    references: list[np.ndarray],
+    op_class: OpClass,
+    draws: int,
 ) -> list[np.ndarray | None]:
-    """How far each output moves, element by element, when every floating input moves by a relative ±ε (½ε to ε).
+    """δ per output (`tasks.arrays.noise`), the stored outputs being what somebody computed in the dtype under test.
 
-    Where that changes a shape or is refused (the scales of a Resize), the first floating input alone is moved.
+    Where moving all inputs changes a shape or is refused (the scales of a Resize), only the first floating one is moved.
     It is at least ε of the largest element in TRANSFORMS and where there is no input to be moved, ε in RECURRENT.
     """
     kinds = {node.op_type for node in case.model.graph.node}
     places = [k for k, x in enumerate(inputs) if _floats(x)]
-    floor = None
-    for movable in (places, places[:1]):
-        if movable and floor is None:
-            floor = _moved_by(widened, case.name, inputs, references, draws, movable)
-    if floor is None:
-        floor = [np.full(y.shape, np.inf if places else 0.0) for y in references]
-    for d, y, leaf in zip(floor, references, stored):
+    elements = sum(x.size for value in inputs for x in (value if isinstance(value, list) else [value]) if x is not None)
+    witness = [None if leaf.reference is None else (leaf.reference, EPS.get(leaf.dtype, 0.0)) for leaf in stored]
+    floor: list[np.ndarray | None] = [np.full(y.shape, np.inf) if places else None for y in references]
+    for movable in (places, places[:1]) if places else ():
+        evaluate = functools.partial(_moved, widened, inputs, references, movable)
+        try:
+            floor = noise.floor(references, evaluate, op_class, draws, elements, witness)
+            break
+        except NoOracle:
+            pass
+    found = [np.zeros(y.shape) if d is None else d for d, y in zip(floor, references)]
+    for d, y, leaf in zip(found, references, stored):
         if leaf.dtype in WIDENED and kinds.intersection(RECURRENT):
             np.maximum(d, EPS[leaf.dtype], out=d)
         elif leaf.dtype in WIDENED and (kinds.intersection(TRANSFORMS) or not places):
             size = np.abs(y)
             np.maximum(d, EPS[leaf.dtype] * size.max(initial=0.0, where=np.isfinite(size)), out=d)
-    return [d if d.any() else None for d in floor]
+    return [d if d.any() else None for d in found]
 
 
 def _floats(value: Any) -> bool:
@@ -103,35 +114,22 @@ def _floats(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.name in WIDENED
 
 
-def _moved_by(
-    widened: Widened, name: str, inputs: list[Any], references: list[np.ndarray], draws: int, movable: list[int]
-) -> list[np.ndarray] | None:
-    """The largest movement of each element over the draws; None if a draw is refused or changes a shape."""
-    floor = [np.zeros(y.shape) for y in references]
-    for draw in range(draws):
-        # Draws 2 and 3 turn the signs of 0 and 1 round: a step is met from both sides.
-        turn = 1 if draw % 4 < 2 else -1
-        signs, sizes = (np.random.default_rng((zlib.crc32(name.encode()), k)) for k in (draw % 2, 2 + draw))
+def _moved(
+    widened: Widened, inputs: list[Any], references: list[np.ndarray], movable: list[int], draws: Sequence[int]
+) -> Iterator[list[np.ndarray]]:
+    """The outputs for the inputs of each draw. Raises NoOracle where one is refused or changes a shape."""
+    for draw in draws:
+        places = itertools.count(1)
 
-        def factor(
-            shape: tuple[int, ...], eps: float, turn: int = turn, signs: Any = signs, sizes: Any = sizes
-        ) -> np.ndarray:
-            sign = np.where(signs.random(shape) < 0.5, -turn, turn)
-            return np.asarray(1.0 + eps * sign * sizes.uniform(0.5, 1.0, shape))
+        def move(x: np.ndarray, eps: float, draw: int = draw, places: Iterator[int] = places) -> np.ndarray:
+            return noise.moved(x, eps, draw, next(places))
 
-        try:
-            moved = widened.run([widen(x, factor if k in movable else None) for k, x in enumerate(inputs)])
-        except NoOracle:
-            return None
-        if [np.shape(y) for y in moved] != [y.shape for y in references]:
-            return None
-        for d, a, y in zip(floor, moved, references):
-            with np.errstate(all="ignore"):
-                a, y = np.asarray(a, np.float64), y.astype(np.float64)
-                same = (a == y) | (np.isnan(a) & np.isnan(y))
-                distance = np.where(same, 0.0, np.abs(a - y))
-            np.maximum(d, np.where(np.isnan(distance), np.inf, distance), out=d)
-    return floor
+        outputs = [
+            np.asarray(y) for y in widened.run([widen(x, move if k in movable else None) for k, x in enumerate(inputs)])
+        ]
+        if [y.shape for y in outputs] != [y.shape for y in references]:
+            raise NoOracle("the shape of an output depends on the values of the inputs")
+        yield outputs
 
 
 class Widened:
@@ -162,14 +160,14 @@ class Widened:
         return [y for x in found for y in (x if isinstance(x, (list, tuple)) else [x])]
 
 
-def widen(value: Any, factor: Any = None) -> Any:
-    """float64 twin of an array (or list of them) of a narrow dtype, times ``factor(shape)``; anything else as it is."""
+def widen(value: Any, move: Callable[[np.ndarray, float], np.ndarray] | None = None) -> Any:
+    """float64 twin of an array (or list of them) of a narrow dtype, as ``move`` moves it by ε; anything else as it is."""
     if isinstance(value, list):
-        return [widen(x, factor) for x in value]
+        return [widen(x, move) for x in value]
     if not isinstance(value, np.ndarray) or value.dtype.name not in WIDENED:
         return value
     wide = value.astype(np.float64)
-    return wide if factor is None else wide * factor(value.shape, EPS[value.dtype.name])
+    return wide if move is None else move(wide, EPS[value.dtype.name])
 
 
 def _widen_graph(graph: Any) -> None:

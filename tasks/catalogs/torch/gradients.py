@@ -91,18 +91,25 @@ class GradientMaker(Maker):
             torch.set_default_dtype(torch.float32)
 
     def _run(self, args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
-        """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents.
-
-        Where they are moved for the noise floor, so is what the forward pass keeps for the backward one: it is
-        rounded to the dtype under test, however exactly the inputs are given.
-        """
-        saved = None
-        if change is not widen:
-            self.draw += 1
-            places = itertools.repeat(0) if self.compares else itertools.count()
-            saved = lambda x: jittered(x, EPS.get(self.dtype, EPS["float32"]), self.draw, next(places))  # noqa: E731
+        """The gradient of changed arguments ``args``: the op's args, its kwargs and the cotangents."""
         own, named, given = replaced(args, change)
-        return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, saved)
+        return gradients.backward(self.group.check, self.call, own, named, self.wrt, given, None)
+
+    def _moved(self, args: Any, kwargs: Any) -> Any:
+        """The gradient of moved arguments, and of what the forward pass keeps for the backward one, moved as well: it is
+        rounded to the dtype under test, however exactly the inputs are given."""
+        self.draw += 1
+        places = itertools.repeat(0) if self.compares else itertools.count()
+        own, named, given = args
+        return gradients.backward(
+            self.group.check,
+            self.call,
+            own,
+            named,
+            self.wrt,
+            given,
+            lambda x: jittered(x, EPS.get(self.dtype, EPS["float32"]), self.draw, next(places)),
+        )
 
     def _starts(self, args: Any, kwargs: Any, wrt: Sequence[int], change: Callable[[Any], Any]) -> list[Any]:
         return gradients.outputs_of(self.group.check, self.call, replaced(args, change), replaced(kwargs, change), wrt)
@@ -140,29 +147,35 @@ class GradientMaker(Maker):
             exact = self._run((args, kwargs, passed), {}, widen)
         self.compares = bool(met)
         numeric = made.op_class is not OpClass.RANDOM
-        noise = (
-            self._noise((args, kwargs, passed), {}, [torch_tree.dense(g) for g in exact], range(self.draws))
-            if numeric
-            else [None] * len(exact)
-        )
+        dense = [torch_tree.dense(g) for g in exact]
+        arrays = [torch_tree.output(g) for g in dense]
+        floors: list[np.ndarray | None] = [None] * len(exact)
+        if numeric:
+            own = self._own((args, kwargs, passed), len(exact))
+            floors = self._noise((args, kwargs, passed), {}, dense, arrays, made.op_class, own)
         places = gradients.tensors(args, kwargs)
         sources = [places[i] for i in made.wrt] + [c for c in passed[: self._outputs(wide, made)] if c is not None]
-        for x, g, delta in zip(sources, exact, noise):
-            array = torch_tree.output(torch_tree.dense(g))
-            made.expected.append(
-                Leaf(
-                    torch_tree.name_of(x.dtype),
-                    tuple(g.shape),
-                    array,
-                    None if delta is None else torch_tree.to_numpy(delta),
-                )
-            )
+        for x, array, delta in zip(sources, arrays, floors):
+            made.expected.append(Leaf(torch_tree.name_of(x.dtype), array.shape, array, delta))
         if numeric:
             why = NO_DIFFERENCES.get(self.group.label.partition(":")[2])
             oracle, why = (None, why) if why else self._differences(made, args, kwargs, passed)
             made.others = [oracle] if oracle else []
             made.oracle = f"float64 (no differences: {why})" if why else made.oracle
         return made
+
+    def _own(self, args: Any, count: int) -> list[Any] | None:
+        """torch's own gradients in the dtype under test; None where it has none on the CPU, or another number of them."""
+        import torch
+
+        torch.set_default_dtype(torch.float32)
+        try:
+            own = [torch_tree.dense(g) for g in self._run(args, {}, clone)]
+        except Exception:
+            return None
+        finally:
+            torch.set_default_dtype(torch.float64)
+        return own if len(own) == count else None
 
     def _outputs(self, wide: list[Any], made: Sample) -> int:
         """How many of the cotangents belong to the op's outputs."""

@@ -1,12 +1,14 @@
-"""What a noise draw does to torch's arguments: widened to float64, and moved by a relative ±ε from tables of random factors."""
+"""How torch's arguments are taken apart, widened to float64, and moved as a draw of the noise floor says."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from tasks.arrays import noise, torch_tree
+from tasks.model import EPS
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -40,50 +42,80 @@ def clone(x: Any) -> Any:
     return x.detach().clone() if isinstance(x, torch.Tensor) else x
 
 
-#: Length of the table of random factors: a prime, so that no shape falls in step with its period.
-_TABLE = 262147
-#: Number of tables; further draws begin elsewhere in them.
-_TABLES = 16
+class Arguments:
+    """The arguments of a call, taken apart once; what each of its tensors becomes in a draw is computed for many at once."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args, self.kwargs = args, kwargs
+        self.leaves: list[Any] = []
+        replaced(args, self.leaves.append)
+        replaced(kwargs, self.leaves.append)
+        self._wide: dict[int, np.ndarray] = {}
+        self._flat = len(self.leaves) == len(args) + len(kwargs)  # no lists inside: the usual case
+        if self._flat:
+            self._flat = not any(type(x) in (tuple, list, dict) for x in (*args, *kwargs.values()))
+
+    def of(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other leaves in the places of their own."""
+        if self._flat:
+            count = len(self.args)
+            return tuple(leaves[:count]), dict(zip(self.kwargs, leaves[count:]))
+        following = iter(leaves)
+        return replaced(self.args, lambda _: next(following)), replaced(self.kwargs, lambda _: next(following))
+
+    def movable(self, turned: bool, fixed: Sequence[int]) -> dict[int, int]:
+        """Which leaves a draw moves, by place, with the number that tells the tensors of the call apart.
+
+        Floating tensors, but for those whose number is in ``fixed``; ``turned``: the first tensor, whatever its dtype.
+        """
+        import torch
+
+        found: dict[int, int] = {}
+        number = 0
+        for place, x in enumerate(self.leaves):
+            if isinstance(x, torch.Tensor) and (_floats(x) or (turned and not number)):
+                number += 1
+                if number not in fixed:
+                    found[place] = number
+        return found
+
+    def moved(self, movable: dict[int, int], eps: float, draws: Sequence[int]) -> list[list[Any]]:
+        """Per draw all leaves, widened; those in ``movable`` moved by ε, a weight in a coarser dtype than the call's by its own."""
+        import torch
+
+        columns: list[list[Any]] = []
+        for place, x in enumerate(self.leaves):
+            if place in movable:
+                own = max(eps, EPS.get(torch_tree.name_of(x.dtype), eps))
+                columns.append(self._moved(place, own, draws, movable[place]))
+            elif isinstance(x, torch.Tensor):
+                columns.append([widen(x) for _ in draws])
+            else:
+                columns.append([widen(x)] * len(draws))
+        return [list(leaves) for leaves in zip(*columns)]
+
+    def _moved(self, place: int, eps: float, draws: Sequence[int], number: int) -> list[Any]:
+        import torch
+
+        x = self.leaves[place].detach()
+        if x.layout != torch.strided:
+            return [_moved_sparse(x, eps, draw, number) for draw in draws]
+        if place not in self._wide:
+            self._wide[place] = torch_tree.to_numpy(x.to(torch.complex128 if x.is_complex() else torch.float64))
+        return [torch.from_numpy(y) for y in noise.moved_each(self._wide[place], eps, draws, number)]
 
 
-@functools.lru_cache(maxsize=64)
-def _factors(eps: float, draw: int) -> Any:
-    """1 + ε·u for one draw, u of random sign and size in [½, 1], shape (_TABLE,), float64.
+def _floats(x: Any) -> bool:
+    return bool(x.is_floating_point() or x.is_complex())
 
-    Sizes differ from draw to draw, so that a short sum does not cancel in all of them; draw k+2 has the
-    opposite signs of draw k, so that a step of a discontinuous op is met from both sides.
-    """
+
+def _moved_sparse(x: Any, eps: float, draw: int, number: int) -> Any:
     import torch
 
-    signs = np.random.Generator(np.random.PCG64([20, draw // 4 * 2 + draw % 2])).integers(0, 2, _TABLE) * 2 - 1
-    sizes = np.random.Generator(np.random.PCG64([21, draw])).uniform(0.5, 1.0, _TABLE)
-    return torch.from_numpy(1.0 + eps * (signs if draw % 4 < 2 else -signs) * sizes)
-
-
-def moved(x: Any, eps: float, draw: int, place: int) -> Any:
-    """``x`` widened, every element times its factor of the draw; ``place`` tells the tensors of a call apart."""
-    import torch
-
-    x = x.detach()
-    if x.layout != torch.strided:
-        wide = widen(x)
-        values = wide._values() if x.layout == torch.sparse_coo else wide.values()
-        values.mul_(moved(torch.ones_like(values), eps, draw, place))
-        return wide
-    factors, n = _factors(eps, draw % _TABLES), x.numel()
-    start = (place + draw // _TABLES) * 104729 % (_TABLE // 2)
-    if n > _TABLE - start:
-        # Row by row of the table's length: no table as large as the tensor is ever made.
-        block = factors[start:]
-        wide = widen(x).contiguous()
-        flat, rows = wide.view(-1), n // len(block)
-        flat[: rows * len(block)].view(rows, len(block)).mul_(block)
-        flat[rows * len(block) :].mul_(block[: n - rows * len(block)])
-        return wide
-    f = factors[start : start + n].view(x.shape)
-    if x.is_complex():
-        return x.to(torch.complex128) * f
-    return torch.mul(x, f) if x.dim() or x.dtype == torch.float64 else x.double() * f
+    wide = widen(x)
+    values = wide._values() if x.layout == torch.sparse_coo else wide.values()
+    values.copy_(torch.from_numpy(noise.moved(torch_tree.to_numpy(values), eps, draw, number)))
+    return wide
 
 
 def jittered(x: Any, eps: float, draw: int, place: int) -> Any:
@@ -96,6 +128,6 @@ def jittered(x: Any, eps: float, draw: int, place: int) -> Any:
         return x
     parts = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     bits = parts.contiguous().view(torch.int64)
-    # Fibonacci hashing to 18 bits, less than _TABLE.
-    moved = parts * _factors(eps, draw % _TABLES)[((bits + place) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
+    # Fibonacci hashing to 18 bits.
+    moved = parts * torch.from_numpy(noise.factors(eps, draw))[((bits + place) * -0x61C8864680B583EB >> 46) & 0x3FFFF]
     return torch.view_as_complex(moved) if x.is_complex() else moved

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tasks.arrays import torch_tree
+from tasks.arrays import noise, torch_tree
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch import reference as torch_reference
-from tasks.catalogs.torch.noise import clone, moved, replaced, widen
+from tasks.catalogs.torch.noise import Arguments, clone, replaced, widen
 from tasks.judge import definitions
 from tasks.judge import op_classes as classes
-from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, np_dtype
+from tasks.model import EPS, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
 
 def is_random(op: Callable[..., Any]) -> bool:
@@ -34,13 +34,6 @@ def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
 
 #: Draws of a random op's reference: enough that a range seldom lacks a value that occurs.
 _RANDOM_DRAWS = 64
-#: Draws of the noise floor of a step, which stands still in most of them: to be found, an edge needs more.
-_STEP_DRAWS = 32
-#: Elements of the inputs from which on no op gets further draws: one is then a matter of seconds.
-_LARGE = 1 << 18
-#: Where torch on the CPU itself is off by more than FAR units, the floor is drawn MORE_DRAWS times: a rare element that
-#: hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
-FAR, MORE_DRAWS = 2.0, 16
 
 
 class Maker:
@@ -94,20 +87,14 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            # Of elementary ops as well, with few draws: a device that declares a coarser precision rounds their inputs.
-            moving = numeric and op_class not in (OpClass.EXACT, OpClass.CHOICE)
-            large = sum(a.size for a in made.arrays) > _LARGE
-            steps = self.draws if large else _STEP_DRAWS
-            draws = {OpClass.DISCONTINUOUS: steps, OpClass.ELEMENTARY: 2}.get(op_class, self.draws)
-            noise = self._noise(args, kwargs, exact, range(draws)) if moving else [None] * len(exact)
-            refine = moving and not large and op_class not in WITHOUT_NOISE and draws < MORE_DRAWS
-            if refine and own is not None and self._far(own, exact, noise):
-                more = self._noise(args, kwargs, exact, range(draws, MORE_DRAWS))
-                noise = [a if b is None else b if a is None else torch.maximum(a, b) for a, b in zip(noise, more)]
+            arrays = [torch_tree.output(y) for y in exact]
+            floors: list[np.ndarray | None] = [None] * len(exact)
             if placement.constants:
-                noise = [_of_constants(y, self.dtype) for y in exact]
-        for i, (y, delta) in enumerate(zip(exact, noise)):
-            leaf = self._leaf(y, own[i] if own is not None else None, delta)
+                floors = [_of_constants(y, self.dtype) for y in exact]
+            elif numeric and op_class not in (OpClass.EXACT, OpClass.CHOICE):
+                floors = self._noise(args, kwargs, exact, arrays, op_class, own)
+        for i, (y, array, delta) in enumerate(zip(exact, arrays, floors)):
+            leaf = self._leaf(y, array, own[i] if own is not None else None, delta)
             made.expected.append(replace(leaf, reference=None) if op_class is OpClass.UNINITIALISED else leaf)
         try:
             self._define(made, placement.definition, random)
@@ -123,9 +110,13 @@ class Maker:
             references = [leaf.reference for leaf in made.expected if leaf.reference is not None]
             made.definition = definition
             made.derived = definitions.expected(definition, made.args, made.kwargs, made.arrays, references, self.dtype)
-        elif made.op_class is OpClass.RANDOM and random and all(np.isfinite(y).all() for draw in random for y in draw):
+        elif (
+            made.op_class is OpClass.RANDOM
+            and random
+            and all(np.isfinite(np.stack(many)).all() for many in zip(*random))
+        ):
             name = definition or "moments"
-            found = [definitions.derive(name, made.args, made.kwargs, made.arrays, draw) for draw in random]
+            found = definitions.of_draws(name, random)
             different = len({b"".join(y.tobytes() for y in draw) for draw in random})
             if not found[0] or different == 1:
                 return  # so few elements that any could be chance, or one seldom drawn
@@ -140,12 +131,14 @@ class Maker:
         torch.set_default_dtype(torch.float64)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                given = Arguments(args, kwargs)
                 for seed in range(_RANDOM_DRAWS):
                     torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every device's module first
-                    untouched = torch.get_rng_state()
-                    drawn = torch_tree.leaves(self._run(args, kwargs, widen))
+                    untouched = torch.get_rng_state() if seed == 0 else None
+                    named_args, named = given.of([widen(x) for x in given.leaves])
+                    drawn = torch_tree.leaves(self.op(*named_args, **named))
                     found.append([torch_tree.output(torch_tree.dense(x)).copy() for x in drawn])
-                    if seed == 0 and torch.equal(torch.get_rng_state(), untouched):
+                    if untouched is not None and torch.equal(torch.get_rng_state(), untouched):
                         return []
         except Exception:
             return []
@@ -173,10 +166,9 @@ class Maker:
             return self._run(args, kwargs, change)
         return self.settled(*replaced(args, change), **replaced(kwargs, change))
 
-    def _leaf(self, exact: Any, own: Any, delta: Any) -> Leaf:
+    def _leaf(self, exact: Any, array: np.ndarray, own: Any, delta: np.ndarray | None) -> Leaf:
         import torch
 
-        array = torch_tree.output(exact)
         if own is None:
             dtype = array.dtype.name
             if dtype in ("float64", "complex128") and isinstance(exact, torch.Tensor):
@@ -190,93 +182,86 @@ class Maker:
             dtype = "str"
         shape = tuple(exact.shape) if isinstance(exact, torch.Tensor) else ()
         if is_inexact(dtype):
-            array = array.astype(np.complex128 if is_complex(dtype) else np.float64)
+            array = array.astype(np.complex128 if is_complex(dtype) else np.float64, copy=False)
         elif dtype != "str" and array.dtype.name != dtype:
             array = array.astype(np_dtype(dtype))
-        return Leaf(dtype, shape, array, None if delta is None else torch_tree.to_numpy(delta))
+        return Leaf(dtype, shape, array, delta)
 
-    def _far(self, own: list[Any], exact: list[Any], noise: list[Any]) -> bool:
-        """Whether torch's own result is so far off that it may be the noise floor that has been drawn too low."""
-        import torch
+    def _noise(
+        self,
+        args: Any,
+        kwargs: Any,
+        exact: list[Any],
+        arrays: list[np.ndarray],
+        op_class: OpClass,
+        own: list[Any] | None,
+    ) -> list[np.ndarray | None]:
+        """δ per output of ``exact`` (as ``arrays``), as `tasks.arrays.noise` draws it; ``own``: what torch itself returns.
 
-        for a, y, delta in zip(own, exact, noise):
-            if isinstance(y, torch.Tensor) and y.numel() and y.is_floating_point() and a.is_floating_point():
-                eps = EPS.get(torch_tree.name_of(a.dtype), 0.0)
-                allowed = y.abs().mul_(eps)
-                if delta is not None:
-                    allowed += delta
-                if bool(((a.double() - y).abs() > FAR * allowed).any()):
-                    return True
-        return False
-
-    def _noise(self, args: Any, kwargs: Any, exact: list[Any], draws: Iterable[int]) -> list[Any]:
-        """δ per output: how far it moves when every floating input moves by a relative ±ε; None for nowhere.
-
-        Integers that an op turns into floats are moved as such, of several tensors the first alone: the others may be
+        Integers that an op turns into floats are moved as such, of several tensors only the first: the others may be
         indices. A tensor that counts or names a degree (`Placement.fixed`) stays.
         """
         import torch
 
+        nothing: list[np.ndarray | None] = [None] * len(exact)
+        numbers = [isinstance(y, torch.Tensor) for y in exact]
+        inexact = any(is_number and y.dtype.kind in "fc" for is_number, y in zip(numbers, arrays))
+        turned = inexact and not is_inexact(self.dtype)
+        given = Arguments(args, kwargs)
+        movable = given.movable(turned, classes.of(self.name, self.variant).fixed)
+        if not movable:
+            return nothing
         eps = EPS.get(self.dtype, EPS["float32"])
-        fixed = classes.of(self.name, self.variant).fixed
-        inexact = [y for y in exact if isinstance(y, torch.Tensor) and (y.is_floating_point() or y.is_complex())]
-        turned = bool(inexact) and not is_inexact(self.dtype)
-        floating = [False]
-        total: list[Any] = [None] * len(exact)
+
+        def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
+            for part in _parts(draws, given.leaves):
+                for leaves in given.moved(movable, eps, part):
+                    try:
+                        found = torch_tree.leaves(self._moved(*given.of(leaves)))
+                        yield [torch_tree.output(torch_tree.dense(x)) for x in found]
+                    except Exception:
+                        if turned:
+                            raise
+                        yield None  # off the op's domain by one ulp: the result may be anything
+
+        elements = sum(x.numel() for x in given.leaves if isinstance(x, torch.Tensor) and x.layout == torch.strided)
+        witness = None if own is None else [_witness(x) for x in own]
         torch.set_default_dtype(torch.float64)
         try:
-            for draw in draws:
-                count = [0]
-
-                def move(x: Any, draw: int = draw, count: list[int] = count) -> Any:
-                    first = turned and not count[0]
-                    if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex() or first):
-                        count[0] += 1
-                        if count[0] in fixed:
-                            return widen(x)
-                        floating[0] = True
-                        if first and not (x.is_floating_point() or x.is_complex()):
-                            x = x.double()
-                        # A float32 weight of a float64 op is only as good as float32.
-                        return moved(x, max(eps, EPS.get(torch_tree.name_of(x.dtype), eps)), draw, count[0])
-                    return widen(x)
-
-                try:
-                    found = [torch_tree.dense(x) for x in torch_tree.leaves(self._exact(args, kwargs, move))]
-                except Exception:
-                    if turned:
-                        return [None] * len(exact)  # integers that cannot be floats are exact
-                    found = None  # off the op's domain by one ulp: the result may be anything
-                if not floating[0]:
-                    return total
-                for i, y in enumerate(exact):
-                    if not isinstance(y, torch.Tensor):
-                        continue
-                    p = found[i] if found is not None and len(found) == len(exact) else None
-                    if p is None or p.shape != y.shape:
-                        total[i] = torch.full(y.shape, float("inf"), dtype=torch.float64)
-                        continue
-                    if y.dtype == torch.bool or not (y.is_floating_point() or y.is_complex()):
-                        d = (p.double() - y.double()).abs()
-                    else:
-                        d = (p - y).abs()
-                        top = d.max().item() if d.numel() else 0.0
-                        if top == 0:
-                            continue
-                        if not top < float("inf"):
-                            same = (torch.isnan(p) & torch.isnan(y)) | (p == y)
-                            d = torch.where(same, 0.0, torch.where(torch.isfinite(d), d, float("inf")))
-                        d = d.double()
-                    total[i] = d if total[i] is None else torch.maximum(total[i], d)
+            floors = noise.floor(arrays, evaluate, op_class, self.draws, elements, witness)
+        except Exception:
+            if not turned:
+                raise
+            return nothing  # integers that cannot be floats are exact
         finally:
             torch.set_default_dtype(torch.float32)
-        return [t if t is None or bool(t.any()) else None for t in total]
+        return [delta if is_number else None for delta, is_number in zip(floors, numbers)]
+
+    def _moved(self, args: Any, kwargs: Any) -> Any:
+        """What the float64 reference returns for moved arguments."""
+        return (self.settled or self.op)(*args, **kwargs)
 
 
-def _of_constants(y: Any, dtype: str) -> Any:
+def _parts(draws: Sequence[int], leaves: list[Any]) -> Iterator[Sequence[int]]:
+    """The draws, all at once where their tensors are small."""
+    import torch
+
+    large = sum(x.numel() for x in leaves if isinstance(x, torch.Tensor)) * len(draws) > 1 << 20
+    yield from ([draw] for draw in draws) if large else (draws,)
+
+
+def _witness(own: Any) -> tuple[np.ndarray, float] | None:
+    import torch
+
+    if not isinstance(own, torch.Tensor) or not own.is_floating_point():
+        return None
+    return torch_tree.to_numpy(own.double()), EPS.get(torch_tree.name_of(own.dtype), 0.0)
+
+
+def _of_constants(y: Any, dtype: str) -> np.ndarray | None:
     """The noise floor of an output whose rounding errors come from numbers inside the op: ε of the largest element."""
     import torch
 
     if not isinstance(y, torch.Tensor) or not y.is_floating_point() or not y.numel():
         return None
-    return torch.full(y.shape, EPS.get(dtype, EPS["float32"]) * y.abs().max().item(), dtype=torch.float64)
+    return np.full(tuple(y.shape), EPS.get(dtype, EPS["float32"]) * y.abs().max().item())

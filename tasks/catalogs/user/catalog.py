@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from tasks.model import (
 )
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
-CATALOG_VERSION = "2"
+CATALOG_VERSION = "3"
 #: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
 TELLING = 16
 
@@ -120,9 +120,8 @@ def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, dr
         if group.check == "backward":
             reference = one.function("reference")
             outputs = _expected(one, arrays, dims, group, index, 0)
-            seed = samples.seed_of(group, index)
             gradients.fill(
-                made, op, arrays, outputs, lambda inputs: _evaluate(reference, inputs, op.kwargs), group, seed, draws
+                made, op, arrays, outputs, lambda inputs: _evaluate(reference, inputs, op.kwargs), group, draws
             )
             return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
@@ -160,22 +159,36 @@ def _expected(
     op_class = OpClass(one.op.op_class)
     exact = {name: x.astype(wide(x.dtype.name)) for name, x in arrays.items()}
     eps = {name: EPS[x.dtype.name] for name, x in arrays.items() if is_inexact(x.dtype.name)}
-    seed = samples.seed_of(group, index)
-    noisy = bool(eps) and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM)
+    drawn = draws if eps and op_class not in (*WITHOUT_NOISE, OpClass.RANDOM) else 0
 
-    def moved(g: np.random.Generator) -> dict[str, np.ndarray]:
-        return {name: noise.moved(x, eps[name], g) if name in eps else x for name, x in exact.items()}
+    elements = sum(x.size for x in exact.values())
+    most = noise.unwitnessed(op_class, drawn, elements)
+
+    def moved(draw: int) -> dict[str, np.ndarray]:
+        return {
+            name: noise.moved(x, eps[name], draw, place) if name in eps else x
+            for place, (name, x) in enumerate(exact.items(), 1)
+        }
 
     if one.script:
-        calls = [exact, *(moved(g) for g in noise.streams(seed, draws if noisy else 0))]
-        first, *rest = scripts.run(one.script, [(call, one.op.kwargs) for call in calls], load.deadline_s())
-        found = [_checked(x, exact) for x in first]
-        later = iter(rest)
-        floor = noise.floor(found, lambda g: [_checked(x, exact) for x in next(later)], seed, draws if noisy else 0)
+        found, *later = [
+            [_checked(x, exact) for x in outputs]
+            for outputs in scripts.run(
+                one.script, [(call, one.op.kwargs) for call in (exact, *map(moved, range(most)))], load.deadline_s()
+            )
+        ]
     else:
         reference = one.function("reference")
         found = _evaluate(reference, exact, one.op.kwargs)
-        floor = noise.floor(found, lambda g: _evaluate(reference, moved(g), one.op.kwargs), seed, draws if noisy else 0)
+
+    def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
+        for draw in draws:
+            outputs = later[draw] if one.script else _evaluate(reference, moved(draw), one.op.kwargs)
+            if [y.shape for y in outputs] != [y.shape for y in found]:
+                raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
+            yield outputs
+
+    floor = noise.floor(found, evaluate, op_class, drawn, elements)
     if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
         _finite_somewhere(exact, found)
     return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]

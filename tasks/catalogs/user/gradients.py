@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,7 +37,6 @@ def fill(
     outputs: list[Leaf],
     evaluate: Callable[[Arrays], list[np.ndarray]],
     group: Group,
-    seed: tuple[int, ...],
     draws: int,
 ) -> None:
     """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``.
@@ -65,23 +65,25 @@ def fill(
         errors[:] = error
         return found
 
-    def moved(x: np.ndarray, g: np.random.Generator) -> np.ndarray:
-        exact = x.astype(wide(x.dtype.name))
-        return noise.moved(exact, EPS[x.dtype.name], g) if is_inexact(x.dtype.name) else exact
+    def widened(x: np.ndarray) -> np.ndarray:
+        return x.astype(wide(x.dtype.name))
 
-    exact = gradient(
-        {k: x.astype(wide(x.dtype.name)) for k, x in arrays.items()}, [c.astype(wide(c.dtype.name)) for c in given]
-    )
+    def moved(draw: int) -> tuple[Arrays, list[np.ndarray]]:
+        places = itertools.count(1)
+
+        def one(x: np.ndarray) -> np.ndarray:
+            name = x.dtype.name
+            return noise.moved(widened(x), EPS[name], draw, next(places)) if is_inexact(name) else widened(x)
+
+        return {k: one(x) for k, x in arrays.items()}, [one(c) for c in given]
+
+    exact = gradient({k: widened(x) for k, x in arrays.items()}, [widened(c) for c in given])
     own = [np.array(e) for e in errors]
     if all(np.isinf(e).all() for e in own):
         made.failure = Failure("vacuous", "reference", "", "the reference is not differentiable at these inputs")
         return
-    floor = noise.floor(
-        exact,
-        lambda g: gradient({k: moved(x, g) for k, x in arrays.items()}, [moved(c, g) for c in given]),
-        seed,
-        draws,
-    )
+    elements = sum(x.size for x in arrays.values())
+    floor = noise.floor(exact, lambda drawn: (gradient(*moved(draw)) for draw in drawn), made.op_class, draws, elements)
     made.expected = [
         Leaf(arrays[name].dtype.name, y.shape, y, e if delta is None else delta + e)
         for name, y, delta, e in zip(names, exact, floor, own)

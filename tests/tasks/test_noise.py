@@ -1,0 +1,160 @@
+"""The noise floor: a draw means the same for every catalog, and how many there are is decided in one place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import catalogs
+from tasks.arrays import noise
+from tasks.catalogs.base import Sample
+from tasks.catalogs.critical.ops import OPS, Op
+from tasks.catalogs.onnx import float64
+from tasks.catalogs.torch.samples import Maker
+from tasks.catalogs.user import load
+from tasks.model import EPS, Group, Leaf, OpClass
+
+X = np.linspace(1, 2, 40, dtype=np.float32)
+Seen = list[np.ndarray]
+
+
+def in_critical(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reference(x: np.ndarray) -> np.ndarray:
+        seen.append(x.copy())
+        return np.cumsum(x)
+
+    op = Op(op_class, lambda g: ((X.astype(np.float64),), {}), reference, lambda torch: lambda x: x.cumsum(0))
+    monkeypatch.setitem(OPS, op_class, op)
+    list(catalogs.get("critical").samples(Group(f"critical:{op_class}", "", "float32", 1), 4))
+
+
+def in_user(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "k.py").write_text(
+        "import numpy as np\ndef kernel(x): return x.cumsum(0)\nseen = []\n"
+        "def reference(x):\n    seen.append(x.copy())\n    return np.cumsum(x)\n"
+    )
+    inputs = {"x": {"shape": ["n"], "data": X.tolist()}}
+    kernel = {"name": "op", "kernel": "k.py:kernel", "reference": "k.py:reference", "inputs": inputs}
+    kernel |= {"dims": {"n": [40]}, "op_class": op_class}
+    given = {"deadline_s": 60.0, "sources": [{"at": 0, "root": str(tmp_path), "modules": [], "kernels": [kernel]}]}
+    monkeypatch.setenv(load.VARIABLE, json.dumps(given))
+    list(catalogs.get("user").samples(Group("user:op", "", "float32", 1), 4))
+    seen += load.declared()["op"].function("reference").__globals__["seen"]
+
+
+def in_torch(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def op(x: Any) -> Any:
+        if x.dtype != torch.float64:
+            return x.cumsum(0) * (1 + off)
+        seen.append(x.numpy().copy())
+        return x.cumsum(0)
+
+    maker = Maker(SimpleNamespace(name=op_class, variant_test_name="", op=op, ref=None), "float32", 4)
+    maker.make(0, SimpleNamespace(input=torch.from_numpy(X), args=(), kwargs={}))
+
+
+def in_onnx(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx import TensorProto, helper
+
+    run = float64.Widened.run
+
+    def watched(self: float64.Widened, inputs: list[Any]) -> list[Any]:
+        seen.append(inputs[0].copy())
+        return run(self, inputs)
+
+    monkeypatch.setattr(float64.Widened, "run", watched)
+    axis = helper.make_node("Constant", [], ["axis"], value_int=0)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [40]) for name in "xy")
+    graph = helper.make_graph([axis, helper.make_node("CumSum", ["x", "axis"], ["y"])], "g", [x], [y])
+    stored = Leaf("float32", (40,), np.cumsum(X.astype(np.float64)) * (1 + off))
+    sample = Sample(0, expected=[stored], op_class=OpClass(op_class))
+    float64.judge_by(sample, SimpleNamespace(name="case", model=helper.make_model(graph)), [X], 4)
+    assert sample.oracle == "float64"
+
+
+CATALOGS: dict[str, Callable[..., None]] = {
+    "critical": in_critical,
+    "user": in_user,
+    "torch": in_torch,
+    "onnx": in_onnx,
+}
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., np.ndarray]:
+    """drawn(catalog, class, relative error of what was computed in float32): s·u of every draw, one row each."""
+    from tasks.judge import op_classes
+
+    def drawn(catalog: str, op_class: str = "reduction", off: float = 0.0) -> np.ndarray:
+        placement = op_classes.Placement(OpClass(op_class), "planted")
+        monkeypatch.setattr(op_classes, "of", lambda *args, **kwargs: placement)
+        seen: Seen = []
+        CATALOGS[catalog](seen, op_class, off, tmp_path, monkeypatch)
+        exact = X.astype(np.float64)
+        moved = [x for x in seen if x.dtype == np.float64 and not np.array_equal(x, exact)]
+        assert len(moved) in (len(seen) - 1, len(seen) - 2)  # the others are the exact inputs
+        return (np.stack(moved) / exact - 1) / EPS["float32"]
+
+    return drawn
+
+
+@pytest.mark.parametrize("catalog", CATALOGS)
+def test_a_draw_is_one_evaluation_with_the_same_signs_and_sizes_in_every_catalog(
+    catalog: str, drawn: Callable[..., np.ndarray]
+) -> None:
+    found = drawn(catalog)
+    # Nobody has computed critical and user ops in the dtype under test: nothing shows that 4 draws are enough.
+    assert len(found) == {"critical": 8, "user": 8, "torch": 4, "onnx": 4}[catalog]
+    expected = [noise.moved(np.ones(40), EPS["float32"], draw, 1) for draw in range(len(found))]
+    np.testing.assert_allclose(found, (np.stack(expected) - 1) / EPS["float32"], atol=1e-8)
+    assert (np.abs(found) >= 0.5 - 1e-8).all() and (np.abs(found) <= 1 + 1e-8).all()
+    assert (np.sign(found[2:4]) == -np.sign(found[:2])).all()
+    assert (np.abs(found[2:4]) != np.abs(found[:2])).any(1).all()
+    assert all((np.sign(a) != np.sign(b)).any() for k, a in enumerate(found) for b in found[:k])
+
+
+@pytest.mark.parametrize("catalog", CATALOGS)
+def test_how_many_draws_an_op_gets_is_decided_by_its_class(catalog: str, drawn: Callable[..., np.ndarray]) -> None:
+    assert len(drawn(catalog, "discontinuous")) == noise.STEP_DRAWS
+    if catalog != "user":
+        assert len(drawn(catalog, "elementary")) == noise.FEW_DRAWS
+
+
+@pytest.mark.parametrize("catalog", ["torch", "onnx"])
+def test_a_result_far_off_is_met_with_more_draws(catalog: str, drawn: Callable[..., np.ndarray]) -> None:
+    assert len(drawn(catalog, off=1e-5)) == noise.MORE_DRAWS
+
+
+def test_many_draws_together_are_those_made_one_by_one() -> None:
+    for x in (np.float64(3.0), np.linspace(1, 2, 7), np.ones((3, 5)) * (1 + 2j), np.empty(0)):
+        each = noise.moved_each(np.asarray(x), 1e-3, range(20), 3)
+        for draw, y in enumerate(each):
+            assert y.shape == np.shape(x) and np.array_equal(y, noise.moved(np.asarray(x), 1e-3, draw, 3))
+
+
+def test_a_large_array_is_moved_as_its_first_elements_are() -> None:
+    x = np.ones(300_000)
+    y = noise.moved(x, 1e-3, 5, 2)
+    assert np.array_equal(y[:1000], noise.moved(x[:1000], 1e-3, 5, 2))
+    assert 0.0005 <= np.abs(y - 1).min() and np.abs(y - 1).max() <= 0.001
+
+
+def test_what_a_draw_refuses_or_returns_in_another_shape_has_no_bound() -> None:
+    y, other = np.zeros(3), np.ones(4)
+    answers: list[list[np.ndarray] | None] = [None, [other], [y, y]]
+    for found in answers:
+        many = [found] * 8
+        (floor,) = noise.floor([y], lambda draws, many=many: many[: len(draws)], OpClass.COMPOSITE, 4, 3)  # type: ignore[misc]
+        assert floor is not None and (floor == np.inf).all()
+
+
+def test_no_draws_no_floor() -> None:
+    assert noise.floor([np.ones(3)], lambda draws: iter(()), OpClass.COMPOSITE, 0, 3) == [None]
