@@ -1,0 +1,24 @@
+"""A view that somebody adds is in every face of a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from farm.report import Report, View, write
+from farm.report.tables import view
+from tests.farm.test_report import RUN, frame, make_row, printed
+
+
+def test_a_view_that_is_registered_is_in_every_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowest(report: Report) -> View:
+        return View("slowest", "The slowest samples", report.rows.nlargest(3, "run_ms")[["op", "status", "run_ms"]])
+
+    monkeypatch.setattr(view, "_MAKERS", dict(view._MAKERS))
+    view.view(99)(slowest)
+    rows = frame(make_row(run_ms=12.5), make_row("wrong", op="torch:slow<b>", run_ms=900.0))
+    paths = write(rows, RUN, tmp_path)
+    shown = [printed(rows, RUN), *(paths[name].read_text() for name in ("markdown", "html", "slowest"))]
+    assert all("torch:slow" in text and "900" in text and "12.5" in text for text in shown)
+    assert all("The slowest samples" in text for text in shown[:3]) and "<b>" not in shown[2]
