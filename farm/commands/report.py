@@ -12,10 +12,9 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake
-from farm.report.faces.files import write
+from farm.report.faces.files import write, write_diff
 from farm.report.faces.plot import draw
-from farm.report.faces.terminal import _width, print_coverage
-from farm.report.faces.views import print_case, print_diff, print_vendors, write_diff
+from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
@@ -88,15 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.plot:
             print(draw(rows, args.backend, Path(args.plot)))
             return 0
-        console = Console(width=_width(), highlight=False)
+        console = screen()
         if args.case:
             print_case(case(rows, args.case), console)
             return 0
         if args.diff:
             return _diff(rows, args, console)
         print_coverage(rows, run, by=args.by)
-        if args.by == "vendor":
-            print_vendors(rows, console)
     except (lake.LakeError, ValueError) as problem:
         print(f"farm.report: {plain(problem)}", file=sys.stderr)
         return 2

@@ -29,8 +29,8 @@ class Offer:
     """What a run knows of one backend.
 
     available: some node can run it; reason: why none can; nodes: the hosts that can, node_ids: Ray's ids of them;
-    places, devices: per such id, the Ray resource that counts its devices there, and their number; models: the devices' name there; labels: what a node
-    must be labelled, by glob;
+    resources, devices: per such id, the Ray resource that counts its devices there, and their number; models: the
+    devices' name there; labels: what a node must be labelled, by glob;
     info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took.
     """
 
@@ -44,7 +44,7 @@ class Offer:
     reason: str = ""
     nodes: list[str] = field(default_factory=list)
     node_ids: list[str] = field(default_factory=list)
-    places: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, str] = field(default_factory=dict)
     devices: dict[str, int] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
@@ -53,25 +53,25 @@ class Offer:
     def record(self) -> dict[str, Any]:
         """Plain data for the run's record."""
         kept = {k: self.info.get(k, "") for k in ("device", "runtime_version", "driver_version", "compute_precision")}
-        return {k: v for k, v in asdict(self).items() if k not in ("info", "places", "devices", "models")} | kept
+        return {k: v for k, v in asdict(self).items() if k not in ("info", "resources", "devices", "models")} | kept
 
     def admit(self, node: dict[str, Any], answer: Mapping[str, Any]) -> str:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
         reason = str(answer.get("unavailable", "")) or misplaced(self, node)
-        if not reason and node["id"] not in self.places:
+        if not reason and node["id"] not in self.resources:
             self.nodes.append(node["host"])
             self.node_ids.append(node["id"])
-            self.places[node["id"]] = resource_on(self, node)
-            self.devices[node["id"]] = int(node["resources"][self.places[node["id"]]])
+            self.resources[node["id"]] = resource_on(self, node)
+            self.devices[node["id"]] = int(node["resources"][self.resources[node["id"]]])
             self.models[node["id"]] = str(answer.get("device", ""))
             self.info = self.info or dict(answer)
         return reason
 
     def dismiss(self, node: str) -> None:
         """Forget a node that has gone, by its id."""
-        if node in self.places:
-            place = self.node_ids.index(node)
-            del self.node_ids[place], self.nodes[place], self.places[node], self.devices[node], self.models[node]
+        if node in self.resources:
+            at = self.node_ids.index(node)
+            del self.node_ids[at], self.nodes[at], self.resources[node], self.devices[node], self.models[node]
 
 
 def probe(
@@ -172,7 +172,7 @@ def offers(
             answer = answers.get(node["id"], {}).get(spec.name, {"unavailable": "the node did not answer the probe"})
             if reason := offer.admit(node, answer):
                 reasons.setdefault(reason, []).append(node["host"])
-        offer.available = bool(offer.places)
+        offer.available = bool(offer.resources)
         if not offer.available:
             several = len(reasons) > 1
             offer.reason = (

@@ -9,11 +9,9 @@ from farm.report.tables.changes import diff
 from farm.report.tables.coverage import (
     SEVERITY,
     STATUSES,
-    broken,
     built,
     cell_matrix,
     coverage,
-    findings,
     latest,
     reproduce_command,
     status_table,
@@ -21,11 +19,15 @@ from farm.report.tables.coverage import (
     vendor_by_dtype,
     worst_matrix,
 )
+from farm.report.tables.findings import broken, findings
 from farm.report.tables.vendors import by_vendor, unique
+from farm.report.tables.view import Report, View, views
 
 __all__ = [
     "SEVERITY",
     "STATUSES",
+    "Report",
+    "View",
     "broken",
     "built",
     "by_vendor",
@@ -41,6 +43,7 @@ __all__ = [
     "unavailable",
     "unique",
     "vendor_by_dtype",
+    "views",
     "worst_matrix",
     "write",
 ]

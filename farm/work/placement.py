@@ -76,7 +76,7 @@ class Placement:
     def _healthy(self, b: int, node: str) -> int:
         """How many devices of a node a backend may be given."""
         offer = self._plan.offer(b)
-        if node not in offer.places:
+        if node not in offer.resources:
             return 0
         sick = self._health.sick_on(self.scopes(b), node)
         return 0 if "" in sick else max(offer.devices[node] - len(sick), 0)

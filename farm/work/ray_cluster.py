@@ -95,8 +95,8 @@ class RayCluster(Executor):
         """How many jobs of a share ``fraction`` of a device the nodes take at once (0: no node is left)."""
         total = 0
         for node in self.nodes:
-            if offer is None or node["id"] in offer.places:
-                resource = offer.places[node["id"]] if offer else "CPU"
+            if offer is None or node["id"] in offer.resources:
+                resource = offer.resources[node["id"]] if offer else "CPU"
                 total += int(node["resources"].get(resource, 0.0)) * int(1 / fraction)
         return total
 
@@ -168,7 +168,7 @@ class RayCluster(Executor):
 
     def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
         options: dict[str, Any] = {"name": job.name}
-        resource, nodes = self._place(offer, among)
+        resource, nodes = self._resource(offer, among)
         if resource == "CPU":
             options["num_cpus"] = 1
         else:
@@ -190,14 +190,14 @@ class RayCluster(Executor):
     def nodes_of(self, handle: int) -> Sequence[str]:
         return self._load.get(handle, ("",))[1:]
 
-    def _place(self, offer: Offer | None, among: Sequence[str]) -> tuple[str, list[str]]:
+    def _resource(self, offer: Offer | None, among: Sequence[str]) -> tuple[str, list[str]]:
         """(resource, ids of nodes, none for any) of a job. A task asks for one resource: where the nodes count the
         devices by different ones, that with the least jobs for its size."""
         if offer is None:
             return "CPU", list(among)
         groups: dict[str, list[str]] = {}
         for node in among or offer.node_ids:
-            groups.setdefault(offer.places[node], []).append(node)
+            groups.setdefault(offer.resources[node], []).append(node)
         if len(groups) == 1:
             return next(iter(groups.items()))
         sizes = {n["id"]: n["resources"] for n in self.nodes}

@@ -50,9 +50,9 @@ class Simulated(Inline):
 
     def slots(self, offer: Offer | None, fraction: float) -> int:
         held = [
-            n["resources"].get(offer.places[n["id"]] if offer else "CPU", 0)
+            n["resources"].get(offer.resources[n["id"]] if offer else "CPU", 0)
             for n in self.nodes
-            if offer is None or n["id"] in offer.places
+            if offer is None or n["id"] in offer.resources
         ]
         return int(sum(held)) * int(1 / fraction)
 
@@ -61,7 +61,7 @@ class Simulated(Inline):
         self.jobs[self._next] = (
             job,
             offer.name if offer else "",
-            {n: offer.places[n] if offer else "CPU" for n in among},
+            {n: offer.resources[n] if offer else "CPU" for n in among},
         )
         return self._next
 

@@ -35,10 +35,11 @@ from farm.report import (
     worst_matrix,
     write,
 )
-from farm.report.faces.files import markdown
+from farm.report.faces.markdown import markdown
 from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
 from farm.report.runs import default_out
-from farm.report.tables.coverage import disagreements, distinct, records
+from farm.report.tables.coverage import distinct, records
+from farm.report.tables.findings import disagreements
 from farm.report.words import number, percent
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028\x1b[31m[bold]`|$(x)"

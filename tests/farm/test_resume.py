@@ -38,7 +38,7 @@ def load_ops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(config: Path, results: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results)]
+    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results), "--no-dashboard"]
     # A shell's background job, and so its children, ignore Ctrl-C unless told otherwise.
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(

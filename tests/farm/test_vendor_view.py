@@ -16,8 +16,9 @@ from rich.console import Console
 from farm import lake
 from farm.commands.report import main
 from farm.report import by_vendor, case, diff, unique
+from farm.report.faces.markdown import diff_markdown
 from farm.report.faces.page import payload, render
-from farm.report.faces.views import diff_markdown, print_case, print_diff, print_vendors
+from farm.report.faces.terminal import print_case, print_coverage, print_diff
 from farm.report.tables.agreement import groups
 from farm.report.tables.changes import gate
 from farm.report.tables.coverage import backend_order, distinct
@@ -303,7 +304,7 @@ def test_emulated_and_quarantined_are_said_and_hostile_names_stay_text() -> None
     assert "<b>|" not in text and text.count("</script>") == 2
     out = io.StringIO()
     console = Console(file=out, width=200)
-    print_vendors(rows, console)
+    print_coverage(rows, RUN, by="vendor", console=console)
     print_case(case(rows, rows["case_id"].iloc[0]), console)
     table = diff(rows, "a-1", "b-1")
     print_diff(table, console)

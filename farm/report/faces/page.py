@@ -19,23 +19,11 @@ from markupsafe import Markup
 
 from farm import lake
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import (
-    COMMAND,
-    FINDING_STATUSES,
-    SEVERITY,
-    built,
-    coverage,
-    disagreements,
-    distinct,
-    findings,
-    how_option,
-    records,
-    where_option,
-)
-from farm.report.tables.overview import backend_lines, headline, how_much
+from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, distinct, how_option, where_option
+from farm.report.tables.overview import backend_lines, headline
 from farm.report.tables.sides import sides
-from farm.report.tables.vendors import by_vendor, unique
-from farm.report.words import DASH, number, percent
+from farm.report.tables.view import Report, cell, views
+from farm.report.words import DASH
 from tasks import checks
 from tasks.model import Status
 
@@ -44,7 +32,8 @@ PASS_ROWS_PER_SQUARE = 8
 #: Characters of all error texts together; longer ones are cut so that the page stays small.
 ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
-FINDINGS = 40
+#: Lines of a long table.
+LINES = 40
 
 #: A sign for each status, so that colour is not the only signal.
 SIGNS = {status.value: status.facts.sign for status in Status}
@@ -80,7 +69,6 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
     ``rows``: lake rows; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all embedded, passing
     ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
     """
-    rows = distinct(rows)
     here = Path(__file__).parent
     script = "".join((here / name).read_text(encoding="utf-8") for name in ("page_tools.js", "page.js"))
     style = colours() + (here / "page.css").read_text(encoding="utf-8")
@@ -88,13 +76,12 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         loader=jinja2.FileSystemLoader(here),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        extensions=["jinja2.ext.loopcontrols"],
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(percent=percent, number=number, signs=SIGNS)
-    found = findings(rows, limit=None, statuses=FINDING_STATUSES)
-    apart = unique(rows)
-    alone, everybody = apart[~apart["everybody"]], apart[apart["everybody"]]
+    environment.globals.update(signs=SIGNS, cell=cell)
+    report = Report.of(rows, run)
     return environment.get_template("page.html.j2").render(
         script=Markup(script),
         style=Markup(style),
@@ -104,27 +91,13 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         run=run,
         run_id=str(run.get("run_id") or DASH),
         name=str(run.get("name") or ""),
-        headline=headline(rows, run),
+        headline=headline(report.rows, run),
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")),
         config=_pretty(run.get("config")),
-        backends=backend_lines(rows, run),
-        occurring=[name for name in SEVERITY if (rows["status"] == name).any()],
-        vendors=sorted(set(rows["vendor"])),
-        by_vendor=[_by_vendor(rows, by) for by in ("dtype", "op_class")],
-        alone=records(
-            alone.assign(turn=alone.groupby("alone", sort=False).cumcount())
-            .sort_values("turn", kind="stable")
-            .head(FINDINGS)
-        ),
-        alone_count=len(alone),
-        everybody=records(everybody.head(FINDINGS)),
-        everybody_count=len(everybody),
-        findings=[{**line, "how_much": how_much(line)[:300]} for line in records(found.head(FINDINGS))],
-        built=records(built(rows).reset_index()),
-        finding_count=len(found),
-        disagreements=records(disagreements(rows)),
+        views=[one for one in views(report) if "page" in one.faces],
+        limit=LINES,
     )
 
 
@@ -136,13 +109,6 @@ def colours() -> str:
         return "\n".join(f".s-{name} {{ background:{back}; color:{text}; }}" for name, (back, text) in pairs.items())
 
     return f"{rules('light')}\n@media (prefers-color-scheme: dark) {{\n{rules('dark')}\n}}\n"
-
-
-def _by_vendor(rows: pd.DataFrame, by: str) -> dict[str, Any]:
-    """vendor × ``by`` for the template: the columns' names and a dict of lines by (vendor, column)."""
-    table = by_vendor(rows, by)
-    lines = dict(zip(table.index, records(table), strict=True))
-    return {"by": by.replace("_", " "), "names": sorted({name for _, name in lines}), "lines": lines}
 
 
 def _hash(text: str) -> str:

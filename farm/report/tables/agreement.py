@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from farm.report.tables.coverage import backend_order, distinct, records, reproduce_command
-from farm.report.words import DASH, number
+from farm.report.tables.view import Cell, Column, Line, View, measured, text
+from farm.report.words import DASH, number, plain
 from tasks import checks
 from tasks.judge.fingerprint import distance
 from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names
@@ -286,3 +287,48 @@ def agrees_words(group: str) -> str:
     """With whom a result agrees (a group of `groups`), in words."""
     words = {REFERENCE: "the reference", NO_RESULT: DASH, UNKNOWN: "not kept in this row"}
     return words.get(group) or f"group {group}"
+
+
+def case_views(table: pd.DataFrame) -> list[View]:
+    """`case` as views: all backends with who agrees with whom, and how far apart the results outside lie."""
+    said = table.attrs
+    lines = records(table)
+    anyone = any(line["outlier"] for line in lines)
+    for line in lines:  # the commands of who is to blame
+        line["reproduce"] *= bool(line["outlier"] if anyone else Status(line["status"]).failed)
+
+    def device(line: Line) -> str:
+        words = ("emulated" * line["emulated"], line["device"], line["runtime_version"])
+        return plain(", ".join(word for word in words if word)) or DASH
+
+    def what(line: Line) -> Cell:
+        where = f"in {line['stage']}" if line["stage"] else ""
+        words = (line["status"], line["kind"], where, "(weak)" * line["weak"])
+        return Cell(" ".join(word for word in words if word), status=line["status"])
+
+    sides = View(
+        "case",
+        "All backends on the same bytes",
+        table,
+        (
+            text("vendor"),
+            Column("backend", lambda line: plain(line["backend"]) + "  ← outlier" * line["outlier"], foreign=True),
+            Column("device, version", device, foreign=True),
+            Column("status", what, foreign=True),
+            *(measured(name) for name in ("units", "limit", "max_diff")),
+            Column("agrees with", lambda line: agrees_words(line["agrees"])),
+            text("same_bytes", "same bytes as"),
+            measured("run_ms"),
+        ),
+        lines=lines,
+        style=lambda line: "sum" if line["outlier"] else "",
+        lead=[f"{said['case_id']}: {said['op_class']}, inputs {said['shapes']}"],
+        notes=said["verdict"],
+        command="reproduce",
+    )
+    outside = table["backend"][~table["agrees"].isin([REFERENCE, NO_RESULT])].tolist()
+    far = said["distances"].loc[outside, outside]
+    if len(outside) < 2 or not far.notna().to_numpy().any():
+        return [sides]
+    title = "Apart at least, in error units, outside the reference"
+    return [sides, View("distances", title, far.rename_axis(index="backend"), index=True)]

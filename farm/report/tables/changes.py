@@ -6,22 +6,26 @@ import numpy as np
 import pandas as pd
 
 from farm.report.tables.agreement import units
-from farm.report.tables.coverage import SEVERITY, distinct, reproduce_command
+from farm.report.tables.coverage import SEVERITY, distinct, records, reproduce_command
+from farm.report.tables.view import Cell, Column, Line, View, label, measured, status, text
+from farm.report.words import DASH, percent, plain
+from tasks.checks.base import FORWARD
 from tasks.model import Status
 
-#: What can have changed, worst first; a cell is called after the worst of its samples.
-CHANGES = (
-    "regression",
-    "new failure",
-    "lost coverage",
-    "other failure",
-    "less precise",
-    "other inputs",
-    "fix",
-    "new coverage",
-    "more precise",
-    "same",
-)
+#: What can have changed, worst first, and how it looks; a cell is called after the worst of its samples.
+_TONES = {
+    "regression": "alarm",
+    "new failure": "bad",
+    "lost coverage": "bad",
+    "other failure": "bad",
+    "less precise": "warn",
+    "other inputs": "dim",
+    "fix": "good",
+    "new coverage": "good",
+    "more precise": "good",
+    "same": "dim",
+}
+CHANGES = tuple(_TONES)
 #: Changes for which a gate closes.
 WORSE = ("regression", "new failure", "lost coverage")
 #: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
@@ -167,9 +171,9 @@ def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> n
     ``rows``: status, kind, digest and ``units``; ``before``, ``after``: places of rows, a pair each.
     """
     by_name = {status.value: status for status in Status}
-    status = [by_name[name] for name in rows["status"]]
+    statuses = [by_name[name] for name in rows["status"]]
     judged, failed, severity = (
-        np.array([fact(s) for s in status], dtype="int64")
+        np.array([fact(s) for s in statuses], dtype="int64")
         for fact in (lambda s: s.judged, lambda s: s.failed, lambda s: s.facts.severity)
     )
     kind, digest = (pd.factorize(rows[name].fillna(""))[0] for name in ("kind", "digest"))
@@ -204,3 +208,66 @@ def _grown(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def gate(table: pd.DataFrame) -> int:
     """Exit code of a diff: 1 if a cell regressed, newly fails or lost its coverage, else 0."""
     return int(table["change"].isin(WORSE).any())
+
+
+def _sums(table: pd.DataFrame) -> list[str]:
+    """Sentences that sum a diff up."""
+    said = table.attrs
+    samples = sum(said["samples"].values())
+    counts = [f"{name} {n} cells ({said['samples'].get(name, 0)} samples)" for name, n in said["counts"].items()]
+    lines = [
+        f"{said['a']} → {said['b']}: {samples} samples of {len(table)} cells compared, "
+        f"{said['only_a']} only on {said['a']}, {said['only_b']} only on {said['b']}",
+        "; ".join(counts) or "nothing in common",
+    ]
+    if said["with_bytes"]:
+        same = percent(said["same_bytes"], said["with_bytes"])
+        lines.append(f"the very same bytes: {same} of the results that both gave")
+    return lines
+
+
+def diff_views(table: pd.DataFrame) -> list[View]:
+    """`diff` as views: what changed by dtype, and the cells that changed, one line for all variants of an op."""
+    changed = table[table["change"] != "same"]
+    keys = ["change", "check", "op", "dtype"]
+    lines = changed.drop_duplicates(keys).join(changed.groupby(keys).size().rename("cells"), on=keys)
+    commands = lines["reproduce_b"].where(lines["change"].isin(WORSE), "")
+
+    def what(line: Line) -> str:
+        more = line["cells"] - 1
+        check = "" if line["check"] == FORWARD else f" {line['check']}"
+        others = f" and {more} more variant{'s' * (more > 1)}" if more else ""
+        return plain(f"{label(line)} {line['dtype']}{check}{others}")
+
+    def same(line: Line) -> str:
+        return f"{line['same_bytes']}/{line['with_bytes']}" if line["with_bytes"] else DASH
+
+    sides = f"{table.attrs['a']}-to-{table.attrs['b']}"
+    name = "diff-" + "".join(c if c.isalnum() or c in "@.-" else "_" for c in sides)
+    sums = pd.crosstab(changed["dtype"], changed["change"])
+    return [
+        View("diff_by_dtype", "Changed cells by dtype", sums, index=True, lead=_sums(table)),
+        View(
+            name,
+            "Cells that changed",
+            table,
+            (
+                Column("change", lambda line: Cell(line["change"], tone=_TONES[line["change"]])),
+                Column("what", what, foreign=True),
+                Column("samples", lambda line: f"{line['changed']}/{line['samples']}", right=True),
+                status("status_a", "before"),
+                status("status_b", "after"),
+                measured("units_a", "units before"),
+                measured("units_b", "units after"),
+                measured("ratio"),
+                Column("same bytes", same, right=True),
+                text("error_b", "error", length=160, faces=("markdown",)),
+            ),
+            lines=records(lines.assign(command=commands)),
+            unit="ops and dtypes",
+            counted=True,
+            turns="change",
+            empty="No cell changed.",
+            command="command",
+        ),
+    ]

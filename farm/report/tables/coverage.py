@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from tasks import checks
-from tasks.model import (
-    BY_SEVERITY,
-    DEADLY,
-    FAILED,
-    FINDINGS,
-    JUDGED,
-    MEASURED,
-    NOT_VALID,
-    PASSED,
-    WITHOUT_NOISE,
-    Status,
-    names,
-)
+from tasks.model import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
 
 #: All statuses, in the order of the columns of the tables.
 STATUSES: tuple[str, ...] = tuple(names(Status))
@@ -155,13 +142,6 @@ def coverage(
     if inventory is not None and "backend" in keys and set(keys) <= {"vendor", "backend"}:
         table = _with_inventory(table, rows, keys, inventory)
     return table
-
-
-def broken(rows: pd.DataFrame) -> pd.Series:
-    """Which rows are a user's own kernels that could not be judged: their reference or inputs are at fault."""
-    return (
-        (rows["catalog"] == "user") & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
-    )
 
 
 def beside(rows: pd.DataFrame) -> pd.Series:
@@ -339,97 +319,3 @@ def where_option(results: str) -> str:
 def how_option(status: str) -> str:
     """The option of `reproduce_command` for a row of this status."""
     return " --child" * (status in DEADLY)
-
-
-def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
-    """Where two oracles differ: one line per (check, op, variant, dtype), the furthest apart first.
-
-    ``oracles_units``: how far one is from the other; ``units`` and ``second_units``: the result of the row against
-    each, in error units or ulps; ``samples`` and ``backends``: where it was seen; ``reproduce``: the command for the row.
-    """
-    results = str(rows.attrs.get("results", "results"))
-    rows = distinct(rows)
-    rows = rows[(rows["status"] == "invalid") & (rows["kind"] == "oracle")]
-    keys = ["check", "op", "variant", "dtype"]
-    in_ulps = rows["op_class"].isin([c.value for c in WITHOUT_NOISE])
-    rows = rows.assign(
-        units=rows["max_ulp"].where(in_ulps, rows["error_units"]), size=-rows["oracles_units"].fillna(math.inf)
-    )
-    seen = rows.groupby(keys, sort=False)
-    rows = rows.assign(
-        samples=seen["case_id"].transform("nunique"),
-        backends=seen["backend"].transform(lambda x: ", ".join(sorted(set(x)))),
-    )
-    rows = rows.sort_values(["size", *keys], kind="stable").drop_duplicates(keys)
-    commands = [
-        reproduce_command(*key, results=results)
-        for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
-    ]
-    rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
-    columns = [
-        *keys,
-        "oracle",
-        "second_oracle",
-        "oracles_units",
-        "units",
-        "second_units",
-        "samples",
-        "backends",
-        "error",
-        "reproduce",
-    ]
-    return rows[columns].reset_index(drop=True)
-
-
-def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str] | None = None) -> pd.DataFrame:
-    """The worst row of each cell (check, op, variant, dtype, backend) that did not pass, most severe first.
-
-    Within a status, rows without error units (a shape, a dtype, a misplaced NaN) come before the largest error
-    units. ``samples`` is the number of the cell's rows in that status, ``planned`` of all its rows; ``reproduce`` is
-    the command that shows it. ``statuses``: keep these only (default: all but ``pass``). ``limit``: None for all.
-    """
-    columns = [
-        "status",
-        *CELL,
-        "sample",
-        "samples",
-        "planned",
-        "kind",
-        "stage",
-        "error_type",
-        "error",
-        "error_units",
-        "max_ulp",
-        "max_diff",
-        "max_rel",
-        "mismatched",
-        "numel",
-        "weak",
-        "vendor",
-        "placement",
-        "run_id",
-        "case_id",
-        "reproduce",
-    ]
-    results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
-    rows = distinct(rows)
-    wanted = [status for status in (SEVERITY if statuses is None else statuses) if status != "pass"]
-    planned = rows.groupby(CELL, sort=False)["status"].size().rename("planned")
-    rows = rows[rows["status"].isin(wanted)]
-    rows = rows.assign(
-        rank=rows["status"].map({status: rank for rank, status in enumerate(SEVERITY)}).astype("int64"),
-        size=-rows["error_units"].fillna(math.inf),
-        samples=rows.groupby([*CELL, "status"], sort=False)["status"].transform("size"),
-    )
-    rows = rows.sort_values(["rank", "size", "op", "variant", "dtype", "backend"], kind="stable").drop_duplicates(CELL)
-    if limit is not None:
-        rows = rows.head(limit)
-    rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
-    commands = [
-        reproduce_command(run_id, case_id, backend, results, status)
-        for run_id, case_id, backend, status in zip(
-            rows["run_id"], rows["case_id"], rows["backend"], rows["status"], strict=True
-        )
-    ]
-    rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
-    return rows[columns].reset_index(drop=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, distinct
+from farm.report.tables.view import Report, View, view
 from tasks import checks
 
 #: Column of the table → what it says; the first four are the four ways two oracles can answer.
@@ -72,3 +73,11 @@ def two_oracles(rows: pd.DataFrame) -> pd.DataFrame:
         table.insert(0, name, (rows.agreement == name).groupby([rows[k] for k in keys]).sum())
     table.insert(0, "samples", groups.size())
     return table.reset_index()
+
+
+@view(90)
+def gradients(report: Report) -> View | None:
+    """The two-oracle table, where gradients were computed."""
+    if not report.rows["check"].isin(checks.where(gradient=True)).any():
+        return None
+    return View("gradients", "Gradients by two oracles", two_oracles(report.rows), faces=("csv",))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
-from farm.report.tables.coverage import NO_REASON, SEVERITY, backend_order, backends_of, coverage, distinct, records
+from farm.report.tables.coverage import (
+    NO_REASON,
+    SEVERITY,
+    backend_order,
+    backends_of,
+    built,
+    cell_matrix,
+    coverage,
+    distinct,
+    records,
+    status_table,
+    worst_matrix,
+)
+from farm.report.tables.view import Cell, Column, Line, Report, View, measured, rate, text, view
 from farm.report.words import DASH, number, percent, plain
-
-
-def status_counts(line: Mapping[str, Any]) -> str:
-    """The statuses of a line of a coverage table that occur, most severe first: "wrong 3 · pass 97 (5 weak)"."""
-    return " · ".join(status_count(line, status) for status in SEVERITY if line[status]) or DASH
 
 
 def status_count(line: Mapping[str, Any], status: str) -> str:
@@ -111,3 +119,118 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
         if line["missing"]:
             line["reason"] = line["reason"] or NO_REASON
     return sorted(lines, key=lambda line: bool(line["missing"]))
+
+
+def _rates() -> list[Column]:
+    return [
+        rate("judged", lambda line: line["valid"], "coverage (judged/valid)"),
+        rate("passed", lambda line: line["judged"], "pass rate (passed/judged)"),
+    ]
+
+
+def _counts(occurring: list[str]) -> list[Column]:
+    """Counts by status: in one column, or in the page, where there is room, in one each."""
+
+    def together(line: Line) -> Cell:
+        parts = tuple((status_count(line, name), name) for name in SEVERITY if line[name])
+        return Cell(" · ".join(part for part, _ in parts) or DASH, parts=parts)
+
+    def reason(line: Line) -> Cell:
+        return Cell(f"unavailable: {plain(line['reason'])}", rest=True)
+
+    def either(make: Any) -> Any:
+        return lambda line: reason(line) if line.get("missing") else make(line)
+
+    def single(name: str) -> Column:
+        return Column(name, either(lambda line: Cell(str(line[name]))), right=True, status=name, faces=("page",))
+
+    return [
+        Column("counts by status", either(together), faces=("terminal", "markdown")),
+        *map(single, occurring),
+        Column("weak passes", either(lambda line: Cell(str(line["weak"]))), right=True, faces=("page",)),
+        Column(
+            "weakly tested cells", lambda line: DASH if line.get("missing") else str(line["weak_cells"]), right=True
+        ),
+    ]
+
+
+def _occurring(rows: pd.DataFrame) -> list[str]:
+    return [name for name in SEVERITY if (rows["status"] == name).any()]
+
+
+@view(10)
+def by_backend(report: Report) -> Iterator[View]:
+    """Coverage per vendor and backend; an unavailable backend is a grey line without numbers."""
+    rows = report.rows
+
+    def device(line: Line) -> str:
+        return plain(", ".join(word for word in (line["device"], line["runtime_version"]) if word)) or DASH
+
+    yield View(
+        "coverage",
+        "Coverage by vendor and backend",
+        coverage(rows, by=("vendor", "backend"), inventory=report.inventory),
+        (
+            text("vendor"),
+            Column("backend", lambda line: plain(line["backend"]) or "all", foreign=True),
+            Column("device, version", device, foreign=True),
+            *_rates(),
+            *_counts(_occurring(rows)),
+        ),
+        lines=backend_lines(rows, report.run),
+        style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
+        empty="No backend.",
+        index=True,
+        open=True,
+        most=10_000,
+    )
+    for name, caption, frame in (
+        ("squares", "Every square of the matrix", cell_matrix(rows)),
+        ("matrix", "Worst status, op by backend", worst_matrix(rows, report.inventory)),
+        ("status", "Rows by status", status_table(rows)),
+    ):
+        yield View(name, caption, frame, index=True, faces=("csv",))
+
+
+@view(20)
+def only_built(report: Report) -> View | None:
+    """What was built and not run."""
+    made = built(report.rows)
+    if made.empty:
+        return None
+    return View(
+        "built",
+        "Built, not run: no evidence of numbers",
+        made,
+        (
+            text("vendor"),
+            text("backend"),
+            rate("built", lambda line: line["built"] + line["failed"], "built (built/built and failed)"),
+            measured("refused"),
+            measured("failed"),
+        ),
+        index=True,
+        open=True,
+        most=10_000,
+    )
+
+
+@view(30)
+def by_column(report: Report) -> View | None:
+    """Coverage per value of one more column, those with the most failures first."""
+    if report.by == "backend":
+        return None
+    frame = coverage(report.rows, by=report.by)
+    worst_first = frame.sort_values(["failed", "planned"], ascending=False, kind="stable")
+    return View(
+        f"coverage_by_{report.by}",
+        f"Coverage by {report.by}",
+        frame,
+        (text(report.by), *_rates(), *_counts(_occurring(report.rows))),
+        lines=records(worst_first.reset_index()),
+        unit="values",
+        counted=True,
+        index=True,
+        most=50,
+        faces=("terminal", "csv"),
+    )

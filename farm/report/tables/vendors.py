@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from farm.report.tables.agreement import REFERENCE, groups, units
@@ -14,6 +16,8 @@ from farm.report.tables.coverage import (
     records,
     reproduce_command,
 )
+from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, op, text, view
+from farm.report.words import DASH, number, percent, plain
 from tasks import checks
 
 _CELL = ["check", "op", "variant", "dtype"]
@@ -131,4 +135,69 @@ def _of_one_mind(rows: pd.DataFrame) -> pd.Series:
         & (seen["vendor"].nunique() > 1)
         & (seen["group"].first() != REFERENCE)
         & (seen["group"].first() != "?")
+    )
+
+
+@view(40)
+def side_by_side(report: Report) -> Iterator[View]:
+    """vendor × dtype and vendor × op class, then what one vendor gets wrong, or everybody."""
+    faces = FACES if report.by == "vendor" else ("markdown", "csv", "page")
+
+    def column(by: str, name: str) -> Column:
+        def of(line: Line) -> Cell | str:
+            one = line["cells"].get(name)
+            if one is None:
+                return DASH
+            small = f"of {percent(one['judged'], one['valid'])}" + f", alone {one['alone']}" * bool(one["alone"])
+            return Cell(percent(one["passed"], one["judged"]), small=small)
+
+        return Column(plain(name) or DASH, of, right=True)
+
+    for by in ("dtype", "op_class"):
+        table = by_vendor(report.rows, by)
+        lines = [
+            {"vendor": vendor, "cells": dict(zip(group.index.get_level_values(by), records(group), strict=True))}
+            for vendor, group in table.groupby(level="vendor", sort=True)
+        ]
+        columns = sorted(set(table.index.get_level_values(by)))
+        caption = f"Vendors by {by.replace('_', ' ')}: pass rate (passed/judged), of coverage (judged/valid)"
+        yield View(
+            f"vendor_by_{by}",
+            f"{caption}; alone: cells that no other vendor fails",
+            table,
+            (text("vendor"), *(column(by, name) for name in columns)),
+            lines=lines,
+            index=True,
+            most=10_000,
+            faces=faces,
+        )
+    found = unique(report.rows)
+    yield View("only_one_or_everybody", "What only one vendor or everybody gets wrong", found, faces=("csv",))
+    yield from (_wrong(found[found["everybody"] != alone], alone, faces) for alone in (True, False))
+
+
+def _wrong(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) -> View:
+    def last(line: Line) -> str:
+        return plain(line["passed"]) if alone else "yes: suspect the reference" if line["agree"] else "no"
+
+    def worst(line: Line) -> Cell:
+        return Cell(f"{line['status']}, {number(line['units'])}, {plain(line['backend'])}", status=line["status"])
+
+    everybody = "Everybody is wrong: look at the reference, or at an op that nobody gets right"
+    return View(
+        "only_one" if alone else "everybody",
+        "Only this vendor is wrong" if alone else everybody,
+        part,
+        (
+            text("failed", "vendor" if alone else "vendors"),
+            op(),
+            text("dtype"),
+            Column("samples", lambda line: str(line["samples"]), right=True),
+            Column("worst", worst, foreign=True),
+            Column("others pass" if alone else "agree with one another", last, foreign=alone),
+        ),
+        counted=True,
+        turns="alone",
+        empty="No sample that only one vendor gets wrong." if alone else "No sample that everybody gets wrong.",
+        faces=tuple(face for face in faces if face != "csv"),
     )

@@ -1,0 +1,179 @@
+"""What did not pass, one line a cell: the findings, the user's own kernels that could not be judged, oracles that differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import pandas as pd
+
+from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, distinct, records, reproduce_command
+from farm.report.tables.overview import how_much
+from farm.report.tables.view import Column, Line, Report, View, label, measured, op, status, text, view
+from tasks.model import WITHOUT_NOISE, Status
+
+
+def broken(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are a user's own kernels that could not be judged: their reference or inputs are at fault."""
+    return (
+        (rows["catalog"] == "user") & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
+    )
+
+
+def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
+    """Where two oracles differ: one line per (check, op, variant, dtype), the furthest apart first.
+
+    ``oracles_units``: how far one is from the other; ``units`` and ``second_units``: the result of the row against
+    each, in error units or ulps; ``samples`` and ``backends``: where it was seen; ``reproduce``: the command for the row.
+    """
+    results = str(rows.attrs.get("results", "results"))
+    rows = distinct(rows)
+    rows = rows[(rows["status"] == "invalid") & (rows["kind"] == "oracle")]
+    keys = ["check", "op", "variant", "dtype"]
+    in_ulps = rows["op_class"].isin([c.value for c in WITHOUT_NOISE])
+    rows = rows.assign(
+        units=rows["max_ulp"].where(in_ulps, rows["error_units"]), size=-rows["oracles_units"].fillna(math.inf)
+    )
+    seen = rows.groupby(keys, sort=False)
+    rows = rows.assign(
+        samples=seen["case_id"].transform("nunique"),
+        backends=seen["backend"].transform(lambda x: ", ".join(sorted(set(x)))),
+    )
+    rows = rows.sort_values(["size", *keys], kind="stable").drop_duplicates(keys)
+    commands = [
+        reproduce_command(*key, results=results)
+        for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
+    ]
+    rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
+    columns = [
+        *keys,
+        "oracle",
+        "second_oracle",
+        "oracles_units",
+        "units",
+        "second_units",
+        "samples",
+        "backends",
+        "error",
+        "reproduce",
+    ]
+    return rows[columns].reset_index(drop=True)
+
+
+def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str] | None = None) -> pd.DataFrame:
+    """The worst row of each cell (check, op, variant, dtype, backend) that did not pass, most severe first.
+
+    Within a status, rows without error units (a shape, a dtype, a misplaced NaN) come before the largest error
+    units. ``samples`` is the number of the cell's rows in that status, ``planned`` of all its rows; ``reproduce`` is
+    the command that shows it. ``statuses``: keep these only (default: all but ``pass``). ``limit``: None for all.
+    """
+    columns = [
+        "status",
+        *CELL,
+        "sample",
+        "samples",
+        "planned",
+        "kind",
+        "stage",
+        "error_type",
+        "error",
+        "error_units",
+        "max_ulp",
+        "max_diff",
+        "max_rel",
+        "mismatched",
+        "numel",
+        "weak",
+        "vendor",
+        "placement",
+        "run_id",
+        "case_id",
+        "reproduce",
+    ]
+    results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
+    rows = distinct(rows)
+    wanted = [status for status in (SEVERITY if statuses is None else statuses) if status != "pass"]
+    planned = rows.groupby(CELL, sort=False)["status"].size().rename("planned")
+    rows = rows[rows["status"].isin(wanted)]
+    rows = rows.assign(
+        rank=rows["status"].map({status: rank for rank, status in enumerate(SEVERITY)}).astype("int64"),
+        size=-rows["error_units"].fillna(math.inf),
+        samples=rows.groupby([*CELL, "status"], sort=False)["status"].transform("size"),
+    )
+    rows = rows.sort_values(["rank", "size", "op", "variant", "dtype", "backend"], kind="stable").drop_duplicates(CELL)
+    if limit is not None:
+        rows = rows.head(limit)
+    rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
+    commands = [
+        reproduce_command(run_id, case_id, backend, results, status)
+        for run_id, case_id, backend, status in zip(
+            rows["run_id"], rows["case_id"], rows["backend"], rows["status"], strict=True
+        )
+    ]
+    rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
+    return rows[columns].reset_index(drop=True)
+
+
+_COLUMNS = (
+    status(),
+    op(),
+    text("dtype"),
+    text("backend"),
+    Column("samples", lambda line: f"{line['samples']}/{line['planned']}", right=True),
+    Column("what", lambda line: how_much(line)[:300], foreign=True),
+)
+
+
+@view(70)
+def found(report: Report) -> Iterator[View]:
+    """The findings, and before them the user's own kernels that were not judged."""
+    frame = findings(report.rows, limit=None)
+    own = findings(report.rows[broken(report.rows)], limit=None, statuses=[Status.INVALID.value])
+    yield View(
+        "own_not_judged",
+        "Own kernels not judged, their reference or inputs are broken",
+        own,
+        _COLUMNS,
+        counted=True,
+        command="reproduce",
+        faces=("terminal", "markdown", "page"),
+    )
+    nothing = "No findings: nothing failed, was imprecise or fell back."
+    yield View(
+        "findings",
+        "Findings, the worst first",
+        frame,
+        _COLUMNS,
+        lines=records(frame[frame["status"].isin(FINDING_STATUSES)]),
+        counted=True,
+        turns="backend",
+        command="reproduce",
+        empty=nothing if len(report.rows) and own.empty else "",
+    )
+
+
+@view(80)
+def oracles(report: Report) -> View:
+    """Where two oracles differ: who, how far apart, and how far the result is from each."""
+
+    def who(line: Line) -> str:
+        return f"{line['oracle']} and {line['second_oracle']}"
+
+    return View(
+        "oracles",
+        "Oracles disagree",
+        disagreements(report.rows),
+        (
+            Column("op", label, foreign=True),
+            text("dtype"),
+            Column("oracles", who, foreign=True),
+            measured("oracles_units", "apart"),
+            measured("units", "result from the first"),
+            measured("second_units", "from the second"),
+            Column("seen on", lambda line: f"{line['backends']}; {line['samples']} samples", foreign=True),
+            text("error", "what", length=300, faces=("page",)),
+        ),
+        unit="ops and dtypes, nobody is blamed",
+        counted=True,
+        command="reproduce",
+    )

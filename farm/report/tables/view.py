@@ -1,0 +1,210 @@
+"""A view: one table of a report, computed once; every face (terminal, Markdown, CSV, page) renders any of them.
+
+Adding a view is adding a file to this package: a function of a `Report` with the decorator `view`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from farm.report.tables.coverage import distinct
+from farm.report.words import DASH, number, percent, plain
+
+FACES = ("terminal", "markdown", "csv", "page")
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of a table. status: shown with its sign and colours; small: beneath, in small print;
+    square: LABEL|BACKEND of the page's heat map that it leads to; rest: it takes the rest of its line; parts: the text in
+    parts, each with a status that colours it; tone: "alarm", "bad", "warn", "good" or "dim"."""
+
+    text: str
+    status: str = ""
+    small: str = ""
+    square: str = ""
+    rest: bool = False
+    parts: tuple[tuple[str, str], ...] = ()
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as people see it: its words and how a line's cell is made.
+
+    foreign: the text comes from elsewhere and is quoted where quoting is due; small: the head's second line; status:
+    the status that the column counts; faces: where it is shown.
+    """
+
+    words: str
+    cell: Callable[[Line], Cell | str]
+    right: bool = False
+    foreign: bool = False
+    small: str = ""
+    status: str = ""
+    faces: tuple[str, ...] = FACES
+
+
+def text(name: str, words: str = "", length: int = 0, faces: tuple[str, ...] = FACES) -> Column:
+    """A column of text that comes from elsewhere."""
+    return Column(words or name, lambda line: plain(line[name], length) or DASH, foreign=True, faces=faces)
+
+
+def measured(name: str, words: str = "") -> Column:
+    """A column of numbers."""
+    return Column(words or name.replace("_", " "), lambda line: number(line[name]), right=True)
+
+
+def rate(part: str, whole: Callable[[Line], int], words: str, small: str = "") -> Column:
+    """A column of shares, with their denominators."""
+    return Column(words, lambda line: percent(line[part], whole(line)), right=True, small=small)
+
+
+def status(name: str = "status", words: str = "") -> Column:
+    """A column of statuses."""
+    return Column(words or name, lambda line: Cell(str(line[name]), status=str(line[name])))
+
+
+def label(line: Line) -> str:
+    """An op with its variant."""
+    return f"{line['op']}.{line['variant']}" if line["variant"] else str(line["op"])
+
+
+def op(words: str = "op") -> Column:
+    """The op of a line, which leads to its square."""
+    return Column(
+        words, lambda line: Cell(plain(label(line)), square=f"{label(line)}|{line.get('backend', '')}"), foreign=True
+    )
+
+
+@dataclass(frozen=True)
+class View:
+    """One table of a report.
+
+    name: of its CSV file; caption; frame: all of it, as pandas and CSV have it. lines: what people see (default: the
+    frame's), with ``columns`` (default: the frame's own); unit: what a line is called; turns: column of whose values the
+    first come before the second ones, where not all lines can be shown; style: "sum" or "grey" of a line; lead:
+    sentences before the table, notes: after it; empty: said instead of a table without lines (default: nothing is
+    shown); command: column of the commands that show a line; index: whether the frame's index is part of it; open:
+    whether the page shows it at once; counted: whether its title says how many lines there are; most: of them shown, where
+    it is not for the face to say.
+    """
+
+    name: str
+    caption: str
+    frame: pd.DataFrame
+    columns: Sequence[Column] = ()
+    lines: Sequence[Line] | None = None
+    unit: str = "cells"
+    turns: str = ""
+    style: Callable[[Line], str] = lambda line: ""
+    lead: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    empty: str = ""
+    command: str = ""
+    index: bool = False
+    open: bool = False
+    counted: bool = False
+    most: int = 0
+    faces: tuple[str, ...] = FACES
+
+    def all_lines(self) -> Sequence[Line]:
+        """Every line that people may see."""
+        if self.lines is not None:
+            return self.lines
+        frame = self.frame.reset_index() if self.index else self.frame
+        return [dict(zip(map(str, line), line.values(), strict=True)) for line in frame.to_dict("records")]
+
+    def shown(self, limit: int) -> list[Line]:
+        """At most ``limit`` lines, the first of every turn before the second of any."""
+        lines, seen = list(self.all_lines()), {}  # type: ignore[var-annotated]
+        if self.turns:
+            turn = []
+            for line in lines:
+                turn.append(seen.setdefault(line[self.turns], 0))
+                seen[line[self.turns]] += 1
+            kept = sorted(sorted(range(len(lines)), key=turn.__getitem__)[: self.most or limit])
+            return [lines[k] for k in kept]
+        return lines[: self.most or limit]
+
+    def title(self, limit: int) -> str:
+        """The caption, with how many lines there are and how many of them are shown."""
+        if not self.counted:
+            return self.caption
+        many, shown = len(self.all_lines()), self.most or limit
+        return f"{self.caption}: {many} {self.unit}" + (f", {shown} shown" if many > shown else "")
+
+    def columns_for(self, face: str) -> list[Column]:
+        """The columns that a face shows."""
+        own = self.columns or [_plain_column(self.frame, str(name)) for name in self._names()]
+        return [column for column in own if face in column.faces]
+
+    def _names(self) -> list[Any]:
+        return [*(self.frame.index.names if self.index else ()), *self.frame.columns]
+
+
+def _plain_column(frame: pd.DataFrame, name: str) -> Column:
+    if name == "status":
+        return status()
+    numeric = name in frame.columns and pd.api.types.is_numeric_dtype(frame[name])
+    return measured(name) if numeric else text(name)
+
+
+def cell(column: Column, line: Line) -> Cell:
+    """The cell of a line in a column."""
+    made = column.cell(line)
+    return made if isinstance(made, Cell) else Cell(made)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What views are made of. rows: `distinct` rows of the lake; run: their ``_run.json``; by: one more column to sum by."""
+
+    rows: pd.DataFrame
+    run: Mapping[str, Any] = field(default_factory=dict)
+    by: str = "backend"
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, run: Mapping[str, Any], by: str = "backend") -> Report:
+        """That of lake rows."""
+        attrs = dict(rows.attrs)  # pandas forgets them
+        rows = distinct(rows)
+        rows.attrs.update(attrs)
+        return cls(rows, run, by)
+
+    @property
+    def inventory(self) -> Mapping[str, Any]:
+        return self.run.get("inventory") or {}
+
+
+Maker = Callable[[Report], "View | Iterable[View] | None"]
+_MAKERS: dict[str, tuple[int, Maker]] = {}
+
+
+def view(place: int) -> Callable[[Maker], Maker]:
+    """Register a function that makes one view or several of a `Report`; ``place``: its order among them."""
+
+    def register(make: Maker) -> Maker:
+        _MAKERS[f"{make.__module__}.{make.__name__}"] = (place, make)
+        return make
+
+    return register
+
+
+def views(report: Report) -> list[View]:
+    """All views of a report, in their order: those of every module of this package."""
+    package = __name__.rpartition(".")[0]
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")
+    found: list[View] = []
+    for _, make in sorted(_MAKERS.values(), key=lambda one: one[0]):
+        made = make(report)
+        found.extend([made] if isinstance(made, View) else made or ())
+    return found
