@@ -147,6 +147,18 @@ RECIPES: dict[str, list[Edit]] = {
             "    return np.asarray((-signs if turned else signs) * sizes)\n",
         )
     ],
+    "report view": [
+        Edit(
+            "farm/report/tables/slowest.py",
+            '"""The slowest cases."""\n\n'
+            "from __future__ import annotations\n\n"
+            "from farm.report.tables.view import Report, View, view\n\n\n"
+            "@view(65)\n"
+            "def slowest(report: Report) -> View:\n"
+            '    kept = report.rows.nlargest(3, "run_ms")[["case_id", "backend", "status", "run_ms"]]\n'
+            '    return View("slowest", "Slowest cases", kept, open=True)\n',
+        )
+    ],
     "vendor": [
         Edit(
             "tasks/vendors.py",
@@ -321,3 +333,12 @@ def test_a_noise_twice_as_large_is_in_every_floor(changed: tuple[Path, pd.DataFr
     _, rows, _ = changed
     off = rows[rows["op"] == "user:forty_off"]
     assert off["error_units"].between(12, 17).all()
+
+
+def test_a_new_view_is_on_every_face(changed: tuple[Path, pd.DataFrame, str]) -> None:
+    tree, rows, said = changed
+    (folder,) = (tree / "results").glob("run=*/_report")
+    assert "Slowest cases" in said
+    assert "## Slowest cases" in (folder / "report.md").read_text()
+    assert "Slowest cases" in (folder / "report.html").read_text()
+    assert list(pd.read_csv(folder / "slowest.csv")["run_ms"]) == sorted(rows["run_ms"].dropna())[:-4:-1]
