@@ -80,7 +80,3 @@ def _calibrate(args: argparse.Namespace, console: Console) -> None:
     if args.out:
         Path(args.out).write_text(to_json(made), encoding="utf-8")
         line(f"policy: {args.out}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

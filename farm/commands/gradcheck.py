@@ -47,7 +47,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (GradcheckError, lake.LakeError) as error:
         print(f"farm.gradcheck: {plain(str(error))}", file=sys.stderr)
         return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

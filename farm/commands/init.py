@@ -54,7 +54,3 @@ def _source() -> Path:
         if file.parts[-2:] == ("own_kernels", PROJECT[0]):
             return Path(str(file.locate())).resolve().parent
     raise OSError("this installation of the farm has no example project: install it again")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

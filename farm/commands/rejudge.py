@@ -53,7 +53,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {plain(error)}", file=sys.stderr)
         return BAD_INPUT
     return CHANGED if len(changed) else SAME
-
-
-if __name__ == "__main__":
-    sys.exit(main())

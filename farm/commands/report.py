@@ -106,7 +106,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, path in paths.items():
         print(f"{name:18} {path}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -105,7 +105,3 @@ def _reproduce(args: argparse.Namespace) -> int:
     if refused:
         print(f"{'script':13} {refused}")
     return SAME if same and shown else DIFFERENT
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,7 @@ import pytest
 
 from farm import lake
 from farm.commands import selftest
-from farm.commands.selftest import count
+from farm.policies.selftest import count
 from tasks import zoo
 from tasks.model.row import Row
 
