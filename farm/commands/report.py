@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -21,26 +22,36 @@ from farm.report.tables.changes import diff, gate
 from farm.report.words import plain
 
 
-def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
-    """Print and write a diff; its exit code."""
-    table = diff(rows, *args.diff)
-    print_diff(table, console)
-    runs = rows["run_id"].unique()
-    out = (
-        Path(args.out)
-        if args.out
-        else default_out(args.results, "all" if args.run == "all" or len(runs) > 1 else str(runs[0]))
-    )
-    for name, path in write_diff(table, out).items():
-        print(f"{name:18} {path}")
-    return gate(table)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the report; exit code 0, 2 when the command line names what is not there.
 
-    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.changes.gate`).
+    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.tables.changes.gate`).
     """
+    args = _arguments(argv)
+    try:
+        rows, run = _load(args)
+        console = screen()
+        if args.plot:
+            print(draw(rows, args.backend, Path(args.plot)))
+            return 0
+        if args.case:
+            print_case(case(rows, args.case), console)
+            return 0
+        if args.diff:
+            return _diff(rows, args, console)
+        print_coverage(rows, run, by=args.by)
+    except (lake.LakeError, ValueError) as problem:
+        print(f"farm.report: {plain(problem)}", file=sys.stderr)
+        return 2
+    except OSError as problem:
+        print(f"farm.report: cannot write: {plain(problem)}", file=sys.stderr)
+        return 2
+    run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
+    _tell(write(rows, run, _out(args, run_id), by=args.by))
+    return 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="farm report",
         description="Coverage, findings and an HTML page.",
@@ -75,34 +86,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     args.results = args.results_option or args.results or "results"
-    try:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always", lake.LakeWarning)
-            rows, run = load_for(args.results, args.run, args.diff or ())
-        skipped = [str(w.message) for w in told if issubclass(w.category, lake.LakeWarning)]
-        for text in skipped:
-            print(f"warning: {plain(text)}", file=sys.stderr)
-        if skipped:
-            run = dict(run) | {"skipped_files": len(skipped)}
-        if args.plot:
-            print(draw(rows, args.backend, Path(args.plot)))
-            return 0
-        console = screen()
-        if args.case:
-            print_case(case(rows, args.case), console)
-            return 0
-        if args.diff:
-            return _diff(rows, args, console)
-        print_coverage(rows, run, by=args.by)
-    except (lake.LakeError, ValueError) as problem:
-        print(f"farm.report: {plain(problem)}", file=sys.stderr)
-        return 2
-    except OSError as problem:
-        print(f"farm.report: cannot write: {plain(problem)}", file=sys.stderr)
-        return 2
-    run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
-    out = Path(args.out) if args.out else default_out(args.results, run_id)
-    paths = write(rows, run, out, by=args.by)
+    return args
+
+
+def _load(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rows to report on and their run; files of the lake that could not be read are said and counted."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", lake.LakeWarning)
+        rows, run = load_for(args.results, args.run, args.diff or ())
+    skipped = [str(w.message) for w in told if issubclass(w.category, lake.LakeWarning)]
+    for text in skipped:
+        print(f"warning: {plain(text)}", file=sys.stderr)
+    return rows, run | ({"skipped_files": len(skipped)} if skipped else {})
+
+
+def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int:
+    """Print and write a diff; its exit code."""
+    table = diff(rows, *args.diff)
+    print_diff(table, console)
+    runs = rows["run_id"].unique()
+    _tell(write_diff(table, _out(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0]))))
+    return gate(table)
+
+
+def _out(args: argparse.Namespace, run_id: str) -> Path:
+    """Where the files go."""
+    return Path(args.out) if args.out else default_out(args.results, run_id)
+
+
+def _tell(paths: Mapping[str, Path]) -> None:
     for name, path in paths.items():
         print(f"{name:18} {path}")
-    return 0

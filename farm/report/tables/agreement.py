@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.report.tables.coverage import backend_order, distinct, records, reproduce_command
+from farm.report.tables.coverage import backend_order, commands, distinct, records
 from farm.report.tables.view import Cell, Column, Line, View, measured, text
 from farm.report.words import DASH, number, plain
 from tasks import checks
@@ -29,6 +29,13 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 GROUP_NAMES = [*_LETTERS, *(f"{a}{b}" for a in _LETTERS for b in _LETTERS)]
 #: What comparing two rows of a case needs.
 _COMPARED = ("run_id", "case_id", "backend", "output_digest", "signature", "error_units", "limit", "compute_precision")
+
+#: What is told of a backend on a case.
+_TOLD = [
+    *("vendor", "backend", "runtime_version", "device", "emulated", "status", "kind", "stage", "units", "limit"),
+    *("agrees", "outlier", "same_bytes", "error_units", "max_ulp", "max_diff", "mismatched", "numel", "weak", "error"),
+    *("run_ms", "run_id", "digest", "reproduce"),
+]
 
 
 class UnknownCase(ValueError):
@@ -159,48 +166,13 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     found["outlier"] = outside if (found["agrees"] == REFERENCE).any() else False
     lines = records(found)
     found["same_bytes"] = [
-        ", ".join(
-            b["backend"]
-            for b in lines
-            if a is not b and a["output_digest"] and a["output_digest"] == b["output_digest"]
-        )
+        ", ".join(b["backend"] for b in lines if a is not b and a["output_digest"] in {b["output_digest"]} - {""})
         for a in lines
     ]
-    found["reproduce"] = [
-        reproduce_command(a["run_id"], a["case_id"], a["backend"], results, a["status"]) for a in lines
-    ]
-    far = pd.DataFrame(
-        [[apart(a, b) for b in lines] for a in lines],
-        index=found["backend"].tolist(),
-        columns=found["backend"].tolist(),
-    )
-    columns = [
-        "vendor",
-        "backend",
-        "runtime_version",
-        "device",
-        "emulated",
-        "status",
-        "kind",
-        "stage",
-        "units",
-        "limit",
-        "agrees",
-        "outlier",
-        "same_bytes",
-        "error_units",
-        "max_ulp",
-        "max_diff",
-        "mismatched",
-        "numel",
-        "weak",
-        "error",
-        "run_ms",
-        "run_id",
-        "digest",
-        "reproduce",
-    ]
-    table = found[columns].reset_index(drop=True)
+    found["reproduce"] = commands(found, results)
+    backends = found["backend"].tolist()
+    far = pd.DataFrame([[apart(a, b) for b in lines] for a in lines], index=backends, columns=backends)
+    table = found[_TOLD].reset_index(drop=True)
     table.attrs = {
         "verdict": verdict(records(table)),
         "distances": far,

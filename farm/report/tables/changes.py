@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from farm.report.tables.agreement import units
-from farm.report.tables.coverage import SEVERITY, distinct, records, reproduce_command
+from farm.report.tables.coverage import commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, View, label, measured, status, text
 from farm.report.words import DASH, percent, plain
 from tasks.checks.base import FORWARD
@@ -32,6 +32,13 @@ WORSE = ("regression", "new failure", "lost coverage")
 FACTOR = 4.0
 #: What is compared as one: its samples.
 CELL = ["check", "catalog", "op", "variant", "dtype", "op_class"]
+#: What is compared of a row.
+_KEPT = [*CELL, *("case_id", "run_id", "backend", "digest", "output_digest", "status", "kind", "error", "units")]
+#: What a diff tells of a cell.
+_TOLD = [
+    *("change", *CELL, "samples", "changed", "status_a", "status_b", "kind_b", "units_a", "units_b", "ratio"),
+    *("same_bytes", "with_bytes", "only_a", "only_b", "error_b", "case_id", "reproduce_a", "reproduce_b"),
+]
 
 
 class UnknownBackend(ValueError):
@@ -74,90 +81,47 @@ def diff(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
     rows = rows.assign(units=units(rows))
-    keep = [
-        *CELL,
-        "case_id",
-        "run_id",
-        "backend",
-        "digest",
-        "output_digest",
-        "status",
-        "kind",
-        "error",
-        "units",
-        "weak",
-    ]
-    left, right = (select(rows, name)[keep] for name in (a, b))
-    both = left.merge(right[[c for c in keep if c not in CELL]], on="case_id", suffixes=("_a", "_b"))
-    place = {
-        side: pd.Index(side_rows["case_id"]).get_indexer(both["case_id"])
-        for side, side_rows in (("a", left), ("b", right))
+    left, right = (select(rows, name)[_KEPT] for name in (a, b))
+    both = _compared(left, right)
+    worst = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(CELL)
+    same = both.groupby(CELL, sort=False)[["same_bytes", "with_bytes"]].sum()
+    table = worst.drop(columns=list(same)).join(same, on=CELL)
+    table = table.assign(reproduce_a=commands(table, results, "_a"), reproduce_b=commands(table, results, "_b"))
+    only = {
+        "only_a": left[~left["case_id"].isin(right["case_id"])],
+        "only_b": right[~right["case_id"].isin(left["case_id"])],
     }
-    codes = change_codes(pd.concat([left, right], ignore_index=True), place["a"], len(left) + place["b"])
-    both["change"] = pd.Series(np.array(CHANGES, dtype=object)[codes], index=both.index, dtype=object)
-    both["ratio"] = both["units_b"] / both["units_a"].where(both["units_a"] > 0)
-    told = (both["output_digest_a"] != "") & (both["output_digest_b"] != "")
-    both["with_bytes"] = told
-    both["same_bytes"] = told & (both["output_digest_a"] == both["output_digest_b"])
-    both["rank"] = both["change"].map({name: k for k, name in enumerate(CHANGES)})
-    both["severity"] = both["status_b"].map({s: k for k, s in enumerate(SEVERITY)})
-    both["size"] = -both["units_b"].fillna(np.inf)
-    seen = both.groupby(CELL, sort=False)
-    table = both.sort_values(["rank", "severity", "size", "case_id"], kind="stable").drop_duplicates(CELL)
-    table = table.join(
-        seen.agg(samples=("case_id", "size"), same=("same_bytes", "sum"), told=("with_bytes", "sum")), on=CELL
-    )
-    table = table.join(both.groupby([*CELL, "change"], sort=False).size().rename("changed"), on=[*CELL, "change"])
-    for side, mine, other in (("only_a", left, right), ("only_b", right, left)):
-        missing = mine[~mine["case_id"].isin(other["case_id"])].groupby(CELL).size().rename(side)
-        table = table.join(missing, on=CELL)
-        table[side] = table[side].fillna(0).astype("int64")
-    for side in "ab":
-        table[f"reproduce_{side}"] = [
-            reproduce_command(run, case_id, backend, results, status)
-            for run, case_id, backend, status in zip(
-                table[f"run_id_{side}"],
-                table["case_id"],
-                table[f"backend_{side}"],
-                table[f"status_{side}"],
-                strict=True,
-            )
-        ]
-    table = table.drop(columns=["same_bytes", "with_bytes"]).rename(
-        columns={"same": "same_bytes", "told": "with_bytes"}
-    )
-    columns = [
-        "change",
-        *CELL,
-        "samples",
-        "changed",
-        "status_a",
-        "status_b",
-        "kind_b",
-        "units_a",
-        "units_b",
-        "ratio",
-        "same_bytes",
-        "with_bytes",
-        "only_a",
-        "only_b",
-        "error_b",
-        "case_id",
-        "reproduce_a",
-        "reproduce_b",
-    ]
-    made = table[columns].reset_index(drop=True)
+    counted = {"samples": (both, CELL), "changed": (both, [*CELL, "change"])} | {n: (x, CELL) for n, x in only.items()}
+    for name, (some, keys) in counted.items():
+        table = table.join(some.groupby(keys).size().rename(name), on=keys)
+        table[name] = table[name].fillna(0).astype("int64")
+    made = table[_TOLD].reset_index(drop=True)
     made.attrs = {
         "a": a,
         "b": b,
         "counts": _count(made["change"]),
         "samples": _count(both["change"]),
-        "same_bytes": int(both["same_bytes"].sum()),
-        "with_bytes": int(both["with_bytes"].sum()),
-        "only_a": int((~left["case_id"].isin(right["case_id"])).sum()),
-        "only_b": int((~right["case_id"].isin(left["case_id"])).sum()),
+        **{name: int(both[name].sum()) for name in same},
+        **{name: len(some) for name, some in only.items()},
     }
     return made
+
+
+def _compared(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+    """The samples that both sides have a row of: what changed, and whether the bytes did."""
+    both = left.merge(right.drop(columns=CELL), on="case_id", suffixes=("_a", "_b"))
+    before, after = (pd.Index(side["case_id"]).get_indexer(both["case_id"]) for side in (left, right))
+    codes = change_codes(pd.concat([left, right], ignore_index=True), before, len(left) + after)
+    told = (both["output_digest_a"] != "") & (both["output_digest_b"] != "")
+    return both.assign(
+        change=pd.Series(np.array(CHANGES, dtype=object)[codes], index=both.index, dtype=object),
+        ratio=both["units_b"] / both["units_a"].where(both["units_a"] > 0),
+        with_bytes=told,
+        same_bytes=told & (both["output_digest_a"] == both["output_digest_b"]),
+        rank=codes,
+        severity=severity(both["status_b"]),
+        size=-both["units_b"].fillna(np.inf),
+    )
 
 
 def _count(changes: pd.Series) -> dict[str, int]:
@@ -172,7 +136,7 @@ def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> n
     """
     by_name = {status.value: status for status in Status}
     statuses = [by_name[name] for name in rows["status"]]
-    judged, failed, severity = (
+    judged, failed, rank = (
         np.array([fact(s) for s in statuses], dtype="int64")
         for fact in (lambda s: s.judged, lambda s: s.failed, lambda s: s.facts.severity)
     )
@@ -181,7 +145,7 @@ def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> n
     ja, jb = judged[before] == 1, judged[after] == 1
     fa, fb = failed[before] == 1, failed[after] == 1
     pa, pb = ja & ~fa, jb & ~fb
-    sa, sb = severity[before], severity[after]
+    sa, sb = rank[before], rank[after]
     worse = (sb < sa) | _grown(size[before], size[after])
     better = (sa < sb) | _grown(size[after], size[before])
     made = np.full(len(before), CHANGES.index("same"), dtype="int64")
@@ -231,7 +195,6 @@ def diff_views(table: pd.DataFrame) -> list[View]:
     changed = table[table["change"] != "same"]
     keys = ["change", "check", "op", "dtype"]
     lines = changed.drop_duplicates(keys).join(changed.groupby(keys).size().rename("cells"), on=keys)
-    commands = lines["reproduce_b"].where(lines["change"].isin(WORSE), "")
 
     def what(line: Line) -> str:
         more = line["cells"] - 1
@@ -263,7 +226,7 @@ def diff_views(table: pd.DataFrame) -> list[View]:
                 Column("same bytes", same, right=True),
                 text("error_b", "error", length=160, faces=("markdown",)),
             ),
-            lines=records(lines.assign(command=commands)),
+            lines=records(lines.assign(command=lines["reproduce_b"].where(lines["change"].isin(WORSE), ""))),
             unit="ops and dtypes",
             counted=True,
             turns="change",

@@ -108,6 +108,11 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
+def severity(status: pd.Series) -> pd.Series:
+    """Rank of statuses, 0 for the worst."""
+    return status.map({name: rank for rank, name in enumerate(SEVERITY)}).astype("int64")
+
+
 def latest(rows: pd.DataFrame, run_ids: Sequence[str]) -> pd.DataFrame:
     """Of several runs, the row of each (case_id, backend) from the newest run; ``run_ids``: oldest first."""
     rows = distinct(rows)
@@ -309,6 +314,13 @@ def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "r
     """
     what = f"{run_id}:{case_id}:{backend}".replace("'", "'\"'\"'")
     return f"{COMMAND} '{what}'{where_option(results)}{how_option(status)}"
+
+
+def commands(rows: pd.DataFrame, results: str, side: str = "") -> pd.Series:
+    """`reproduce_command` of every row; ``side``: how the names of its columns end, "_a" or "_b" in a diff."""
+    named = zip(rows[f"run_id{side}"], rows["case_id"], rows[f"backend{side}"], rows[f"status{side}"], strict=True)
+    made = [reproduce_command(run, case, backend, results, status) for run, case, backend, status in named]
+    return pd.Series(made, index=rows.index, dtype=object)
 
 
 def where_option(results: str) -> str:

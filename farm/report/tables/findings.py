@@ -7,10 +7,18 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, distinct, records, reproduce_command
+from farm.report.tables.agreement import units
+from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records, severity
 from farm.report.tables.overview import how_much
 from farm.report.tables.view import Column, Line, Report, View, label, measured, op, status, text, view
-from tasks.model import WITHOUT_NOISE, Status
+from tasks.model import Status
+
+#: What a finding tells.
+_TOLD = [
+    *("status", *CELL, "sample", "samples", "planned", "kind", "stage", "error_type", "error", "error_units"),
+    *("max_ulp", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement"),
+    *("run_id", "case_id", "reproduce"),
+]
 
 
 def broken(rows: pd.DataFrame) -> pd.Series:
@@ -28,36 +36,17 @@ def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     """
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
-    rows = rows[(rows["status"] == "invalid") & (rows["kind"] == "oracle")]
+    rows = rows[(rows["status"] == Status.INVALID.value) & (rows["kind"] == "oracle")]
     keys = ["check", "op", "variant", "dtype"]
-    in_ulps = rows["op_class"].isin([c.value for c in WITHOUT_NOISE])
-    rows = rows.assign(
-        units=rows["max_ulp"].where(in_ulps, rows["error_units"]), size=-rows["oracles_units"].fillna(math.inf)
-    )
+    rows = rows.assign(units=units(rows), size=-rows["oracles_units"].fillna(math.inf))
     seen = rows.groupby(keys, sort=False)
     rows = rows.assign(
         samples=seen["case_id"].transform("nunique"),
         backends=seen["backend"].transform(lambda x: ", ".join(sorted(set(x)))),
     )
     rows = rows.sort_values(["size", *keys], kind="stable").drop_duplicates(keys)
-    commands = [
-        reproduce_command(*key, results=results)
-        for key in zip(rows["run_id"], rows["case_id"], rows["backend"], strict=True)
-    ]
-    rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
-    columns = [
-        *keys,
-        "oracle",
-        "second_oracle",
-        "oracles_units",
-        "units",
-        "second_units",
-        "samples",
-        "backends",
-        "error",
-        "reproduce",
-    ]
-    return rows[columns].reset_index(drop=True)
+    told = ["oracle", "second_oracle", "oracles_units", "units", "second_units", "samples", "backends", "error"]
+    return rows.assign(reproduce=commands(rows, results))[[*keys, *told, "reproduce"]].reset_index(drop=True)
 
 
 def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str] | None = None) -> pd.DataFrame:
@@ -67,36 +56,13 @@ def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str]
     units. ``samples`` is the number of the cell's rows in that status, ``planned`` of all its rows; ``reproduce`` is
     the command that shows it. ``statuses``: keep these only (default: all but ``pass``). ``limit``: None for all.
     """
-    columns = [
-        "status",
-        *CELL,
-        "sample",
-        "samples",
-        "planned",
-        "kind",
-        "stage",
-        "error_type",
-        "error",
-        "error_units",
-        "max_ulp",
-        "max_diff",
-        "max_rel",
-        "mismatched",
-        "numel",
-        "weak",
-        "vendor",
-        "placement",
-        "run_id",
-        "case_id",
-        "reproduce",
-    ]
     results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
     rows = distinct(rows)
-    wanted = [status for status in (SEVERITY if statuses is None else statuses) if status != "pass"]
+    wanted = [status for status in (SEVERITY if statuses is None else statuses) if status != Status.PASS]
     planned = rows.groupby(CELL, sort=False)["status"].size().rename("planned")
     rows = rows[rows["status"].isin(wanted)]
     rows = rows.assign(
-        rank=rows["status"].map({status: rank for rank, status in enumerate(SEVERITY)}).astype("int64"),
+        rank=severity(rows["status"]),
         size=-rows["error_units"].fillna(math.inf),
         samples=rows.groupby([*CELL, "status"], sort=False)["status"].transform("size"),
     )
@@ -104,14 +70,7 @@ def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str]
     if limit is not None:
         rows = rows.head(limit)
     rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
-    commands = [
-        reproduce_command(run_id, case_id, backend, results, status)
-        for run_id, case_id, backend, status in zip(
-            rows["run_id"], rows["case_id"], rows["backend"], rows["status"], strict=True
-        )
-    ]
-    rows = rows.assign(reproduce=pd.Series(commands, index=rows.index, dtype=object))
-    return rows[columns].reset_index(drop=True)
+    return rows.assign(reproduce=commands(rows, results))[_TOLD].reset_index(drop=True)
 
 
 _COLUMNS = (

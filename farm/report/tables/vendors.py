@@ -10,17 +10,23 @@ from farm.report.tables.agreement import REFERENCE, groups, units
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JUDGED_STATUSES,
-    SEVERITY,
+    commands,
     coverage,
     distinct,
     records,
-    reproduce_command,
+    severity,
 )
 from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, op, text, view
 from farm.report.words import DASH, number, percent, plain
 from tasks import checks
+from tasks.model import Status
 
 _CELL = ["check", "op", "variant", "dtype"]
+#: What is told of a cell in which vendors differ.
+_TOLD = [
+    *(*_CELL, "op_class", "alone", "everybody", "failed", "passed", "samples"),
+    *("status", "units", "agree", "case_id", "backend", "reproduce"),
+]
 
 
 def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
@@ -73,23 +79,8 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     rows = distinct(rows)
     rows = rows[
         rows["status"].isin(JUDGED_STATUSES)
-        & ~(rows["weak"] & (rows["status"] == "pass"))
+        & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
         & ~rows["check"].isin(checks.where(runs=False))
-    ]
-    columns = [
-        *_CELL,
-        "op_class",
-        "alone",
-        "everybody",
-        "failed",
-        "passed",
-        "samples",
-        "status",
-        "units",
-        "agree",
-        "case_id",
-        "backend",
-        "reproduce",
     ]
     failed = rows["status"].isin(FAILED_STATUSES)
     votes = rows.assign(bad=failed).groupby(["case_id", "vendor"], sort=False)["bad"].any()
@@ -98,7 +89,7 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     everybody = per_case.index[(per_case["sum"] == per_case["size"]) & (per_case["size"] > 1)]
     bad = rows[failed & rows["case_id"].isin(alone.union(everybody))]
     if bad.empty:
-        return pd.DataFrame(columns=columns).astype({"everybody": bool, "agree": bool, "samples": "int64"})
+        return pd.DataFrame(columns=_TOLD).astype({"everybody": bool, "agree": bool, "samples": "int64"})
     who = votes.reset_index()
     names = {
         word: who[who["bad"] == value].groupby("case_id")["vendor"].agg(lambda x: ", ".join(sorted(x)))
@@ -107,7 +98,7 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     bad = bad.assign(
         everybody=bad["case_id"].isin(everybody),
         units=units(bad),
-        rank=bad["status"].map({s: k for k, s in enumerate(SEVERITY)}),
+        rank=severity(bad["status"]),
         failed=bad["case_id"].map(names["failed"]),
         passed=bad["case_id"].map(names["passed"]).fillna(""),
     )
@@ -119,10 +110,8 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
     made["agree"] = (
         made["case_id"].map(_of_one_mind(rows[rows["case_id"].isin(made.loc[made["everybody"], "case_id"])])).eq(True)
     )
-    made["reproduce"] = [
-        reproduce_command(r["run_id"], r["case_id"], r["backend"], results, r["status"]) for r in records(made)
-    ]
-    return made[columns].reset_index(drop=True)
+    made["reproduce"] = commands(made, results)
+    return made[_TOLD].reset_index(drop=True)
 
 
 def _of_one_mind(rows: pd.DataFrame) -> pd.Series:
