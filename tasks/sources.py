@@ -12,6 +12,7 @@ RUNNING = (
     "tasks.backends",
     "tasks.counterparts",
     "tasks.child",
+    "tasks.judging",
     "tasks.model.row",
     "tasks.runner",
     "tasks.wire",

@@ -86,7 +86,10 @@ class Inductor(TorchEager):
 
         try:
             self.settled(compute)  # compiles
-        except torch._dynamo.exc.Unsupported as error:
+        except (
+            torch._dynamo.exc.Unsupported,
+            torch._dynamo.exc.UserError,
+        ) as error:  # the latter: control flow by data
             raise Fallback("graph break: " + str(error).strip().splitlines()[0]) from None
         kernels, graphs = metrics.generated_kernel_count, counters["stats"].get("unique_graphs", 0)
         if 0 < kernels < len(forms):

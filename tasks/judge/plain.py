@@ -407,17 +407,18 @@ class Policy:
         """The limit that holds for an op (its label with catalog and variant), its class and a dtype.
 
         In a declared coarser ``precision`` an error unit is larger, and what rounds to it still sums in float32: error units
-        are bounded as those of a 16-bit dtype are, and nothing that is grossly off is right.
+        are bounded as those of a 16-bit dtype are. Nothing that is grossly off is right: of 8 bits and fewer a few spacings
+        are all that a number has.
         """
         key = (label, op_class, dtype, precision)
         if key not in self._found:
             found = next(x for x in reversed(self.limits) if x.covers(label, op_class, dtype))
-            if found.units is not None and is_coarser(precision, dtype):
-                narrow = (
-                    self.limit(label, op_class, "bfloat16" if precision == "bfloat16" else "float16").units
-                    or found.units
-                )
-                found = replace(found, units=min(found.units, narrow, found.gross / EPS[precision]))
+            if found.units is not None:
+                most = [found.units, found.gross / EPS.get(dtype, EPS["float32"])]
+                if is_coarser(precision, dtype):
+                    narrow = self.limit(label, op_class, "bfloat16" if precision == "bfloat16" else "float16")
+                    most += [narrow.units or found.units, found.gross / EPS[precision]]
+                found = replace(found, units=min(most))
             self._found[key] = found
         return self._found[key]
 

@@ -13,7 +13,7 @@ import pytest
 from tasks.judge import verdict
 from tasks.judge.plain import GROSS, Metrics, compare
 from tasks.judge.verdict import Policy, PolicyError, from_json, judge, load
-from tasks.model import EPS, Leaf, OpClass, Status
+from tasks.model import EPS, Leaf, OpClass, Status, np_dtype
 
 WHY: dict[str, Any] = {"evidence": "measured", "date": "2026-11-20"}
 GOOD: dict[str, Any] = {
@@ -374,3 +374,19 @@ def test_an_infinity_that_is_not_there_is_wrong_in_float64_too(planted: float) -
 
 def test_status_is_one_of_the_closed_set() -> None:
     assert isinstance(judge(Metrics(numel=1, error_units=0), UNITS, "x", "composite", "float32", "float64")[0], Status)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"])
+@pytest.mark.parametrize("op_class", [OpClass.COMPOSITE, OpClass.CONTRACTION, OpClass.REDUCTION])
+def test_few_bits_are_no_licence_either(dtype: str, op_class: OpClass) -> None:
+    """32 units of a float8 are four times the value: an all-zero result lay within them."""
+    exact = np.array([1.0, 2.0, -3.0, 4.0])
+    leaf = Leaf(dtype, exact.shape, exact, np.zeros(4))
+
+    def status(outputs: np.ndarray) -> Status:
+        metrics = compare([outputs.astype(np_dtype(dtype))], [leaf])
+        return judge(metrics, load("error_units"), "torch:some", op_class, dtype, "float64")[0]
+
+    assert status(exact) is Status.PASS
+    assert status(np.zeros(4)) is Status.WRONG
+    assert status(-exact) is Status.WRONG
