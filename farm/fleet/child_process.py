@@ -21,6 +21,7 @@ from typing import Any
 from farm import ONE_THREAD
 from tasks import wire
 from tasks.child import PAGE_SIZE, Flying, Page
+from tasks.model import Status
 from tasks.runner import STAGES
 
 #: Seconds between two looks at the deadline and the memory of a child.
@@ -146,12 +147,12 @@ class ChildProcess:
             flying = self.page.read()
             steps = max(flying.together, 1) if flying.number >= 0 else 1
             if now - max(flying.since, begun) > deadline * steps:
-                yield self._stop("timeout", f"exceeded its {deadline * steps:g} s deadline")
+                yield self._stop(Status.TIMEOUT.value, f"exceeded its {deadline * steps:g} s deadline")
                 return
             self.cpu_s()  # a dead process can no longer be asked
             if self.resident() > self.limits.memory_bytes:
                 bound = self.limits.memory_bytes / (1 << 30)
-                yield self._stop("oom", f"the process grew past {bound:.3g} GiB")
+                yield self._stop(Status.OOM.value, f"the process grew past {bound:.3g} GiB")
                 return
 
     def ask(self, command: Any, deadline_s: float | None = None) -> Any:
@@ -192,7 +193,7 @@ class ChildProcess:
         self._kill()
         code, kind = self.process.returncode, status
         if not status:
-            status = "crash"
+            status = Status.CRASH.value
             if code is None:
                 kind, story = "unkillable", "the process closed its pipe and does not end, a driver's call most likely"
             elif code < 0:

@@ -23,7 +23,7 @@ from farm import lake
 from farm.policies.rejudge import DECIDED, NUMBERS
 from farm.report.words import number
 from tasks.judge.verdict import Limit, Policy, PolicyError
-from tasks.model import EPS, OpClass
+from tasks.model import EPS, OpClass, Status
 from tasks.nearest import nearest
 
 #: Classes whose limits are found; those of the others follow from what the class is, or from published bounds.
@@ -108,7 +108,7 @@ def calibrate(found: pd.DataFrame, quantile: float = QUANTILE, apart: Sequence[s
     findings = []
     for (op_class, dtype), some in counted.groupby(["op_class", "dtype"], sort=True):
         worst = some.groupby("label")["error_units"].max()
-        bad = set(some.loc[some["status"] != "pass", "label"])
+        bad = set(some.loc[some["status"] != Status.PASS.value, "label"])
         ops = {str(name): float(units) for name, units in worst.items() if name not in bad}
         limit = None
         if len(ops) >= FEWEST_OPS:

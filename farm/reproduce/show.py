@@ -14,9 +14,10 @@ from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec, tensor_specs
 from tasks.judge.worst import element, worst
 from tasks.model import OpClass, Status, is_inexact
+from tasks.model.row import COLUMNS
 
 #: Columns of a row that a reproduction must give again, bit for bit.
-METRICS = ("error_units", "noise_floor", "max_diff", "max_rel", "max_ulp", "rmse", "mismatched", "numel", "classic")
+METRICS = tuple(c.name for c in COLUMNS if c.shown == "metrics" and c.type in ("float64", "int64", "bool"))
 VERDICT = ("kind", "stage", "error_type")
 
 
@@ -95,11 +96,11 @@ def print_outcome(case: Case, outcome: Outcome) -> None:
     print()
     line("", f"{'stored':25} now")
     then = case.stored or {}
+    different = _different(then, row) if then else []
     for name in ("status", *VERDICT, *METRICS):
         old, new = then.get(name), row.get(name)
         if old not in (None, "") or new not in (None, ""):
-            differs = "" if equal(old, new) or not case.stored else "  <- differs"
-            line(name, f"{_value(old):25} {_value(new)}{differs}")
+            line(name, f"{_value(old):25} {_value(new)}{'  <- differs' * (name in different)}")
     print()
 
 
@@ -170,6 +171,12 @@ def equal(a: Any, b: Any) -> bool:
     return (a if a != "" else None) == (b if b != "" else None)
 
 
+def _different(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Columns in which two outcomes differ; a metric that an older lake does not have is none."""
+    names = ("status", *VERDICT, *(name for name in METRICS if then.get(name) is not None))
+    return [name for name in names if not equal(then.get(name), now.get(name))]
+
+
 def conclusion(case: Case, now: dict[str, Any]) -> tuple[bool, str]:
     """(whether the status is the stored one, the sentence that says so)."""
     there = case.stored
@@ -187,8 +194,7 @@ def conclusion(case: Case, now: dict[str, Any]) -> tuple[bool, str]:
             else ""
         )
         return False, f"NOT reproduced: stored {there['status']}, now {now['status']}{_plain(why)}"
-    different = [n for n in (*VERDICT, *METRICS) if not equal(there.get(n), now.get(n))]
-    if different:
+    if different := _different(there, now):
         words = ", ".join(f"{n} {_value(there.get(n))} -> {_value(now.get(n))}" for n in different)
         return True, f"reproduced the status, metrics differ: {words}"
     return True, "reproduced: same status and same metrics"

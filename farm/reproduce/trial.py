@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tasks.model import Status
+
 #: How a script prints the metrics of a row.
 LABELS = {
     "error_units": "error units",
@@ -26,7 +28,7 @@ def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.e
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
-    status = row["status"]
+    status = Status(row["status"])
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     with tempfile.TemporaryDirectory() as elsewhere:
         try:
@@ -40,29 +42,29 @@ def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.e
                 stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
-            shown = status == "timeout"
+            shown = status is Status.TIMEOUT
             return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
     if done.returncode < 0:
-        shown = status == "crash"
+        shown = status is Status.CRASH
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it died of signal {-done.returncode}"
-    if status == "crash" and row["kind"] == f"exit code {done.returncode}" and "Traceback" not in done.stderr:
+    if status is Status.CRASH and row["kind"] == f"exit code {done.returncode}" and "Traceback" not in done.stderr:
         return True, f"shows the crash: it ended with exit code {done.returncode}"
     said = {m[1]: m[2] for m in _PRINTED.finditer(done.stdout)}
     verdict = said.get("verdict")
     if verdict is None:
         words = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return False, f"does NOT show the {status}: exit code {done.returncode}, {words[:200]}"
-    if status == "unsupported" and verdict == "error":
+    if status is Status.UNSUPPORTED and verdict == Status.ERROR:
         same = said.get("raised", "?").partition(": ")[2][:40] in row["error"].replace("\n", " ")
         return same, "raises what the runtime says" if same else f"raises something else: {said.get('raised')}"
-    if verdict != status or done.returncode != (1 if status in ("wrong", "error") else 0):
+    if verdict != status or done.returncode != int(status.failed):
         return False, f"does NOT show the {status}: it says {verdict}"
     other = [
         f"{name} {said.get(label, '–')}, not {row[name]!r}"
         for name, label in LABELS.items()
         if row.get(name) is not None and row[name] == row[name] and float(said.get(label, "nan")) != row[name]
     ]
-    failure = "failure" if status in ("wrong", "error") else "outcome"
+    failure = "failure" if status.failed else "outcome"
     if other:
         return True, f"shows the {failure} ({status}) with other numbers: {'; '.join(other)}"
     return True, f"shows the {failure} ({status}) with the same numbers (exit code {done.returncode})"

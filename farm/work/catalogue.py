@@ -16,6 +16,7 @@ from farm.plan.config import ConfigError
 from farm.work.local import DirectChild
 from tasks import catalogs, sources, wire
 from tasks.catalogs.base import Entry
+from tasks.model import Status
 from tasks.plugins import PluginError
 
 
@@ -75,7 +76,7 @@ def _ask(name: str, deadline_s: float, inline: bool = False) -> Any:
 
 def _culprit(name: str, config: str, death: Death) -> str:
     """Place and name of the user's module that ends the process that imports it; "" if it cannot be told."""
-    if name != "user" or death.status != "crash":
+    if name != "user" or death.status != Status.CRASH:
         return ""
     found = kernels.culprit(lambda: isinstance(_ask(name, 60), Death))
     if found is None:

@@ -77,7 +77,7 @@ class Losses:
         elif times < LOSSES or len(flight.groups) > 1:
             self._stock.suspects[kind].append(g)  # which of them it was, single jobs tell
         else:
-            return g, Failure("invalid", kind, "lost", _story("in work", times, why))
+            return g, Failure(Status.INVALID.value, kind, "lost", _story("in work", times, why))
         return None
 
     def _lost_case(self, flight: Flight, case: CaseRef, why: str) -> None:

@@ -13,6 +13,7 @@ from farm.work.backlog import Backlog
 from farm.work.outages import Outages
 from farm.work.placement import Placement
 from farm.work.state import Doubt, Flight, Plan
+from tasks.model import Status
 from tasks.wire import Rows
 
 
@@ -40,11 +41,10 @@ class Opinions:
         flight.done.update(rows.numbers)
         found = pa.Table.from_batches(lakes.from_stream(rows.stream)).to_pylist()
         for number, row in zip(rows.numbers, found):
-            doubt = flight.asked[number]
-            if self._placement.is_sick(b, doubt.place) or row["status"] in ("unavailable", "unsupported"):
+            doubt, status = flight.asked[number], Status(row["status"])
+            if self._placement.is_sick(b, doubt.place) or status in (Status.UNAVAILABLE, Status.UNSUPPORTED):
                 continue
-            passed = row["status"] in ("pass", "imprecise")
-            if self._health.opinion(doubt.case, doubt.place, flight.place, passed, self._evidence(doubt, row)):
+            if self._health.opinion(doubt.case, doubt.place, flight.place, status.passed, self._evidence(doubt, row)):
                 offer = self._plan.offer(b)
                 scope = offer.device_vendor or offer.name
                 self._outages.quarantine(scope, doubt.place, "it fails what other devices pass")

@@ -113,7 +113,7 @@ def _failure(job: Job, number: int, death: Death) -> Failure:
     stage = "reference" if job.prepare else "export"
     label = (job.prepare or job.export)[number].group.label
     story = death.text.replace(f" at stage {death.stage}", "", 1)  # the stages are those of a case
-    return Failure("invalid", stage, death.kind, f"while making the {stage} of {label}: {story}")
+    return Failure(Status.INVALID.value, stage, death.kind, f"while making the {stage} of {label}: {story}")
 
 
 # --- batches --------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class _Batch:
         """Whether a crash may be the work of the ``served`` cases that its process had run before: memory that one of
         them has spoilt kills another. It is then run again in a new process, and believed if that dies as well."""
         number = death.number
-        if death.status != "crash" or death.together > 1 or not served or number in self.doubted:
+        if death.status != Status.CRASH or death.together > 1 or not served or number in self.doubted:
             return False
         self.doubted[number] = (
             f"a process that had run {served} other cases died of {death.kind} in this one; first in a process it does not"

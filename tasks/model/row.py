@@ -63,7 +63,7 @@ class Row:
     digest: str | None = column("string", "case", "SHA-256 of the inputs' bytes, first 16 hex digits")
     shapes: str | None = column("string", "case", "shapes of the input tensors")
     weak: bool | None = column("bool", "case", "a constant output would have passed this sample")
-    attempts: int = column("int32", "outcome", "how often the case was started in this run", default=1)
+    attempts: int = column("int32", "times", "how often the case was started in this run", default=1)
     status: str = column("string", "outcome", "one of the closed set of statuses", default=_REQUIRED)
     kind: str = column(
         "string",

@@ -180,16 +180,13 @@ def _one_constant_for_all(samples: list[Sample]) -> bool:
 
 def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
     """The JSON record of a sample; its arrays are appended to ``arrays``."""
-    digest = hashlib.sha256()
 
     def add(array: np.ndarray) -> int:
         arrays.append(array)
         return len(arrays) - 1
 
     base = len(arrays)
-    for array in sample.arrays:
-        add(array)
-        digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
+    arrays.extend(sample.arrays)
     args: Any = sample.args
     kwargs: Any = sample.kwargs
     failure = sample.failure
@@ -217,9 +214,7 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
         others.append(
             {"name": oracle.name, "references": [add(a) for a in oracle.references], "rounded": oracle.rounded, **found}
         )
-    if sample.model is not None:
-        digest.update(sample.model)
-    record = {
+    return {
         "sample": sample.index,
         "args": args,
         "kwargs": kwargs,
@@ -234,12 +229,20 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
         "repeats": sample.repeats,
         "wrt": list(sample.wrt),
         "cotangents": list(sample.cotangents),
-        "digest": digest.hexdigest()[:16],
+        "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else add(np.frombuffer(sample.model, dtype=np.uint8)),
         "failure": None if failure is None else asdict(failure),
     }
-    return record
+
+
+def _digest(sample: Sample) -> str:
+    """SHA-256 of the bytes of the inputs and the model, first 16 hex digits."""
+    digest = hashlib.sha256()
+    for array in sample.arrays:
+        digest.update(array.tobytes() if array.dtype.kind != "O" else repr(array.tolist()).encode())
+    digest.update(sample.model or b"")
+    return digest.hexdigest()[:16]
 
 
 def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from farm.plan import config as configs
 from farm.plan.known import not_known
+from tasks.model import MEASURED, NOT_VALID, Status, names
 from tests.bench.record import ROOT, Result
 from tests.bench.running import Size, environment, launch, newest, run, write_config
 
@@ -41,14 +42,12 @@ def verdicts(folder: Path, size: Size) -> Result:
     config = write_config(folder, "verdicts", [catalog], ["torch-cpu"], known_failures=str(known))
     launch(config, folder / "verdicts", environment(folder / "cache"), "--inline")
     rows = newest(folder / "verdicts")
-    judged = rows[
-        rows["status"].isin(["pass", "imprecise", "wrong"]) & ~rows["op_class"].isin(["random", "uninitialised"])
-    ]
+    judged = rows[rows["status"].isin(names(MEASURED)) & ~rows["op_class"].isin(["random", "uninitialised"])]
     in_ulps = judged["op_class"].isin(["exact", "elementary"])
     distance = judged["max_ulp"].where(in_ulps, judged["error_units"])
     distance = distance.where(judged["kind"] != "nonfinite", float("inf")).fillna(0.0)
     cells = distance.groupby([judged["op"], judged["variant"], judged["dtype"]]).max()
-    others = not_known(rows[~rows["status"].isin(["pass", "invalid", "vacuous"])], configs.load(config))
+    others = not_known(rows[~rows["status"].isin(names([Status.PASS, *NOT_VALID]))], configs.load(config))
     figures: dict[str, float] = {"cases": len(rows), "cells": len(cells), "without a cause": len(others)}
     figures |= {f"within {n} %": 100 * float((cells <= n).mean()) for n in (2, 4)}
     figures |= {name: int((rows["status"] == name).sum()) for name in ("wrong", "imprecise", "error")}

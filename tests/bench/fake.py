@@ -14,6 +14,7 @@ from farm.work.executor import Executor
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_ROWS
 from tasks import wire
+from tasks.model import Status
 from tasks.model.row import Row
 
 
@@ -57,10 +58,16 @@ def _answers(job: Job) -> Iterator[Any]:
     origin = Origin.of(job.run_id, job.backend.name if job.backend else "", {"vendor": "fake"}, "fake")
     measured = {"error_units": 0.0, "max_diff": 0.0, "numel": 1, "build_ms": 0.0, "run_ms": 0.0}
     for at in range(0, len(cases), CHUNK_ROWS):
-        common = {"catalog": "load", "status": "pass", "weak": True, "policy": "none", "started_at": time.time()}
+        common = {
+            "catalog": "load",
+            "status": Status.PASS.value,
+            "weak": True,
+            "policy": "none",
+            "started_at": time.time(),
+        }
         rows = [
             Row.of({"op": group.op, "dtype": group.dtype, "sample": position, **common, **measured})
             for group, position in cases[at : at + CHUNK_ROWS]
         ]
         numbers = tuple(range(at, at + len(rows)))
-        yield wire.Rows(to_stream(rows, origin), numbers, {"pass": len(rows)}, ((0.0, 0.0),))
+        yield wire.Rows(to_stream(rows, origin), numbers, {Status.PASS.value: len(rows)}, ((0.0, 0.0),))

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from tasks.model import Status
 from tests.bench.record import Result
 from tests.bench.running import LOOPS, Size, environment, launch, median, newest, run, write_config
 
@@ -53,7 +54,7 @@ def noise(folder: Path, size: Size) -> Result:
         # Which samples are strong, and so chosen, depends on the noise floor as well: those of both are compared.
         changed = [case for case, status in statuses[draws].items() if status != statuses[most].get(case, status)]
         figures[f"verdicts that differ, {draws} draws"] = len(changed)
-        figures[f"of them alarms, {draws} draws"] = sum(statuses[most].get(case) == "pass" for case in changed)
+        figures[f"of them alarms, {draws} draws"] = sum(statuses[most].get(case) == Status.PASS for case in changed)
         said.append(f"{draws}: {len(changed)}")
     dearest = max(v for k, v in figures.items() if k.startswith("references"))
     return Result(

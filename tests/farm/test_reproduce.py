@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -163,7 +164,8 @@ def test_another_outcome_than_stored_is_told(
 def test_a_single_other_bit_of_a_metric_is_told(rows: pd.DataFrame, column: str) -> None:
     found = pick(rows, op="torch:log_softmax", backend="torch-cpu", status="wrong")
     row = {str(k): v for k, v in found.items()}
-    other = row | {column: row[column] + 1 if isinstance(row[column], int) else row[column] * (1 + 2.0**-52)}
+    row[column] = 0.5 if pd.isna(row[column]) else row[column]
+    other = row | {column: row[column] + 1 if isinstance(row[column], int) else float(np.nextafter(row[column], 1e9))}
     case = find.Case(
         find.Key(row["run_id"], row["case_id"], row["backend"]),
         row,

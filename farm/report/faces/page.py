@@ -18,6 +18,7 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from farm import lake
+from farm.lake.columns import COLUMNS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, distinct, how_option, where_option
 from farm.report.tables.overview import backend_lines, headline
@@ -39,26 +40,17 @@ LINES = 40
 SIGNS = {status.value: status.facts.sign for status in Status}
 #: The columns of `farm.report.coverage` that the page adds up under its filters.
 SUMS = ["planned", "valid", "judged", "passed", "failed", "weak"]
-#: What the panel of a square shows of a sample, in this order: column of the lake → words.
+#: Columns that the panel of a square shows in another way, or not.
+_APART = [
+    *("case_id", "run_id", "backend", "vendor", "check", "catalog", "op", "variant", "dtype", "sample", "seed"),
+    *("weak", "error", "output_digest", "signature", "started_at"),
+]
+#: What the panel shows of a sample, in this order: column of the lake → words.
 FIELDS = {
-    name: {"runtime_version": "runtime", "driver_version": "driver"}.get(name, name.replace("_", " "))
-    for name in (
-        *(
-            "status",
-            "kind",
-            "stage",
-            "error_type",
-            "error_units",
-            "max_ulp",
-            "max_diff",
-            "max_rel",
-            "rmse",
-            "mismatched",
-        ),
-        *("numel", "noise_floor", "placement", "shapes", "oracle", "policy", "compute_precision", "flags"),
-        *("device", "device_ids", "node", "runtime_version", "driver_version", "digest", "attempts"),
-        *("prepare_ms", "build_ms", "run_ms"),
-    )
+    c.name: {"runtime_version": "runtime", "driver_version": "driver"}.get(c.name, c.name.replace("_", " "))
+    for block in ("outcome", "metrics", "case", "origin", "times")
+    for c in COLUMNS
+    if c.shown == block and c.name not in _APART
 }
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 
@@ -214,7 +206,7 @@ def embedded(rows: pd.DataFrame) -> pd.DataFrame:
     rank = rows["status"].map({status: place for place, status in enumerate(SEVERITY)})
     rows = rows.assign(rank=rank.astype("int64"), size=-rows["error_units"].fillna(0.0))
     rows = rows.sort_values(["label", "backend", "rank", "size", "dtype", "sample"], kind="stable")
-    passed = rows["status"] == "pass"
+    passed = rows["status"] == Status.PASS.value
     place = passed.groupby([rows["label"], rows["backend"]], sort=False).cumsum()
     rows = rows[~passed | (place <= PASS_ROWS_PER_SQUARE)]
     # Many long error texts would make the page slow; the lake keeps them whole.
@@ -255,7 +247,11 @@ def _packed(rows: pd.DataFrame, name: str) -> list[Any]:
     kind = lake.SCHEMA.field(name).type
     if pa.types.is_floating(kind):
         return _numbers(rows[name])
-    return _whole(rows[name]) if pa.types.is_integer(kind) else rows[name].fillna("").tolist()
+    return (
+        _whole(rows[name])
+        if pa.types.is_integer(kind)
+        else rows[name].astype(object).where(rows[name].notna(), "").tolist()
+    )
 
 
 def column(values: list[Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from farm.report.tables.coverage import distinct
-from tasks.model import BY_SEVERITY, MEASURED, OpClass
+from tasks.model import BY_SEVERITY, MEASURED, OpClass, Status
 
 #: Ops measured in ulps; all others in error units.
 IN_ULPS = (OpClass.EXACT.value, OpClass.ELEMENTARY.value)
@@ -54,17 +54,19 @@ def draw(rows: pd.DataFrame, backend: str, out: Path) -> Path:
     for status, colour in COLOURS.items():
         for measure, marker in (("units", "o"), ("ulps", "d")):
             part = table[(table["status"] == status) & (table["measure"] == measure)]
-            size = 9 if status == "pass" else 26
+            size = 9 if status == Status.PASS else 26
             label = f"{status}, {'ulps' if measure == 'ulps' else 'error units'} ({len(part)})"
             if len(part):
                 axes.scatter(part.index, part["height"], s=size, c=colour, marker=marker, label=label, linewidths=0)
     # Names of the worst, from right to left, each a line lower than its neighbour so that they stay apart.
-    for number, (place, line) in enumerate(table[table["status"] == "wrong"].iloc[::-1].head(NAMED).iterrows()):
+    for number, (place, line) in enumerate(
+        table[table["status"] == Status.WRONG.value].iloc[::-1].head(NAMED).iterrows()
+    ):
         axes.annotate(
             f"{line['label'].partition(':')[2]} {line['dtype']}",
             (place, line["height"]),
             fontsize=7,
-            color=COLOURS["wrong"],
+            color=COLOURS[Status.WRONG.value],
             xytext=(0.56, 0.97 - 0.045 * number),
             textcoords="axes fraction",
             ha="right",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from farm.lake.columns import COLUMNS, KEY
 from tasks import checks
 from tasks.model import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
 
@@ -23,56 +24,9 @@ FINDING_STATUSES: tuple[str, ...] = tuple(names(FINDINGS))
 
 #: A cell of the matrix; its samples are judged together.
 CELL = ["check", "op", "variant", "dtype", "backend"]
-_KEY = ["run_id", "case_id", "backend"]
-_TEXT = [
-    "run_id",
-    "case_id",
-    "check",
-    "catalog",
-    "op",
-    "variant",
-    "dtype",
-    "digest",
-    "shapes",
-    "backend",
-    "vendor",
-    "device",
-    "node",
-    "status",
-    "kind",
-    "stage",
-    "error_type",
-    "error",
-    "policy",
-    "oracle",
-    "compute_precision",
-    "placement",
-    "runtime_version",
-    "driver_version",
-    "flags",
-    "op_class",
-    "distribution",
-    "second_oracle",
-    "output_digest",
-]
-_NUMBERS = [
-    "max_diff",
-    "max_rel",
-    "max_ulp",
-    "rmse",
-    "error_units",
-    "noise_floor",
-    "mismatched",
-    "numel",
-    "limit",
-    "nonfinite",
-    "second_units",
-    "oracles_units",
-    "prepare_ms",
-    "build_ms",
-    "run_ms",
-]
-_INTEGERS = ["attempts", "sample", "seed"]
+#: Columns of the lake by what is made of them. A measured count may be missing, so it is a number like the others.
+_TEXT = [c.name for c in COLUMNS if c.type == "string"]
+_NUMBERS = [c.name for c in COLUMNS if c.type == "float64" or (c.type == "int64" and c.shown == "metrics")]
 NO_REASON = "no reason was given"
 #: Column order of a coverage table.
 COUNTS = ["planned", "valid", "judged", "passed", "failed", "weak", "weak_cells"]
@@ -85,9 +39,7 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
     ``weak`` is False where it is missing, and ``label`` is the op with its variant. Raises ValueError when a status
     is not one of the closed set.
     """
-    missing = [
-        name for name in (*_TEXT, *_NUMBERS, *_INTEGERS, "weak", "classic", "signature") if name not in rows.columns
-    ]
+    missing = [c.name for c in COLUMNS if c.name not in rows.columns]
     rows = rows.assign(**{name: None for name in missing}) if missing else rows.copy(deep=False)
     for name in _TEXT:
         column = rows[name]
@@ -101,9 +53,9 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(f"{len(unknown)} row(s) have a status outside the closed set: {names}; known: {STATUSES}")
     rows["weak"] = rows["weak"].eq(True).fillna(False).astype(bool)
     attempts = pd.to_numeric(rows["attempts"], errors="coerce").fillna(0)
-    if rows.duplicated(_KEY).any():
+    if rows.duplicated(KEY).any():
         order = attempts.reset_index(drop=True).sort_values(kind="stable").index
-        rows = rows.iloc[order].drop_duplicates(_KEY, keep="last")
+        rows = rows.iloc[order].drop_duplicates(KEY, keep="last")
     rows["label"] = rows["op"].where(rows["variant"] == "", rows["op"] + "." + rows["variant"])
     return rows.reset_index(drop=True)
 
@@ -288,7 +240,7 @@ def worst_matrix(rows: pd.DataFrame, inventory: Mapping[str, Any] | None = None)
     matrix = cell_matrix(rows)["worst"].unstack("backend").fillna("")
     for name in unavailable(inventory).index:
         if name not in matrix.columns:
-            matrix[name] = "unavailable"
+            matrix[name] = Status.UNAVAILABLE.value
     return matrix.sort_index(axis=1)
 
 

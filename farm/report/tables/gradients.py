@@ -7,6 +7,7 @@ import pandas as pd
 from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, distinct
 from farm.report.tables.view import Report, View, view
 from tasks import checks
+from tasks.model import Status
 
 #: Column of the table → what it says; the first four are the four ways two oracles can answer.
 MEANING = {
@@ -34,7 +35,7 @@ _LIMIT = 32.0
 
 def agreement(rows: pd.DataFrame) -> pd.Series:
     """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
-    oracle = (rows.status == "invalid") & (rows.kind == "oracle")
+    oracle = (rows.status == Status.INVALID.value) & (rows.kind == "oracle")
     compared = (
         rows.check.isin(checks.where(gradient=True))
         & (rows.oracle != "metadata")

@@ -22,12 +22,13 @@ from farm.report.tables.coverage import (
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, measured, rate, text, view
 from farm.report.words import DASH, number, percent, plain
+from tasks.model import Status
 
 
 def status_count(line: Mapping[str, Any], status: str) -> str:
     """How many rows of a line have a status, and how many of its passes are no evidence: "pass 97 (5 weak)"."""
     return f"{status} {int(line[status])}" + (
-        f" ({int(line['weak'])} weak)" if status == "pass" and line["weak"] else ""
+        f" ({int(line['weak'])} weak)" if status == Status.PASS and line["weak"] else ""
     )
 
 
