@@ -163,7 +163,7 @@ def test_the_layers_of_a_param_file() -> None:
 @pytest.mark.parametrize(
     ("dtype", "shape", "words"),
     [
-        ("float16", (2,), "float32 tensors alone, not float16"),
+        ("float16", (2,), "only computes float32 tensors, not float16"),
         ("float32", (), "no 0-d"),
         ("float32", (2, 0), "no empty"),
         ("float32", (1,) * 6, "up to 4 axes"),
