@@ -242,7 +242,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", tmp_path], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
-    text = (tmp_path / "lake" / "index.html").read_text()
+    text = (tmp_path / "lake.html").read_text()
     assert all(name in text for name in lake.SCHEMA.names) and "table: " not in text
 
 

@@ -149,14 +149,14 @@ RECIPES: dict[str, list[Edit]] = {
     ],
     "report view": [
         Edit(
-            "farm/report/tables/slowest.py",
+            "farm/report/tables/recipe_view.py",
             '"""The slowest cases."""\n\n'
             "from __future__ import annotations\n\n"
             "from farm.report.tables.view import Report, View, view\n\n\n"
             "@view(65)\n"
             "def slowest(report: Report) -> View:\n"
             '    kept = report.rows.nlargest(3, "run_ms")[["case_id", "backend", "status", "run_ms"]]\n'
-            '    return View("slowest", "Slowest cases", kept, open=True)\n',
+            '    return View("recipe_view", "Slowest cases", kept, open=True)\n',
         )
     ],
     "vendor": [
@@ -218,7 +218,7 @@ RECIPES: dict[str, list[Edit]] = {
             "from tasks.checks.base import FORWARD, Check\nfrom tasks.checks.bounded import Bounded\n",
             "from tasks.checks.base import FORWARD, Check\n",
         ),
-        Edit("tasks/checks/__init__.py", "DoubleBackward(), Build(), Bounded())", "DoubleBackward(), Build())"),
+        Edit("tasks/checks/__init__.py", "in (Bounded(), Forward(), ", "in (Forward(), "),
     ],
     "dtype": [
         Edit(
@@ -341,4 +341,4 @@ def test_a_new_view_is_on_every_face(changed: tuple[Path, pd.DataFrame, str]) ->
     assert "Slowest cases" in said
     assert "## Slowest cases" in (folder / "report.md").read_text()
     assert "Slowest cases" in (folder / "report.html").read_text()
-    assert list(pd.read_csv(folder / "slowest.csv")["run_ms"]) == sorted(rows["run_ms"].dropna())[:-4:-1]
+    assert list(pd.read_csv(folder / "recipe_view.csv")["run_ms"]) == sorted(rows["run_ms"].dropna())[:-4:-1]

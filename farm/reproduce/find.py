@@ -202,7 +202,11 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
 
 
 def _make(group: Group, cache: Path) -> Path:
-    print(f"preparing {group.label} {group.dtype} again: it is not in the cache {cache}", file=sys.stderr, flush=True)
+    print(
+        f"preparing {group.label} {group.dtype} again: the cache {cache} does not have it as these sources make it",
+        file=sys.stderr,
+        flush=True,
+    )
     name = f"prepare {group.label}"
     for message in run_job(Job(name=name, cache=str(cache), limits=Limits(300.0), prepare=(wire.ToPrepare(group),))):
         if isinstance(message, wire.Failed):
@@ -232,7 +236,7 @@ def _exported(made: PreparedGroup, cache: Path, count: int) -> Path:
     if path.exists():
         return path
     print(
-        f"exporting {made.group.label} {made.group.dtype} again: it is not in the cache {cache}",
+        f"exporting {made.group.label} {made.group.dtype} again: the cache {cache} does not have it as these sources make it",
         file=sys.stderr,
         flush=True,
     )

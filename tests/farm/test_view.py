@@ -22,3 +22,17 @@ def test_a_view_that_is_registered_is_in_every_face(tmp_path: Path, monkeypatch:
     shown = [printed(rows, RUN), *(paths[name].read_text() for name in ("markdown", "html", "slowest"))]
     assert all("torch:slow" in text and "900" in text and "12.5" in text for text in shown)
     assert all("The slowest samples" in text for text in shown[:3]) and "<b>" not in shown[2]
+
+
+def test_a_view_that_fails_is_named_and_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(report: Report) -> View:
+        raise KeyError("no such column")
+
+    monkeypatch.setattr(view, "_MAKERS", {"x": (0, broken)})
+    with pytest.warns(view.ViewWarning, match="broken failed: KeyError: 'no such column'"):
+        assert view.views(None) == []  # type: ignore[arg-type]
+
+
+def test_a_view_needs_its_place() -> None:
+    with pytest.raises(TypeError, match=r"write @view\(PLACE\)"):
+        view.view(lambda report: None)  # type: ignore[arg-type]

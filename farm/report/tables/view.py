@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -188,8 +189,14 @@ Maker = Callable[[Report], "View | Iterable[View] | None"]
 _MAKERS: dict[str, tuple[int, Maker]] = {}
 
 
+class ViewWarning(UserWarning):
+    """A view of a report that cannot be made; the others are."""
+
+
 def view(place: int) -> Callable[[Maker], Maker]:
     """Register a function that makes one view or several of a `Report`; ``place``: its order among them."""
+    if not isinstance(place, int):
+        raise TypeError("write @view(PLACE): a number, the view's order in the report")
 
     def register(make: Maker) -> Maker:
         _MAKERS[f"{make.__module__}.{make.__name__}"] = (place, make)
@@ -205,6 +212,11 @@ def views(report: Report) -> list[View]:
         importlib.import_module(f"{package}.{module.name}")
     found: list[View] = []
     for _, make in sorted(_MAKERS.values(), key=lambda one: one[0]):
-        made = make(report)
+        try:
+            made = make(report)
+        except Exception as error:  # one view must not take the others, nor the end of a run, with it
+            name = f"{make.__module__}.{make.__name__}"
+            warnings.warn(f"the view {name} failed: {type(error).__name__}: {error}", ViewWarning, stacklevel=2)
+            continue
         found.extend([made] if isinstance(made, View) else made or ())
     return found
