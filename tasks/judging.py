@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.judge import fingerprint
-from tasks.judge.plain import Metrics, Policy, check_metadata, compare, judge, only_stored
-from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
+from tasks.judge.plain import Metrics, Policy, check_metadata, compare, judge, only_stored, times_coarser
+from tasks.model import WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
 from tasks.prepare.cases import PreparedSample
 
 
@@ -91,9 +91,8 @@ def _measure(sample: PreparedSample, actual: list[np.ndarray], expected: list[Le
     from tasks.judge import definitions
 
     made = definitions.derive(record["definition"], record["args"], record["kwargs"], sample.inputs(), actual)
-    derived, own = sample.derived(), EPS.get(sample.owner.group.dtype, 0.0)
-    if precision and own and EPS[precision] > own:  # what is derived is float64, whatever the dtype under test
-        coarser = EPS[precision] / own
+    derived, coarser = sample.derived(), times_coarser(precision, sample.owner.group.dtype)
+    if coarser > 1:  # what is derived is float64, whatever the dtype under test
         derived = [leaf if leaf.noise is None else replace(leaf, noise=leaf.noise * coarser) for leaf in derived]
     return compare(made, derived)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tasks.judge.plain import times_coarser
 from tasks.model import EPS, PART, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, rounded
 
 #: Numbers of a signature; elements of one output that are looked at, spread evenly over it.
@@ -69,7 +70,7 @@ def _errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> np.
         return a.astype(np.float64) - y.astype(np.float64)
     off = a.astype(y.dtype)
     off -= y
-    coarser = EPS[precision] / eps if precision and EPS[precision] > eps else 1.0
+    coarser = times_coarser(precision, dtype)
     tolerance = np.abs(y)
     tolerance *= eps * coarser
     tolerance += eps * SMALLEST_NORMAL[dtype]

@@ -180,6 +180,14 @@ def is_coarser(precision: str, dtype: str) -> bool:
     return bool(precision) and EPS[precision] > EPS.get(dtype, np.inf)
 
 
+def times_coarser(precision: str, dtype: str) -> float:
+    """How many times as much a declared compute precision rounds as a dtype does; 1 where it is not coarser.
+
+    To first order a result, and so its noise floor, moves in proportion to what its inputs are rounded by.
+    """
+    return EPS[precision] / EPS[dtype] if is_coarser(precision, dtype) else 1.0
+
+
 class _How(NamedTuple):
     """How one output is measured: its ε, smallest normal number and classic tolerance. stepwise: equal or a jump as high
     as the noise floor; rounded: the device rounds the inputs of an op whose inputs else count as given exactly."""
@@ -209,8 +217,7 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
         a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), PART[dtype]
         noise = None if noise is None else np.concatenate([noise, noise])
     if coarser:
-        # To first order the result moves in proportion to what its inputs are rounded by.
-        noise = None if noise is None else noise * (EPS[precision] / eps)
+        noise = None if noise is None else noise * times_coarser(precision, leaf.dtype)
         eps = EPS[precision]
         # Its range is declared as well: below it numbers have fewer digits, beyond it they saturate or are infinite.
         smallest = max(smallest, SMALLEST_NORMAL.get(precision, 0.0))
