@@ -43,7 +43,10 @@ def judged(
         return judge(metrics, policy, group.label, op_class.value, group.dtype, oracle, precision)
 
     status, kind = verdict(metrics)
-    more: dict[str, Any] = {"limit": _limit(policy, sample, precision), "output_digest": fingerprint.digest(arrays[0])}
+    more: dict[str, Any] = {
+        "limit": policy.limit_value(group.label, op_class.value, group.dtype, precision),
+        "output_digest": fingerprint.digest(arrays[0]),
+    }
     if status is not Status.PASS and oracle != "stored" and not record["definition"]:
         # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice
         # the limit.
@@ -54,7 +57,7 @@ def judged(
         second = compare(arrays[0], sample.other(number), op_class, precision)
         own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
         more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
-        if _apart(other, _limit(policy, sample)) and not metrics.kind:
+        if _apart(other, policy.limit_value(group.label, op_class.value, group.dtype)) and not metrics.kind:
             # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
             sides = [name for name, m in ((oracle, metrics), (other["name"], second)) if verdict(m)[0] is Status.PASS]
             more["error"] = (
@@ -71,13 +74,6 @@ def _apart(other: dict[str, Any], limit: float | None) -> bool:
     """Whether two oracles disagree. A second one that was computed in the dtype under test is held to its tolerance."""
     apart = not other["classic"] if limit is None else bool(other["units"] > limit)
     return apart and not (other["rounded"] and other["classic"])
-
-
-def _limit(policy: Policy, sample: PreparedSample, precision: str = "") -> float | None:
-    group = sample.owner.group
-    if policy.rule != "error_units" or sample.op_class is OpClass.UNINITIALISED:
-        return None
-    return policy.limit(group.label, sample.op_class.value, group.dtype, precision).value
 
 
 def _measure(sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str) -> Metrics:

@@ -105,15 +105,13 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
     ):
         return "error_units is missing", None
     label = f"{op}.{variant}" if variant else op
-    limit = None
-    if policy.rule == "error_units" and name != OpClass.UNINITIALISED:
-        limit = policy.limit(label, name, dtype).value
-        if row["oracles_units"] is not None and row["oracles_units"] > limit:
-            return f"its oracles are further apart ({row['oracles_units']:.3g}) than the limit ({limit:g})", None
+    limit, apart = policy.limit_value(label, name, dtype), row["oracles_units"]
+    if limit is not None and apart is not None and apart > limit:
+        reason = f"its oracles are further apart ({apart:.3g}) than the limit ({limit:g})"
+        return f"{reason}, and rows do not tell whether the second one only rounds as its dtype does", None
     precision = row["compute_precision"] or ""
     precision = precision if precision != dtype and precision in EPS else ""
-    if limit is not None:
-        limit = policy.limit(label, name, dtype, precision).value
+    limit = policy.limit_value(label, name, dtype, precision)
     nonfinite = row["nonfinite"]
     if nonfinite is None:  # an older schema: only the kind tells
         nonfinite = int(row["kind"] == "nonfinite")

@@ -72,7 +72,7 @@ def _head(source: Source, runtime: Runtime) -> dict[str, Any]:
 def _numbers(source: Source, data: Data) -> dict[str, Any]:
     """What a script judges by, and the arrays that it holds."""
     expected = [repr(_expected(leaf, source, data)) for leaf in source.expected]
-    limited = source.policy.rule == "error_units" and source.op_class is not OpClass.UNINITIALISED
+    limited = source.policy.limit_value(*_case(source)) is not None
     return {
         "expected": expected,
         "metrics": repr({label: name for name, label in trial.LABELS.items()}),

@@ -429,6 +429,12 @@ class Policy:
             self._found[key] = found
         return self._found[key]
 
+    def limit_value(self, label: str, op_class: str, dtype: str, precision: str = "") -> float | None:
+        """Value of the limit that holds; None where none does: by another rule, or of results that have no numbers."""
+        if self.rule != "error_units" or op_class == OpClass.UNINITIALISED:
+            return None
+        return self.limit(label, op_class, dtype, precision).value
+
     @functools.cached_property
     def _found(self) -> dict[tuple[str, str, str, str], Limit]:
         return {}
