@@ -19,7 +19,7 @@ from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config
 from farm.work.job import Job
 from farm.work.supervisor import run_job
-from tasks import catalogs, wire
+from tasks import catalogs, checks, wire
 from tasks.arrays.pack import Pack
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
@@ -140,8 +140,7 @@ def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
         taken, environment = spec.create().forms, envs.of(spec)
     except ValueError as error:
         raise ReproduceError(str(error)) from None
-    catalog = catalogs.get(group.catalog)
-    if not set(taken) & set(catalog.forms) and set(taken) & set(catalog.exports):
+    if catalogs.get(group.catalog).needs_export(taken):
         exported = _exported(made, cache, max(_export_count(config, record, group), place + 1))
     item = Item(made, [place], Pack(exported) if exported else None)
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
@@ -217,17 +216,20 @@ def _make(group: Group, cache: Path) -> Path:
 
 
 def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
-    """Samples that the run exported of a group: the most that one of its exporting backends was given."""
+    """Samples that the run exported of a group: the most that one of its exporting backends was given (`farm.work.jobs`)."""
     offers = record.get("inventory", {}).get("backends", {})
-    row = {"op": group.op, "variant": group.variant, "dtype": group.dtype, "catalog": group.catalog}
-    counts = [
-        matrices.samples_of(catalog, b.name)
-        for catalog in _catalog_configs(row, config)
+    catalog = catalogs.get(group.catalog)
+    exporting = [
+        b
         for b in config.backends
-        if offers.get(b.name, {}).get("available")
-        and not set(offers[b.name]["forms"]) & set(catalogs.get(group.catalog).forms)
+        if offers.get(b.name, {}).get("available") and catalog.needs_export(offers[b.name]["forms"])
     ]
-    return max(counts, default=1)
+    row = {"op": group.op, "variant": group.variant, "dtype": group.dtype, "catalog": group.catalog}
+    parts = [c.model_copy(update={"ops": ["*"], "exclude": []}) for c in _catalog_configs(row, config)]
+    narrow = config.model_copy(update={"backends": exporting, "checks": [group.check], "catalogs": parts})
+    samples = checks.samples_of(group.check)
+    entry = Entry(group.op, group.variant, (group.dtype,), (samples,), (group.distribution,))
+    return int(matrices.build(narrow, {group.catalog: [entry]}).wanted.max(initial=1))
 
 
 def _exported(made: PreparedGroup, cache: Path, count: int) -> Path:

@@ -120,7 +120,6 @@ def _exporting_backends(plan: Plan) -> dict[str, list[int]]:
     for name in {g.catalog for g in plan.matrix.groups}:
         catalog = catalogs.get(name)
         for b in range(len(plan.backends)):
-            forms = plan.offer(b).forms
-            if not set(forms) & set(catalog.forms) and set(forms) & set(catalog.exports):
+            if catalog.needs_export(plan.offer(b).forms):
                 found.setdefault(name, []).append(b)
     return found

@@ -87,6 +87,10 @@ class Catalog:
     forms: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
 
+    def needs_export(self, forms: Collection[str]) -> bool:
+        """Whether a backend that takes ``forms`` is given an exported one: it takes none of the catalog's own."""
+        return not set(forms) & set(self.forms) and bool(set(forms) & set(self.exports))
+
     def version(self) -> str:
         """Versions of everything that decides the bytes of a sample; must not import a runtime."""
         raise NotImplementedError

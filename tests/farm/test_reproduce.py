@@ -30,7 +30,7 @@ from farm.reproduce.in_torch import literal
 from farm.reproduce.show import METRICS, conclusion
 from farm.reproduce.source import NoScript, templates
 from tasks.backends import BackendSpec
-from tasks.model import Form
+from tasks.model import Form, Group
 
 CONFIG = """
 catalogs:
@@ -306,6 +306,25 @@ def test_the_part_of_the_config_that_planned_a_row_is_found(catalog: dict[str, o
     config = Config.model_validate({"catalogs": [{"name": "torch", **catalog}], "backends": ["torch-cpu"]})
     row = {"op": "torch:abs", "variant": "", "dtype": "float16", "catalog": "torch"}
     assert bool(find._catalog_configs(row, config)) is planned
+
+
+@pytest.mark.parametrize(
+    ("skip", "forms", "count"),
+    [([], ["onnx"], 5), (["ort-other"], ["onnx"], 2), (["ort-*"], ["onnx"], 1), ([], ["no export of torch's"], 1)],
+)
+def test_as_many_samples_are_exported_again_as_the_run_exported(skip: list[str], forms: list[str], count: int) -> None:
+    config = Config.model_validate(
+        {
+            "catalogs": [
+                {"name": "torch", "ops": ["abs"], "samples": 9, "samples_for": {"ort-cpu": 2, "ort-other": 5}}
+            ],
+            "backends": ["torch-cpu", "ort-cpu", {"name": "ort-other", "like": "ort-cpu"}],
+            "skip": [{"ops": ["abs"], "backends": skip, "reason": "none"}] if skip else [],
+        }
+    )
+    offers = {"torch-cpu": ["torch"], "ort-cpu": forms, "ort-other": forms}
+    record = {"inventory": {"backends": {n: {"available": True, "forms": f} for n, f in offers.items()}}}
+    assert find._export_count(config, record, Group("torch:abs", "", "float16", 9, 0)) == count
 
 
 @pytest.mark.parametrize(("code", "shown"), [(3, True), (4, False)])
