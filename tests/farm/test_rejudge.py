@@ -89,7 +89,8 @@ def test_it_says_what_changes(results: Path, tmp_path: Path, capsys: pytest.Capt
     )
     text = capsys.readouterr().out
     assert "wrong → pass" in text and "judged again under p-7" in text
-    assert "torch:log_softmax float16 on torch-cpu" in text and "error units" in text and "→ 1e+09" in text
+    assert "torch:log_softmax float16 on torch-cpu" in text and "error units" in text
+    assert "→ 256" in text  # of float16: beyond that it is grossly off, which no limit allows
     table = pq.read_table(tmp_path / "rows.parquet")
     assert table.schema.equals(SCHEMA)
     made, old = table.to_pandas(), lake.read(results)
