@@ -22,8 +22,8 @@ from farm.reproduce.bundled import bundled
 from farm.reproduce.in_onnx import in_onnxruntime, in_openvino
 from farm.reproduce.in_torch import in_torch
 from farm.reproduce.source import Data, NoScript, Runtime, Source, templates, whole
-from tasks.judge.plain import Policy, is_coarser
-from tasks.model import WITHOUT_NOISE, Leaf, OpClass, Status
+from tasks.judge.plain import Policy, unit_of
+from tasks.model import Leaf, OpClass, Status
 from tasks.model.dtypes import NATIVE, PACKED_BITS
 
 #: What a script embeds as it stands: the judge, and what that knows of dtypes and classes of ops.
@@ -164,8 +164,6 @@ def _expected(leaf: Leaf, source: Source, data: Data) -> tuple[Any, ...]:
     exact = noise = None
     if leaf.reference is not None and source.op_class is not OpClass.UNINITIALISED:
         exact = data.add(whole(leaf.reference))
-        if leaf.noise is not None and (
-            source.op_class not in WITHOUT_NOISE or is_coarser(source.precision, leaf.dtype)
-        ):
+        if leaf.noise is not None and unit_of(leaf, source.op_class, source.precision)[2] is not None:
             noise = data.add(leaf.noise)
     return leaf.dtype, tuple(leaf.shape), (exact, noise), (leaf.rtol, leaf.atol)

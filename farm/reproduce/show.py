@@ -37,8 +37,8 @@ def print_case(case: Case) -> None:
         )
     limit = ""
     if case.policy.rule == "error_units":
-        precision = str(case.row.get("compute_precision") or "")
-        limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision if is_inexact(precision) else '')}"
+        precision = _precision(case.row)
+        limit = f", up to {case.policy.limit(group.label, case.sample.op_class.value, group.dtype, precision)}"
     line(
         "policy",
         f"{case.policy.id}{limit} ({case.sample.op_class}); expected output from: {case.sample.record['oracle']}",
@@ -90,7 +90,7 @@ def print_outcome(case: Case, outcome: Outcome) -> None:
         if now != then:
             line("version", f"{name} {_changed(then, now)}")
     if outcome.actual is not None and not case.sample.failure:
-        _print_outputs(case, outcome.actual, str(row.get("compute_precision") or ""))
+        _print_outputs(case, outcome.actual, _precision(row))
     if row.get("error"):
         line("error", "\n".join([f"{row.get('error_type')}: " * bool(row.get("error_type")) + row["error"]]))
     print()
@@ -130,6 +130,12 @@ def _print_outputs(case: Case, actual: list[np.ndarray], precision: str) -> None
     line("worst", f"{f'output {output} ' if len(expected) > 1 else ''}[{', '.join(map(str, index))}]")
     for name, value in text.items():
         line(f"  {name}", value)
+
+
+def _precision(row: dict[str, Any]) -> str:
+    """The declared precision of a row; "" where it has none that rounds."""
+    precision = str(row.get("compute_precision") or "")
+    return precision if is_inexact(precision) else ""
 
 
 def _summary(array: np.ndarray) -> str:

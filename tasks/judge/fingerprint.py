@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.judge.plain import times_coarser
-from tasks.model import EPS, PART, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, rounded
+from tasks.judge.plain import unit_of
+from tasks.model import PART, Leaf, OpClass, is_complex, is_inexact, rounded
 
 #: Numbers of a signature; elements of one output that are looked at, spread evenly over it.
 LENGTH, LOOKED_AT = 16, 4096
@@ -65,18 +65,16 @@ def _errors(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str) -> np.
     assert leaf.reference is not None
     dtype, step = leaf.dtype, -(-a.size // LOOKED_AT) or 1
     a, y = a.reshape(-1)[::step], leaf.reference.reshape(-1)[::step]
-    eps = EPS.get(dtype)
-    if eps is None:
+    if not is_inexact(dtype):
         return a.astype(np.float64) - y.astype(np.float64)
     off = a.astype(y.dtype)
     off -= y
-    coarser = times_coarser(precision, dtype)
+    eps, smallest, noise = unit_of(leaf, op_class, precision)
     tolerance = np.abs(y)
-    tolerance *= eps * coarser
-    tolerance += eps * SMALLEST_NORMAL[dtype]
-    if leaf.noise is not None and (op_class not in WITHOUT_NOISE or coarser > 1):
-        noise = leaf.noise.reshape(-1)[::step]
-        tolerance += noise if coarser == 1 else noise * coarser
+    tolerance *= eps
+    tolerance += eps * smallest
+    if noise is not None:
+        tolerance += noise.reshape(-1)[::step]
     if is_complex(dtype):
         off, tolerance = np.concatenate([off.real, off.imag]), np.concatenate([tolerance, tolerance])
     off /= tolerance

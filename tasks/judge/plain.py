@@ -188,6 +188,19 @@ def times_coarser(precision: str, dtype: str) -> float:
     return EPS[precision] / EPS[dtype] if is_coarser(precision, dtype) else 1.0
 
 
+def unit_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, float, np.ndarray | None]:
+    """(ε, smallest normal number, noise floor) of which a leaf's error unit is made: ε|y| + δ + ε·smallest.
+
+    The range of a coarser ``precision`` is declared as well, and it rounds the inputs of every op, however given.
+    """
+    eps, smallest = EPS.get(leaf.dtype, 0.0), SMALLEST_NORMAL.get(leaf.dtype, 0.0)
+    if not is_coarser(precision, leaf.dtype):
+        return eps, smallest, None if op_class in WITHOUT_NOISE else leaf.noise
+    noise = None if leaf.noise is None else leaf.noise * times_coarser(precision, leaf.dtype)
+    # Below its range numbers have fewer digits, beyond it they saturate or are infinite.
+    return EPS[precision], max(smallest, SMALLEST_NORMAL.get(precision, 0.0)), noise
+
+
 class _How(NamedTuple):
     """How one output is measured: its ε, smallest normal number and classic tolerance. stepwise: equal or a jump as high
     as the noise floor; rounded: the device rounds the inputs of an op whose inputs else count as given exactly."""
@@ -206,23 +219,16 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
     assert leaf.reference is not None
     dtype = leaf.dtype
     rtol, atol = tolerance_of(leaf, op_class, precision)
-    eps, smallest, largest = EPS.get(dtype, 0.0), SMALLEST_NORMAL.get(dtype, 0.0), LARGEST.get(dtype, np.inf)
+    eps, smallest, noise = unit_of(leaf, op_class, precision)
     sums.measured += a.size
     a, y = a.reshape(-1), leaf.reference.reshape(-1)
-    coarser = is_coarser(precision, dtype)
-    rounds = coarser and op_class in WITHOUT_NOISE  # a coarser device rounds the inputs of every op, however given
-    noise = None if leaf.noise is None or (op_class in WITHOUT_NOISE and not rounds) else leaf.noise.reshape(-1)
+    noise = None if noise is None else noise.reshape(-1)
     if op_class is OpClass.EXACT and is_complex(dtype):
         # What is moved is moved part by part: beside a large part a small one counts in full, and so does its NaN.
         a, y, dtype = np.stack([a.real, a.imag]).ravel(), np.stack([y.real, y.imag]).ravel(), PART[dtype]
         noise = None if noise is None else np.concatenate([noise, noise])
-    if coarser:
-        noise = None if noise is None else noise * times_coarser(precision, leaf.dtype)
-        eps = EPS[precision]
-        # Its range is declared as well: below it numbers have fewer digits, beyond it they saturate or are infinite.
-        smallest = max(smallest, SMALLEST_NORMAL.get(precision, 0.0))
-        if LARGEST.get(precision, np.inf) < largest and not is_complex(dtype):
-            a = _within_range(a, y, noise, LARGEST[precision], eps)
+    a = within_range(a, y, noise, dtype, precision)
+    rounds = is_coarser(precision, leaf.dtype) and op_class in WITHOUT_NOISE
     how = _How(dtype, eps, smallest, rtol, atol, op_class is OpClass.DISCONTINUOUS, rounds)
     block = _block if is_inexact(dtype) else _integers
     for at in range(0, a.size, BLOCK):
@@ -336,12 +342,15 @@ def at_border(
     return np.where(border & np.isinf(a), np.copysign(beyond, a), a), border
 
 
-def _within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, largest: float, eps: float) -> np.ndarray:
-    """``a``, as wide as ``y``, with what a coarser precision makes of results near and beyond its ``largest`` number put right.
+def within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: str, precision: str) -> np.ndarray:
+    """``a`` with what a coarser ``precision`` makes of results near and beyond its largest number put right, as wide as ``y``.
 
     Beyond it there is nothing but that number (saturation) and Inf: both, and all between, stand for the reference. An Inf
     at the border stands for the next number, and is judged by its distance as in `at_border`.
     """
+    eps, largest = EPS.get(precision, 0.0), LARGEST.get(precision, np.inf)
+    if not is_coarser(precision, dtype) or largest >= LARGEST[dtype] or is_complex(dtype):
+        return a
     reach = np.abs(y) + (0.0 if noise is None else noise)
     sided = np.isfinite(y) & (np.signbit(a) == np.signbit(y))
     over = sided & (reach >= largest) & (np.abs(a) >= largest * (1 - eps))

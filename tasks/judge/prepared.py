@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import Sums, measure
-from tasks.model import EPS, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
+from tasks.judge.plain import Sums, measure, unit_of
+from tasks.model import WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
 
 
 def compare_oracles(
@@ -49,7 +49,7 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
     The intervals y ± threshold·(ε|y| + δ + tiny) then have a common point. For complex results the squares
     within the discs are looked at: a True is certain, a False is up to a factor of √2.
     """
-    y, noise = leaf.reference, None if op_class in WITHOUT_NOISE else leaf.noise
+    y, (eps, smallest, noise) = leaf.reference, unit_of(leaf, op_class)
     if y is None or y.size == 0:
         return True
     inexact = is_inexact(leaf.dtype)
@@ -68,10 +68,7 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
                 return not finite.any() and bool(same)
         else:
             y = y.astype(np.float64)
-        eps = EPS.get(leaf.dtype, 0.0)
-        tolerance = threshold * (
-            np.abs(y) * eps + (0.0 if noise is None else noise) + eps * SMALLEST_NORMAL.get(leaf.dtype, 0.0)
-        )
+        tolerance = threshold * (np.abs(y) * eps + (0.0 if noise is None else noise) + eps * smallest)
         if is_complex(leaf.dtype):
             tolerance /= 2**0.5
         return all(

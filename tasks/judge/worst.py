@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import at_border, distance
+from tasks.judge.plain import at_border, distance, unit_of, within_range
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL, is_complex, is_inexact, rounded, wide
 from tasks.model.leaf import Leaf
-from tasks.model.op_class import WITHOUT_NOISE, OpClass
+from tasks.model.op_class import OpClass
 
 
 def worst(
@@ -18,24 +18,25 @@ def worst(
 ) -> tuple[int, tuple[int, ...]] | None:
     """(output, index) of the element with the largest error units, NaN misplacement first; None if nothing.
 
-    Of a class without noise the noise floor is left out, unless a coarser ``precision`` rounds the inputs.
+    Of what an error unit is made, and what the range of a coarser ``precision`` excuses, says the judge.
     """
     best: tuple[float, int, tuple[int, ...]] | None = None
     with np.errstate(all="ignore"):
         for i, (a, leaf) in enumerate(zip(map(np.asarray, actual), expected)):
             if leaf.reference is None or leaf.dtype == "str" or not a.size or a.shape != tuple(leaf.shape):
                 continue
-            noise = 0.0 if leaf.noise is None or (op_class in WITHOUT_NOISE and not precision) else leaf.noise
+            eps, smallest, floor = unit_of(leaf, op_class, precision)
+            noise = 0.0 if floor is None else floor
             if is_inexact(leaf.dtype):
-                x, y = a.astype(wide(leaf.dtype)), leaf.reference
+                y = leaf.reference
+                x = within_range(a, y, floor, leaf.dtype, precision).astype(wide(leaf.dtype))
                 cast = rounded(y, leaf.dtype)
                 same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
                 if is_complex(leaf.dtype):
                     same |= ~np.isfinite(x) & ~np.isfinite(cast)
                 else:
                     x, _ = at_border(x, y, noise, leaf.dtype)
-                eps = EPS[leaf.dtype]
-                units = np.abs(x - y) / (eps * np.abs(y) + noise + SMALLEST_NORMAL[leaf.dtype] * eps)
+                units = np.abs(x - y) / (eps * np.abs(y) + noise + smallest * eps)
                 units = np.where(same | (noise == np.inf), 0.0, np.where(np.isnan(units), np.inf, units))
             else:
                 # The last term keeps an order among differences that no noise excuses.

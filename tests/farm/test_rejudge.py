@@ -141,7 +141,12 @@ STRICT, LAX = policy({"units": 1}), policy({"units": 1e9})
 
 def test_only_what_a_policy_decides_is_judged() -> None:
     assert again(STRICT) == ("imprecise", "numbers", 1, "")
-    assert again(LAX, status="wrong", kind="numbers", error_units=1e6, classic=False) == ("pass", "", 1e9, "")
+    assert again(LAX, status="wrong", kind="numbers", error_units=1e6, classic=False) == (
+        "pass",
+        "",
+        2**21,
+        "",
+    )  # what is grossly off in float32, no limit allows
     for status, kind in (
         ("wrong", "shape"),
         ("wrong", "mutation"),

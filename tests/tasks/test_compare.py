@@ -215,6 +215,17 @@ def test_nothing_to_compare() -> None:
     assert worst([np.zeros((0, 3), np.float32)], [leaf(np.zeros((0, 3)), "float32")]) is None
 
 
+def test_the_worst_element_is_the_judges_under_a_declared_precision() -> None:
+    # Beyond the range of float16 there is nothing but its largest number, so the other element is the worse one.
+    y = np.array([1e6, 1.0])
+    assert worst([np.array([65504.0, 1.001], np.float32)], [Leaf("float32", (2,), y)], precision="float16") == (0, (1,))
+    # No precision but a coarser one rounds the inputs of an op whose inputs count as given exactly.
+    y, noise, a = np.array([1.0, 1.0]), np.array([1.0, 0.0]), np.array([1.5, 1.25], np.float32)
+    known = [Leaf("float32", (2,), y, noise)]
+    assert worst([a], known, OpClass.ELEMENTARY, "float32") == (0, (0,))
+    assert worst([a], known, OpClass.ELEMENTARY, "float16") == (0, (1,))
+
+
 def test_zero_dimensional() -> None:
     m = compare([np.float32(1.5)], [leaf(1.0, "float32")])
     assert (m.max_diff, m.numel) == (0.5, 1)
