@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from farm.exits import BAD_INPUT, OK
+
 #: Command → what it does, in the order of a first day with the farm.
 COMMANDS = {
     "run": "run a config: every op, dtype and backend it names, judged and kept in the lake",
@@ -27,12 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         print(_help())
-        return 0
+        return OK
     if name not in COMMANDS:
         from tasks.nearest import nearest
 
         print(f"error: farm has no command {name!r}{nearest(name, list(COMMANDS))}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     return int(import_module(f"farm.commands.{name}").main(rest))
 
 

@@ -1,4 +1,4 @@
-"""Runs prepared cases on one backend, one after another, and judges them: the core of the child and of --inline."""
+"""Runs prepared cases on one backend, one after another: the core of the child and of --inline; `tasks.judging` judges."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ class Runner:
         assert error is not None
         name, text = type(error).__name__, str(error)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            name, text = name, text or f"the case raised {name}"
+            text = text or f"the case raised {name}"
         if isinstance(error, Invalid):
             failure = case.sample.failure
             assert failure is not None

@@ -1,4 +1,4 @@
-"""What is known and what runs where: ``python -m farm.backends [CONFIG]``."""
+"""What is known and what runs where: ``farm backends [CONFIG]``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from farm.exits import BAD_INPUT
 from farm.fleet import envs, inventory
 from farm.fleet.inventory import Offer, offers
 from farm.plan.config import ConfigError, backends_of
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines = _lines(specs, args, default_cache())
     except (ConfigError, ClusterError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     _print(lines, args.json)
     return 0
 

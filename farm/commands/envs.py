@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from farm.exits import BAD_INPUT
 from farm.fleet import envs
 from farm.plan.config import ConfigError, backends_of
 from tasks.backends import BackendSpec
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         specs = backends_of(args.what, "build")
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     return _build(specs, cache)
 
 
@@ -82,11 +83,11 @@ def _remove(cache: Path, keys: Sequence[str], everything: bool) -> int:
     known = sorted({p.name for p in (cache / "envs").glob("*") if p.is_dir()})
     if not everything and not keys:
         print("error: remove what? name keys (farm envs list) or say --all", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     chosen = known if everything else list(keys)
     if unknown := [k for k in chosen if k not in known]:
         print(f"error: no environment {unknown[0]!r}; there are {', '.join(known) or 'none'}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     for key in chosen:
         try:
             envs.remove(cache, key)

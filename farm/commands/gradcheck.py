@@ -1,4 +1,4 @@
-"""Gradients of one op against both oracles: python -m farm.gradcheck OP [--plot OUT.png]; --table for those of a run."""
+"""Gradients of one op against both oracles: farm gradcheck OP [--plot OUT.png]; --table for those of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake
+from farm.exits import BAD_INPUT
 from farm.report.tables.gradients import AGREE, WORST_FIRST
 from farm.report.words import plain
 from farm.reproduce.gradients import GradcheckError, Question, check, plot, table
@@ -46,4 +47,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if answer.agrees else 1
     except (GradcheckError, lake.LakeError) as error:
         print(f"farm.gradcheck: {plain(str(error))}", file=sys.stderr)
-        return 2
+        return BAD_INPUT

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
+from farm.exits import BAD_INPUT
 from farm.fleet import node
 from farm.fleet.detect import VENDOR_LABEL, Finding, UnknownVendor, check_vendor, detect
 
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         line = command(args, detect(), more)
     except (UnknownVendor, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     print(shlex.join(["ray", *line[3:]]), flush=True)
     if args.dry_run:
         return 0

@@ -1,4 +1,4 @@
-"""Command line of the reports: python -m farm.report [results] [--run ID|last|all] [--by COLUMN | --case ID | --diff A B]."""
+"""Command line of the reports: farm report [results] [--run ID|last|all] [--by COLUMN | --case ID | --diff A B]."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake
+from farm.exits import BAD_INPUT
 from farm.report.faces.files import write, write_diff
 from farm.report.faces.plot import draw
 from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen
@@ -42,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_coverage(rows, run, by=args.by)
     except (lake.LakeError, ValueError) as problem:
         print(f"farm.report: {plain(problem)}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     except OSError as problem:
         print(f"farm.report: cannot write: {plain(problem)}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
     _tell(write(rows, run, _out(args, run_id), by=args.by))
     return 0

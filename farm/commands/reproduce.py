@@ -1,4 +1,4 @@
-"""The command that runs one case of a lake again, by itself: python -m farm.reproduce '<run>:<case>:<backend>'"""
+"""The command that runs one case of a lake again, by itself: farm reproduce '<run>:<case>:<backend>'"""
 
 from __future__ import annotations
 

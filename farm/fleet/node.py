@@ -13,7 +13,8 @@ from tasks.vendors import VENDORS, Vendor
 
 #: Label of the device's model; on a node of several vendors, the model of another than the first.
 MODEL_LABEL, OTHER_MODEL_LABEL = "device-model", "model.farm.io/"
-#: Variables of a node's processes: a task without a GPU keeps its variables; workers, and so children, are kept.
+#: Variables of a node's processes: a task without a GPU keeps its variables; a worker is not replaced between two batches,
+#: since its children would have to start again.
 NODE_ENV = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_idle_worker_killing_time_threshold_ms": "600000"}
 
 

@@ -71,17 +71,14 @@ class Opinions:
         else:
             self._held[handle] = None
             if flight.asked:
-                self._end(handle)
+                self._plan.executor.cancel(handle)
 
     def begun(self, handle: int) -> None:
         """A job began or ended: end those that held a device until then."""
         for holding, until in list(self._held.items()):
             if until == handle:
                 self._held[holding] = None
-                self._end(holding)
-
-    def _end(self, holding: int) -> None:
-        self._plan.executor.cancel(holding)
+                self._plan.executor.cancel(holding)
 
     def ended(self, handle: int) -> None:
         """A job that is not flying any more is gone; it may have held a device."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import time
 
-from farm.fleet.health import Health, Place
+from farm.fleet.health import Health
 from farm.work.backlog import Backlog
 from farm.work.losses import Losses
 from farm.work.placement import Placement
 from farm.work.state import Flight, Plan
 from farm.work.supports import Supports
+from tasks.wire import Place
 
 #: What a new node has answered of a backend that was not asked about.
 NOT_ASKED = {"unavailable": "it was not asked"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from farm.fleet.health import Health, Place
+from farm.fleet.health import Health
 from farm.fleet.inventory import Offer
 from farm.work.state import Flight, Plan
+from tasks.wire import Place
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 
 from farm.fleet import inventory
 from farm.fleet.inventory import Offer
+from farm.fleet.node import NODE_ENV
 from farm.work.executor import Changes, ClusterError, Executor, Unplaced
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_S, run_job
@@ -40,9 +41,8 @@ class RayCluster(Executor):
     """Jobs as Ray tasks (never retried by Ray) on an existing cluster or a local one."""
 
     def __init__(self, address: str | None, num_cpus: int | None = None, dashboard: bool = True) -> None:
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # A worker must not be replaced between two batches: its children would have to start anew.
-        os.environ.setdefault("RAY_idle_worker_killing_time_threshold_ms", "600000")
+        for name, value in NODE_ENV.items():
+            os.environ.setdefault(name, value)
         import ray
 
         self._ray = ray

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from farm.fleet.child_process import Limits
-from farm.fleet.health import CaseRef, Place
+from farm.fleet.health import CaseRef
 from farm.fleet.inventory import Offer
 from farm.lake import Lake
 from farm.plan.config import Config
@@ -15,6 +15,7 @@ from farm.work.executor import Executor
 from farm.work.job import Job
 from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
+from tasks.wire import Place
 
 #: Memory of a process that prepares or exports.
 PREPARER_GIB = 6.0

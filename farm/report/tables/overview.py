@@ -56,12 +56,6 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here."
         )
-    for sick in run.get("quarantined") or ():
-        device = f"device {sick.get('device')} of " if sick.get("device") else ""
-        lines.append(
-            f"Quarantined: {device}{sick.get('node')} for {', '.join(sick.get('backends') or ())}: {sick.get('why')}; "
-            f"{sick.get('failures')} of its failures were run again elsewhere."
-        )
     (total,) = records(coverage(rows, by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
