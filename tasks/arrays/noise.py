@@ -25,7 +25,7 @@ STEP_DRAWS = 32
 #: Where nobody has computed the result in the dtype under test, nothing shows that so few draws missed an element: there
 #: are TIMES as many. Where somebody has, and lies more than FAR error units off, the floor is drawn MORE_DRAWS times: a
 #: rare element that hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
-TIMES, FAR, MORE_DRAWS = 2, 2.0, 16
+TIMES, FAR, MORE_DRAWS = 4, 2.0, 16
 #: Elements of the inputs from which on no op gets more draws than asked for: one is then a matter of seconds.
 LARGE = 1 << 18
 
@@ -120,8 +120,7 @@ def count(op_class: OpClass, draws: int, elements: int) -> int:
 
 def unwitnessed(op_class: OpClass, draws: int, elements: int) -> int:
     """How many draws there are in all where nobody has computed the result in the dtype under test."""
-    first = count(op_class, draws, elements)
-    return first if op_class in WITHOUT_NOISE else max(first, TIMES * draws)
+    return max(count(op_class, draws, elements), TIMES * draws)
 
 
 def floor(
