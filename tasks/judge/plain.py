@@ -423,14 +423,14 @@ class Policy:
         """The limit that holds for an op (its label with catalog and variant), its class and a dtype.
 
         In a declared coarser ``precision`` an error unit is larger, and what rounds to it still sums in float32: error units
-        are bounded as those of a 16-bit dtype are. Nothing that is grossly off is right: of 8 bits and fewer a few spacings
-        are all that a number has.
+        are bounded as those of a 16-bit dtype are. There, and in a dtype of 8 bits or fewer, in which a few spacings are all
+        that a number has, nothing that is grossly off is right.
         """
         key = (label, op_class, dtype, precision)
         if key not in self._found:
             found = next(x for x in reversed(self.limits) if x.covers(label, op_class, dtype))
             if found.units is not None:
-                most = [found.units, found.gross / EPS.get(dtype, EPS["float32"])]
+                most = [found.units, found.gross / EPS[dtype] if EPS.get(dtype, 0.0) > EPS["bfloat16"] else found.units]
                 if is_coarser(precision, dtype):
                     narrow = self.limit(label, op_class, "bfloat16" if precision == "bfloat16" else "float16")
                     most += [narrow.units or found.units, found.gross / EPS[precision]]
