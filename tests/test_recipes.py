@@ -191,8 +191,8 @@ RECIPES: dict[str, list[Edit]] = {
         ),
         Edit(
             "tasks/judging.py",
-            'more: dict[str, Any] = {"highest": max(float(np.abs(a).max()) for a in arrays[0]), "limit"',
-            'more: dict[str, Any] = {"limit"',
+            '        "highest": max(float(np.abs(a).max()) for a in arrays[0]),\n        "limit": policy.limit_value(',
+            '        "limit": policy.limit_value(',
         ),
     ],
     "check": [
