@@ -57,10 +57,11 @@ def test_an_installed_farm_brings_the_project(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
-    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")  # what the farm depends on
     (file,) = tmp_path.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "-q", "--no-deps", file]
     subprocess.run(pip, check=True)
+    # What the farm depends on; written last, or pip would find the farm installed already.
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     command = [venv / "bin" / "python", "-m", "farm.init", tmp_path / "mine"]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
