@@ -18,9 +18,10 @@ from farm.plan.config import Config, ConfigError
 from farm.plan.known import not_known, unmet
 from farm.plan.request import How, Request
 from farm.work.executor import ClusterError, Executor
-from farm.work.launch import Ready, Run, ready
+from farm.work.launch import Run, ready
 from farm.work.progress import Progress
 from farm.work.ray_cluster import RayCluster
+from farm.work.state import Plan
 from tasks.catalogs.base import Entry
 from tasks.model import FAILED, names
 
@@ -154,7 +155,7 @@ def print_preflight(console: Console, known: dict[str, Offer]) -> None:
             )
 
 
-def print_cells(console: Console, plan: Ready) -> None:
+def print_cells(console: Console, plan: Plan) -> None:
     """The planned cells, one line per op and dtype with its samples by backend; then totals and what is left out."""
     matrix, known = plan.matrix, plan.offers
     for g, group in enumerate(matrix.groups):
@@ -178,7 +179,7 @@ def print_cells(console: Console, plan: Ready) -> None:
     )
 
 
-def _run(plan: Ready, console: Console) -> int:
+def _run(plan: Plan, console: Console) -> int:
     """Run what is planned and show it; the exit code."""
 
     def say(text: str) -> None:

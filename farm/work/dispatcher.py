@@ -5,19 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from farm import lake as lakes
 from farm.fleet.health import Health
-from farm.fleet.inventory import Offer
-from farm.plan.config import Config
-from farm.plan.matrix import Matrix
 from farm.work.accounts import Accounts, Count
 from farm.work.backlog import Backlog
-from farm.work.executor import Executor, Unplaced
+from farm.work.executor import Unplaced
 from farm.work.jobs import Jobs
 from farm.work.ledger import Ledger
 from farm.work.losses import Losses
@@ -29,7 +25,6 @@ from farm.work.stock import Stock
 from farm.work.supports import Supports
 from tasks import wire
 from tasks.catalogs.base import Failure
-from tasks.judge.verdict import Policy
 
 #: Seconds without a word, beyond the deadline, after which a supervisor is given up.
 SILENCE_S = 120.0
@@ -39,25 +34,17 @@ class Dispatcher:
     """Runs a matrix to its end. One use: construct, `run`, read `counts`.
 
     ``done`` maps (group, backend) to the sample indices that are already in the lake (a resumed run); ``had``: the
-    backends that were available when the run began; ``fresh``: forget what backends said that they do not implement.
+    backends that were available when the run began.
     """
 
     def __init__(
         self,
-        matrix: Matrix,
-        config: Config,
-        executor: Executor,
-        offers: dict[str, Offer],
-        lake: lakes.Lake,
-        run_id: str,
-        cache: Path,
-        policy: Policy,
+        plan: Plan,
         done: dict[tuple[int, int], set[int]] | None = None,
         had: Collection[str] = (),
         progress: Callable[[Dispatcher], None] = lambda d: None,
-        fresh: bool = False,
     ) -> None:
-        self.plan = plan = Plan(matrix, config, executor, offers, lake, run_id, cache, policy)
+        self.plan = plan
         self.progress, self.started, self._stuck = progress, time.monotonic(), 0.0
         self.flights: dict[int, Flight] = {}
         self.health = Health()
@@ -67,7 +54,7 @@ class Dispatcher:
         there = [a or g for a, g in zip(self.placement.available, self.placement.gone)]
         self.stock = Stock(plan, there, done or {})
         self.backlog = Backlog(plan, self.stock.queues["prepare"])
-        self.supports = Supports(plan, self.stock, fresh)
+        self.supports = Supports(plan, self.stock)
         self.jobs = Jobs(plan, self.stock, self.backlog, self.placement, self.accounts, self.supports)
         self.losses = Losses(plan, self.stock, self.backlog, self.placement, self.accounts, self.ledger)
         self.outages = Outages(

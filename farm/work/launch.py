@@ -11,7 +11,7 @@ import re
 import secrets
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from farm import lake as lakes
-from farm.fleet.inventory import Offer, offers, probe
+from farm.fleet.inventory import offers, probe
 from farm.lake import Lake
 from farm.plan import matrix as matrices
 from farm.plan import policies
@@ -31,6 +31,7 @@ from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.local import ALONE, ChildProcesses, Inline
 from farm.work.ray_cluster import RayCluster
+from farm.work.state import Plan
 from tasks.catalogs.base import Entry
 from tasks.judge.verdict import PolicyError
 from tasks.nearest import nearest
@@ -39,25 +40,8 @@ from tasks.nearest import nearest
 GROUP = ("check", "op", "variant", "dtype", "distribution")
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A request with its cells planned and every backend asked: what may run where."""
-
-    request: Request
-    matrix: Matrix
-    executor: Executor
-    offers: dict[str, Offer]
-
-    @property
-    def runs(self) -> bool:
-        """Whether any planned cell is on a backend that is available."""
-        return any(
-            self.matrix.wanted[:, b].any() and self.offers[s.name].available for b, s in enumerate(self.matrix.backends)
-        )
-
-
 @contextlib.contextmanager
-def ready(request: Request, started: Callable[[Executor], None] = lambda e: None) -> Iterator[Ready]:
+def ready(request: Request, started: Callable[[Executor], None] = lambda e: None) -> Iterator[Plan]:
     """Start what the request runs on, plan its cells and ask its backends; ended with the context.
 
     started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError.
@@ -88,7 +72,7 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
             assert isinstance(executor, RayCluster)
             answers = executor.probe(specs, str(request.cache), request.fresh)
         labels = {b.name: b.labels for b in request.config.backends}
-        yield Ready(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
+        yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
     finally:
         executor.close()
 
@@ -138,7 +122,7 @@ def _ops_exist(ops: Sequence[str], entries: dict[str, list[Entry]]) -> None:
 class Run:
     """One run of the lake: `begin` it, `dispatch` its cells, `finish` it; ``record`` is what `_run.json` holds."""
 
-    def __init__(self, plan: Ready) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan, self.request = plan, plan.request
         self.done: dict[tuple[int, int], set[int]] = {}
         self.had: list[str] = []
@@ -172,21 +156,7 @@ class Run:
 
     def dispatch(self, progress: Callable[[Dispatcher], None]) -> None:
         """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
-        plan, request = self.plan, self.request
-        self.dispatcher = Dispatcher(
-            plan.matrix,
-            request.config,
-            plan.executor,
-            plan.offers,
-            request.lake,
-            self.run_id,
-            request.cache,
-            request.policy,
-            self.done,
-            self.had,
-            progress,
-            request.fresh,
-        )
+        self.dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.done, self.had, progress)
         self.dispatcher.run()
 
     def finish(self) -> tuple[pd.DataFrame, str]:

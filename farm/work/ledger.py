@@ -48,6 +48,6 @@ class Ledger:
     def flush(self) -> None:
         """Make the rows so far durable. Raises OSError; the rows are then kept for another try."""
         if self._batches:
-            lakes.append(self._plan.lake, self._plan.run_id, self._batches)
+            lakes.append(self._plan.request.lake, self._plan.run_id, self._batches)
             self._batches, self._rows = [], 0
         self._flushed = time.monotonic()

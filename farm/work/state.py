@@ -8,9 +8,9 @@ from pathlib import Path
 from farm.fleet.child_process import Limits
 from farm.fleet.health import CaseRef
 from farm.fleet.inventory import Offer
-from farm.lake import Lake
 from farm.plan.config import Config
 from farm.plan.matrix import Matrix
+from farm.plan.request import Request
 from farm.work.executor import Executor
 from farm.work.job import Job
 from tasks.backends import BackendSpec
@@ -28,16 +28,33 @@ Portion = tuple[int, list[int]]
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's request. Groups and backends are called by their number in the matrix: g and b."""
+    """A request with its cells planned and every backend asked. Groups and backends are called by their number in the
+    matrix: g and b. run_id: "" as long as the run has not begun."""
 
+    request: Request
     matrix: Matrix
-    config: Config
     executor: Executor
     offers: dict[str, Offer]
-    lake: Lake
-    run_id: str
-    cache: Path
-    policy: Policy
+    run_id: str = ""
+
+    @property
+    def config(self) -> Config:
+        return self.request.config
+
+    @property
+    def cache(self) -> Path:
+        return self.request.cache
+
+    @property
+    def policy(self) -> Policy:
+        return self.request.policy
+
+    @property
+    def runs(self) -> bool:
+        """Whether any planned cell is on a backend that is available."""
+        return any(
+            self.matrix.wanted[:, b].any() and self.offers[s.name].available for b, s in enumerate(self.matrix.backends)
+        )
 
     @property
     def backends(self) -> list[BackendSpec]:

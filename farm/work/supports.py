@@ -16,14 +16,14 @@ from tasks.model import Status
 class Supports:
     """By backend; of one host each, since the nodes of several may have other versions."""
 
-    def __init__(self, plan: Plan, stock: Stock, fresh: bool) -> None:
+    def __init__(self, plan: Plan, stock: Stock) -> None:
         self._plan, self._stock = plan, stock
         self._of: dict[int, Support] = {}
         for b, spec in enumerate(plan.backends):
             offer = plan.offer(b)
             if offer.available and set(offer.nodes) == {socket.gethostname()}:
                 self._of[b] = Support.load(spec, offer.info, plan.cache)
-                if fresh:
+                if plan.request.fresh:
                     self._of[b].forget()
 
     def words(self, g: int, b: int, position: int) -> dict[str, str] | None:

@@ -16,7 +16,9 @@ from farm.fleet import inventory
 from farm.fleet.health import Health, Place
 from farm.plan import matrix
 from farm.plan.config import BackendConfig, CatalogConfig, Config
+from farm.plan.request import Request
 from farm.work.dispatcher import Dispatcher
+from farm.work.state import Plan
 from tasks import catalogs
 from tasks.judge import verdict
 from tests.farm.simulated import Simulated, node
@@ -56,7 +58,8 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         offers = inventory.offers(specs, cluster.nodes, answers, {b.name: b.labels for b in config.backends})
         lakes = lake.open_lake(tmp_path / "results")
         plan = matrix.build(config, {"load": catalogs.get("load").entries()})
-        made = Dispatcher(plan, config, cluster, offers, lakes, "r", cache, verdict.load("error_units"))
+        request = Request(config, verdict.load("error_units"), lakes, cache)
+        made = Dispatcher(Plan(request, plan, cluster, offers, "r"))
         made.run()
         assert not list(made.missing())
         rows = lake.read(tmp_path / "results", "r")
