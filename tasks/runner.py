@@ -327,16 +327,10 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that only the prepared sample decides."""
     group, record = sample.owner.group, sample.record
     built = not checks.installed(sample.owner.check).runs
-    return {
+    return group.columns | {
         "check": sample.owner.check,
-        "distribution": group.distribution,
-        "catalog": group.catalog,
-        "op": group.op,
-        "variant": group.variant,
-        "dtype": group.dtype,
         "op_class": record["op_class"],
         "sample": record["sample"],
-        "seed": group.seed,
         "digest": record["digest"],
         "shapes": record["shapes"],
         "weak": record["weak"] or built,

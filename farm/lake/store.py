@@ -181,7 +181,7 @@ def read_json(lake: Lake, run_id: str, name: str) -> dict[str, Any]:
 def _nearest(lake: Lake, run_id: str) -> str:
     import difflib
 
-    known = run_ids(lake.uri)
+    known = run_ids(lake)
     near = difflib.get_close_matches(run_id, known, 3, 0.3) or known[-3:]
     return f"; there is {', '.join(near)}" if near else "; it holds no run"
 
@@ -217,7 +217,7 @@ def read_table(results: AnyLake, run_id: str | None = None, columns: list[str] |
     lake = open_lake(results)
     schema = pa.schema([f for f in SCHEMA if columns is None or f.name in columns], SCHEMA.metadata)
     tables = []
-    todo = [(one, path) for one in ([run_id] if run_id is not None else run_ids(results)) for path in parts(lake, one)]
+    todo = [(one, path) for one in ([run_id] if run_id is not None else run_ids(lake)) for path in parts(lake, one)]
     listed = {path for _, path in todo}
     while todo:
         one, path = todo.pop(0)
@@ -263,11 +263,11 @@ def read(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
 
     A damaged or foreign file is skipped with a LakeWarning. Raises LakeError if the run does not exist.
     """
-    if run_id is not None and run_id not in run_ids(results):
-        lake = open_lake(results)
+    lake = open_lake(results)
+    if run_id is not None and run_id not in run_ids(lake):
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}")
-    frame: pd.DataFrame = _unique(read_table(results, run_id)).to_pandas()
-    frame.attrs["results"] = open_lake(results).uri  # so that a report can say where its rows are
+    frame: pd.DataFrame = _unique(read_table(lake, run_id)).to_pandas()
+    frame.attrs["results"] = lake.uri  # so that a report can say where its rows are
     return frame
 
 
@@ -290,7 +290,7 @@ def compact(results: AnyLake, run_id: str) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("error", LakeWarning)  # a part that cannot be read is not thrown away
             try:
-                table = read_table(results, run_id)
+                table = read_table(lake, run_id)
             except LakeWarning:
                 return len(old)
         _write(lake, lake.path(run_id, f"part-{uuid.uuid4().hex}.parquet"), _unique(table))

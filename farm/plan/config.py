@@ -12,8 +12,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from farm.plan import include
-from farm.plan import kernels as user
+from farm.plan import include, kernels
 from farm.plan.model import (
     BackendConfig,
     CatalogConfig,
@@ -51,7 +50,7 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
         # A key that is missing may be the one that is misspelt.
         found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
-    own = [user.resolved(c, file.parent) if c.name == "user" else c for c in config.catalogs]
+    own = [kernels.resolved(c, file.parent) if c.name == "user" else c for c in config.catalogs]
     config = config.model_copy(update={"catalogs": own})
     if config.policy.endswith(".json"):
         # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from anywhere.
@@ -96,7 +95,7 @@ def _read(file: Path) -> tuple[Any, dict[str, Any]]:
     return node, data
 
 
-def _included(file: Path, config: Config, within: tuple[Path, ...], refuse: user.Refuse) -> list[tuple[str, Config]]:
+def _included(file: Path, config: Config, within: tuple[Path, ...], refuse: kernels.Refuse) -> list[tuple[str, Config]]:
     """The configs that a config includes, named from its directory. Raises ConfigError."""
     within = (*within, file.resolve())
     parts = []
@@ -256,7 +255,7 @@ def _check_names(config: Config, place: Any) -> None:
             if name not in DISTRIBUTIONS:
                 where = place("catalogs", i, "distributions", k)
                 raise ConfigError(f"{where}: distributions: unknown {name!r}{nearest(name, list(DISTRIBUTIONS))}")
-        user.check(catalog, ("catalogs", i), refuse)
+        kernels.check(catalog, ("catalogs", i), refuse)
         _check_dtypes(catalog.dtypes or [], lambda k, i=i: str(place("catalogs", i, "dtypes", k)))  # type: ignore[misc]
     seen: set[str] = set()
     for i, backend in enumerate(config.backends):
@@ -266,7 +265,7 @@ def _check_names(config: Config, place: Any) -> None:
         seen.add(backend.name)
 
 
-def _check_builds(config: Config, refuse: user.Refuse) -> None:
+def _check_builds(config: Config, refuse: kernels.Refuse) -> None:
     for i, backend in enumerate(config.backends):
         with contextlib.suppress(PluginError):  # a line of the preflight
             runs = backend.spec().create().checks

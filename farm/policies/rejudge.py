@@ -21,7 +21,7 @@ from tasks.judge import op_classes as classes
 from tasks.judge import verdict
 from tasks.judge.plain import Metrics, only_stored
 from tasks.judge.verdict import Policy
-from tasks.model import EPS, MEASURED, OpClass, Status, names
+from tasks.model import EPS, MEASURED, OpClass, Status, label_of, names
 from tasks.prepare.cases import default_cache
 
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
@@ -104,7 +104,7 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
         and oracle not in ("stored", "metadata")
     ):
         return "error_units is missing", None
-    label = f"{op}.{variant}" if variant else op
+    label = label_of(op, variant)
     limit, apart = policy.limit_value(label, name, dtype), row["oracles_units"]
     if limit is not None and apart is not None and apart > limit:
         reason = f"its oracles are further apart ({apart:.3g}) than the limit ({limit:g})"
@@ -155,7 +155,7 @@ def cells(changed: pd.DataFrame) -> list[str]:
     lines = []
     for _, some in changed.groupby(keys, sort=False, dropna=False):
         row = some.iloc[0]
-        label = f"{row['op']}.{row['variant']}" if row["variant"] else row["op"]
+        label = label_of(row["op"], row["variant"])
         measured = [
             f"{number(row[name])} {words}"
             for name, words in (("error_units", "error units"), ("max_ulp", "ulps"), ("max_diff", "max diff"))
@@ -225,11 +225,9 @@ def known_ops(rows: pd.DataFrame) -> dict[str, set[str]]:
     """Per catalog of the rows: the labels of its ops, as rows have them and as it lists them here, if it does."""
     names: dict[str, set[str]] = {}
     for catalog, some in rows[["catalog", "op", "variant"]].drop_duplicates().groupby("catalog"):
-        names[str(catalog)] = {
-            f"{op}.{variant}" if variant else op for op, variant in zip(some["op"], some["variant"].fillna(""))
-        }
+        names[str(catalog)] = {label_of(op, variant) for op, variant in zip(some["op"], some["variant"].fillna(""))}
         if catalog in catalogs.known():
             with contextlib.suppress(ConfigError):  # a package that is not installed here
                 listed = catalogue.entries(str(catalog), default_cache())
-                names[str(catalog)] |= {f"{e.op}.{e.variant}" if e.variant else e.op for e in listed}
+                names[str(catalog)] |= {e.label for e in listed}
     return names

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
-from farm.plan import kernels as user
+from farm.plan import kernels
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config
 from farm.work.job import Job
@@ -129,7 +129,7 @@ def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
         config = Config(**record["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise ReproduceError(f"the record of run {key.run_id} holds no config of this version: {error}") from None
-    user.announce(config)
+    kernels.announce(config)
     name = backend or key.backend
     spec = _spec(name, config)
     stored = next((r for r in rows if r["backend"] == name), None)
@@ -201,18 +201,21 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
 
 
 def _make(group: Group, cache: Path) -> Path:
-    print(
-        f"preparing {group.label} {group.dtype} again: the cache {cache} does not have it as these sources make it",
-        file=sys.stderr,
-        flush=True,
-    )
-    name = f"prepare {group.label}"
-    for message in run_job(Job(name=name, cache=str(cache), limits=Limits(300.0), prepare=(wire.ToPrepare(group),))):
+    return _again(group, "prepare", cache, prepare=(wire.ToPrepare(group),))
+
+
+def _again(group: Group, verb: str, cache: Path, **items: Any) -> Path:
+    """The pack that a job of one item of a group makes; verb: what is done to it. Raises ReproduceError."""
+    stem = verb.removesuffix("e")
+    what = f"{group.label} in {group.dtype}"
+    why = f"the cache {cache} does not have it as these sources make it"
+    print(f"{stem}ing {group.label} {group.dtype} again: {why}", file=sys.stderr, flush=True)
+    for message in run_job(Job(name=f"{verb} {group.label}", cache=str(cache), limits=Limits(300.0), **items)):
         if isinstance(message, wire.Failed):
-            raise ReproduceError(f"{group.label} in {group.dtype} cannot be prepared: {message.failure.error}")
-        if isinstance(message, wire.Prepared):
-            return pack_path(cache, message.key)
-    raise ReproduceError(f"{group.label} in {group.dtype} could not be prepared")
+            raise ReproduceError(f"{what} cannot be {stem}ed: {message.failure.error}")
+        if isinstance(message, (wire.Prepared, wire.Exported)):
+            return Path(message.path)
+    raise ReproduceError(f"{what} could not be {stem}ed")
 
 
 def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
@@ -237,18 +240,5 @@ def _exported(made: PreparedGroup, cache: Path, count: int) -> Path:
     path = forms.path_of(Path(made.pack.path), cache, "onnx", count, {})
     if path.exists():
         return path
-    print(
-        f"exporting {made.group.label} {made.group.dtype} again: the cache {cache} does not have it as these sources make it",
-        file=sys.stderr,
-        flush=True,
-    )
-    items = (wire.ToExport(made.group, str(made.pack.path), "onnx", count),)
-    name = f"export {made.group.label}"
-    for message in run_job(Job(name=name, cache=str(cache), limits=Limits(300.0), export=items)):
-        if isinstance(message, wire.Exported):
-            return Path(message.path)
-        if isinstance(message, wire.Failed):
-            raise ReproduceError(
-                f"{made.group.label} in {made.group.dtype} cannot be exported: {message.failure.error}"
-            )
-    raise ReproduceError(f"{made.group.label} in {made.group.dtype} could not be exported")
+    item = wire.ToExport(made.group, str(made.pack.path), "onnx", count)
+    return _again(made.group, "export", cache, export=(item,))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.fleet.child_process import Limits
-from farm.plan import kernels as user
+from farm.plan import kernels
 from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
 from tasks.wire import Place, ToExport, ToPrepare, ToRun
@@ -44,7 +44,7 @@ class Job:
     host: str = ""
     device: str = ""
     avoid: tuple[Place, ...] = ()
-    env: dict[str, str] = field(default_factory=user.carried)
+    env: dict[str, str] = field(default_factory=kernels.carried)
 
     @property
     def kind(self) -> str:

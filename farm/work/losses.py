@@ -105,9 +105,7 @@ class Losses:
     def unprepared(self, g: int, failure: Failure) -> None:
         """One row per backend of a group that could not be prepared at all."""
         group = self._plan.matrix.groups[g]
-        names = ("check", "distribution", "catalog", "op", "variant", "dtype", "seed")
-        row = {name: getattr(group, name) for name in names}
-        row |= {"sample": -1, "digest": "", "shapes": "", **asdict(failure)}
+        row = group.columns | {"sample": -1, "digest": "", "shapes": "", **asdict(failure)}
         self._stock.samples[g] = [-1]
         for b in range(len(self._plan.backends)):
             if self._stock.wanted[g, b]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import Group, Leaf, OpClass, Oracle
+from tasks.model import Group, Leaf, OpClass, Oracle, label_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class Entry:
     dtypes: tuple[str, ...]
     checks: tuple[str, ...] = ("forward",)
     distributions: tuple[str, ...] = ("own",)
+
+    @property
+    def label(self) -> str:
+        """The op with its variant."""
+        return label_of(self.op, self.variant)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.counterparts import algebra, arguments, elementwise, movement, networks, reductions
 from tasks.counterparts.table import FRAMEWORKS, Row
-from tasks.model import Unsupported, is_inexact
+from tasks.model import Unsupported, is_inexact, label_of
 
 __all__ = ["FRAMEWORKS", "Counterpart", "Row", "counterpart", "rows", "sources"]
 
@@ -48,7 +48,7 @@ def counterpart(framework: str, op: str, variant: str, dtype: str) -> Counterpar
     The table is made for inexact dtypes: frameworks turn integers into floats of other widths than torch.
     """
     catalog, _, name = op.partition(":")
-    label = f"{name}.{variant}" if variant else name
+    label = label_of(name, variant)
     found = None
     if catalog == "critical":
         names = (op, CRITICAL.get(name, name), f"nn.functional.{name}")

@@ -16,6 +16,11 @@ from tasks.model.op_class import OpClass
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
 
 
+def label_of(op: str, variant: str) -> str:
+    """Short name of an op with its variant: ``torch:std_mean.unbiased``."""
+    return f"{op}.{variant}" if variant else op
+
+
 @dataclass(frozen=True)
 class Group:
     """All samples of one (check, op, variant, dtype, distribution) of a catalog: what is prepared in one go.
@@ -42,8 +47,14 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Short name without the dtype: ``torch:std_mean.unbiased``."""
-        return f"{self.op}.{self.variant}" if self.variant else self.op
+        """Short name without the dtype."""
+        return label_of(self.op, self.variant)
+
+    @property
+    def columns(self) -> dict[str, str | int]:
+        """The columns of a row that say which group its sample is of."""
+        names = ("check", "distribution", "catalog", "op", "variant", "dtype", "seed")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def unit(self) -> str:

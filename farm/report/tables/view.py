@@ -16,6 +16,7 @@ import pandas as pd
 
 from farm.report.tables.coverage import distinct
 from farm.report.words import DASH, number, percent, plain
+from tasks.model import label_of
 
 FACES = ("terminal", "markdown", "csv", "page")
 Line = Mapping[str, Any]
@@ -75,7 +76,7 @@ def status(name: str = "status", words: str = "") -> Column:
 
 def label(line: Line) -> str:
     """An op with its variant."""
-    return f"{line['op']}.{line['variant']}" if line["variant"] else str(line["op"])
+    return label_of(str(line["op"]), str(line["variant"] or ""))
 
 
 def op(words: str = "op") -> Column:

@@ -21,7 +21,7 @@ from tasks.arrays import inputs, torch_tree
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.catalogs.torch.templates import ELEMENTS, IN_LIST, Path, Shapes, Sizes, Templates, rebuilt, tensors
 from tasks.judge import op_classes as classes
-from tasks.model import Group, OpClass, is_complex, is_inexact, np_dtype
+from tasks.model import Group, OpClass, is_complex, is_inexact, label_of, np_dtype
 
 #: What sample number ``index`` varies beside its values: PLANS[index % 7]. A number prime to that of the themes.
 PLANS = ("blocks", "transposed", "broadcast", "long", "offset", "expanded", "degenerate")
@@ -81,7 +81,7 @@ def distributions(op: str, variant: str, random: bool) -> tuple[str, ...]:
 
 
 def _matches(patterns: str, name: str, variant: str) -> bool:
-    called = f"{name}.{variant}" if variant else name
+    called = label_of(name, variant)
     return any(fnmatch.fnmatchcase(called, p) for p in patterns.split())
 
 
