@@ -33,7 +33,7 @@ def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _describe(results: str, run_id: str) -> dict[str, Any]:
+def _describe(results: lake.Lake, run_id: str) -> dict[str, Any]:
     try:
         return lake.read_run(results, run_id)
     except lake.LakeError as problem:
@@ -46,13 +46,14 @@ def load(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
 
     Raises LakeError, with the nearest ids, when there is no such run.
     """
-    known = lake.run_ids(results)
+    opened = lake.open_lake(results)
+    known = lake.run_ids(opened)
     if not known:
         raise lake.LakeError(f"no runs in {results}; start one with: python -m farm.launch configs/quick.yaml")
     if run_id == "all":
-        return latest(lake.read(results), known), merge_runs([_describe(results, name) for name in known])
+        return latest(lake.read(opened), known), merge_runs([_describe(opened, name) for name in known])
     run_id = known[-1] if run_id == "last" else run_id
-    return lake.read(results, run_id=run_id), _describe(results, run_id)
+    return lake.read(opened, run_id=run_id), _describe(opened, run_id)
 
 
 def default_out(results: str, run_id: str) -> Path:

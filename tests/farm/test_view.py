@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,18 @@ def test_a_view_that_fails_is_named_and_takes_nothing_with_it(monkeypatch: pytes
     def broken(report: Report) -> View:
         raise KeyError("no such column")
 
-    monkeypatch.setattr(view, "_MAKERS", {"x": (0, broken)})
-    with pytest.warns(view.ViewWarning, match="broken failed: KeyError: 'no such column'"):
-        assert view.views(None) == []  # type: ignore[arg-type]
+    def broken_on_its_way(report: Report) -> Iterator[View]:
+        yield sound(report)
+        raise KeyError("no such column")
+
+    def sound(report: Report) -> View:
+        return View("sound", "A table", report.rows)
+
+    report = Report(frame(make_row()))
+    for failing in (broken, broken_on_its_way):
+        monkeypatch.setattr(view, "_MAKERS", {"a": (0, failing), "b": (1, sound)})
+        with pytest.warns(view.ViewWarning, match=f"{failing.__name__} failed: KeyError: 'no such column'"):
+            assert [made.name for made in view.views(report)] == ["sound"]
 
 
 def test_a_view_needs_its_place() -> None:

@@ -41,15 +41,14 @@ class Cell:
 class Column:
     """A column as people see it: its words and how a line's cell is made.
 
-    foreign: the text comes from elsewhere and is quoted where quoting is due; small: the head's second line; status:
-    the status that the column counts; faces: where it is shown.
+    foreign: the text comes from elsewhere and is quoted where quoting is due; status: the status that the column counts;
+    faces: where it is shown.
     """
 
     words: str
     cell: Callable[[Line], Cell | str]
     right: bool = False
     foreign: bool = False
-    small: str = ""
     status: str = ""
     faces: tuple[str, ...] = FACES
 
@@ -64,9 +63,9 @@ def measured(name: str, words: str = "") -> Column:
     return Column(words or name.replace("_", " "), lambda line: number(line[name]), right=True)
 
 
-def rate(part: str, whole: Callable[[Line], int], words: str, small: str = "") -> Column:
+def rate(part: str, whole: Callable[[Line], int], words: str) -> Column:
     """A column of shares, with their denominators."""
-    return Column(words, lambda line: percent(line[part], whole(line)), right=True, small=small)
+    return Column(words, lambda line: percent(line[part], whole(line)), right=True)
 
 
 def status(name: str = "status", words: str = "") -> Column:
@@ -215,9 +214,8 @@ def views(report: Report) -> list[View]:
     for _, make in sorted(_MAKERS.values(), key=lambda one: one[0]):
         try:
             made = make(report)
+            found.extend([made] if isinstance(made, View) else list(made or ()))  # a generator may fail on its way
         except Exception as error:  # one view must not take the others, nor the end of a run, with it
             name = f"{make.__module__}.{make.__name__}"
             warnings.warn(f"the view {name} failed: {type(error).__name__}: {error}", ViewWarning, stacklevel=2)
-            continue
-        found.extend([made] if isinstance(made, View) else made or ())
     return found
