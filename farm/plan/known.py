@@ -8,6 +8,7 @@ from typing import Any
 from farm.plan.matrix import Matrix, matcher, names
 from farm.plan.model import Config, KnownFailure
 from tasks.catalogs.base import Entry
+from tasks.model import Status
 
 #: Columns that say whether a known failure covers an outcome, and what an older lake, which lacks some, means.
 COLUMNS = {"op": "", "variant": "", "dtype": "", "backend": "", "distribution": "own", "status": "", "kind": ""}
@@ -37,11 +38,16 @@ def _coverer(entries: Sequence[KnownFailure]) -> Any:
         called = names(Entry(op, variant, ()))
         values = (dtype, backend, distribution, kind)
         return any(
-            known in ("*", status) and all(match([v]) for match, v in zip(globs, values)) and named(called)
+            known in ("*", *_called(status)) and all(match([v]) for match, v in zip(globs, values)) and named(called)
             for named, known, globs in matchers
         )
 
     return covered
+
+
+def _called(status: str) -> list[str]:
+    """The statuses of known failures that cover an outcome: who knows that numbers are wrong knows that they are imprecise."""
+    return [status, Status.WRONG.value] if status == Status.IMPRECISE else [status]
 
 
 def unmet(config: Config, matrix: Matrix) -> Iterator[str]:
