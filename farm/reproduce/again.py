@@ -37,7 +37,7 @@ def run_here(case: Case) -> Outcome:
     outcome = Outcome({})
     try:
         backend = case.spec.create()
-        info = backend.probe()
+        info = backend.start()
     except Exception as error:  # as a run does it: whatever a probe raises is the reason
         outcome.row = {"status": Status.UNAVAILABLE.value, "error": str(error) or type(error).__name__}
         return outcome

@@ -146,7 +146,7 @@ def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dic
         if envs.of(spec):
             yield from _in_its_environment(prepared, places, spec)
             return
-        info = backend.probe()
+        info = backend.start()
     except KeyError:
         raise GradcheckError(f"--backend: unknown {name!r}; torch-cpu or inductor-cpu can differentiate") from None
     except Unavailable as error:
