@@ -12,13 +12,12 @@ from farm.lake.store import (
     open_lake,
     parts,
     read,
-    read_json,
     read_run,
     read_table,
     run_ids,
     to_batch,
     to_stream,
-    write_json,
+    write_run,
 )
 
 __all__ = [
@@ -36,11 +35,10 @@ __all__ = [
     "open_lake",
     "parts",
     "read",
-    "read_json",
     "read_run",
     "read_table",
     "run_ids",
     "to_batch",
     "to_stream",
-    "write_json",
+    "write_run",
 ]

@@ -152,7 +152,7 @@ class Run:
             for g, b, reason in plan.matrix.skipped
             for group in [plan.matrix.groups[g]]
         ]
-        lakes.write_json(self.request.lake, self.run_id, "_run.json", self.record)
+        lakes.write_run(self.request.lake, self.run_id, self.record)
 
     def dispatch(self, progress: Callable[[Dispatcher], None]) -> None:
         """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
@@ -169,7 +169,7 @@ class Run:
         record["planned"] = planned = sum(record["planned_by_backend"].values())
         record["finished_at"] = _now().isoformat()
         lakes.compact(lake, self.run_id)
-        lakes.write_json(lake, self.run_id, "_run.json", record)
+        lakes.write_run(lake, self.run_id, record)
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())
         if not missing and len(rows) == planned:
             return rows, ""

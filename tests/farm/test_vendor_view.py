@@ -225,7 +225,7 @@ def test_one_backend_in_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
             pa.Table.from_pylist(rows.astype(object).where(rows.notna(), None).to_dict("records"), schema=lake.SCHEMA),
             tmp_path / f"run={run}" / "part-0.parquet",
         )
-        lake.write_json(lake.open_lake(tmp_path), run, "_run.json", {"run_id": run})
+        lake.write_run(lake.open_lake(tmp_path), run, {"run_id": run})
     assert main(["--results", str(tmp_path), "--diff", "20260101-1:a-1", "a-1"]) == 1
     assert "regression 1 cells" in capsys.readouterr().out
     assert main(["--results", str(tmp_path), "--diff", "20260101-1:b-1", "20260102-2:b-1"]) == 0
