@@ -163,9 +163,11 @@ class Run:
         """(rows of the run, what is missing of it: "" if nothing is). Raises OSError."""
         run, record, lake = self.dispatcher, self.record, self.request.lake
         assert run is not None
-        record["quarantined"], record["notices"] = run.health.records, run.notices
-        record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.spent.items()}
-        record["planned_by_backend"] = {name: c.planned for name, c in run.counts.items()}
+        record["quarantined"], record["notices"] = run.health.records, run.outages.notices
+        record["children"] = {
+            name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.accounts.spent.items()
+        }
+        record["planned_by_backend"] = {name: c.planned for name, c in run.accounts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
         record["finished_at"] = _now().isoformat()
         lakes.compact(lake, self.run_id)
