@@ -3,8 +3,11 @@
 from farm.report.faces.files import write
 from farm.report.faces.terminal import print_coverage
 from farm.report.tables.agreement import case
+from farm.report.tables.causes import broken, causes, stale, verdict
 from farm.report.tables.changes import diff
 from farm.report.tables.coverage import coverage, status_table, vendor_by_dtype
-from farm.report.tables.findings import broken, findings
+from farm.report.tables.findings import findings
+from farm.report.tables.ranking import ranking
+from farm.report.tables.since import since
 from farm.report.tables.vendors import by_vendor, unique
 from farm.report.tables.view import Report, View
