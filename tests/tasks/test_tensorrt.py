@@ -261,8 +261,8 @@ def test_without_a_driver_or_package_it_is_unavailable(monkeypatch: pytest.Monke
     [
         ({"precison": "fp16"}, "unknown option 'precison'; it takes precision"),
         ({"precision": "fp8"}, "precision is one of fp32"),
-        ({"optimization_level": 9}, "0 to 5"),
-        ({"builder_flags": "TF32"}, "a list of names"),
+        ({"optimization_level": 9}, "optimization_level is one of 0, 1, 2, 3, 4, 5, not '9'"),
+        ({"builder_flags": "TF32"}, "builder_flags is a list, not str"),
     ],
 )
 def test_bad_options(options: dict[str, object], words: str) -> None:
