@@ -18,10 +18,10 @@ import numpy as np
 from tasks import vendors
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.needs import C_COMPILER, OPENCL, Need, version
+from tasks.backends.needs import C_COMPILER, OPENCL, Need
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import flatten, graph_inputs, input_values, one_add
+from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 
 #: Of OpenCL's runtimes for CPUs.
@@ -109,7 +109,7 @@ class Tinygrad(Backend):
                 f"backend {name}: no vendor {self.device_vendor!r}; there are {', '.join(vendors.BY_LABEL)}"
             )
         self.resource = vendors.resource_of(self.device_vendor)
-        if kind in ("cpu", "cl") and str(options.get("renderer", "clang")).lower() == "clang":
+        if kind == "cl" or kind == "cpu" and str(options.get("renderer", "clang")).lower() == "clang":
             self.needs, more = _NEEDS[kind]
             self.packages = (*self.packages, *more)
         self._target = device.upper().replace(".", ":")
@@ -147,11 +147,7 @@ class Tinygrad(Backend):
         opened: Any = Device[self._target]
         name, driver = str(getattr(opened, "device_name", "")), str(getattr(opened, "driver_version", ""))
         self.emulated = self._target.startswith("CL") and _is_cpu(opened)
-        renderer = type(opened.renderer).__name__
-        details = {"renderer": renderer, "target": str(getattr(opened.renderer, "target", ""))[:200]}
-        if renderer == "ClangRenderer":
-            details["compiler"] = version(os.environ.get("CC", "clang"))
-        return RuntimeInfo(metadata.version("tinygrad"), name or self.device, driver, details=details)
+        return RuntimeInfo(metadata.version("tinygrad"), name or self.device, driver)
 
     def build(self, form: Form) -> Program:
         """Trace the model, schedule its kernels and compile them, and make its inputs.
@@ -162,16 +158,11 @@ class Tinygrad(Backend):
         from tinygrad import Tensor
         from tinygrad.engine.realize import compile_linear
 
-        values = input_values(form)
-        names = graph_inputs(form.model or b"")
-        if len(names) != len(values):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
-            )
+        values = inputs_by_name(form)
         said: list[str] = []
         try:
             with captured(said):
-                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in zip(names, values)})
+                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in values.items()})
                 outputs = [self._output(k, x) for k, value in found.items() for x in flatten(value)]
                 pending = [x for x in outputs if 0 not in x.shape]
                 linear = compile_linear(Tensor.linear_with_vars(*pending)[0]) if pending else None
