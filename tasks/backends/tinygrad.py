@@ -109,7 +109,7 @@ class Tinygrad(Backend):
                 f"backend {name}: no vendor {self.device_vendor!r}; there are {', '.join(vendors.BY_LABEL)}"
             )
         self.resource = vendors.resource_of(self.device_vendor)
-        if kind == "cl" or kind == "cpu" and str(options.get("renderer", "clang")).lower() == "clang":
+        if kind == "cl" or (kind == "cpu" and str(options.get("renderer", "clang")).lower() == "clang"):
             self.needs, more = _NEEDS[kind]
             self.packages = (*self.packages, *more)
         self._target = device.upper().replace(".", ":")
