@@ -118,13 +118,15 @@ class Child:
         self.page.write(-1, 1)
         try:
             made = command.backend.create()
-            info = made.probe()
+            info = made.start()
         except Unavailable as error:
-            return wire.Refused(str(error))
+            return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:
             return wire.Refused(f"{type(error).__name__}: {error}")
         self.runner = Runner(made, info, command.policy or verdict.load("error_units"), self.page.write)
-        own = {name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated")}
+        own = {
+            name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated", "found")
+        }
         return wire.Ready(asdict(info) | own | {"forms": list(made.forms)})
 
     def _list(self, command: wire.List) -> Steps:
@@ -165,14 +167,8 @@ class Child:
         return lambda sample: self.page.write(number, 1, 1, sample)
 
     def _run(self, command: wire.Run) -> Steps:
-        from tasks.runner import Item
-
         self.page.write(-1, 1)
-        items = [
-            Item(i.pack, list(i.positions), i.exported or None, i.group.unit, i.group.check, i.keep)
-            for i in command.items
-        ]
-        yield from self.runner.run(items, set(command.skip), set(command.solo))
+        yield from self.runner.run(command.items, set(command.skip), set(command.solo))
         return wire.Finished()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import importlib.util
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 
 from farm import ONE_THREAD
 from tasks import wire
+from tasks.backends import needs
 from tasks.child import PAGE_SIZE, Flying, Page
 from tasks.model import Status
 from tasks.runner import STAGES
@@ -38,12 +40,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Limits:
-    """deadline_s: seconds one case may take; memory_bytes: resident size at which a child is stopped;
+    """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped;
     recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of a worker's children
     that wait for further batches, above which those that were not used lately are ended."""
 
     deadline_s: float = 60.0
-    memory_bytes: int = 6 << 30
+    memory_gib: float = 6.0
     recycle_bytes: int = 2 << 30
     pool_bytes: int = 1 << 30
 
@@ -150,8 +152,7 @@ class ChildProcess:
                 yield self._stop(Status.TIMEOUT.value, f"exceeded its {deadline * steps:g} s deadline")
                 return
             self.cpu_s()  # a dead process can no longer be asked
-            if self.resident() > self.limits.memory_bytes:
-                bound = self.limits.memory_bytes / (1 << 30)
+            if self.resident() > (bound := self.limits.memory_gib) * (1 << 30):
                 yield self._stop(Status.OOM.value, f"the process grew past {bound:.3g} GiB")
                 return
 
@@ -237,6 +238,8 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
     env |= ONE_THREAD
     # A plugin of torch that is installed but broken must not break torch.
     env.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    if torch := importlib.util.find_spec("torch"):
+        env.setdefault(needs.LENT, str(Path(torch.origin or "").parent / "lib"))
     path = env.get("PYTHONPATH", "")
     own = python in ("", default_python())
     if not own:

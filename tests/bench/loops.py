@@ -88,11 +88,11 @@ def farm(cache: str) -> dict[str, float]:
     from tasks.judge import verdict
     from tasks.model import Group
     from tasks.prepare.cases import prepare
-    from tasks.runner import Item, Runner
+    from tasks.runner import Runner, whole
 
     entries = catalogs.get("torch").entries()[::EVERY]
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, span: None)
     begin, preparing, cases = time.process_time(), 0.0, 0
     for entry in entries:
         for dtype in DTYPES:
@@ -100,7 +100,7 @@ def farm(cache: str) -> dict[str, float]:
                 start = time.process_time()
                 _, group = prepare(Group(entry.op, entry.variant, dtype, SAMPLES), Path(cache))
                 preparing += time.process_time() - start
-                cases += sum(1 for _ in runner.run([Item(group, list(range(len(group.samples))))], set(), set()))
+                cases += sum(1 for _ in runner.run([whole(group)]))
     total = time.process_time() - begin
     return {"cpu_s": total, "prepare_cpu_s": preparing, "cases": cases}
 
@@ -120,7 +120,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     from tasks.judge import verdict
     from tasks.model import Group
     from tasks.prepare.cases import prepare
-    from tasks.runner import Item, Runner
+    from tasks.runner import Runner, whole
 
     spent = {"reference": 0.0, "noise": 0.0, "due": 0.0}
     maker: Any = Maker
@@ -146,14 +146,14 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
 
     maker._noise, maker._moved = timed_noise, counted
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, span: None)
     statuses: dict[str, str] = {}
     for entry in catalogs.get("torch").entries()[::EVERY]:
         for dtype in DTYPES:
             if dtype in entry.dtypes:
                 asked = Group(entry.op, entry.variant, dtype, SAMPLES)
                 _, group = prepare(asked, Path(cache), int(draws))
-                for done in runner.run([Item(group, list(range(len(group.samples))))], set(), set()):
+                for done in runner.run([whole(group)]):
                     statuses[asked.case_id(done.row.sample)] = done.row.status
     Path(out).write_text(json.dumps(statuses))
     return {"reference_s": spent["reference"], "noise_s": spent["noise"], "due_s": spent["due"], "cases": len(statuses)}
