@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -27,6 +28,10 @@ from tasks.wire import Bad, Done, ToRun
 CHUNK_S, CHUNK_ROWS = 0.1, 1000
 #: Deaths of a child in a row, without a case in flight, after which its backend is given up.
 STRIKES = 3
+#: SIGKILLs of a child in a row with the same work in flight after which the work is to blame: anybody may send one, the
+#: kernel's memory killer for another process's sake.
+KILLS = 3
+KILLED = signal.SIGKILL.name
 #: Seconds between two tries of a new child whose device cannot be had: a driver may be resetting it.
 PAUSES = (0.5, 2.0)
 #: Failures in a row on a device after which a new child asks, once a batch, whether it is still there.
@@ -76,6 +81,7 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
     items: list[Any] = list(job.prepare or job.export)
     command = wire.Prepare if job.prepare else wire.Export
     done: set[int] = set()
+    kills = collections.Counter[tuple[int, int]]()
     strikes = 0
     while len(done) < len(items):
         got = children.get(job)
@@ -97,9 +103,13 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
         number = death.number
         if number < 0 or number in done or death.stage == "idle":
             strikes += 1
+            if strikes >= STRIKES and death.kind == KILLED:
+                return  # as if this supervisor had been lost: no group is to blame
             if strikes >= STRIKES:
                 yield from (wire.Failed(n, _failure(job, n, death)) for n in sorted(set(range(len(items))) - done))
                 return
+        elif _nobodys(death, kills, (number, death.sample)):
+            continue
         elif len(items[number].bad) >= STRIKES:
             done.add(number)
             yield wire.Failed(number, _failure(job, number, death))
@@ -107,6 +117,12 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
             why = replace(_failure(job, number, death), error=f"not exported: {death.text}") if job.export else None
             bad = Bad(death.sample, why or _failure(job, number, death))
             items[number] = replace(items[number], bad=(*items[number].bad, bad))
+
+
+def _nobodys(death: Death, kills: collections.Counter[Any], work: Any) -> bool:
+    """Whether a death is a SIGKILL that nobody is to blame for yet; ``kills``: how often the same work was in flight."""
+    kills[work] += death.kind == KILLED
+    return death.kind == KILLED and kills[work] < KILLS
 
 
 def _failure(job: Job, number: int, death: Death) -> Failure:
@@ -203,6 +219,7 @@ class _Batch:
         self.done: set[int] = set()
         self.solo: set[int] = set()  # to be built by themselves
         self.doubted: dict[int, str] = {}  # crashed once, after others in the same process
+        self.kills = collections.Counter[int]()  # SIGKILLs, by the case in flight
         self.info: dict[str, Any] = dict(job.info)
         self.strikes, self.pauses, self.asked_again = 0, list(PAUSES), False
         self.rows: list[Done] = []
@@ -221,14 +238,19 @@ class _Batch:
             together = [n for n in self.left if self.cases[n][0].group.unit == unit]
             self.solo |= set(together)
             self.attempts.update(together)
+            self.kills.clear()  # what was one step is several now
             return []
         told = {"kind": death.kind, "stage": death.stage, "error_type": death.kind, "error": death.text}
         return [self.settle(death.number, death.status, told)]
 
     def doubts(self, death: Death, served: int) -> bool:
-        """Whether a crash may be the work of the ``served`` cases that its process had run before: memory that one of
-        them has spoilt kills another. It is then run again in a new process, and believed if that dies as well."""
+        """Whether a crash may not be its case's own: a SIGKILL may come from outside, and the ``served`` cases that the
+        process had run before may have spoilt the memory that kills this one. It is then run again, first in a new
+        process, and believed if that dies as well."""
         number = death.number
+        if _nobodys(death, self.kills, number):
+            self.attempts[number] += 1
+            return True
         if death.status != Status.CRASH or death.together > 1 or not served or number in self.doubted:
             return False
         self.doubted[number] = (

@@ -33,6 +33,7 @@ EXPECTED = {
     "unsupported": ("unsupported", ""),
     "fallback": ("fallback", ""),
     "sys_exit": ("error", ""),
+    "sigkill": ("crash", "SIGKILL"),
     "sigterm": ("crash", "SIGTERM"),
     "memory_error": ("oom", ""),
     "shape": ("wrong", "shape"),

@@ -20,6 +20,7 @@ import pytest
 from farm import lake
 from farm.lake import KEY, SCHEMA, Lake, LakeError, LakeWarning
 from farm.work.launch import durable
+from farm.work.state import Before
 from tasks.model.row import Row
 
 RUN = "20260101-000000-aaaa"
@@ -214,14 +215,18 @@ def test_resume_keys(local: Lake) -> None:
 
     config = Config.model_validate({"catalogs": ["torch"], "backends": ["torch-cpu", "ort-cpu"], "dtypes": ["float32"]})
     matrix = build(config, {"torch": [Entry("torch:abs", "", ("float32",)), Entry("torch:add", "", ("float32",))]})
-    assert durable(local.root, RUN, matrix) == {}
+    assert durable(local.root, RUN, matrix) == Before()
     lake.append(local, RUN, [batch(0, 5), batch(5, attempts=2)])
     lake.append(local, RUN, [made([row(1, op="torch:add")], backend="ort-cpu")])
     lake.append(local, RUN, [made([row(1, op="torch:gone")]), made([row(1)], backend="x")])
     lake.append(local, "20260102-000000-bbbb", [batch(7, run_id="20260102-000000-bbbb")])
     garbage(place(local, "part-bad.parquet"))
     with pytest.warns(LakeWarning, match="part-bad"):
-        assert durable(local.root, RUN, matrix) == {(0, 0): {0, 5}, (1, 1): {1}}
+        assert durable(local.root, RUN, matrix).done == {(0, 0): {0, 5}, (1, 1): {1}}
+        lake.append(local, RUN, [made([row(2, status="unavailable", attempts=3)])])
+        assert durable(local.root, RUN, matrix).done == {(0, 0): {0, 2, 5}, (1, 1): {1}}
+        again = durable(local.root, RUN, matrix, ["torch-cpu"])
+    assert again == Before({(0, 0): {0, 5}, (1, 1): {1}}, {(0, 0): {2: 3}})
 
 
 # --- runs -------------------------------------------------------------------------------------------------------

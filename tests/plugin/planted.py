@@ -96,6 +96,7 @@ BEFORE: dict[str, Callable[[], None]] = {
     "unsupported": refuse,
     "fallback": elsewhere,
     "sys_exit": lambda: sys.exit(3),
+    "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "memory_error": lambda: bytearray(1 << 60) and None,
     "kill_supervisor": kill_supervisor,
