@@ -49,10 +49,7 @@ class Request:
 
     def announce(self) -> None:
         """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""
-        try:
-            kernels.announce(self.config)
-        except ValueError as error:
-            raise ConfigError(f"{self.path}: catalogs: {error}") from None
+        kernels.announce(self.config)
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import envs
-from farm.fleet.child_process import Death
+from farm.fleet.child_process import KILLS, Death
 from farm.lake import Origin, from_stream, to_stream
 from farm.work.child_pool import POOL, Children
 from farm.work.job import Job
@@ -28,10 +27,6 @@ from tasks.wire import Bad, Done, ToRun
 CHUNK_S, CHUNK_ROWS = 0.1, 1000
 #: Deaths of a child in a row, without a case in flight, after which its backend is given up.
 STRIKES = 3
-#: SIGKILLs of a child in a row with the same work in flight after which the work is to blame: anybody may send one, the
-#: kernel's memory killer for another process's sake.
-KILLS = 3
-KILLED = signal.SIGKILL.name
 #: Seconds between two tries of a new child whose device cannot be had: a driver may be resetting it.
 PAUSES = (0.5, 2.0)
 #: Failures in a row on a device after which a new child asks, once a batch, whether it is still there.
@@ -103,7 +98,7 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
         number = death.number
         if number < 0 or number in done or death.stage == "idle":
             strikes += 1
-            if strikes >= STRIKES and death.kind == KILLED:
+            if strikes >= STRIKES and death.killed:
                 return  # as if this supervisor had been lost: no group is to blame
             if strikes >= STRIKES:
                 yield from (wire.Failed(n, _failure(job, n, death)) for n in sorted(set(range(len(items))) - done))
@@ -121,8 +116,8 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
 
 def _nobodys(death: Death, kills: collections.Counter[Any], work: Any) -> bool:
     """Whether a death is a SIGKILL that nobody is to blame for yet; ``kills``: how often the same work was in flight."""
-    kills[work] += death.kind == KILLED
-    return death.kind == KILLED and kills[work] < KILLS
+    kills[work] += death.killed
+    return death.killed and kills[work] < KILLS
 
 
 def _failure(job: Job, number: int, death: Death) -> Failure:

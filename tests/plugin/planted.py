@@ -71,6 +71,10 @@ def fail() -> None:
     raise RuntimeError("planted failure")
 
 
+def garble() -> None:
+    raise RuntimeError("planted: half a pair \udce9")
+
+
 def refuse() -> None:
     raise Unsupported("planted: not implemented here")
 
@@ -88,6 +92,7 @@ BEFORE: dict[str, Callable[[], None]] = {
     "sleep": lambda: time.sleep(600),
     "allocate": allocate,
     "raise": fail,
+    "surrogate": garble,
     "fork_and_die": fork_and_die,
     "flood": flood,
     "threads": threads,
