@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from farm import lake as lakes
-from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK
+from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
 from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
@@ -105,7 +105,7 @@ def _request(args: argparse.Namespace) -> Request:
     how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray"
     where = {"how": how, "address": args.address, "cpus": args.cpus}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
-    narrow = {name: _split(getattr(args, name)) for name in ("ops", "dtypes", "backends")}
+    narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
     if args.resume:
         if given := [f"--{name}" for name in (*narrow, "samples") if getattr(args, name) not in (None, [])]:
             raise ConfigError(
@@ -122,8 +122,11 @@ def _request(args: argparse.Namespace) -> Request:
     return request
 
 
-def _split(values: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(part for value in values for part in value.split(",") if part))
+def _split(option: str, values: Sequence[str]) -> list[str]:
+    named = list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+    if values and not named:
+        raise ConfigError(f"{option} {values[0]!r}: names nothing; name some, or leave the option out for all")
+    return named
 
 
 def _dashboard(console: Console, executor: Executor) -> None:
@@ -199,10 +202,11 @@ def _run(plan: Plan, console: Console) -> int:
     run.begin()
     say(f"run {run.run_id}: {plan.matrix.cells} cells, results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
-    again = f"python -m farm.launch --resume {run.run_id}{elsewhere}"
+    again = f"farm run --resume {run.run_id}{elsewhere}"
     progress = Progress(console)
     try:
-        run.dispatch(progress)
+        with interruptible():
+            run.dispatch(progress)
         progress.close(run.dispatcher)
     except KeyboardInterrupt:
         progress.close(run.dispatcher)

@@ -45,6 +45,9 @@ class Lake:
         return f"{self.root}/run={run_id}" + (f"/{name}" if name else "")
 
 
+#: Seconds within which Google's store is to answer (by itself it is asked for 15 minutes); letters of an error that are told.
+ANSWER_S, WORDS = 15, 400
+
 #: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
 AnyLake = str | os.PathLike[str] | Lake
 
@@ -57,23 +60,35 @@ def open_lake(uri: AnyLake) -> Lake:
     if isinstance(uri, Lake):
         return uri
     text = os.fspath(uri)
+    if not text.strip():
+        raise LakeError(f"results {text!r}: name a directory or a URI, e.g. --results results")
     if "://" not in text:
         return Lake(pafs.LocalFileSystem(), os.path.abspath(text), text)
     try:
-        filesystem, root = pafs.FileSystem.from_uri(_with_endpoint(text))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise LakeError(f"results {text!r}: {error}") from None
+        filesystem, root = pafs.FileSystem.from_uri(_with_options(text))
+    except (pa.ArrowException, OSError) as error:
+        raise LakeError(f"results {text!r}: {_why(error)}") from None
     if not root.strip("/") and not isinstance(filesystem, pafs.LocalFileSystem):
         raise LakeError(f"results {text!r}: no bucket or directory is named")
     return Lake(filesystem, root.rstrip("/"), text)
 
 
-def _with_endpoint(uri: str) -> str:
+def _with_options(uri: str) -> str:
+    """A URI with what its server is to be asked with, where it does not say so itself."""
+    more = "&" if "?" in uri else "?"
+    if uri.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in uri:
+        return f"{uri}{more}retry_limit_seconds={ANSWER_S}"
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if not uri.startswith("s3://") or not endpoint or "endpoint_override" in uri:
         return uri
     scheme, _, host = endpoint.rpartition("://")
-    return f"{uri}{'&' if '?' in uri else '?'}endpoint_override={host.rstrip('/')}&scheme={scheme or 'https'}"
+    return f"{uri}{more}endpoint_override={host.rstrip('/')}&scheme={scheme or 'https'}"
+
+
+def _why(error: Exception) -> str:
+    """What a filesystem says, on one line: a store's own words are pages."""
+    text = " ".join(str(error).split())
+    return text[:WORDS] + " …" if len(text) > WORDS else text
 
 
 def check_writable(lake: Lake) -> None:
@@ -84,9 +99,9 @@ def check_writable(lake: Lake) -> None:
         with lake.filesystem.open_output_stream(probe) as file:
             file.write(b"x")
         lake.filesystem.delete_file(probe)
-    except OSError as error:
+    except (pa.ArrowException, OSError) as error:
         raise LakeError(
-            f"results {lake.uri!r} cannot be written: {error}; choose another place with --results"
+            f"results {lake.uri!r} cannot be written: {_why(error)}; choose another place with --results"
         ) from None
 
 
@@ -200,8 +215,10 @@ def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
     try:
         found: list[pafs.FileInfo] = lake.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         return found
-    except OSError as error:
-        raise LakeError(f"results {lake.uri!r} cannot be read: {error}") from None
+    except (pa.ArrowException, OSError) as error:
+        raise LakeError(
+            f"results {lake.uri!r} cannot be read: {_why(error)}; check the place and the rights to it"
+        ) from None
 
 
 def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:

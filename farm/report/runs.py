@@ -37,7 +37,7 @@ def _describe(results: lake.Lake, run_id: str) -> dict[str, Any]:
     try:
         return lake.read_run(results, run_id)
     except lake.LakeError as problem:
-        print(f"farm.report: {plain(problem)}; its rows are reported without config and inventory", file=sys.stderr)
+        print(f"warning: {plain(problem)}; its rows are reported without config and inventory", file=sys.stderr)
         return {"run_id": run_id}
 
 
@@ -49,7 +49,7 @@ def load(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     opened = lake.open_lake(results)
     known = lake.run_ids(opened)
     if not known:
-        raise lake.LakeError(f"no runs in {results}; start one with: python -m farm.launch configs/quick.yaml")
+        raise lake.LakeError(f"no runs in {results}; start one with: farm run configs/quick.yaml")
     if run_id == "all":
         return latest(lake.read(opened), known), merge_runs([_describe(opened, name) for name in known])
     run_id = known[-1] if run_id == "last" else run_id

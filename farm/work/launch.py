@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,6 +20,7 @@ import pandas as pd
 from farm import lake as lakes
 from farm.fleet.inventory import offers, probe
 from farm.lake import Lake
+from farm.plan import config as configs
 from farm.plan import matrix as matrices
 from farm.plan import policies
 from farm.plan.config import ConfigError
@@ -104,11 +104,13 @@ def _plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
 
 
 def _line_of(path: str, word: str) -> str:
-    """ "file:line:column: " of the first place in a config where ``word`` stands; "" without a config file."""
+    """ "file:line:column: " of the first place in a config, or in one that it includes, where ``word`` stands; "" without
+    a config file."""
     with contextlib.suppress(OSError):
-        for number, line in enumerate(Path(path).read_text().splitlines(), 1):
-            if found := re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", line.partition("#")[0]):
-                return f"{path}:{number}:{found.start() + 1}: "
+        for file in configs.files(path) if path else ():
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                if found := re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", line.partition("#")[0]):
+                    return f"{file}:{number}:{found.start() + 1}: "
     return f"{path}: " if path else ""
 
 

@@ -83,6 +83,16 @@ def test_an_op_that_the_config_names_and_the_catalog_lacks(
     assert "no op 'std_meen'" in said and "std_mean" in said
 
 
+def test_a_misspelt_op_of_an_included_config_is_told_with_its_place_there(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path
+) -> None:
+    config.write_text("name: x\n" + CONFIG.replace("std_mean", "std_meen"))
+    (config.parent / "top.yaml").write_text("include: [c.yaml]\n")
+    assert f"error: {config}:3:42: catalogs.torch.ops: no op 'std_meen'" in refused(
+        capsys, results, config.parent / "top.yaml"
+    )
+
+
 def test_a_config_that_skips_everything(capsys: pytest.CaptureFixture[str], results: Path, config: Path) -> None:
     config.write_text(CONFIG + "skip: [{reason: all of it}]\n")
     assert "plans no cell" in refused(capsys, results, config)

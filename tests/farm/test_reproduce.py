@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -255,6 +256,13 @@ def test_the_script_alone_gives_the_same_numbers(
         "max rel diff": row.max_rel,
     }.items():
         assert pd.isna(value) or float(numbers[label]) == value
+    # It says what to install, and may be called as the module that it imports.
+    module = {"torch-cpu": "torch", "ort-cpu": "onnxruntime"}[backend]
+    version = metadata.version(module).partition("+")[0]
+    assert f'# dependencies = ["{module}=={version}", "numpy", "ml_dtypes"]' in text
+    named = script.rename(tmp_path / f"{module}.py")
+    done = subprocess.run([sys.executable, str(named)], capture_output=True, text=True, timeout=120)
+    assert said(done.stdout)["verdict"] == status, done.stderr
 
 
 def test_a_script_that_does_not_show_the_failure_is_not_claimed_to(

@@ -77,7 +77,7 @@ def test_a_slice_of_the_zoo(
     said = capsys.readouterr().out
     assert "escaped: axpy--no_scale (missing scale, of axpy)" in said
     assert re.search(r"error_units-\d+: 100 % \(5/5\)", said)
-    assert "python -m farm.reproduce '" in said and f"--results {results}" in said
+    assert "farm reproduce '" in said and f"--results {results}" in said
 
 
 @pytest.mark.parametrize(

@@ -406,7 +406,7 @@
     const head = ["change", "op", "dtype", "samples", "before", "after", "units before", "units after"];
     box.append(make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...head.map((name, n) => make("th", { scope: "col", class: n === 3 || n > 5 ? "n" : "" }, name)))),
       make("tbody", {}, ...lines)));
-    if (shown.length > 500) box.append(make("p", { class: "note" }, `${shown.length - 500} more cells: python -m farm.report --diff writes all of them.`));
+    if (shown.length > 500) box.append(make("p", { class: "note" }, `${shown.length - 500} more cells: farm report --diff writes all of them.`));
   }
 
   // ---- filters -----------------------------------------------------------------------------------------------------
