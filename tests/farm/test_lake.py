@@ -73,14 +73,17 @@ def quietly(results: Any, run_id: str | None = None) -> pd.DataFrame:
 
 
 def test_rows_come_back_in_the_schema(local: Lake) -> None:
-    assert lake.append(local, RUN, [batch(0, 1), batch(2, error_units=float("inf"), max_ulp=None, error="näh\n")]) == 3
+    assert (
+        lake.append(local, RUN, [batch(0, 1), batch(2, error_units=float("inf"), max_ulp=None, error="näh\n\udce9")])
+        == 3
+    )
     table = lake.read_table(local.root, RUN)
     assert table.schema.equals(SCHEMA)
     frame = quietly(local.root, RUN)
     assert list(frame.columns) == SCHEMA.names
     assert frame["case_id"].tolist() == [f"forward/torch:abs/float32/{i}" for i in range(3)]
     assert frame["error_units"].tolist() == [0.5, 0.5, float("inf")]
-    assert frame["max_ulp"].isna().all() and frame["error"].tolist()[2] == "näh\n"
+    assert frame["max_ulp"].isna().all() and frame["error"].tolist()[2] == "näh\n?"
     assert frame["started_at"].tolist() == [pd.Timestamp("1970-01-01 00:00:01.5", tz="UTC")] * 3
     assert frame["compute_precision"].tolist() == ["float32"] * 3
     assert frame["device"].tolist() == ["AVX2"] * 3
