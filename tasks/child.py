@@ -182,15 +182,9 @@ class Child:
         return lambda sample: self.page.write(number, 1, 1, sample)
 
     def _run(self, command: wire.Run) -> Steps:
-        from tasks.runner import Item
-
         self.page.write(-1, 1)
-        items = [
-            Item(i.pack, list(i.positions), i.exported or None, i.group.unit, i.group.check, i.keep)
-            for i in command.items
-        ]
         surroundings = Surroundings()
-        for done in self.runner.run(items, set(command.skip), set(command.solo)):
+        for done in self.runner.run(command.items, set(command.skip), set(command.solo)):
             yield done
             surroundings.put_back()
         return wire.Finished()

@@ -158,11 +158,7 @@ class Iree(Backend):
         if adapter.get("name"):
             self._adapter = name
         return RuntimeInfo(
-            runtime_version=iree.compiler.version.VERSION,
-            device=name,
-            driver_version=adapter.get("driver_info", ""),
-            details={"driver": self._target.driver, "flags": " ".join(self._flags)}
-            | {k: v for k, v in adapter.items() if k in ("type", "api", "driver")},
+            runtime_version=iree.compiler.version.VERSION, device=name, driver_version=adapter.get("driver_info", "")
         )
 
     def build(self, form: Form) -> Program:

@@ -83,7 +83,6 @@ class Jax(Backend):
             "",
             declared,
             TF32_OPS if declared else (),
-            {"platform": found.platform, "xla_flags": os.environ.get("XLA_FLAGS", "").strip()},
         )
 
     def build(self, form: Form) -> Program:

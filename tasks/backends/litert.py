@@ -79,9 +79,7 @@ class LiteRt(Backend):
             return next(iter(interpreter.get_signature_runner()(t0=np.zeros((128, 768), np.float32)).values()))
 
         smoke_test("LiteRT", compute, "one-Exp model of zeros", expected=1.0)
-        return RuntimeInfo(
-            self._versions[0], "cpu", details={"converter": self._versions[1], "delegate": self.delegate}
-        )
+        return RuntimeInfo(self._versions[0], "cpu")
 
     def build(self, form: Form) -> Program:
         """Convert the form's counterpart and prepare an interpreter.

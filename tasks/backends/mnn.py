@@ -77,7 +77,6 @@ class Mnn(Backend):
             runtime_version=str(MNN.version()),
             device="cpu",
             compute_precision="float16" if self._precision == "low" and "fp16:1" in units else "",
-            details={"precision": self._precision, "device_supports": units},
         )
 
     def build(self, form: Form) -> Program:

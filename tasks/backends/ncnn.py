@@ -82,12 +82,9 @@ class Ncnn(Backend):
         self._pnnx = next((x for x in (folder / "pnnx", folder / "pnnx.exe") if x.is_file()), Path())
         if self._pnnx == Path():
             raise Unavailable("ncnn's converter pnnx is not installed")
-        converter = importlib.metadata.version("pnnx")
-        self._version = f"{ncnn.__version__} pnnx {converter}"
+        self._version = f"{ncnn.__version__} pnnx {importlib.metadata.version('pnnx')}"
         smoke_test("ncnn", lambda: self.build(one_add()).run()[0])
-        return RuntimeInfo(
-            str(ncnn.__version__), "cpu", details={"pnnx": converter} | {k: str(v) for k, v in self._switches.items()}
-        )
+        return RuntimeInfo(str(ncnn.__version__), "cpu")
 
     def build(self, form: Form) -> Program:
         """Convert and load the model, and make its inputs.

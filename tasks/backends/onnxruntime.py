@@ -192,7 +192,6 @@ class OnnxRuntime(Backend):
             device=device,
             compute_precision=precision,
             precision_of=TF32_OPS if precision == "tfloat32" else (),
-            details={"provider": self._provider} | self._options,
         )
 
     def _find_provider(self, ort: Any) -> None:

@@ -122,7 +122,6 @@ class OpenVino(Backend):
             runtime_version=openvino.__version__.partition("-")[0],
             device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
             compute_precision=_PRECISION.get(hint, hint),
-            details={k.lower(): v for k, v in read.items()} | {"build": openvino.__version__},
         )
 
     def build(self, form: Form) -> Program:

@@ -60,8 +60,7 @@ class Paddle(Backend):
         smoke_test(who, compute, "a sum", words=lambda error: str(error).strip().splitlines()[-1])
         paddle.set_grad_enabled(False)
         paddle.core.set_num_threads(1)
-        details = {k: str(v) for k, v in paddle.get_flags(["FLAGS_use_mkldnn"]).items()}
-        return RuntimeInfo(f"paddle {paddle.__version__}", str(paddle.get_device()), details=details)
+        return RuntimeInfo(f"paddle {paddle.__version__}", str(paddle.get_device()))
 
     def build(self, form: Form) -> Program:
         """Put the arrays on the device: the dynamic graph has nothing to compile."""

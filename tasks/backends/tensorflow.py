@@ -86,7 +86,6 @@ class TensorFlow(Backend):
             "",
             declared,
             TF32_OPS if declared else (),
-            {"onednn": "on" if self.onednn else "off", "git": str(tf.version.GIT_VERSION)},
         )
 
     def build(self, form: Form) -> Program:

@@ -124,13 +124,13 @@ class TensorRt(Backend):
             raise Unavailable(f"no NVIDIA GPU: {error}") from error
         # The coarsest precision is right in the first digit.
         smoke_test(self.title, lambda: self.build(one_add()).run()[0], within=0.1)
-        return self._info(trt, gpu.name, gpu.driver_version, {"compute_capability": gpu.capability})
+        return self._info(trt, gpu.name, gpu.driver_version)
 
     def _import(self) -> Any:
         with importing(f"{self.module}"):
             return importlib.import_module(self.module)
 
-    def _info(self, trt: Any, device: str, driver: str, details: dict[str, str]) -> RuntimeInfo:
+    def _info(self, trt: Any, device: str, driver: str = "") -> RuntimeInfo:
         declared, where = PRECISIONS[self.precision]
         return RuntimeInfo(
             runtime_version=f"{self.title} {trt.__version__}",
@@ -138,7 +138,6 @@ class TensorRt(Backend):
             driver_version=driver,
             compute_precision=declared,
             precision_of=where,
-            details={"precision": self.precision} | details,
         )
 
     # -- one sample --------------------------------------------------------------------------------------------

@@ -130,13 +130,9 @@ class Tinygrad(Backend):
         opened: Any = Device[self._target]
         name, driver = str(getattr(opened, "device_name", "")), str(getattr(opened, "driver_version", ""))
         self.emulated = self._target.startswith("CL") and _is_cpu(opened)
-        renderer = type(opened.renderer).__name__
-        details = {"renderer": renderer, "target": str(getattr(opened.renderer, "target", ""))[:200]}
-        if renderer == "ClangRenderer":
-            details["compiler"] = _version(os.environ.get("CC", "clang"))
         from importlib.metadata import version
 
-        return RuntimeInfo(version("tinygrad"), name or self.device, driver, details=details)
+        return RuntimeInfo(version("tinygrad"), name or self.device, driver)
 
     def build(self, form: Form) -> Program:
         """Trace the model, schedule its kernels and compile them, and make its inputs.
@@ -269,14 +265,6 @@ def _clang() -> str:
     """The newest clang on the path: "clang" may be one that has no __bf16 (before 17)."""
     found = [f"clang-{n}" for n in range(40, 10, -1) if shutil.which(f"clang-{n}")]
     return found[0] if found else ""
-
-
-def _version(compiler: str) -> str:
-    try:
-        text = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.SubprocessError):
-        return compiler
-    return text.partition("\n")[0]
 
 
 def _is_cpu(device: Any) -> bool:

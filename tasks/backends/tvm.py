@@ -63,11 +63,7 @@ class Tvm(Backend):
             from tvm.relax.frontend.onnx import from_onnx  # noqa: F401
         smoke_test("TVM", lambda: self.build(one_add()).run()[0])
         target = _target(**self._target)
-        return RuntimeInfo(
-            runtime_version=tvm.__version__,
-            device=str(target.attrs.get("mcpu", target.kind.name)),
-            details={"target": str(target)},
-        )
+        return RuntimeInfo(tvm.__version__, str(target.attrs.get("mcpu", target.kind.name)))
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and make its inputs.

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 import quickjs
 
-from farm.report import case, cell_matrix, coverage, diff
+from farm.report import case, coverage, diff
 from farm.report.faces.page import render
-from farm.report.tables.coverage import distinct, records
+from farm.report.tables.coverage import cell_matrix, distinct, records
 from farm.report.words import number, percent
 from tasks.model import Status
 from tests.farm.test_report import RUN, Page, frame, make_row

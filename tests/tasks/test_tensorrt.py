@@ -80,11 +80,7 @@ def test_each_precision_sets_its_flags_and_declares_itself(
     backend, state, _ = install(precision=precision)
     info = backend.probe()
     assert info.compute_precision == declared and bool(info.precision_of) == (precision == "tf32")
-    assert (
-        info.runtime_version == "TensorRT 10.16.1"
-        and info.device == "Fake GPU"
-        and info.details["compute_capability"] == "9.0"
-    )
+    assert (info.runtime_version, info.device) == ("TensorRT 10.16.1", "Fake GPU")
     program = backend.build(form(ADD, A, B))
     assert state.flags == flags  # TF32 is cleared wherever it was not asked for
     assert bool(state.network_flags) is strong

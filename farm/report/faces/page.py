@@ -23,7 +23,7 @@ from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, distinct, how_option, where_option
 from farm.report.tables.overview import backend_lines, headline
 from farm.report.tables.sides import sides
-from farm.report.tables.view import Report, cell, views
+from farm.report.tables.view import Report, cell
 from farm.report.words import DASH
 from tasks import checks
 from tasks.model import Status
@@ -55,10 +55,10 @@ FIELDS = {
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 
 
-def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
+def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
     """The page of a run as text: no network, no script but its own (a content security policy says so).
 
-    ``rows``: lake rows; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all embedded, passing
+    ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all embedded, passing
     ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
     """
     here = Path(__file__).parent
@@ -79,7 +79,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         style=Markup(style),
         script_hash=_hash(script),
         style_hash=_hash(style),
-        data=Markup(script_json(payload(rows, run))),
+        data=Markup(script_json(payload(report.rows, run))),
         run=run,
         run_id=str(run.get("run_id") or DASH),
         name=str(run.get("name") or ""),
@@ -88,7 +88,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")),
         config=_pretty(run.get("config")),
-        views=[one for one in views(report) if "page" in one.faces],
+        views=[one for one in report.views if "page" in one.faces],
         limit=LINES,
     )
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from farm.report.tables.agreement import case_views
 from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import headline
-from farm.report.tables.view import Cell, Report, View, cell, views
+from farm.report.tables.view import Cell, Report, View, cell
 from farm.report.words import plain
 from tasks.model import Status
 
@@ -86,17 +86,21 @@ def screen() -> Console:
 
 
 def print_coverage(
-    rows: pd.DataFrame, run: Mapping[str, Any], by: str = "backend", limit: int = 10, console: Console | None = None
+    rows: pd.DataFrame | Report,
+    run: Mapping[str, Any],
+    by: str = "backend",
+    limit: int = 10,
+    console: Console | None = None,
 ) -> None:
     """Print the report of a run: the table per vendor and backend, ``by`` another column as well, findings, oracles.
 
-    ``rows``: lake rows of the run; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long table.
+    ``rows``: lake rows of the run, or their report; ``run``: its ``_run.json`` as a dict; ``limit``: lines of a long table.
     """
     console = console or screen()
     report = Report.of(rows, run, by)
     for line in headline(report.rows, run):
         console.print(_text(line))
-    for view in views(report):
+    for view in report.views:
         if "terminal" in view.faces:
             show(view, console, limit)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from farm.report.words import DASH, number, plain
 from tasks import checks
 from tasks.judge.fingerprint import distance
 from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names
+from tasks.nearest import nearest
 
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
 REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
@@ -126,17 +126,7 @@ def _rows_of(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     known = rows["case_id"]
     found = rows[known == case_id]
     if found.empty:
-        near = difflib.get_close_matches(case_id, known.unique().tolist(), 3, 0.5)
-        raise UnknownCase(
-            f"no case {case_id!r}"
-            + (
-                f"; nearest: {', '.join(near)}"
-                if near
-                else f"; there are {known.nunique()}, e.g. {known.iloc[0]}"
-                if len(known)
-                else "; there are no rows"
-            )
-        )
+        raise UnknownCase(f"no case {case_id!r}{nearest(case_id, known.unique()) or '; there are no rows'}")
     found = found.sort_values("run_id", kind="stable").drop_duplicates("backend", keep="last")
     keys = [
         backend_order(str(vendor), str(name)) for vendor, name in zip(found["vendor"], found["backend"], strict=True)
