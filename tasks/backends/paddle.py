@@ -35,13 +35,11 @@ class Paddle(Backend):
     vendor = "Baidu"
     forms = ("paddle",)
     takes = ()
-    devices = tuple(_DEVICES)
+    devices, closed = tuple(_DEVICES), True
     unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if device not in _DEVICES:
-            raise ValueError(f"backend {name}: Paddle runs on {', '.join(_DEVICES)}, not on {device!r}")
         self.device_vendor, self.packages, self._target = _DEVICES[device]
         self.resource = resource_of(self.device_vendor)
 

@@ -20,7 +20,7 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import flatten, graph_inputs, input_values, one_add
+from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 
 #: Label of the nodes that have a device of this name; OpenCL's may be anybody's.
@@ -143,16 +143,11 @@ class Tinygrad(Backend):
         from tinygrad import Tensor
         from tinygrad.engine.realize import compile_linear
 
-        values = input_values(form)
-        names = graph_inputs(form.model or b"")
-        if len(names) != len(values):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
-            )
+        values = inputs_by_name(form)
         said: list[str] = []
         try:
             with captured(said):
-                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in zip(names, values)})
+                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in values.items()})
                 outputs = [self._output(k, x) for k, value in found.items() for x in flatten(value)]
                 pending = [x for x in outputs if 0 not in x.shape]
                 linear = compile_linear(Tensor.linear_with_vars(*pending)[0]) if pending else None

@@ -75,6 +75,20 @@ def test_the_outlier_is_named_and_who_agrees_with_whom() -> None:
     assert "farm reproduce" in table.at["tvm-cpu", "reproduce"]
 
 
+def test_where_most_stand_outside_nobody_is_the_outlier() -> None:
+    apart = [outcome(f"{name}-1", "imprecise", 900.0 + 100 * k, kind="numbers") for k, name in enumerate("abcd")]
+    table = case(frame(outcome("z-1"), *apart, outcome("e-1", "imprecise", 1200.0, kind="numbers")), CASE)
+    assert not table["outlier"].any()
+    assert table.attrs["verdict"] == [
+        "1 backend of 1 vendor agrees with the reference: z-1.",
+        "5 backends of 5 vendors do not: look at the op and its limit before you blame one of them.",
+        "2 backends of 2 vendors agree with one another: d-1, e-1 (imprecise numbers, 1200 against 32).",
+        "On their own: a-1 (imprecise numbers, 900 against 32); b-1 (imprecise numbers, 1000 against 32); "
+        "c-1 (imprecise numbers, 1100 against 32).",
+        "More vendors agree with one another than with the reference: look at the reference.",
+    ]
+
+
 def test_results_outside_agree_within_the_limit_of_each_other_not_by_their_size() -> None:
     wrong = [outcome("a-1", "wrong", 900.0), outcome("b-1", "wrong", 910.0), outcome("c-1", "wrong", -905.0)]
     table = case(frame(outcome("z-1"), *wrong), CASE).set_index("backend")
@@ -266,7 +280,7 @@ def test_the_page_holds_every_outcome_side_by_side() -> None:
         "b-1": "r",
         "c-1": "r",
     }
-    assert len(data["sides"]["units"]) == sum(s != "." for text in columns["status"] for s in text)
+    assert data["outcomes"]["length"] == sum(s != "." for text in columns["status"] for s in text)
     assert all(ord(c) < 128 for text in columns["bytes"] for c in text)
     kept = _unpacked(data["rows"]["columns"]["case"], data["rows"]["length"])
     assert sorted(set(kept)) == [0, 1, 2]
