@@ -15,6 +15,7 @@ COMMANDS = {
     "reproduce": "run one row of a lake again, by itself; or write it as a standalone script",
     "init": "write an example project: two kernels of your own, their references, a config, a test",
     "backends": "list every backend: what it needs, where it runs, or why it does not",
+    "doctor": "say what is missing here, device by device and backend by backend, and the command that installs it",
     "envs": "list, build and remove the environments of backends",
     "node": "find this machine's devices; start or join a Ray cluster with them",
     "rejudge": "judge the rows of a lake again under another policy, without running anything",

@@ -134,13 +134,15 @@ class Child:
         self.page.write(-1, 1)
         try:
             made = command.backend.create()
-            info = made.probe()
+            info = made.start()
         except Unavailable as error:
-            return wire.Refused(str(error))
+            return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:
             return wire.Refused(f"{type(error).__name__}: {error}")
         self.runner = Runner(made, info, command.policy or verdict.load("error_units"), self.page.write)
-        own = {name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated")}
+        own = {
+            name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated", "found")
+        }
         return wire.Ready(asdict(info) | own | {"forms": list(made.forms)})
 
     def _list(self, command: wire.List) -> Steps:

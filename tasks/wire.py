@@ -164,9 +164,10 @@ class Ready(Answer):
 
 @dataclass(frozen=True)
 class Refused(Answer):
-    """The runtime or its device cannot be had."""
+    """The runtime or its device cannot be had. installs: (command, package) of what its machine lacks."""
 
     reason: str
+    installs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

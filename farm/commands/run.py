@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from farm import lake as lakes
 from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
@@ -22,6 +23,7 @@ from farm.work.launch import Run, finished, ready
 from farm.work.progress import Progress
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
+from tasks.backends.needs import install_line
 from tasks.catalogs.base import Entry
 from tasks.model import FAILED, names
 
@@ -149,21 +151,15 @@ def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
 
 
 def print_preflight(console: Console, known: dict[str, Offer]) -> None:
-    """One line per backend: where it runs, or why it does not."""
+    """One line per backend: where it runs, or why it does not; then how to have those whose needs can be installed."""
     width = max(map(len, known), default=0)
     for name, offer in known.items():
-        if offer.available:
-            info = offer.info
-            text = f"{info['runtime_version']}, {info['device']}, on {', '.join(sorted(set(offer.nodes)))}"
-            console.print(f"  {name:{width}}  [green]available[/]    ", text, highlight=False, soft_wrap=True)
-        else:
-            console.print(
-                f"  {name:{width}}  [yellow]unavailable[/]  ",
-                offer.reason,
-                highlight=False,
-                soft_wrap=True,
-                markup=True,
-            )
+        state = "[green]available[/]    " if offer.available else "[yellow]unavailable[/]  "
+        console.print(f"  {name:{width}}  {state}", Text(offer.words), highlight=False, soft_wrap=True)
+    lacking = [offer for offer in known.values() if offer.installs and not offer.available]
+    if lacking:
+        line = install_line(pair for offer in lacking for pair in offer.installs)
+        console.print(f"to have {', '.join(o.name for o in lacking)} as well: {line}", highlight=False, soft_wrap=True)
 
 
 def print_cells(console: Console, plan: Plan) -> None:

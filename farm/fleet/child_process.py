@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import importlib.util
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 
 from farm import ONE_THREAD
 from tasks import wire
+from tasks.backends import needs
 from tasks.child import PAGE_SIZE, Flying, Page
 from tasks.model import Status
 from tasks.runner import STAGES
@@ -257,6 +259,8 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
     env |= ONE_THREAD
     # A plugin of torch that is installed but broken must not break torch.
     env.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    if torch := importlib.util.find_spec("torch"):
+        env.setdefault(needs.LENT, str(Path(torch.origin or "").parent / "lib"))
     path = env.get("PYTHONPATH", "")
     own = python in ("", default_python())
     if not own:

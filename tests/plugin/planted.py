@@ -17,6 +17,7 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
+from tasks.backends.needs import INSTALLERS, Need
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.model import EPS, Fallback, Form, Group, Leaf, Program, RuntimeInfo, Unavailable, Unsupported
@@ -294,6 +295,30 @@ class Vanishing(Busy):
         if os.path.exists(os.environ.get("FARM_VANISHED", "")):
             raise Unavailable("planted: it has gone")
         return super().probe()
+
+
+class Needy(Null):
+    """Needs the file that $NEEDY_TOOL names, and notes there that it was led to it; says that it is emulated."""
+
+    emulated = True
+    needs = (
+        Need(
+            "planted tool",
+            lambda: next((x for x in [os.environ.get("NEEDY_TOOL", "")] if os.path.exists(x)), ""),
+            dict.fromkeys(INSTALLERS, "planted-tool"),
+            lambda where: os.environ.update(FARM_LED=where),
+        ),
+    )
+
+    def probe(self) -> RuntimeInfo:
+        return RuntimeInfo("needy 1", f"led to {os.environ['FARM_LED']}")
+
+
+class Nothing(Null):
+    """Forgets to return what `probe` is to return."""
+
+    def probe(self) -> RuntimeInfo:
+        return None  # type: ignore[return-value]
 
 
 class FakeGpu(Null):
