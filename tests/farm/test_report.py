@@ -30,6 +30,7 @@ from farm.report.tables.coverage import (
     STATUSES,
     built,
     cell_matrix,
+    distinct,
     latest,
     records,
     unavailable,
