@@ -216,7 +216,7 @@ def misplaced(offer: Offer, node: dict[str, Any]) -> str:
     return f"the node is labelled vendor={label}, not {vendor}"
 
 
-def this_node(slots: int) -> dict[str, Any]:
-    """The one node of an inline run: it offers whatever its runtimes find."""
-    resources = {name: float(slots) for name in ("CPU", *{v.resource for v in BY_LABEL.values()})}
+def this_node(cpus: int) -> dict[str, Any]:
+    """The one node of a run without Ray: so many CPUs, and one device of whatever its runtimes find."""
+    resources = {v.resource: 1.0 for v in BY_LABEL.values()} | {"CPU": float(cpus)}
     return {"id": "local", "host": socket.gethostname(), "resources": resources, "labels": {}}
