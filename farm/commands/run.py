@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -197,6 +199,8 @@ def _run(plan: Plan, console: Console) -> int:
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"python -m farm.launch --resume {run.run_id}{elsewhere}"
     progress = Progress(console)
+    # pandas takes a while to import, and the end of the run needs it.
+    threading.Thread(target=importlib.import_module, args=("farm.report",), daemon=True).start()
     try:
         run.dispatch(progress)
         progress.close(run.dispatcher)

@@ -26,6 +26,7 @@ from farm.work.stock import Stock
 from farm.work.supports import Supports
 from tasks import wire
 from tasks.catalogs.base import Failure
+from tasks.model import Status
 
 #: Seconds without a word, beyond the deadline, after which a supervisor is given up.
 SILENCE_S = 120.0
@@ -92,8 +93,8 @@ class Dispatcher:
         Whatever ends it, rows that have arrived are flushed first if they can be.
         """
         try:
-            slots = self.plan.executor.slots(None, 1.0)
-            for b in np.flatnonzero(self.stock.wanted.any(axis=0)).tolist()[:slots]:
+            there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, 1.0)
+            for b in [b for b in there if self.placement.available[b]][:slots]:
                 self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b))
             while True:
                 self._fill()
@@ -290,4 +291,5 @@ class Dispatcher:
         if len(new) < len(rows.numbers):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
         self.ledger.keep(b, batches, rows.status, rows.busy_ms)
-        self.supports.learn(flight, [rows.numbers[k] for k in new], batches)
+        if Status.UNSUPPORTED.value in rows.status:
+            self.supports.learn(flight, [rows.numbers[k] for k in new], batches)

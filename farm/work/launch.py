@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
 from farm.fleet.inventory import offers, probe
@@ -34,6 +32,9 @@ from farm.work.state import Plan
 from tasks.catalogs.base import Entry
 from tasks.judge.verdict import PolicyError
 from tasks.nearest import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Columns that tell one group of the matrix from another.
 GROUP = ("check", "op", "variant", "dtype", "distribution")
@@ -56,8 +57,8 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
             }
             here = None
             if not request.address:  # the one node is this machine, asked while its executor starts
-                apart = ALONE if inline else ""
-                here = background.submit(probe, specs, request.cache, fresh=request.fresh, apart=apart)
+                more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
+                here = background.submit(probe, specs, request.cache, **more)  # type: ignore[arg-type]
             matrix = _plan(request, {name: future.result() for name, future in listing.items()})
             executor = ended.enter_context(contextlib.closing(_executor(request, matrix)))
             started(executor)
