@@ -56,15 +56,15 @@ def pool(
         axes.append([(np.flatnonzero(inside == n), pixels[inside == n, :n]) for n in np.unique(inside)])
     for parts in itertools.product(*axes):
         many, width = [len(places) for places, _ in parts], [pixels.shape[1] for _, pixels in parts]
-        at = []
+        at: list[Any] = []
         for i, (_, pixels) in enumerate(parts):
             shape = [1] * (2 * dims)
             shape[i], shape[dims + i] = many[i], width[i]
             at.append(pixels.reshape(shape))
-        windows = padded[(slice(None), slice(None), *at)].reshape(-1, int(np.prod(width)))
+        windows = padded[(..., *at)].reshape(-1, int(np.prod(width)))
         found = _reduced(windows, _OF_WINDOW[pooling_type], count_include_pad == 1 and pooling_type == "AVG")
-        places = np.ix_(*(places for places, _ in parts))
-        result[(slice(None), slice(None), *places)] = found.reshape(*x_shape[:2], *many)
+        places: Any = np.ix_(*(places for places, _ in parts))
+        result[(..., *places)] = found.reshape(*x_shape[:2], *many)
     return result
 
 
