@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="farm backends",
         description="Every backend that is known: from where, available or why not, on which nodes, with versions.",
-        epilog="Environments that are not built are not built for this list: say build, or python -m farm.envs build.",
+        epilog="Environments that are not built are not built for this list: say build, or farm envs build.",
     )
     parser.add_argument(
         "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"

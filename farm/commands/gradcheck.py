@@ -46,5 +46,5 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"error against ε: {args.plot}")
         return 0 if answer.agrees else 1
     except (GradcheckError, lake.LakeError) as error:
-        print(f"farm.gradcheck: {plain(str(error))}", file=sys.stderr)
+        print(f"error: {plain(str(error))}", file=sys.stderr)
         return BAD_INPUT

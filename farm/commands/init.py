@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {error.filename or folder}: {error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
-    print(f"{folder}: {', '.join(PROJECT)}; run\n  python -m farm.launch {folder}/farm.yaml\n  pytest {folder}")
+    print(f"{folder}: {', '.join(PROJECT)}; run\n  farm run {folder}/farm.yaml\n  pytest {folder}")
     return OK
 
 

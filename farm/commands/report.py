@@ -42,10 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _diff(rows, args, console)
         print_coverage(rows, run, by=args.by)
     except (lake.LakeError, ValueError) as problem:
-        print(f"farm.report: {plain(problem)}", file=sys.stderr)
+        print(f"error: {plain(problem)}", file=sys.stderr)
         return BAD_INPUT
     except OSError as problem:
-        print(f"farm.report: cannot write: {plain(problem)}", file=sys.stderr)
+        print(f"error: cannot write: {plain(problem)}", file=sys.stderr)
         return BAD_INPUT
     run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
     _tell(write(rows, run, _out(args, run_id), by=args.by))
@@ -86,7 +86,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "from another run, with --run all",
     )
     args = parser.parse_args(argv)
-    args.results = args.results_option or args.results or "results"
+    args.results = next((r for r in (args.results_option, args.results) if r is not None), "results")
     return args
 
 

@@ -107,7 +107,7 @@ def _request(args: argparse.Namespace) -> Request:
     if args.resume:
         request = requests.resumed(args.resume, lake, args.config, **where)
     elif args.config:
-        narrow = {name: _split(getattr(args, name)) for name in ("ops", "dtypes", "backends")}
+        narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
         request = requests.new(args.config, lake, samples=args.samples, **narrow, **where)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml")
@@ -116,8 +116,11 @@ def _request(args: argparse.Namespace) -> Request:
     return request
 
 
-def _split(values: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(part for value in values for part in value.split(",") if part))
+def _split(option: str, values: Sequence[str]) -> list[str]:
+    named = list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+    if values and not named:
+        raise ConfigError(f"{option} {values[0]!r}: names nothing; name some, or leave the option out for all")
+    return named
 
 
 def _say_where(console: Console, request: Request, executor: Executor) -> None:
@@ -197,7 +200,7 @@ def _run(plan: Plan, console: Console) -> int:
     run.begin()
     say(f"run {run.run_id}: {plan.matrix.cells} cells, results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
-    again = f"python -m farm.launch --resume {run.run_id}{elsewhere}"
+    again = f"farm run --resume {run.run_id}{elsewhere}"
     progress = Progress(console)
     # pandas takes a while to import, and the end of the run needs it.
     threading.Thread(target=importlib.import_module, args=("farm.report",), daemon=True).start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import glob
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -28,7 +27,7 @@ from tasks.backends import BackendSpec, known
 from tasks.judge import verdict
 from tasks.model import DISTRIBUTIONS, DTYPES, np_dtype
 from tasks.model.dtypes import NATIVE
-from tasks.nearest import nearest
+from tasks.nearest import near, nearest
 from tasks.plugins import PluginError
 
 
@@ -124,6 +123,13 @@ def backends_of(what: Iterable[str], where: str) -> list[BackendSpec]:
     return found
 
 
+def files(path: str | Path) -> list[Path]:
+    """The file of a config that could be loaded, and those that it includes."""
+    file = Path(path)
+    named = yaml.safe_load(file.read_text()).get("include") or []
+    return [file, *(inner for name in named for inner in files(file.parent / name))]
+
+
 def place(path: str | Path, key: tuple[Any, ...]) -> str:
     """file:line:column of a key in a config file."""
     return _place(Path(path), yaml.compose(Path(path).read_text(), Loader=yaml.SafeLoader), key)
@@ -139,21 +145,28 @@ def _listed(file: Path, node: Any, name: str) -> list[dict[str, Any]]:
         paths = [Path(p) for p in sorted(glob.glob(str(path)))] if glob.has_magic(name) else [path]
     if not paths:
         raise ConfigError(f"{where}: known_failures: {path}: no YAML file there")
-    return [entry for one in paths for entry in _entries(one, f"{where}: known_failures: {one}")]
+    return [entry for one in paths for entry in _entries(one, f"{where}: known_failures")]
 
 
 def _entries(path: Path, where: str) -> list[dict[str, Any]]:
+    found = []
     try:
-        found = [KnownFailure.model_validate(entry) for entry in yaml.safe_load(path.read_text()) or []]
+        text = path.read_text()
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        for i, entry in enumerate(yaml.safe_load(text) or []):
+            try:
+                found.append(KnownFailure.model_validate(entry).model_dump())
+            except pydantic.ValidationError as error:
+                first = error.errors()[0]
+                key = ".".join(map(str, first["loc"])) or "entry"
+                raise ConfigError(
+                    f"{where}: {_place(path, node, (i, *first['loc']))}: {key}: {_words(first)}"
+                ) from None
     except OSError as error:
-        raise ConfigError(f"{where}: {error.strerror}") from None
+        raise ConfigError(f"{where}: {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
-        raise ConfigError(f"{where}: not a YAML list ({' '.join(str(error).split())})") from None
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"])) or "entry"
-        raise ConfigError(f"{where}: {key}: {first['msg']} (in {first['input']!r})") from None
-    return [entry.model_dump() for entry in found]
+        raise ConfigError(f"{where}: {path}: not a YAML list ({' '.join(str(error).split())})") from None
+    return found
 
 
 def _line(file: Path, before: str) -> str:
@@ -194,8 +207,8 @@ def _check_nodes(file: Path, root: Any) -> None:
 
 def _explain(file: Path, node: Any, error: Any) -> str:
     place = tuple(error["loc"])
-    key = ".".join(map(str, place))
-    text = error["msg"]
+    key = ".".join(map(str, place)) or "the config"
+    text = _words(error)
     if error["type"] == "extra_forbidden":
         models: dict[str, type[pydantic.BaseModel]] = {
             "catalogs": CatalogConfig,
@@ -212,6 +225,20 @@ def _explain(file: Path, node: Any, error: Any) -> str:
             f"unknown key{nearest(str(place[-1]), sorted(f.alias or name for name, f in model.model_fields.items()))}"
         )
     return f"{_place(file, node, place)}: {key}: {text}"
+
+
+def _words(error: Any) -> str:
+    """What pydantic says, with the fix."""
+    text, kind, given = str(error["msg"]).removeprefix("Value error, "), error["type"], error["input"]
+    if kind == "missing":
+        return f"{text}: add the key {error['loc'][-1]}"
+    if kind == "too_short":
+        return "it is empty: name at least one"
+    if kind in ("list_type", "tuple_type"):
+        return "a list is needed, e.g. [a, b]"
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        return f"keys and values are needed, e.g. {{name: …}}, not {given!r}"
+    return text if kind == "value_error" or isinstance(given, dict | list) else f"{text}, not {given!r}"
 
 
 def _place(file: Path, node: Any, key: tuple[Any, ...]) -> str:
@@ -287,8 +314,9 @@ def check_dtype(name: str, where: str) -> None:
         return
     if name not in DTYPES:
         common = sorted((d for d in DTYPES if d in NATIVE or d == "bfloat16"), key=lambda d: "float" not in d)
-        near = nearest(name, common if not difflib.get_close_matches(name, DTYPES, 1, 0.5) else list(DTYPES))
-        raise ConfigError(f"{where}: dtypes: unknown dtype {name!r}{near}")
+        raise ConfigError(
+            f"{where}: dtypes: unknown dtype {name!r}{nearest(name, DTYPES if near(name, DTYPES) else common)}"
+        )
     try:
         np_dtype(name)
     except TypeError as error:

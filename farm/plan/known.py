@@ -2,46 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from farm.plan.matrix import Matrix, matcher, names
 from farm.plan.model import Config, KnownFailure
 from tasks.catalogs.base import Entry
+from tasks.model import JUDGED
+from tasks.model import names as words
 
 #: Columns that say whether a known failure covers an outcome, and what an older lake, which lacks some, means.
 COLUMNS = {"op": "", "variant": "", "dtype": "", "backend": "", "distribution": "own", "status": "", "kind": ""}
 
 
+@dataclass(frozen=True)
+class Met:
+    """Known failures beside the rows of a run.
+
+    entry: per row the place of the first known failure that covers it, -1 for none; stale: per row the place of a known
+    failure that names its op, dtype, backend and distribution, though nothing that was judged in the run fails as it says
+    (-1 for none; only judged rows have one); gone: the places of these, in their order.
+    """
+
+    entry: np.ndarray
+    stale: np.ndarray
+    gone: tuple[int, ...]
+
+
+def recorded(run: Mapping[str, Any]) -> list[KnownFailure] | None:
+    """The known failures of a run's record; None where it holds no config (an older or damaged record)."""
+    config = run.get("config")
+    if not isinstance(config, Mapping):
+        return None
+    try:
+        return [KnownFailure(**entry) for entry in config.get("known_failures") or ()]
+    except (TypeError, ValueError):  # of another version
+        return None
+
+
+def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
+    """Which of the known failures cover which rows of a lake; columns that the rows lack are as in `COLUMNS`."""
+    told = {c: np.array(rows[c].fillna(absent) if c in rows else [absent] * len(rows)) for c, absent in COLUMNS.items()}
+    judged = np.isin(told["status"], words(JUDGED))
+    entry, near = np.full((2, len(rows)), -1)
+    seen, unseen = set[int](), set[int]()
+    for backend in dict.fromkeys(told["backend"]):  # few known failures are about one backend
+        mine = np.array([k for k, known in enumerate(entries) if matcher([known.backend])([backend])], dtype="int64")
+        places = np.flatnonzero(told["backend"] == backend)
+        named, covered = _matches([entries[k] for k in mine], {c: column[places] for c, column in told.items()})
+        entry[places] = _first(covered, mine)
+        seen.update(mine[covered.any(axis=1)].tolist())
+        unseen.update(mine[(named & judged[places]).any(axis=1)].tolist())
+    gone = unseen - seen
+    for backend in dict.fromkeys(told["backend"]) if gone else ():
+        mine = np.array([k for k in sorted(gone) if matcher([entries[k].backend])([backend])], dtype="int64")
+        places = np.flatnonzero((told["backend"] == backend) & judged)
+        named, _ = _matches([entries[k] for k in mine], {c: column[places] for c, column in told.items()})
+        near[places] = _first(named, mine)
+    return Met(entry, near, tuple(sorted(gone)))
+
+
+def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(named, covered), known failures × rows: op, dtype and distribution are theirs; status and kind too."""
+
+    def match(globs: Sequence[str], values: Any, called: Any = lambda value: [value]) -> np.ndarray:
+        place = {value: k for k, value in enumerate(dict.fromkeys(values))}
+        codes = np.array([place[value] for value in values], dtype="int64")
+        asked, known = {glob: matcher([glob]) for glob in set(globs)}, [called(value) for value in place]
+        said = {glob: np.array([ask(value) for value in known], dtype=bool) for glob, ask in asked.items()}
+        return np.array([said[glob][codes] for glob in globs], dtype=bool).reshape(len(globs), len(values))
+
+    called = list(zip(told["op"], told["variant"]))
+    named = match([k.op for k in entries], called, lambda value: names(Entry(value[0], value[1], ())))
+    for column in ("dtype", "distribution"):
+        named &= match([getattr(k, column) for k in entries], told[column])
+    covered = named.copy()
+    for column in ("status", "kind"):
+        covered &= match([getattr(k, column) for k in entries], told[column])
+    return named, covered
+
+
+def _first(matches: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Per column the place of the first row that is true, -1 for none."""
+    if not len(places):
+        return np.full(matches.shape[1], -1)
+    return np.where(matches.any(axis=0), places[matches.argmax(axis=0)], -1)
+
+
 def not_known(rows: Any, config: Config) -> Any:
     """The rows that no known failure of the config covers."""
-    covered = _coverer(config.known_failures)
-    met: dict[tuple[str, ...], bool] = {}
-    keep = []
-    for outcome in zip(
-        *(rows[c].fillna(absent) if c in rows else [absent] * len(rows) for c, absent in COLUMNS.items())
-    ):
-        if outcome not in met:
-            met[outcome] = covered(*outcome)
-        keep.append(not met[outcome])
-    return rows[keep]
-
-
-def _coverer(entries: Sequence[KnownFailure]) -> Any:
-    matchers = [
-        (matcher([k.op]), k.status, [matcher([glob]) for glob in (k.dtype, k.backend, k.distribution, k.kind)])
-        for k in entries
-    ]
-
-    def covered(op: str, variant: str, dtype: str, backend: str, distribution: str, status: str, kind: str) -> bool:
-        called = names(Entry(op, variant, ()))
-        values = (dtype, backend, distribution, kind)
-        return any(
-            known in ("*", status) and all(match([v]) for match, v in zip(globs, values)) and named(called)
-            for named, known, globs in matchers
-        )
-
-    return covered
+    return rows[met(rows, config.known_failures).entry < 0]
 
 
 def unmet(config: Config, matrix: Matrix) -> Iterator[str]:

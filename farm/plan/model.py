@@ -26,6 +26,13 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _requirement(text: str) -> None:
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        raise ValueError(f"{text!r} is no pip requirement ({str(error).splitlines()[0]})") from None
+
+
 class KernelConfig(_Model):
     """A kernel of the `user` catalog: the fields of `tasks.catalogs.user.ops.UserOp`, functions as "module:function" or
     "file.py:function". What its values may be is `tasks.catalogs.user.schema`'s."""
@@ -64,7 +71,7 @@ class CatalogConfig(_Model):
     """
 
     name: str
-    ops: list[str] = ["*"]
+    ops: list[str] = Field(default=["*"], min_length=1)
     exclude: list[str] = []
     dtypes: list[str] | None = None
     samples: int = Field(default=8, ge=1, lt=2**31)
@@ -100,24 +107,22 @@ class BackendConfig(_Model):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _named_by_version(cls, data: Any) -> Any:
-        if (
-            not isinstance(data, dict)
-            or "name" in data
-            or not data.get("like")
-            or not isinstance(data.get("packages"), list)
-        ):
+        if not isinstance(data, dict) or "name" in data or not isinstance(like := data.get("like"), str):
             return data
-        version = str(data["packages"][0]).partition("==")[2].partition(";")[0].strip() if data["packages"] else ""
-        return data | {"name": f"{data['like']}@{version}"} if version else data
+        packages = data.get("packages")
+        first = str(packages[0]) if isinstance(packages, list) and packages else ""
+        if version := first.partition("==")[2].partition(";")[0].strip():
+            return data | {"name": f"{like}@{version}"}
+        if first:
+            _requirement(first)
+        why = f"the first package, {first!r}, says no version (NAME==VERSION)" if first else "there are no packages"
+        raise ValueError(f"no name is given, and none can be made of {like} and a version: {why}; add a name")
 
     @pydantic.field_validator("packages")
     @classmethod
     def _requirements(cls, value: list[str]) -> list[str]:
         for text in value:
-            try:
-                Requirement(text)
-            except InvalidRequirement as error:
-                raise ValueError(f"{text!r} is no pip requirement ({str(error).splitlines()[0]})") from None
+            _requirement(text)
         return value
 
     @pydantic.field_validator("python", mode="before")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ import pandas as pd
 from farm import lake
 from farm.report.tables.coverage import backends_of, latest
 from farm.report.words import plain
+
+#: What two runs have in common where they have a case on a backend.
+_KEY = ["case_id", "backend"]
 
 
 def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def _describe(results: lake.Lake, run_id: str) -> dict[str, Any]:
     try:
         return lake.read_run(results, run_id)
     except lake.LakeError as problem:
-        print(f"farm.report: {plain(problem)}; its rows are reported without config and inventory", file=sys.stderr)
+        print(f"warning: {plain(problem)}; its rows are reported without config and inventory", file=sys.stderr)
         return {"run_id": run_id}
 
 
@@ -49,11 +54,35 @@ def load(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     opened = lake.open_lake(results)
     known = lake.run_ids(opened)
     if not known:
-        raise lake.LakeError(f"no runs in {results}; start one with: python -m farm.launch configs/quick.yaml")
+        raise lake.LakeError(f"no runs in {results}; start one with: farm run configs/quick.yaml")
     if run_id == "all":
         return latest(lake.read(opened), known), merge_runs([_describe(opened, name) for name in known])
     run_id = known[-1] if run_id == "last" else run_id
     return lake.read(opened, run_id=run_id), _describe(opened, run_id)
+
+
+def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]] | None:
+    """Rows and record of the last finished run of the same config before ``run``, by the config's name; None for none.
+
+    A run that shares no case is passed over: it was narrowed to something else.
+    """
+    if not (results and run.get("name") and run.get("config")):
+        return None
+    opened = lake.open_lake(results)
+    run_id = str(run.get("run_id"))
+    now = lake.read_table(opened, run_id, _KEY).to_pandas()[_KEY] if run_id in (ids := lake.run_ids(opened)) else None
+    if now is None:
+        return None
+    for earlier in reversed(ids[: ids.index(run_id)]):
+        with contextlib.suppress(lake.LakeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", lake.LakeWarning)  # said when the run itself was reported
+            record = lake.read_run(opened, earlier)
+            if record.get("name") != run["name"] or not record.get("finished_at"):
+                continue
+            rows = lake.read(opened, run_id=earlier)
+            if len(rows[_KEY].merge(now, on=_KEY)):
+                return rows, record
+    return None
 
 
 def default_out(results: str, run_id: str) -> Path:

@@ -12,11 +12,12 @@ import pprint
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import tasks
-from farm.fleet.envs import OWN_PACKAGES
+from farm.fleet.envs import OWN_PACKAGES, Environment
 from farm.reproduce import trial
 from farm.reproduce.bundled import bundled
 from farm.reproduce.in_onnx import in_onnxruntime, in_openvino
@@ -29,7 +30,7 @@ from tasks.model.dtypes import NATIVE, PACKED_BITS
 #: What a script embeds as it stands: the judge, and what that knows of dtypes and classes of ops.
 JUDGE = ("model/dtypes.py", "model/op_class.py", "model/leaf.py", "judge/plain.py", "judge/worst.py")
 #: What else the script's own text needs.
-_IMPORTS = ("base64", "enum", "json", "math", "sys", "zlib")
+_IMPORTS = ("base64", "enum", "json", "math", "zlib")
 
 _RUNTIMES: dict[str, Callable[[Source, Data], Runtime]] = {
     "torch": in_torch,
@@ -57,7 +58,7 @@ def _head(source: Source, runtime: Runtime) -> dict[str, Any]:
         "runtime": runtime.template,
         "module": runtime.module,
         "alias": runtime.alias,
-        "install": _install(source),
+        "install": _install(source, runtime),
         "needs": _needs(source, runtime),
         "imports": import_lines(imports | own),
         "title": repr(source.title),
@@ -124,20 +125,26 @@ def import_lines(imports: Iterable[tuple[str, str]]) -> list[str]:
     return whole + parts
 
 
-def _install(source: Source) -> str:
-    """Comments that say what to install where the backend has an environment of its own, as PEP 723 has them: `uv run` obeys."""
-    if source.environment is None:
-        return ""
-    packages = [*source.environment.packages, *OWN_PACKAGES]
+def _install(source: Source, runtime: Runtime) -> str:
+    """Comments that say what it was run with and what to install, as PEP 723 has them: `uv run` obeys."""
+    environment = source.environment or Environment(_installed({runtime.module, source.runtime}))
+    packages = [*environment.packages, *OWN_PACKAGES]
     lines = [
-        f"It was run with Python {source.environment.version} and: pip install {' '.join(map(shlex.quote, packages))}",
+        f"It was run with Python {environment.version} and: pip install {' '.join(map(shlex.quote, packages))}",
         "",
         "/// script",
-        f'requires-python = "=={source.environment.version}.*"',
+        f'requires-python = "=={environment.version}.*"',
         f"dependencies = {json.dumps(packages)}",
         "///",
     ]
     return "".join(f"# {' '.join(line.split())}".rstrip() + "\n" for line in lines)
+
+
+def _installed(modules: Iterable[str]) -> tuple[str, ...]:
+    """Requirements that bring modules as they are installed here, without a build's own suffix: no index has a "+cpu"."""
+    brings = metadata.packages_distributions()
+    found = sorted({name for module in modules for name in brings.get(module, ())} - set(OWN_PACKAGES))
+    return tuple(f"{name}=={metadata.version(name).partition('+')[0]}" for name in found)
 
 
 def _needs(source: Source, runtime: Runtime) -> str:

@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
 from farm.fleet.inventory import offers, probe
 from farm.lake import Lake
+from farm.plan import config as configs
 from farm.plan import matrix as matrices
 from farm.plan import policies
 from farm.plan.config import ConfigError
@@ -99,11 +99,13 @@ def _plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
 
 
 def _line_of(path: str, word: str) -> str:
-    """ "file:line:column: " of the first place in a config where ``word`` stands; "" without a config file."""
+    """ "file:line:column: " of the first place in a config, or in one that it includes, where ``word`` stands; "" without
+    a config file."""
     with contextlib.suppress(OSError):
-        for number, line in enumerate(Path(path).read_text().splitlines(), 1):
-            if found := re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", line.partition("#")[0]):
-                return f"{path}:{number}:{found.start() + 1}: "
+        for file in configs.files(path) if path else ():
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                if found := re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", line.partition("#")[0]):
+                    return f"{file}:{number}:{found.start() + 1}: "
     return f"{path}: " if path else ""
 
 
@@ -148,7 +150,7 @@ class Run:
             for g, b, reason in plan.matrix.skipped
             for group in [plan.matrix.groups[g]]
         ]
-        lakes.write_json(self.request.lake, self.run_id, "_run.json", self.record)
+        lakes.write_run(self.request.lake, self.run_id, self.record)
 
     def dispatch(self, progress: Callable[[Dispatcher], None]) -> None:
         """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
@@ -159,13 +161,15 @@ class Run:
         """(rows of the run, what is missing of it: "" if nothing is). Raises OSError."""
         run, record, lake = self.dispatcher, self.record, self.request.lake
         assert run is not None
-        record["quarantined"], record["notices"] = run.health.records, run.notices
-        record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.spent.items()}
-        record["planned_by_backend"] = {name: c.planned for name, c in run.counts.items()}
+        record["quarantined"], record["notices"] = run.health.records, run.outages.notices
+        record["children"] = {
+            name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.accounts.spent.items()
+        }
+        record["planned_by_backend"] = {name: c.planned for name, c in run.accounts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
         record["finished_at"] = _now().isoformat()
         lakes.compact(lake, self.run_id)
-        lakes.write_json(lake, self.run_id, "_run.json", record)
+        lakes.write_run(lake, self.run_id, record)
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())
         if not missing and len(rows) == planned:
             return rows, ""

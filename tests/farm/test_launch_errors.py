@@ -83,6 +83,16 @@ def test_an_op_that_the_config_names_and_the_catalog_lacks(
     assert "no op 'std_meen'" in said and "std_mean" in said
 
 
+def test_a_misspelt_op_of_an_included_config_is_told_with_its_place_there(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path
+) -> None:
+    config.write_text("name: x\n" + CONFIG.replace("std_mean", "std_meen"))
+    (config.parent / "top.yaml").write_text("include: [c.yaml]\n")
+    assert f"error: {config}:3:42: catalogs.torch.ops: no op 'std_meen'" in refused(
+        capsys, results, config.parent / "top.yaml"
+    )
+
+
 def test_a_config_that_skips_everything(capsys: pytest.CaptureFixture[str], results: Path, config: Path) -> None:
     config.write_text(CONFIG + "skip: [{reason: all of it}]\n")
     assert "plans no cell" in refused(capsys, results, config)
@@ -107,7 +117,7 @@ def test_nothing_to_resume(capsys: pytest.CaptureFixture[str], results: Path, co
 
 
 def test_resuming_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str], results: Path) -> None:
-    lake.write_json(lake.open_lake(results), "20260101-000000-aaaa", "_run.json", {"name": "other"})
+    lake.write_run(lake.open_lake(results), "20260101-000000-aaaa", {"name": "other"})
     for args in (["--resume", "20260101-000000-aaab"], ["--resume", "20260101"]):
         assert main([*args, "--inline", "--results", str(results)]) == BAD_INPUT
         said = capsys.readouterr().err
@@ -131,9 +141,7 @@ def test_resuming_a_run_whose_record_is_damaged(
 def test_resuming_a_run_of_another_version(
     capsys: pytest.CaptureFixture[str], results: Path, record: dict[str, object]
 ) -> None:
-    lake.write_json(
-        lake.open_lake(results), "20260101-000000-aaaa", "_run.json", record | {"run_id": "20260101-000000-aaaa"}
-    )
+    lake.write_run(lake.open_lake(results), "20260101-000000-aaaa", record | {"run_id": "20260101-000000-aaaa"})
     assert main(["--resume", "20260101-000000-aaaa", "--inline", "--results", str(results)]) == BAD_INPUT
     assert "error:" in capsys.readouterr().err
 

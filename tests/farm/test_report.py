@@ -20,25 +20,22 @@ from rich.console import Console
 
 from farm import lake
 from farm.commands.report import main
-from farm.report import (
+from farm.report import coverage, findings, status_table, vendor_by_dtype, write
+from farm.report.faces.markdown import markdown
+from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
+from farm.report.faces.terminal import print_coverage
+from farm.report.runs import default_out
+from farm.report.tables.coverage import (
     SEVERITY,
     STATUSES,
     built,
     cell_matrix,
-    coverage,
-    findings,
+    distinct,
     latest,
-    print_coverage,
-    status_table,
+    records,
     unavailable,
-    vendor_by_dtype,
     worst_matrix,
-    write,
 )
-from farm.report.faces.markdown import markdown
-from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
-from farm.report.runs import default_out
-from farm.report.tables.coverage import distinct, records
 from farm.report.tables.findings import disagreements
 from farm.report.words import number, percent
 
@@ -321,7 +318,7 @@ def test_where_oracles_disagree_is_said_with_both_numbers_and_blames_nobody() ->
     assert len(found) == 1
     line = found.iloc[0]
     assert (line["oracles_units"], line["units"], line["second_units"], line["samples"]) == (77, 0.25, 76.5, 2)
-    assert line["backends"] == "ort-cpu, torch-cpu" and line["reproduce"].startswith("python -m farm.reproduce '")
+    assert line["backends"] == "ort-cpu, torch-cpu" and line["reproduce"].startswith("farm reproduce '")
     elementary: Any = disagreements(frame(make_row("invalid", **differ, op_class="elementary", max_ulp=3.0))).iloc[0]
     assert elementary["units"] == 3
     for text in (printed(rows, RUN), markdown(rows, RUN), render(rows, RUN)):
@@ -382,8 +379,8 @@ def test_findings_are_one_row_a_cell_most_severe_first_and_reproducible() -> Non
     ]
     worst: Any = table.iloc[2]
     assert (worst["error_units"], worst["samples"], worst["planned"]) == (900.0, 2, 3)
-    assert worst["reproduce"] == "python -m farm.reproduce 'r1:forward/torch:b/float32/1:torch-cpu'"
-    quoted = table.iloc[0]["reproduce"].removeprefix("python -m farm.reproduce ")
+    assert worst["reproduce"] == "farm reproduce 'r1:forward/torch:b/float32/1:torch-cpu'"
+    quoted = table.iloc[0]["reproduce"].removeprefix("farm reproduce ")
     assert shlex.split(quoted) == ["r1:forward/torch:it's/float32/0:torch-cpu", "--child"]  # a crash
     assert len(findings(rows, limit=2)) == 2
     assert findings(frame(make_row())).empty

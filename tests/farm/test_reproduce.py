@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +139,7 @@ def test_last_names_the_newest_run(results: Path, rows: pd.DataFrame, capsys: py
         (lambda r: f"20200101-000000-0000:{r.case_id}:{r.backend}", r"no run '20200101-000000-0000'.*there is "),
         (
             lambda r: f"{r.run_id}:{r.case_id.replace('log_softmax', 'log_softmaxx')}:{r.backend}",
-            r"no case .*nearest: forward/torch:log_softmax",
+            r"no case .*did you mean forward/torch:log_softmax",
         ),
         (lambda r: f"{r.run_id}:{r.case_id}:torch-cuda", "no row of .* on backend 'torch-cuda'; it ran on .*torch-cpu"),
     ],
@@ -255,6 +256,13 @@ def test_the_script_alone_gives_the_same_numbers(
         "max rel diff": row.max_rel,
     }.items():
         assert pd.isna(value) or float(numbers[label]) == value
+    # It says what to install, and may be called as the module that it imports.
+    module = {"torch-cpu": "torch", "ort-cpu": "onnxruntime"}[backend]
+    version = metadata.version(module).partition("+")[0]
+    assert f'# dependencies = ["{module}=={version}", "numpy", "ml_dtypes"]' in text
+    named = script.rename(tmp_path / f"{module}.py")
+    done = subprocess.run([sys.executable, str(named)], capture_output=True, text=True, timeout=120)
+    assert said(done.stdout)["verdict"] == status, done.stderr
 
 
 def test_a_script_that_does_not_show_the_failure_is_not_claimed_to(

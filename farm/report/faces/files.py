@@ -11,20 +11,23 @@ import pandas as pd
 from farm.report.faces.markdown import diff_markdown, markdown
 from farm.report.faces.page import render
 from farm.report.tables.changes import diff_views
-from farm.report.tables.view import Report, View, views
+from farm.report.tables.view import Report, View
 
 
-def write(rows: pd.DataFrame, run: Mapping[str, Any], out_dir: str | Path, by: str = "backend") -> dict[str, Path]:
+def write(
+    rows: pd.DataFrame | Report, run: Mapping[str, Any], out_dir: str | Path, by: str = "backend"
+) -> dict[str, Path]:
     """Write all files of a report into ``out_dir`` (made if missing) and return their paths by what they hold.
 
-    ``rows``: lake rows; ``run``: the run's ``_run.json`` as a dict; ``by``: one more coverage table, by this column.
+    ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict; ``by``: one more coverage table, by this column.
     """
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
-    paths = {view.name: csv(view, out) for view in views(Report.of(rows, run, by)) if "csv" in view.faces}
+    report = Report.of(rows, run, by)
+    paths = {view.name: csv(view, out) for view in report.views if "csv" in view.faces}
     for name, path, text in (
-        ("markdown", out / "report.md", markdown(rows, run)),
-        ("html", out / "report.html", render(rows, run)),
+        ("markdown", out / "report.md", markdown(report, run)),
+        ("html", out / "report.html", render(report, run)),
     ):
         path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
         paths[name] = path

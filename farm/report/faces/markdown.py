@@ -10,7 +10,7 @@ import pandas as pd
 
 from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import headline
-from farm.report.tables.view import Column, Line, Report, View, cell, views
+from farm.report.tables.view import Column, Line, Report, View, cell
 from farm.report.words import DASH, plain
 
 
@@ -52,10 +52,10 @@ def document(lines: Sequence[str], shown: Iterable[View], limit: int) -> str:
     return "\n".join(text)
 
 
-def markdown(rows: pd.DataFrame, run: Mapping[str, Any], limit: int = 50) -> str:
+def markdown(rows: pd.DataFrame | Report, run: Mapping[str, Any], limit: int = 50) -> str:
     """The report of a run: its headline and every view that Markdown shows."""
     report = Report.of(rows, run)
-    return document(headline(report.rows, run), (v for v in views(report) if "markdown" in v.faces), limit)
+    return document(headline(report.rows, run), (v for v in report.views if "markdown" in v.faces), limit)
 
 
 def diff_markdown(found: pd.DataFrame, limit: int = 200) -> str:

@@ -7,7 +7,7 @@ import datetime
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from markupsafe import Markup
 
 from farm import lake
 from farm.lake.columns import COLUMNS
+from farm.report.tables.agreement import UNITS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, distinct, how_option, where_option
 from farm.report.tables.overview import backend_lines, headline
 from farm.report.tables.sides import sides
-from farm.report.tables.view import Report, cell, views
+from farm.report.tables.view import Report, cell
 from farm.report.words import DASH
 from tasks import checks
 from tasks.model import Status
@@ -35,6 +36,9 @@ ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
 #: Lines of a long table.
 LINES = 40
+
+#: The page's script, in parts that know those before them.
+SCRIPTS = ("page_tools.js", "page_data.js", "page_grid.js", "page_panel.js", "page_pair.js", "page.js")
 
 #: A sign for each status, so that colour is not the only signal.
 SIGNS = {status.value: status.facts.sign for status in Status}
@@ -55,14 +59,14 @@ FIELDS = {
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 
 
-def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
+def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
     """The page of a run as text: no network, no script but its own (a content security policy says so).
 
-    ``rows``: lake rows; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all embedded, passing
+    ``rows``: lake rows, or their report; ``run``: the run's ``_run.json`` as a dict. Rows that did not pass are all embedded, passing
     ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
     """
     here = Path(__file__).parent
-    script = "".join((here / name).read_text(encoding="utf-8") for name in ("page_tools.js", "page.js"))
+    script = _wrapped((here / name).read_text(encoding="utf-8") for name in SCRIPTS)
     style = colours() + (here / "page.css").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(here),
@@ -79,7 +83,7 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         style=Markup(style),
         script_hash=_hash(script),
         style_hash=_hash(style),
-        data=Markup(script_json(payload(rows, run))),
+        data=Markup(script_json(payload(report.rows, run))),
         run=run,
         run_id=str(run.get("run_id") or DASH),
         name=str(run.get("name") or ""),
@@ -88,9 +92,14 @@ def render(rows: pd.DataFrame, run: Mapping[str, Any]) -> str:
         finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")),
         config=_pretty(run.get("config")),
-        views=[one for one in views(report) if "page" in one.faces],
+        views=[one for one in report.views if "page" in one.faces],
         limit=LINES,
     )
+
+
+def _wrapped(scripts: Iterable[str]) -> str:
+    """Scripts as one, of whose names nothing else in the document knows."""
+    return '"use strict";\n(() => {\n' + "\n".join(scripts) + "})();\n"
 
 
 def colours() -> str:
@@ -176,9 +185,17 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
         "sides": {
             "length": len(beside.cases),
             "columns": {name: column(beside.cases[name].tolist()) for name in beside.cases},
-            "units": [None if math.isnan(x) else str(x) if math.isinf(x) else float(f"{x:.6g}") for x in beside.units],
             "agrees": beside.agrees,
         },
+        "outcomes": {
+            "length": len(beside.outcomes),
+            "columns": {
+                "units": {"v": _numbers(beside.outcomes["units"])},
+                "limit": column(_numbers(beside.outcomes["limit"])),
+                "why": column(beside.outcomes["why"].tolist()),
+            },
+        },
+        "units": UNITS,
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
         "command": [COMMAND, where_option(results), {status: how_option(status) for status in SEVERITY}],

@@ -256,7 +256,7 @@ def status_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 #: What runs a row again.
-COMMAND = "python -m farm.reproduce"
+COMMAND = "farm reproduce"
 
 
 def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results", status: str = "") -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 import pandas as pd
 
 from farm.report.tables.agreement import units
-from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records, severity
+from farm.report.tables.causes import broken, worst_first
+from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records
 from farm.report.tables.overview import how_much
 from farm.report.tables.view import Column, Line, Report, View, label, measured, op, status, text, view
 from tasks.model import Status
@@ -19,13 +20,6 @@ _TOLD = [
     *("max_ulp", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement"),
     *("run_id", "case_id", "reproduce"),
 ]
-
-
-def broken(rows: pd.DataFrame) -> pd.Series:
-    """Which rows are a user's own kernels that could not be judged: their reference or inputs are at fault."""
-    return (
-        (rows["catalog"] == "user") & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
-    )
 
 
 def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
@@ -61,12 +55,8 @@ def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str]
     wanted = [status for status in (SEVERITY if statuses is None else statuses) if status != Status.PASS]
     planned = rows.groupby(CELL, sort=False)["status"].size().rename("planned")
     rows = rows[rows["status"].isin(wanted)]
-    rows = rows.assign(
-        rank=severity(rows["status"]),
-        size=-rows["error_units"].fillna(math.inf),
-        samples=rows.groupby([*CELL, "status"], sort=False)["status"].transform("size"),
-    )
-    rows = rows.sort_values(["rank", "size", "op", "variant", "dtype", "backend"], kind="stable").drop_duplicates(CELL)
+    rows = rows.assign(samples=rows.groupby([*CELL, "status"], sort=False)["status"].transform("size"))
+    rows = worst_first(rows).drop_duplicates(CELL)
     if limit is not None:
         rows = rows.head(limit)
     rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)

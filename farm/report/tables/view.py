@@ -5,6 +5,7 @@ Adding a view is adding a file to this package: a function of a `Report` with th
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import warnings
@@ -14,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from farm.report.tables.causes import Verdict, verdict, with_standing
 from farm.report.tables.coverage import distinct
 from farm.report.words import DASH, number, percent, plain
 from tasks.model import label_of
@@ -164,21 +166,34 @@ def cell(column: Column, line: Line) -> Cell:
     return made if isinstance(made, Cell) else Cell(made)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Report:
-    """What views are made of. rows: `distinct` rows of the lake; run: their ``_run.json``; by: one more column to sum by."""
+    """What views are made of. rows: `distinct` rows of the lake with their standing (`farm.report.tables.causes`); run: their
+    ``_run.json``; by: one more column to sum by. What is worked out of them is so once, on first use."""
 
     rows: pd.DataFrame
     run: Mapping[str, Any] = field(default_factory=dict)
     by: str = "backend"
 
     @classmethod
-    def of(cls, rows: pd.DataFrame, run: Mapping[str, Any], by: str = "backend") -> Report:
-        """That of lake rows."""
+    def of(cls, rows: pd.DataFrame | Report, run: Mapping[str, Any], by: str = "backend") -> Report:
+        """That of lake rows; a report is returned as it is."""
+        if isinstance(rows, Report):
+            return rows
         attrs = dict(rows.attrs)  # pandas forgets them
-        rows = distinct(rows)
+        rows = with_standing(distinct(rows), run)
         rows.attrs.update(attrs)
         return cls(rows, run, by)
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What to conclude."""
+        return verdict(self.rows, self.run)
+
+    @functools.cached_property
+    def views(self) -> list[View]:
+        """All views, in their order, for every face the same ones."""
+        return views(self)
 
     @property
     def inventory(self) -> Mapping[str, Any]:

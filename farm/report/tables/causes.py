@@ -1,0 +1,170 @@
+"""What to conclude first: the verdict on a run, what is new in it, and the causes of what failed.
+
+What a page or a script builds on (nothing of it need be worked out again):
+
+- `Report.rows` has two columns beside the lake's, those of `with_standing`: ``standing`` ("new": failed and no known
+  failure covers it, which is what makes a run's exit code 1; "known": covered; "stale": judged and right where a known
+  failure says otherwise; "" for all else) and ``cause`` (the known failure's reason; "" where there is none).
+- `verdict(rows, run)`: the `Verdict`, with its sentence and its counts.
+- `causes(rows)`: failed rows by reason, backend and status, new ones first.
+- `stale(rows, run)`: the known failures that were not seen though their cells were judged.
+
+`farm.report.tables.ranking` has the ranking of backends, `farm.report.tables.since` what changed since the last run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from farm.plan import known
+from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, severity
+from tasks.model import Status
+
+#: What a row means for who looks at it: see the module's text.
+STANDINGS = ("new", "known", "stale")
+NEW, KNOWN, STALE = STANDINGS
+#: What `causes` tells of each.
+_TOLD = [
+    *("standing", "reason", "backend", "status", "rows", "ops", "op", "variant", "dtype"),
+    *("kind", "stage", "error_type", "error_units", "max_ulp", "limit", "case_id", "run_id", "reproduce"),
+]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to conclude of a run.
+
+    sentence: in one line; failures: rows that failed; new: of these, those that no known failure covers; unjudged: samples
+    of own kernels whose reference or inputs are broken; missing: planned rows that are not there; judged: rows that were
+    judged. recorded: whether the run's record says what is known.
+    """
+
+    failures: int
+    new: int
+    unjudged: int
+    missing: int
+    judged: int
+    recorded: bool
+
+    @property
+    def found(self) -> bool:
+        """Whether there is something new: the run's exit code is then 1, if it is complete."""
+        return bool(self.new or self.unjudged)
+
+    @property
+    def sentence(self) -> str:
+        parts = list(self._parts())
+        return (f"INCOMPLETE: {self.missing:,} planned rows are missing; so far " if self.missing else "") + "; ".join(
+            parts
+        )
+
+    def _parts(self) -> Iterator[str]:
+        if not self.recorded and self.failures:
+            yield f"{_many(self.failures, 'failure')}; the run's record does not say which of them are known"
+        elif self.new:
+            more = self.failures - self.new
+            yield f"{self.new:,} new failure{'s' * (self.new != 1)}, look here" + (
+                f" ({more:,} more are known)" if more else ""
+            )
+        elif self.failures:
+            yield f"{'OK: ' * (not self.found)}{_many(self.failures, 'failure')}, all known"
+        elif self.judged:
+            yield f"{'OK: ' * (not self.found)}no failures, {self.judged:,} judged"
+        else:
+            yield "nothing was judged"
+        if self.unjudged:
+            yield f"{_many(self.unjudged, 'sample')} of own kernels could not be judged: reference or inputs are broken"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def broken(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are a user's own kernels that could not be judged: their reference or inputs are at fault."""
+    return (
+        (rows["catalog"] == "user") & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
+    )
+
+
+def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
+    """Rows with the columns ``standing`` and ``cause``: see the module's text."""
+    entries = known.recorded(run) or []
+    failed = rows["status"].isin(FAILED_STATUSES) | broken(rows)
+    some = rows[failed | rows["status"].isin(JUDGED_STATUSES)]
+    met = known.met(some, entries)
+    covered, gone = (
+        pd.Series(places, index=some.index).reindex(rows.index, fill_value=-1) for places in (met.entry, met.stale)
+    )
+    standing = pd.Series("", index=rows.index, dtype=object)
+    standing = standing.mask(gone >= 0, STALE).mask(failed, NEW).mask(covered >= 0, KNOWN)
+    place = gone.where(standing == STALE, covered).where(standing != NEW, -1)
+    reasons = [*(entry.reason for entry in entries), ""]  # the place -1 is the last one
+    return rows.assign(
+        standing=standing, cause=pd.Series(map(reasons.__getitem__, place), index=rows.index, dtype=object)
+    )
+
+
+def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
+    """The `Verdict` on the rows of a run; ``rows``: with or without their standing."""
+    rows = rows if "standing" in rows else with_standing(distinct(rows), run)
+    failed, own = rows["status"].isin(FAILED_STATUSES), broken(rows)
+    new = rows["standing"] == NEW
+    planned = run.get("planned")
+    return Verdict(
+        failures=int(failed.sum()),
+        new=int((failed & new).sum()),
+        unjudged=int((own & new).sum()),
+        missing=max(0, planned - len(rows)) if isinstance(planned, int) else 0,
+        judged=int(rows["status"].isin(JUDGED_STATUSES).sum()),
+        recorded=known.recorded(run) is not None,
+    )
+
+
+def worst_first(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows by severity; within a status those without error units (a shape, a misplaced NaN), then the largest."""
+    made = rows.assign(rank=severity(rows["status"]), size=-rows["error_units"].fillna(math.inf))
+    return made.sort_values(["rank", "size", "op", "variant", "dtype", "backend"], kind="stable")
+
+
+def causes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Why rows failed: one line per standing, reason, backend and status; what is new first, then the commonest.
+
+    ``rows``: with their standing (`with_standing`). reason: the known failure's; of what is new its kind, stage and class of
+    error. rows, ops: how many; op, variant, dtype, kind, error_units, max_ulp, limit, case_id, run_id: of the worst row;
+    reproduce: the command that shows it.
+    """
+    results = str(rows.attrs.get("results", "results"))
+    failed = rows[rows["status"].isin(FAILED_STATUSES) | broken(rows)]
+    named = [failed[name].fillna("").astype(str) for name in ("kind", "stage", "error_type")]
+    new = pd.Series([", ".join(dict.fromkeys(filter(None, words))) for words in zip(*named)], index=failed.index)
+    failed = failed.assign(reason=failed["cause"].where(failed["standing"] == KNOWN, new))
+    keys = ["standing", "reason", "backend", "status"]
+    seen = failed.groupby(keys, sort=False)
+    failed = failed.assign(rows=seen["case_id"].transform("size"), ops=seen["op"].transform("nunique"))
+    made = worst_first(failed).drop_duplicates(keys)
+    made = made.assign(old=made["standing"] != NEW).sort_values(["old", "rows"], ascending=[True, False], kind="stable")
+    return made.assign(reproduce=commands(made, results))[_TOLD].reset_index(drop=True)
+
+
+def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
+    """Known failures that nothing in the run met though what they name was judged: mended, or no longer tried.
+
+    Columns: op, dtype, backend, distribution, status, kind, reason (the entry's), rows (judged of what it names), seen (their
+    statuses and counts).
+    """
+    entries = known.recorded(run) or []
+    rows = rows[rows["status"].isin(JUDGED_STATUSES)]
+    met = known.met(rows, entries)
+    lines = []
+    for place in met.gone:
+        found = rows["status"][met.stale == place].value_counts()
+        seen = " · ".join(f"{status} {count}" for status, count in found.items())
+        lines.append({**entries[place].model_dump(), "rows": int(found.sum()), "seen": seen})
+    names = ["op", "dtype", "backend", "distribution", "status", "kind", "reason", "rows", "seen"]
+    return pd.DataFrame(lines, columns=names)
