@@ -51,7 +51,6 @@ class ChildPool:
         self._told: dict[int, float] = {}  # CPU seconds already told, by child (its process id; a worker has few)
         self._cpu_s = self._start_s = 0.0
         self._starts = 0
-        self._newest: ChildProcess | None = None
         self._killed = False
 
     def has(self, job: Job) -> bool:
@@ -70,12 +69,16 @@ class ChildPool:
                 return self._children[key]
             self._drop(key)
         began = time.monotonic()
-        python = envs.python_of(job.backend, Path(job.cache))
-        self._newest = child = ChildProcess(python, job.limits, caches(Path(job.cache)) | job.env)
-        answer = child.ask(wire.Hello(job.backend, job.policy), deadline_s=max(HELLO_S, job.limits.deadline_s))
+        cache = Path(job.cache)
+        hello = wire.Hello(job.backend, job.policy, job.kernels)
+        python, env = envs.python_of(job.backend, cache), caches(cache) | job.env
+        child, answer = ChildProcess.asked(python, job.limits, env, hello, max(HELLO_S, job.limits.deadline_s))
         if isinstance(answer, Death):
             self._end(child)
             return answer
+        if self._killed:
+            self._end(child)
+            raise Closed
         self._starts += 1
         self._start_s += time.monotonic() - began
         self.add(job, child, answer)
@@ -112,9 +115,8 @@ class ChildPool:
     def kill(self) -> None:
         """From another thread: every child dies, and `get` raises Closed."""
         self._killed = True
-        for child in [self._newest, *(child for child, _ in list(self._children.values()))]:
-            if child is not None:
-                child.kill()
+        for child, _ in list(self._children.values()):
+            child.kill()
 
     def close(self) -> None:
         """End every child."""
@@ -160,7 +162,14 @@ def alike(one: Job, other: Job) -> bool:
 
 def _key(job: Job) -> tuple[Any, ...]:
     visible = tuple(os.environ.get(v, "") for v in VISIBLE)
-    return job.kind if job.backend is None else str(job.backend), str(job.policy), job.limits, str(job.env), visible
+    return (
+        job.kind if job.backend is None else str(job.backend),
+        str(job.policy),
+        job.limits,
+        str(job.env),
+        job.kernels,
+        visible,
+    )
 
 
 def _spins(child: ChildProcess) -> bool:
