@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from farm import lake
+from tasks.plugins import Part, PluginError
 from tests.conftest import ROOT
 
 EXAMPLE = ROOT / "examples" / "plugin"
@@ -97,3 +99,15 @@ def test_a_run_takes_the_plugins_and_goes_on_without_the_broken_one(python: Path
     assert "libexample.so" in done.stdout
     rows = lake.read(tmp_path / "results", lake.run_ids(tmp_path / "results")[-1])
     assert len(rows) == 4 and set(rows["status"]) == {"pass"} and set(rows["vendor"]) == {"Example Inc."}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("planted:STRUCK", "backend 'x': planted:STRUCK is a tuple, not a class; name a class in the entry point"),
+        ("tasks.backends.base:Backend", "backend 'x': tasks.backends.base:Backend lacks the method build"),
+    ],
+)
+def test_an_entry_point_that_is_no_whole_class_is_told(value: str, said: str) -> None:
+    with pytest.raises(PluginError, match=re.escape(said)):
+        Part("backend", "x", value).load()
