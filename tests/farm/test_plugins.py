@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -101,13 +100,8 @@ def test_a_run_takes_the_plugins_and_goes_on_without_the_broken_one(python: Path
     assert len(rows) == 4 and set(rows["status"]) == {"pass"} and set(rows["vendor"]) == {"Example Inc."}
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("planted:STRUCK", "backend 'x': planted:STRUCK is a tuple, not a class; name a class in the entry point"),
-        ("tasks.backends.base:Backend", "backend 'x': tasks.backends.base:Backend lacks the method build"),
-    ],
-)
-def test_an_entry_point_that_is_no_whole_class_is_told(value: str, said: str) -> None:
-    with pytest.raises(PluginError, match=re.escape(said)):
-        Part("backend", "x", value).load()
+def test_an_entry_point_that_is_no_class_is_told() -> None:
+    with pytest.raises(
+        PluginError, match="backend 'x': planted:STRUCK is a tuple, not a class; name a class in the entry"
+    ):
+        Part("backend", "x", "planted:STRUCK").load()
