@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from farm.exits import BAD_INPUT, OK
+from farm.exits import BAD_INPUT, OK, guarded
 
 #: Command → what it does, in the order of a first day with the farm.
 COMMANDS = {
@@ -27,6 +27,10 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is the command's, 2 for a command that does not exist."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         print(_help())

@@ -135,10 +135,14 @@ def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | N
     except envs.EnvError as error:
         return {spec.name: {"unavailable": str(error)} for spec in specs}
     for spec in specs:
-        if child is None:
-            began, child = time.monotonic(), ChildProcess(python, Limits(), env)
         answer: dict[str, Any]
-        said = child.ask(wire.Hello(spec), deadline_s=PROBE_DEADLINE_S)
+        said: Any = child.ask(wire.Hello(spec), PROBE_DEADLINE_S) if child else None
+        if child and isinstance(said, Death) and said.killed:
+            child.close()
+            child = None
+        if child is None:
+            began = time.monotonic()
+            child, said = ChildProcess.asked(python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S)
         if isinstance(said, Death):
             child.close()
             child = None

@@ -72,6 +72,10 @@ def fail() -> None:
     raise RuntimeError("planted failure")
 
 
+def garble() -> None:
+    raise RuntimeError("planted: half a pair \udce9")
+
+
 def refuse() -> None:
     raise Unsupported("planted: not implemented here")
 
@@ -89,6 +93,7 @@ BEFORE: dict[str, Callable[[], None]] = {
     "sleep": lambda: time.sleep(600),
     "allocate": allocate,
     "raise": fail,
+    "surrogate": garble,
     "fork_and_die": fork_and_die,
     "flood": flood,
     "threads": threads,
@@ -97,6 +102,7 @@ BEFORE: dict[str, Callable[[], None]] = {
     "unsupported": refuse,
     "fallback": elsewhere,
     "sys_exit": lambda: sys.exit(3),
+    "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "memory_error": lambda: bytearray(1 << 60) and None,
     "kill_supervisor": kill_supervisor,
