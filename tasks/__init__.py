@@ -1,5 +1,3 @@
 """What is validated: everything that runs inside a device process (needs numpy and ml_dtypes alone)."""
 
 from tasks.catalogs.user.ops import UserOp, op
-
-__all__ = ["UserOp", "op"]

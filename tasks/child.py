@@ -165,14 +165,8 @@ class Child:
         return lambda sample: self.page.write(number, 1, 1, sample)
 
     def _run(self, command: wire.Run) -> Steps:
-        from tasks.runner import Item
-
         self.page.write(-1, 1)
-        items = [
-            Item(i.pack, list(i.positions), i.exported or None, i.group.unit, i.group.check, i.keep)
-            for i in command.items
-        ]
-        yield from self.runner.run(items, set(command.skip), set(command.solo))
+        yield from self.runner.run(command.items, set(command.skip), set(command.solo))
         return wire.Finished()
 
 

@@ -9,10 +9,14 @@ from collections.abc import Iterable
 LISTED = 12
 
 
+def near(name: object, valid: Iterable[object], cutoff: float = 0.5) -> list[str]:
+    """The up to three names most like ``name``, the nearest first."""
+    return difflib.get_close_matches(str(name), [str(v) for v in valid], 3, cutoff)
+
+
 def nearest(name: object, valid: Iterable[object]) -> str:
     """ "; did you mean a or b?" of the up to three names nearest to ``name``, else the valid ones; "" if there are none."""
     names = [str(v) for v in valid]
-    near = difflib.get_close_matches(str(name), names, 3, 0.5)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
+    if like := near(name, names):
+        return f"; did you mean {' or '.join(like)}?"
     return f"; valid: {', '.join(names[:LISTED])}{' …' if len(names) > LISTED else ''}" if names else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from tasks.judging import judged
 from tasks.model import Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.row import NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
-from tasks.wire import Done
+from tasks.wire import Done, ToRun
 
 #: Exit code of a process whose device was lost while several samples were built together.
 LOST_DEVICE = 70
@@ -35,46 +36,37 @@ ERROR_LIMIT = 2000
 
 
 class Item:
-    """Samples of one prepared group to run: their positions in the group's order, and the pack of an exported form.
+    """Samples that are to be run, and the number of the first within the batch.
 
-    Given as paths, the packs are read when their turn comes and dropped after it: a batch has thousands.
-    ``label`` names the op and check (Group.unit); a joint backend builds neighbours of one label together. ``check``:
-    what is asked of the samples, if not what they were prepared for; ``keep``: a file that the outputs of its last case
-    are kept in, as a pack ("" = not kept).
+    The packs are read when their turn comes and dropped after it: a batch has thousands.
     """
 
-    def __init__(
-        self,
-        group: PreparedGroup | str,
-        positions: list[int],
-        exported: Pack | str | None = None,
-        label: str = "",
-        check: str = "",
-        keep: str = "",
-    ) -> None:
-        self._check, self.keep = check, keep
-        self._source, self.positions, self._exported_source = group, positions, exported
-        self.label = label if isinstance(group, str) else group.group.unit
-        self.first = 0  # number of its first case within the batch
+    def __init__(self, asked: ToRun, first: int) -> None:
+        self.asked, self.first = asked, first
         self._group: PreparedGroup | None = None
         self._exported: Pack | None = None
 
     @property
     def group(self) -> PreparedGroup:
         if self._group is None:
-            self._group = PreparedGroup(self._source, self._check) if isinstance(self._source, str) else self._source
+            self._group = PreparedGroup(self.asked.pack, self.asked.group.check)
         return self._group
 
     @property
     def exported(self) -> Pack | None:
-        if self._exported is None and self._exported_source is not None:
-            source = self._exported_source
-            self._exported = Pack(source) if isinstance(source, str) else source
+        if self._exported is None and self.asked.exported:
+            self._exported = Pack(self.asked.exported)
         return self._exported
 
     def release(self) -> None:
         """Forget what was read."""
         self._group = self._exported = None
+
+
+def whole(prepared: PreparedGroup) -> ToRun:
+    """All samples of a prepared group."""
+    group = replace(prepared.group, check=prepared.check)
+    return ToRun(group, prepared.pack.path, tuple(range(len(prepared.samples))))
 
 
 @dataclass
@@ -105,31 +97,25 @@ class Runner:
         #: Set when the device of this process is unusable: the owner must replace the process.
         self.broken = False
 
-    def run(self, items: list[Item], skip: set[int], solo: set[int]) -> Iterator[Done]:
+    def run(self, asked: Sequence[ToRun], skip: Collection[int] = (), solo: Collection[int] = ()) -> Iterator[Done]:
         """Rows of all cases but those numbered in ``skip``; ``solo`` cases are built by themselves.
 
         Stops early when the device broke (`broken`).
         """
-        number = 0
-        for item in items:
-            item.first, number = number, number + len(item.positions)
+        firsts = itertools.accumulate((len(item.positions) for item in asked), initial=0)
+        items = [Item(item, first) for item, first in zip(asked, firsts)]
         if not self.backend.joint:
             for item in items:
-                for k, position in enumerate(item.positions):
-                    if item.first + k not in skip:
-                        self.progress(item.first + k, LOAD, 1)  # reading the pack is part of the case
-                        yield self._single(Trial(item.first + k, item.group.samples[position], item))
-                        if self.broken:
-                            return
+                for case in self._trials(item, skip):
+                    yield self._single(case)
+                    if self.broken:
+                        return
                 item.release()
             return
-        for unit in _units(items):
-            cases = [
-                Trial(item.first + k, item.group.samples[position], item)
-                for item in unit
-                for k, position in enumerate(item.positions)
-                if item.first + k not in skip
-            ]
+        # Neighbours of one op and check (any dtype) are built together.
+        for _, neighbours in itertools.groupby(items, lambda item: item.asked.group.unit):
+            unit = list(neighbours)
+            cases = [case for item in unit for case in self._trials(item, skip)]
             together = [c for c in cases if c.number not in solo]
             yield from self._joint(together)
             for case in cases:
@@ -140,6 +126,12 @@ class Runner:
                 return
             for item in unit:
                 item.release()
+
+    def _trials(self, item: Item, skip: Collection[int]) -> Iterator[Trial]:
+        for number, position in enumerate(item.asked.positions, item.first):
+            if number not in skip:
+                self.progress(number, LOAD, 1)  # reading the pack is part of the case
+                yield Trial(number, item.group.samples[position], item)
 
     def _single(self, case: Trial) -> Done:
         case.started_at = time.time()
@@ -216,8 +208,8 @@ class Runner:
             try:
                 outputs.append(list(self._asked(case, case.program)))
                 run_ms = (time.perf_counter() - begin) * 1e3
-                if case.item.keep:
-                    save(case.item.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
+                if case.item.asked.keep:
+                    save(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
                 for _ in range(case.sample.record["repeats"] - 1):
                     outputs[-1] = [np.array(x) for x in outputs[-1]]  # an op in place writes to the same memory again
                     outputs.append(list(case.program.run()))
@@ -337,15 +329,3 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "oracle": "" if built else record["oracle"],
         "prepare_ms": record["prepare_ms"],
     }
-
-
-def _units(items: list[Item]) -> Iterator[list[Item]]:
-    """Neighbouring items of one op and check (any dtype): what a joint backend builds together."""
-    unit: list[Item] = []
-    for item in items:
-        if unit and unit[-1].label != item.label:
-            yield unit
-            unit = []
-        unit.append(item)
-    if unit:
-        yield unit

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from farm.exits import BAD_INPUT
+from farm.fitting import Head, fitted
 from farm.fleet import envs
 from farm.plan.config import ConfigError, backends_of
 from tasks.backends import BackendSpec
@@ -63,19 +64,15 @@ def _build(specs: Iterable[BackendSpec], cache: Path) -> int:
 
 
 def _list(cache: Path) -> int:
-    table = Table("key", "Python", "packages", "GB", "alone", "built in s", title=f"environments in {cache / 'envs'}")
+    lines = []
     for key, record in envs.built(cache).items():
         total, alone = envs.size(cache / "envs" / key)
-        table.add_row(
-            key,
-            record["python"],
-            " ".join(record["packages"]),
-            f"{total / 1e9:.2f}",
-            f"{alone / 1e9:.2f}",
-            f"{record['built_s']:.1f}",
-        )
-    table.caption = "alone: bytes that no other environment and no package cache shares by hard links"
-    Console().print(table)
+        sizes = (f"{total / 1e9:.2f}", f"{alone / 1e9:.2f}", f"{record['built_s']:.1f}")
+        lines.append(([Text(cell) for cell in (key, record["python"], *sizes, " ".join(record["packages"]))], ""))
+    heads = [Head("key"), Head("Python"), *(Head(words, right=True) for words in ("GB", "alone", "built in s"))]
+    console = Console()
+    console.print(fitted(f"environments in {cache / 'envs'}", [*heads, Head("packages")], lines, console.width))
+    console.print("alone: bytes that no other environment and no package cache shares by hard links", style="dim")
     return 0
 
 

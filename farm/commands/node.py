@@ -28,7 +28,7 @@ def _labels(text: Sequence[str]) -> dict[str, str]:
 
 def command(args: argparse.Namespace, findings: Mapping[str, Finding], more: Sequence[str] = ()) -> list[str]:
     """The `ray start` of this node. Raises UnknownVendor, ValueError."""
-    made = node.plan(node.devices_here(args.vendor, findings))
+    made = node.ray_node(node.devices_here(args.vendor, findings))
     made.labels |= _labels(args.labels)
     if args.resources:
         try:
@@ -98,5 +98,5 @@ def _print(findings: Mapping[str, Finding]) -> int:
         else:
             print(f"{label:10} none: {', '.join(found.without)}")
     offered = node.devices_here([], findings)
-    print("ray start " + shlex.join(node.plan(offered).arguments()))
+    print("ray start " + shlex.join(node.ray_node(offered).arguments()))
     return 0

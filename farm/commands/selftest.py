@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number, (name, policy) in enumerate(policies.items())
     }
     console = Console(width=None if sys.stdout.isatty() else 100)
-    console.print(table(faults, counts), highlight=False)
+    console.print(table(faults, counts, console.width), highlight=False)
     deciding = next(iter(policies))
     explain(console, rows, faults, counts, deciding, args.results)
     return MISSED if counts[deciding].escaped or counts[deciding].alarms else ALL_CAUGHT

@@ -38,12 +38,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Limits:
-    """deadline_s: seconds one case may take; memory_bytes: resident size at which a child is stopped;
+    """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped;
     recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of a worker's children
     that wait for further batches, above which those that were not used lately are ended."""
 
     deadline_s: float = 60.0
-    memory_bytes: int = 6 << 30
+    memory_gib: float = 6.0
     recycle_bytes: int = 2 << 30
     pool_bytes: int = 1 << 30
 
@@ -150,8 +150,7 @@ class ChildProcess:
                 yield self._stop(Status.TIMEOUT.value, f"exceeded its {deadline * steps:g} s deadline")
                 return
             self.cpu_s()  # a dead process can no longer be asked
-            if self.resident() > self.limits.memory_bytes:
-                bound = self.limits.memory_bytes / (1 << 30)
+            if self.resident() > (bound := self.limits.memory_gib) * (1 << 30):
                 yield self._stop(Status.OOM.value, f"the process grew past {bound:.3g} GiB")
                 return
 

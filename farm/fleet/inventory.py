@@ -184,7 +184,7 @@ def offers(
 
 def resource_on(offer: Offer, node: dict[str, Any]) -> str:
     """The Ray resource that counts the backend's devices on a node: one of its vendor's own where another vendor
-    has the common one (`farm.fleet.node.plan`)."""
+    has the common one (`farm.fleet.node.ray_node`)."""
     own = own_resource(offer.device_vendor, offer.resource)
     return own if node["resources"].get(own) else offer.resource
 

@@ -19,7 +19,7 @@ NODE_ENV = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_idle_worker_killing_
 
 
 @dataclass
-class Plan:
+class RayNode:
     """What `ray start` is told of this node."""
 
     labels: dict[str, str] = field(default_factory=dict)
@@ -33,14 +33,14 @@ class Plan:
         return made + ([f"--labels={','.join(f'{k}={v}' for k, v in self.labels.items())}"] if self.labels else [])
 
 
-def plan(devices: Mapping[str, tuple[Vendor, int, Sequence[str]]]) -> Plan:
+def ray_node(devices: Mapping[str, tuple[Vendor, int, Sequence[str]]]) -> RayNode:
     """Labels and resources of a node. devices: per vendor label (vendor, how many, their models).
 
     The label "vendor" has one value, and so has Ray's resource GPU one owner: the first vendor of the table. Every
     vendor is counted in a label of its own. Another one that shares the resource is given one of its own,
     "<vendor>-<resource>", with room for one job: Ray hands out numbers of devices for its own resources only.
     """
-    made = Plan()
+    made = RayNode()
     order = [v.label for v in VENDORS]
     for label in sorted(devices, key=order.index):
         vendor, count, models = devices[label]

@@ -1,6 +1,6 @@
 """The Parquet lake of rows: columns and store."""
 
-from farm.lake.columns import COLUMNS, KEY, SCHEMA, Origin
+from farm.lake.columns import SCHEMA, Origin
 from farm.lake.store import (
     Lake,
     LakeError,
@@ -10,37 +10,11 @@ from farm.lake.store import (
     compact,
     from_stream,
     open_lake,
-    parts,
     read,
-    read_json,
     read_run,
     read_table,
     run_ids,
     to_batch,
     to_stream,
-    write_json,
+    write_run,
 )
-
-__all__ = [
-    "COLUMNS",
-    "KEY",
-    "SCHEMA",
-    "Lake",
-    "LakeError",
-    "LakeWarning",
-    "Origin",
-    "append",
-    "check_writable",
-    "compact",
-    "from_stream",
-    "open_lake",
-    "parts",
-    "read",
-    "read_json",
-    "read_run",
-    "read_table",
-    "run_ids",
-    "to_batch",
-    "to_stream",
-    "write_json",
-]

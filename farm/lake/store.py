@@ -19,6 +19,7 @@ from pyarrow import fs as pafs
 
 from farm.lake.columns import KEY, SCHEMA, Origin
 from tasks.model.row import Row
+from tasks.nearest import near
 
 
 class LakeError(Exception):
@@ -47,7 +48,8 @@ class Lake:
 
 #: Seconds within which Google's store is to answer (by itself it is asked for 15 minutes); letters of an error that are told.
 ANSWER_S, WORDS = 15, 400
-
+#: A run's record, beside its parts; dataset readers leave it alone for its underscore.
+RECORD = "_run.json"
 #: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
 AnyLake = str | os.PathLike[str] | Lake
 
@@ -138,21 +140,20 @@ def from_stream(data: bytes) -> list[pa.RecordBatch]:
         return list(reader)
 
 
-def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> int:
-    """Write rows as one immutable part, visible all at once; returns the number of rows. Raises OSError."""
+def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> None:
+    """Write rows as one immutable part, visible all at once. Raises OSError."""
     table = pa.Table.from_batches(batches, schema=SCHEMA)
-    if not table.num_rows:
-        return 0
-    _write(lake, lake.path(run_id, f"part-{uuid.uuid4().hex}.parquet"), table)
-    return table.num_rows
+    if table.num_rows:
+        _write(lake, run_id, table)
 
 
-def _write(lake: Lake, target: str, table: pa.Table) -> None:
-    directory, _, name = target.rpartition("/")
+def _write(lake: Lake, run_id: str, table: pa.Table) -> None:
+    name = f"part-{uuid.uuid4().hex}.parquet"
+    target = lake.path(run_id, name)
     # An object store shows a file when it is complete; a directory needs the detour.
-    aside = f"{directory}/.{name}.tmp" if lake.is_local else target
+    aside = lake.path(run_id, f".{name}.tmp") if lake.is_local else target
     if lake.is_local:
-        lake.filesystem.create_dir(directory, recursive=True)
+        lake.filesystem.create_dir(lake.path(run_id), recursive=True)
     try:
         pq.write_table(table, aside, filesystem=lake.filesystem, compression="zstd")
         if aside != target:
@@ -164,11 +165,11 @@ def _write(lake: Lake, target: str, table: pa.Table) -> None:
         raise
 
 
-def write_json(lake: Lake, run_id: str, name: str, value: dict[str, Any]) -> None:
-    """Write a small JSON file of a run, replacing it all at once where the filesystem can. Raises OSError."""
-    text = json.dumps(value, indent=1).encode()
-    target = lake.path(run_id, name)
-    aside = lake.path(run_id, f".{name}.tmp") if lake.is_local else target
+def write_run(lake: Lake, run_id: str, record: dict[str, Any]) -> None:
+    """Write the record of a run, replacing it all at once where the filesystem can. Raises OSError."""
+    text = json.dumps(record, indent=1).encode()
+    target = lake.path(run_id, RECORD)
+    aside = lake.path(run_id, f".{RECORD}.tmp") if lake.is_local else target
     if lake.is_local:
         lake.filesystem.create_dir(lake.path(run_id), recursive=True)
     with lake.filesystem.open_output_stream(aside) as file:
@@ -177,28 +178,27 @@ def write_json(lake: Lake, run_id: str, name: str, value: dict[str, Any]) -> Non
         os.replace(aside, target)
 
 
-def read_json(lake: Lake, run_id: str, name: str) -> dict[str, Any]:
-    """A small JSON file of a run. Raises LakeError."""
+def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
+    """The record of a run (`_run.json`): config, inventory, versions, times. Raises LakeError."""
+    lake = open_lake(results)
+    path = lake.path(run_id, RECORD)
     try:
-        with lake.filesystem.open_input_stream(lake.path(run_id, name)) as file:
+        with lake.filesystem.open_input_stream(path) as file:
             value: dict[str, Any] = json.loads(file.read())
     except FileNotFoundError:
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}") from None
     except OSError as error:
-        raise LakeError(f"{lake.path(run_id, name)}: cannot be read ({error})") from None
+        raise LakeError(f"{path}: cannot be read ({error})") from None
     except ValueError as error:
-        raise LakeError(f"{lake.path(run_id, name)}: not JSON ({error})") from None
+        raise LakeError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise LakeError(f"{lake.path(run_id, name)}: not the record of a run (no JSON object)")
+        raise LakeError(f"{path}: not the record of a run (no JSON object)")
     return value
 
 
 def _nearest(lake: Lake, run_id: str) -> str:
-    import difflib
-
     known = run_ids(lake)
-    near = difflib.get_close_matches(run_id, known, 3, 0.3) or known[-3:]
-    return f"; there is {', '.join(near)}" if near else "; it holds no run"
+    return f"; there is {', '.join(near(run_id, known, 0.3) or known[-3:])}" if known else "; it holds no run"
 
 
 def run_ids(results: AnyLake) -> list[str]:
@@ -219,11 +219,6 @@ def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
         raise LakeError(
             f"results {lake.uri!r} cannot be read: {_why(error)}; check the place and the rights to it"
         ) from None
-
-
-def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
-    """The record of a run (`_run.json`): config, inventory, versions, times. Raises LakeError."""
-    return read_json(open_lake(results), run_id, "_run.json")
 
 
 def read_table(results: AnyLake, run_id: str | None = None, columns: list[str] | None = None) -> pa.Table:
@@ -296,21 +291,21 @@ def _unique(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(pa.array(again))) if again.any() else table
 
 
-def compact(results: AnyLake, run_id: str) -> int:
-    """Merge the parts of a finished run into one, without duplicates; returns how many there were.
+def compact(results: AnyLake, run_id: str) -> None:
+    """Merge the parts of a finished run into one, without duplicates.
 
     The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop.
     """
     lake = open_lake(results)
     old = parts(lake, run_id)
-    if len(old) > 1:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", LakeWarning)  # a part that cannot be read is not thrown away
-            try:
-                table = read_table(lake, run_id)
-            except LakeWarning:
-                return len(old)
-        _write(lake, lake.path(run_id, f"part-{uuid.uuid4().hex}.parquet"), _unique(table))
-        for path in old:
-            lake.filesystem.delete_file(path)
-    return len(old)
+    if len(old) < 2:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LakeWarning)  # a part that cannot be read is not thrown away
+        try:
+            table = read_table(lake, run_id)
+        except LakeWarning:
+            return
+    _write(lake, run_id, _unique(table))
+    for path in old:
+        lake.filesystem.delete_file(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import glob
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -28,7 +27,7 @@ from tasks.backends import BackendSpec, known
 from tasks.judge import verdict
 from tasks.model import DISTRIBUTIONS, DTYPES, np_dtype
 from tasks.model.dtypes import NATIVE
-from tasks.nearest import nearest
+from tasks.nearest import near, nearest
 from tasks.plugins import PluginError
 
 
@@ -315,8 +314,9 @@ def check_dtype(name: str, where: str) -> None:
         return
     if name not in DTYPES:
         common = sorted((d for d in DTYPES if d in NATIVE or d == "bfloat16"), key=lambda d: "float" not in d)
-        near = nearest(name, common if not difflib.get_close_matches(name, DTYPES, 1, 0.5) else list(DTYPES))
-        raise ConfigError(f"{where}: dtypes: unknown dtype {name!r}{near}")
+        raise ConfigError(
+            f"{where}: dtypes: unknown dtype {name!r}{nearest(name, DTYPES if near(name, DTYPES) else common)}"
+        )
     try:
         np_dtype(name)
     except TypeError as error:

@@ -61,7 +61,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     for catalog in config.catalogs:
         dtypes = catalog.dtypes or config.dtypes
         listed = entries[catalog.name]
-        _known_ops(catalog, listed, ops)
+        _known_ops(catalog, listed)
         samples = [samples_of(catalog, spec.name) for spec in specs]
         if not any(samples):
             continue
@@ -136,7 +136,7 @@ def matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
     return lambda called: any(match(n) for n in called)
 
 
-def _known_ops(catalog: CatalogConfig, listed: Sequence[Entry], ops: Sequence[str]) -> None:
+def _known_ops(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:
     """Raise ConfigError for an op named in the config that the catalog does not have."""
     valid: list[str] | None = None
     for pattern in [*catalog.ops, *catalog.exclude]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping
 
 from tasks import catalogs
 from tasks.judge.verdict import Policy, PolicyError
+from tasks.nearest import nearest
 
 
 def check_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) -> None:
@@ -37,7 +37,4 @@ def check_ops(policy: Policy, path: str, labels: Mapping[str, Iterable[str]]) ->
             unseen = [name for name in catalogs.known() if fnmatch.fnmatchcase(name, catalog) and name not in labels]
             if unseen or any(fnmatch.fnmatchcase(label, glob) for label in known):
                 continue
-            near = difflib.get_close_matches(glob, known, 3, 0.5)
-            raise PolicyError(
-                f"{where}: no op matches {glob!r}" + (f"; did you mean {' or '.join(near)}?" if near else "")
-            )
+            raise PolicyError(f"{where}: no op matches {glob!r}{nearest(glob, known)}")

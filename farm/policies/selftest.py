@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 from farm import lake as lakes
+from farm.fitting import Head, fitted
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.policies.rejudge import rejudge
@@ -115,28 +115,26 @@ def run(faults: Mapping[str, zoo.Fault], results: str, inline: bool) -> pd.DataF
     return rows
 
 
-def table(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count]) -> Table:
+def table(faults: Mapping[str, zoo.Fault], counts: Mapping[str, Count], width: int) -> RenderableType:
     """Per class of fault and policy: faults caught, and right twins of such faults that are blamed."""
-    made = Table(
-        title="Faults caught and right twins blamed, by class of fault and policy", title_justify="left", box=box.SIMPLE
+    heads = ["faults", "twins", *(f"{name} caught blamed" for name in counts)]
+    kinds = sorted({f.kind for f in faults.values()}, key=str.casefold)
+    lines = [(_line(kind, {n: f for n, f in faults.items() if f.kind == kind}, counts), "") for kind in kinds]
+    return fitted(
+        "Faults caught and right twins blamed, by class of fault and policy",
+        [Head("class of fault"), *(Head(words, right=True) for words in heads)],
+        [*lines, (_line("all", faults, counts), "bold")],
+        width,
     )
-    made.add_column("class of fault", no_wrap=True)
-    for heading in ("faults", "twins", *(f"{name}\ncaught blamed" for name in counts)):
-        made.add_column(heading, justify="right", no_wrap=True)
-    for kind in sorted({f.kind for f in faults.values()}, key=str.casefold):
-        made.add_row(*_line(kind, {n: f for n, f in faults.items() if f.kind == kind}, counts))
-    made.add_section()
-    made.add_row(*_line("all", faults, counts))
-    return made
 
 
-def _line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, Count]) -> list[str]:
+def _line(heading: str, some: Mapping[str, zoo.Fault], counts: Mapping[str, Count]) -> list[Text]:
     right = twins(some)
     cells = [heading, str(len(some)), str(len(right))]
     for one in counts.values():
         found = len(some.keys() & {*one.caught, *one.imprecise})
         cells.append(f"{found:6} {len(set(right) & set(one.alarms)):6}")
-    return cells
+    return list(map(Text, cells))
 
 
 def explain(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -20,16 +19,16 @@ from farm.plan.config import CatalogConfig, Config
 from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import catalogs, checks, wire
-from tasks.arrays.pack import Pack
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
 from tasks.judge.plain import Policy
 from tasks.model import Group
+from tasks.nearest import nearest
 from tasks.prepare import forms
 from tasks.prepare.cases import PreparedGroup, PreparedSample, pack_path
 from tasks.prepare.cases import key as content_key
-from tasks.runner import Item
+from tasks.wire import ToRun
 
 
 class ReproduceError(Exception):
@@ -65,8 +64,7 @@ class Case:
     group: Group
     cache: Path
     sample: PreparedSample
-    item: Item
-    exported: Path | None = None
+    asked: ToRun
     environment: envs.Environment | None = None
 
     @property
@@ -103,7 +101,7 @@ def find(key: Key, results: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     rows = table.filter(pc.equal(table["case_id"], key.case_id)).sort_by("attempts").to_pylist()
     if not rows:
         known = pc.unique(table["case_id"]).to_pylist()
-        raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{_nearest(key.case_id, known)}")
+        raise ReproduceError(f"no case {key.case_id!r} in run {key.run_id}{nearest(key.case_id, known)}")
     by_backend = {row["backend"]: row for row in rows}
     if key.backend not in by_backend:
         raise ReproduceError(
@@ -111,11 +109,6 @@ def find(key: Key, results: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             f"{', '.join(sorted(by_backend))}"
         )
     return by_backend[key.backend], list(by_backend.values())
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 3, 0.6)
-    return f"; nearest: {', '.join(near)}" if near else f"; it has {len(known)} others"
 
 
 def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
@@ -135,16 +128,16 @@ def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
     stored = next((r for r in rows if r["backend"] == name), None)
     group, made = _prepared(row, config, cache)
     place, sample = next((i, s) for i, s in enumerate(made.samples) if s.index == row["sample"])
-    exported = None
+    exported = ""
     try:
         taken, environment = spec.create().forms, envs.of(spec)
     except ValueError as error:
         raise ReproduceError(str(error)) from None
     if catalogs.get(group.catalog).needs_export(taken):
-        exported = _exported(made, cache, max(_export_count(config, record, group), place + 1))
-    item = Item(made, [place], Pack(exported) if exported else None)
+        exported = str(_exported(made, cache, max(_export_count(config, record, group), place + 1)))
+    asked = ToRun(group, made.pack.path, (place,), exported)
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
-    return Case(key, row, stored, record, config, policy, spec, group, cache, sample, item, exported, environment)
+    return Case(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment)
 
 
 def _spec(name: str, config: Config) -> BackendSpec:

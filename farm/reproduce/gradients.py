@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from tasks.judge import verdict
 from tasks.model import EPS, Group, Unavailable
 from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, default_cache, prepare
-from tasks.runner import Item, Runner
+from tasks.runner import Runner, whole
 from tasks.wire import ToRun
 
 #: Steps of the curve, relative to the inputs.
@@ -88,7 +88,8 @@ def check(question: Question) -> Answer:
         raise GradcheckError(
             f"--sample: {group.label} has no sample {question.sample} in {question.dtype}; it has {valid}"
         )
-    rows = pd.DataFrame(list(_rows(prepared, places, question.backend))).reindex(columns=_COLUMNS)
+    asked = replace(whole(prepared), positions=tuple(places))
+    rows = pd.DataFrame(list(_rows(asked, question.backend))).reindex(columns=_COLUMNS)
     rows["agreement"] = agreement(rows)
     return Answer(
         f"{group.label} {question.dtype}, {group.check} on {question.backend}",
@@ -98,22 +99,9 @@ def check(question: Question) -> Answer:
     )
 
 
-_COLUMNS = [
-    "sample",
-    "shapes",
-    "check",
-    "status",
-    "kind",
-    "stage",
-    "error",
-    "oracle",
-    "limit",
-    "error_units",
-    "nonfinite",
-    "second_oracle",
-    "second_units",
-    "oracles_units",
-]
+_COLUMNS = (
+    "sample shapes check status kind stage error oracle limit error_units nonfinite second_oracle second_units oracles_units"
+).split()
 
 
 def _prepared(question: Question) -> PreparedGroup:
@@ -139,12 +127,12 @@ def _prepared(question: Question) -> PreparedGroup:
     return prepare(Group(entry.op, entry.variant, question.dtype, count, 0, check), default_cache())[1]
 
 
-def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dict[str, Any]]:
+def _rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
     try:
         spec = BackendSpec.parse(name)
         backend = spec.create()
         if envs.of(spec):
-            yield from _in_its_environment(prepared, places, spec)
+            yield from _in_its_environment(asked, spec)
             return
         info = backend.probe()
     except KeyError:
@@ -152,16 +140,16 @@ def _rows(prepared: PreparedGroup, places: list[int], name: str) -> Iterator[dic
     except Unavailable as error:
         raise GradcheckError(f"--backend: {name} is unavailable: {error}") from None
     runner = Runner(backend, info, verdict.load("error_units"), lambda number, stage, span: None)
-    yield from (done.row.values() for done in runner.run([Item(prepared, places)], set(), set()))
+    yield from (done.row.values() for done in runner.run([asked]))
 
 
-def _in_its_environment(prepared: PreparedGroup, places: list[int], spec: BackendSpec) -> Iterator[dict[str, Any]]:
+def _in_its_environment(asked: ToRun, spec: BackendSpec) -> Iterator[dict[str, Any]]:
     """The rows of a backend that this process cannot run: from a child with its environment's Python. Raises GradcheckError."""
     job = Job(
         name=f"gradcheck {spec.name}",
         cache=str(default_cache()),
         limits=Limits(),
-        run=(ToRun(prepared.group, str(prepared.pack.path), tuple(places)),),
+        run=(asked,),
         backend=spec,
         policy=verdict.load("error_units"),
     )

@@ -51,7 +51,7 @@ def print_case(case: Case) -> None:
     try:
         arrays = case.sample.inputs()
     except Exception as error:  # a damaged cache must not hide the rest
-        raise ReproduceError(f"the cache's {case.item.group.pack.path} cannot be read: {error}") from None
+        raise ReproduceError(f"the cache's {case.asked.pack} cannot be read: {error}") from None
     for i, spec in enumerate(tensor_specs(record["args"]) + tensor_specs(record["kwargs"])):
         line("inputs" if not i else "", _tensor_text(spec, arrays))
     digest = record["digest"]

@@ -13,6 +13,7 @@ from farm.reproduce.find import Case, ReproduceError
 from farm.reproduce.script import generate
 from farm.reproduce.show import status_text
 from farm.reproduce.source import NoScript, Source
+from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
 from tasks.model import Form, Status, is_inexact
 
@@ -21,9 +22,7 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
     """Write the standalone script and try it; returns whether it shows what the farm says. Raises NoScript, OSError."""
     row = outcome.row
     backend = outcome.backend or case.spec.create()
-    form = outcome.form
-    if form is None:  # ran in a child: build the form without running it
-        form = _form(case, backend)
+    form = _form(case, backend)
     story = case.stored or case.row
     precision = str(row.get("compute_precision") or "")  # the runner's word; that of the dtype where there is none
     if case.sample.record["definition"]:
@@ -87,9 +86,10 @@ def write_in_fork(case: Case, outcome: Outcome, path: Path) -> bool:
 
 
 def _form(case: Case, backend: Backend) -> Form:
+    exported = Pack(case.asked.exported) if case.asked.exported else None
     for kind in backend.forms:
         try:
-            return case.sample.form(kind, case.item.exported)
+            return case.sample.form(kind, exported)
         except Exception as error:
             reason = error
     raise NoScript(f"no script: {reason}")

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from farm import lake as lakes
 from farm.fleet.health import Health
-from farm.work.accounts import Accounts, Count
+from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.executor import Unplaced
 from farm.work.jobs import Jobs
@@ -31,7 +31,7 @@ SILENCE_S = 120.0
 
 
 class Dispatcher:
-    """Runs a matrix to its end. One use: construct, `run`, read `counts`.
+    """Runs a matrix to its end. One use: construct, `run`, read `accounts`.
 
     ``done`` maps (group, backend) to the sample indices that are already in the lake (a resumed run); ``had``: the
     backends that were available when the run began.
@@ -61,21 +61,6 @@ class Dispatcher:
             plan, self.health, self.placement, self.backlog, self.losses, self.supports, self.flights
         )
         self.opinions = Opinions(plan, self.health, self.placement, self.backlog, self.outages)
-
-    @property
-    def counts(self) -> dict[str, Count]:
-        """Progress by backend."""
-        return self.accounts.counts
-
-    @property
-    def spent(self) -> dict[str, dict[str, float]]:
-        """What children cost, by backend or kind of job."""
-        return self.accounts.spent
-
-    @property
-    def notices(self) -> list[str]:
-        """What happened to nodes and devices."""
-        return self.outages.notices
 
     def missing(self) -> Iterator[tuple[str, int]]:
         """(backend, cases) planned without a row; empty after a finished run."""

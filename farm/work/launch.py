@@ -154,7 +154,7 @@ class Run:
             for g, b, reason in plan.matrix.skipped
             for group in [plan.matrix.groups[g]]
         ]
-        lakes.write_json(self.request.lake, self.run_id, "_run.json", self.record)
+        lakes.write_run(self.request.lake, self.run_id, self.record)
 
     def dispatch(self, progress: Callable[[Dispatcher], None]) -> None:
         """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
@@ -165,13 +165,15 @@ class Run:
         """(rows of the run, what is missing of it: "" if nothing is). Raises OSError."""
         run, record, lake = self.dispatcher, self.record, self.request.lake
         assert run is not None
-        record["quarantined"], record["notices"] = run.health.records, run.notices
-        record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.spent.items()}
-        record["planned_by_backend"] = {name: c.planned for name, c in run.counts.items()}
+        record["quarantined"], record["notices"] = run.health.records, run.outages.notices
+        record["children"] = {
+            name: {k: round(v, 2) for k, v in spent.items()} for name, spent in run.accounts.spent.items()
+        }
+        record["planned_by_backend"] = {name: c.planned for name, c in run.accounts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
         record["finished_at"] = _now().isoformat()
         lakes.compact(lake, self.run_id)
-        lakes.write_json(lake, self.run_id, "_run.json", record)
+        lakes.write_run(lake, self.run_id, record)
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())
         if not missing and len(rows) == planned:
             return rows, ""

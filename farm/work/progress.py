@@ -29,9 +29,9 @@ class Progress:
         self._noticed = 0
 
     def __call__(self, run: Dispatcher) -> None:
-        for text in run.notices[self._noticed :]:
+        for text in run.outages.notices[self._noticed :]:
             self.console.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
-        self._noticed = len(run.notices)
+        self._noticed = len(run.outages.notices)
         now = time.monotonic()
         if self.console.is_terminal:
             if self._live is None:
@@ -54,7 +54,7 @@ class Progress:
 
     def _print(self, run: Dispatcher) -> None:
         text = f"{now_and_left(run)}"
-        for name, count in run.counts.items():
+        for name, count in run.accounts.counts.items():
             if count.planned:
                 text += f"\n  {name}: {count.done}/{count.planned}{_statuses(count)}"
         if text != self._last:
@@ -65,7 +65,7 @@ class Progress:
         table = Table(title=now_and_left(run), title_justify="left", box=None, pad_edge=False)
         for name in ("backend", "done", "", "by status"):
             table.add_column(name)
-        for name, count in run.counts.items():
+        for name, count in run.accounts.counts.items():
             if not run.plan.offers[name].available:
                 continue
             share = count.done / count.planned if count.planned else 0.0
@@ -82,15 +82,17 @@ def _statuses(count: Count) -> str:
 def now_and_left(run: Dispatcher) -> str:
     """Elapsed time, what is being prepared, and the time left as far as it can be told."""
     elapsed = time.monotonic() - run.started
-    done = sum(c.done for c in run.counts.values())
-    planned = sum(c.planned for c in run.counts.values())
+    done = sum(c.done for c in run.accounts.counts.values())
+    planned = sum(c.planned for c in run.accounts.counts.values())
     text = f"{_duration(elapsed)}  {done}/{planned} cases"
     to_prepare, to_export = run.stock.left["prepare"], run.stock.left["export"]
     if to_prepare:
         text += f", {to_prepare} groups to prepare"
     if to_export:
         text += f", {to_export} to export"
-    left_s = sum((c.planned - c.done) * run.accounts.case_ms(b) for b, c in enumerate(run.counts.values())) / 1e3
+    left_s = (
+        sum((c.planned - c.done) * run.accounts.case_ms(b) for b, c in enumerate(run.accounts.counts.values())) / 1e3
+    )
     slots = max(run.plan.executor.slots(None, 1.0), 1)
     if planned > done and not to_prepare and not to_export:
         text += f", about {_duration(left_s / slots)} left"

@@ -17,8 +17,6 @@ from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
 from tasks.wire import Place
 
-#: Memory of a process that prepares or exports.
-PREPARER_GIB = 6.0
 #: Where a job runs that names no node: in this process or a child of it.
 HERE = Place("local", "")
 
@@ -75,8 +73,13 @@ class Plan:
 
     def limits(self, b: int) -> Limits:
         """Of a backend's children; of those that prepare and export for −1."""
-        memory = self.config.backends[b].memory_gib if b >= 0 else PREPARER_GIB
-        return Limits(self.config.deadline_s, int(memory * (1 << 30)))
+        return limits(self.config, self.name(b) if b >= 0 else "")
+
+
+def limits(config: Config, backend: str = "") -> Limits:
+    """Of a backend's children; of those that prepare and export where none is named."""
+    memory = next((b.memory_gib for b in config.backends if b.name == backend), Limits.memory_gib)
+    return Limits(config.deadline_s, memory)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import flatten, graph_inputs, input_values, one_add
+from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 
 #: Label of the nodes that have a device of this name; OpenCL's may be anybody's.
@@ -130,13 +130,9 @@ class Tinygrad(Backend):
         opened: Any = Device[self._target]
         name, driver = str(getattr(opened, "device_name", "")), str(getattr(opened, "driver_version", ""))
         self.emulated = self._target.startswith("CL") and _is_cpu(opened)
-        renderer = type(opened.renderer).__name__
-        details = {"renderer": renderer, "target": str(getattr(opened.renderer, "target", ""))[:200]}
-        if renderer == "ClangRenderer":
-            details["compiler"] = _version(os.environ.get("CC", "clang"))
         from importlib.metadata import version
 
-        return RuntimeInfo(version("tinygrad"), name or self.device, driver, details=details)
+        return RuntimeInfo(version("tinygrad"), name or self.device, driver)
 
     def build(self, form: Form) -> Program:
         """Trace the model, schedule its kernels and compile them, and make its inputs.
@@ -147,16 +143,11 @@ class Tinygrad(Backend):
         from tinygrad import Tensor
         from tinygrad.engine.realize import compile_linear
 
-        values = input_values(form)
-        names = graph_inputs(form.model or b"")
-        if len(names) != len(values):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
-            )
+        values = inputs_by_name(form)
         said: list[str] = []
         try:
             with captured(said):
-                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in zip(names, values)})
+                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in values.items()})
                 outputs = [self._output(k, x) for k, value in found.items() for x in flatten(value)]
                 pending = [x for x in outputs if 0 not in x.shape]
                 linear = compile_linear(Tensor.linear_with_vars(*pending)[0]) if pending else None
@@ -269,14 +260,6 @@ def _clang() -> str:
     """The newest clang on the path: "clang" may be one that has no __bf16 (before 17)."""
     found = [f"clang-{n}" for n in range(40, 10, -1) if shutil.which(f"clang-{n}")]
     return found[0] if found else ""
-
-
-def _version(compiler: str) -> str:
-    try:
-        text = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.SubprocessError):
-        return compiler
-    return text.partition("\n")[0]
 
 
 def _is_cpu(device: Any) -> bool:

@@ -7,8 +7,6 @@ import functools
 from tasks.catalogs.base import Catalog, CatalogError
 from tasks.plugins import Part, parts
 
-__all__ = ["BUILT_IN", "Catalog", "CatalogError", "get", "installed", "known"]
-
 #: Catalog name → "module:class"; imported only when asked for.
 BUILT_IN = {
     "torch": "tasks.catalogs.torch.opinfo:TorchOpInfo",

@@ -39,6 +39,16 @@ class Failure:
     error_type: str
     error: str
 
+    @classmethod
+    def of(cls, error: BaseException, stage: str) -> Failure:
+        """The case is bad: making it raised."""
+        return cls("invalid", stage, type(error).__name__, str(error))
+
+    @classmethod
+    def vacuous(cls, why: str, stage: str = "sample") -> Failure:
+        """There is nothing to compute or to compare."""
+        return cls("vacuous", stage, "", why)
+
 
 #: What float64 rounding may do to an output that sums over others, as a share of the largest: 64 spacings.
 ROUNDING = 64 * 2.0**-52

@@ -12,8 +12,6 @@ from tasks.checks.gradients import Backward, DoubleBackward
 from tasks.model import Unsupported
 from tasks.plugins import Part, PluginError, parts
 
-__all__ = ["BUILT_IN", "FORWARD", "Check", "get", "installed", "known", "names", "planned", "samples_of", "where"]
-
 #: The farm's own checks by name, in the order of lists.
 BUILT_IN: dict[str, Check] = {check.name: check for check in (Forward(), Backward(), DoubleBackward(), Build())}
 

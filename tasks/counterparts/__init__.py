@@ -16,8 +16,6 @@ from tasks.counterparts import algebra, arguments, elementwise, movement, networ
 from tasks.counterparts.table import FRAMEWORKS, Row
 from tasks.model import Unsupported, is_inexact, label_of
 
-__all__ = ["FRAMEWORKS", "Counterpart", "Row", "counterpart", "rows", "sources"]
-
 #: Ops of the critical catalog that are called like an op of torch of another name.
 CRITICAL = {
     "gelu_tanh": "nn.functional.gelu",

@@ -52,11 +52,6 @@ def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] =
     return found
 
 
-def placed(op: str, variant: str = "") -> bool:
-    """Whether the table names the op."""
-    return f"{op}.{variant}" in _table() or op in _table()
-
-
 @functools.cache
 def _table() -> dict[str, Placement]:
     table: dict[str, Placement] = {}

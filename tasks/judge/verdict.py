@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import json
 import math
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import Any
 
 from tasks.judge.plain import Limit, Policy, judge
 from tasks.model import DTYPES, OpClass
+from tasks.nearest import nearest
 
 __all__ = ["POLICIES", "RULES", "Limit", "Policy", "PolicyError", "from_json", "judge", "load", "names"]
 
@@ -106,8 +106,7 @@ def _limit(entry: Any, where: str) -> Limit:
             raise PolicyError(f"{where}.{key} must be a list of names")
         for name in value:
             if key in known and name not in known[key]:
-                near = difflib.get_close_matches(name, known[key], 1, 0.5) or list(known[key])[:8]
-                raise PolicyError(f"{where}.{key}: unknown {name!r}; did you mean {' or '.join(near)}?")
+                raise PolicyError(f"{where}.{key}: unknown {name!r}{nearest(name, known[key])}")
         fields[key] = tuple(value)
     return Limit(**fields)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,6 @@ class RuntimeInfo:
     driver_version: str = ""
     compute_precision: str = ""  # "" = that of the dtype
     precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
-    details: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.compute_precision and self.compute_precision not in EPS:

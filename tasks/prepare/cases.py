@@ -113,7 +113,7 @@ def _collect(
         except StopIteration:
             break
         except Exception as error:
-            sample = Sample(-1, failure=Failure("invalid", "sample", type(error).__name__, str(error)))
+            sample = Sample(-1, failure=Failure.of(error, "sample"))
             made = iter(())
         found.append((sample, (time.perf_counter() - begin) * 1e3))
         sound.append(sample.failure is None and not _weak(sample))
@@ -195,7 +195,7 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
             args, kwargs = encode(args), encode(kwargs)
         except NotEncodable as error:
             args, kwargs = [], {"$": "dict", "v": []}
-            failure = failure or Failure("invalid", "store", "NotEncodable", str(error))
+            failure = failure or Failure.of(error, "store")
     specs = tensor_specs(args) + tensor_specs(kwargs)
 
     def leaf_record(leaf: Leaf) -> dict[str, Any]:

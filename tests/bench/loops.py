@@ -88,7 +88,7 @@ def farm(cache: str) -> dict[str, float]:
     from tasks.judge import verdict
     from tasks.model import Group
     from tasks.prepare.cases import prepare
-    from tasks.runner import Item, Runner
+    from tasks.runner import Runner, whole
 
     entries = catalogs.get("torch").entries()[::EVERY]
     backend = BackendSpec.parse("torch-cpu").create()
@@ -100,7 +100,7 @@ def farm(cache: str) -> dict[str, float]:
                 start = time.process_time()
                 _, group = prepare(Group(entry.op, entry.variant, dtype, SAMPLES), Path(cache))
                 preparing += time.process_time() - start
-                cases += sum(1 for _ in runner.run([Item(group, list(range(len(group.samples))))], set(), set()))
+                cases += sum(1 for _ in runner.run([whole(group)]))
     total = time.process_time() - begin
     return {"cpu_s": total, "prepare_cpu_s": preparing, "cases": cases}
 
@@ -120,7 +120,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
     from tasks.judge import verdict
     from tasks.model import Group
     from tasks.prepare.cases import prepare
-    from tasks.runner import Item, Runner
+    from tasks.runner import Runner, whole
 
     spent = {"reference": 0.0, "noise": 0.0, "due": 0.0}
     maker: Any = Maker
@@ -153,7 +153,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
             if dtype in entry.dtypes:
                 asked = Group(entry.op, entry.variant, dtype, SAMPLES)
                 _, group = prepare(asked, Path(cache), int(draws))
-                for done in runner.run([Item(group, list(range(len(group.samples))))], set(), set()):
+                for done in runner.run([whole(group)]):
                     statuses[asked.case_id(done.row.sample)] = done.row.status
     Path(out).write_text(json.dumps(statuses))
     return {"reference_s": spent["reference"], "noise_s": spent["noise"], "due_s": spent["due"], "cases": len(statuses)}

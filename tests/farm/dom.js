@@ -3,12 +3,15 @@ class Element {
   constructor(tag) {
     Object.assign(this, { tag, attributes: {}, children: [], listeners: {}, dataset: {}, style: { setProperty() {} },
       className: "", value: "", hidden: false, parentElement: null, scrollTop: 0, scrollLeft: 0, clientWidth: 1e6, clientHeight: 1e6, offsetHeight: 100 });
-    this.classList = { toggle() {} };
+    this.classList = { toggle: (name, on = !this.classList.contains(name)) => {
+      this.className = [...this.className.split(" ").filter((one) => one && one !== name), ...(on ? [name] : [])].join(" ");
+    }, contains: (name) => this.className.split(" ").includes(name) };
   }
   setAttribute(name, value) {
     this.attributes[name] = String(value);
     if (name.startsWith("data-")) this.dataset[name.slice(5)] = String(value);
     if (name === "value") this.value = String(value);
+    if (name === "class") this.className = String(value);
   }
   removeAttribute(name) { delete this.attributes[name]; }
   append(...some) {
@@ -26,8 +29,10 @@ class Element {
   querySelectorAll(selector) { return [...this.all()].filter((one) => one.className.split(" ").includes(selector.slice(1))); }
   querySelector(selector) { return this.querySelectorAll(selector)[0]; }
   addEventListener(type, what) { (this.listeners[type] ??= []).push(what); }
-  fire(type) { for (const what of this.listeners[type] || []) what({ target: this, preventDefault() {} }); }
-  focus() {}
+  contains(other) { return other === this || [...this.all()].includes(other); }
+  get isConnected() { return root.contains(this); }
+  fire(type, more) { for (const what of this.listeners[type] || []) what({ type, target: this, preventDefault() {}, ...more }); }
+  focus() { document.activeElement = this; }
   scrollIntoView() {}
 }
 class URLSearchParams {
@@ -40,16 +45,17 @@ class URLSearchParams {
   toString() { return [...this.pairs].map((pair) => pair.map(encodeURIComponent).join("=")).join("&"); }
 }
 const root = new Element("html"), window = new Element("window"), location = { hash: "" };
-const document = { documentElement: root, body: new Element("body"), createElement: (tag) => new Element(tag), addEventListener() {},
+const document = { documentElement: root, body: new Element("body"), createElement: (tag) => new Element(tag),
+  addEventListener(type, what) { root.addEventListener(type, what); }, querySelectorAll: (selector) => root.querySelectorAll(selector),
   getElementById: (id) => [...root.all()].find((one) => one.attributes.id === id) || null };
 const history = { replaceState: (_, __, hash) => { location.hash = hash; } };
 const performance = { now: () => 0 }, requestAnimationFrame = (what) => what();
 
 // ---- for the tests ----
-function boot(ids, data) {
-  for (const id of ids) {
+function boot(elements, data) {
+  for (const attributes of elements) {
     const element = new Element("div"), label = new Element("label");
-    element.setAttribute("id", id);
+    for (const name in attributes) element.setAttribute(name, attributes[name]);
     label.append(element);
     root.append(label);
   }
@@ -57,7 +63,10 @@ function boot(ids, data) {
 }
 function input(id, value) { const one = document.getElementById(id); one.value = value; one.fire("input"); }
 function visit(hash) { location.hash = hash; window.fire("hashchange"); }
-const seen = (one) => ({ class: one.className, title: one.attributes.title || "", text: one.textContent });
+function press(id, ...keys) { for (const key of keys) document.getElementById(id).fire("keydown", { key }); }
+function click(where, selector, n) { document.getElementById(where).querySelectorAll(selector)[n].fire("click"); }
+const seen = (one) => ({ class: one.className, title: one.attributes.title || "", href: one.attributes.href || "",
+  tabindex: one.attributes.tabindex ?? "", text: one.textContent });
 const look = (id, selector) => JSON.stringify(document.getElementById(id).querySelectorAll(selector).map(seen));
 const lines = (id, tag) => JSON.stringify([...document.getElementById(id).all()].filter((one) => one.tag === tag)
   .map((one) => ({ ...seen(one), cells: one.children.map((cell) => cell.textContent ?? cell) })));

@@ -60,7 +60,7 @@ def make(path: Path, *more: dict[str, Any], rows: list[dict[str, Any]] = ROWS) -
     lake.append(
         opened, RUN, [lake.to_batch([Row(**row("sum", 1e9))], lake.Origin(**(constant | {"backend": "shaky-cpu"})))]
     )
-    lake.write_json(opened, RUN, "_run.json", {"run_id": RUN})
+    lake.write_run(opened, RUN, {"run_id": RUN})
     return str(path)
 
 

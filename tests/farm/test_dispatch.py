@@ -64,9 +64,9 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         assert not list(made.missing())
         rows = lake.read(tmp_path / "results", "r")
         assert rows["case_id"].groupby(rows["backend"]).nunique().eq(TOTAL).all()
-        assert all(made.counts[name].done == len(of) for name, of in rows.groupby("backend"))
+        assert all(made.accounts.counts[name].done == len(of) for name, of in rows.groupby("backend"))
         assert all(
-            {k: v for k, v in made.counts[name].status.items() if v} == of["status"].value_counts().to_dict()
+            {k: v for k, v in made.accounts.counts[name].status.items() if v} == of["status"].value_counts().to_dict()
             for name, of in rows.groupby("backend")
         )
         return made, cluster, rows
@@ -134,7 +134,7 @@ def test_a_device_that_fails_what_others_pass_is_quarantined(run: Run, devices: 
     assert (rows["attempts"] > 1).sum() == record["failures"]
     last = max(i for i, (_, on, device, _) in enumerate(cluster.log) if (on, device) == ("sick", "0"))
     assert last < len(cluster.log) / 2  # no more jobs go there
-    assert any("quarantined: device 0 of sick" in text for text in done.notices)
+    assert any("quarantined: device 0 of sick" in text for text in done.outages.notices)
 
 
 @pytest.mark.parametrize("fails", ["always", "now and then"])
@@ -231,7 +231,7 @@ def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:
     assert set(rows["status"]) == {"pass"}
     assert where(rows, "gpu-nvidia") <= {"old", "new"} and "new" in where(rows, "gpu-nvidia")
     assert where(rows, "null-cpu") == {"cpu"}  # the new one has no CPU
-    assert done.notices == ["node old has left", "node new has joined, with gpu-nvidia"]
+    assert done.outages.notices == ["node old has left", "node new has joined, with gpu-nvidia"]
 
 
 def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
@@ -247,7 +247,7 @@ def test_a_backend_whose_last_node_left_does_not_hang(run: Run) -> None:
     gone = rows[rows["status"] == "unavailable"]
     assert set(gone["backend"]) == {"gpu-nvidia"}
     assert gone["error"].str.contains("the last node that offered it has left, and none came within 0.3 s").all()
-    assert any("not available any more" in text for text in done.notices)
+    assert any("not available any more" in text for text in done.outages.notices)
 
 
 def test_a_share_of_a_device_is_counted_by_device(run: Run) -> None:
@@ -276,5 +276,5 @@ def test_a_child_that_is_slow_to_start_gets_long_batches_while_others_have_work(
 
 def test_what_children_cost_is_told_by_backend(run: Run) -> None:
     done, cluster, _ = run([GPU, {"name": "null-cpu"}], Simulated([node("cpu", CPU=1), node("a", NVIDIA, GPU=1)]))
-    assert done.spent["gpu-nvidia"]["cpu_s"] == sum(1.0 for name, *_ in cluster.log if name == "gpu-nvidia")
-    assert {"gpu-nvidia", "null-cpu", "(prepare)"} <= set(done.spent)
+    assert done.accounts.spent["gpu-nvidia"]["cpu_s"] == sum(1.0 for name, *_ in cluster.log if name == "gpu-nvidia")
+    assert {"gpu-nvidia", "null-cpu", "(prepare)"} <= set(done.accounts.spent)

@@ -14,7 +14,7 @@ import yaml
 from ray.cluster_utils import Cluster
 
 from farm import lake
-from farm.fleet.node import plan
+from farm.fleet.node import ray_node
 from tasks.vendors import BY_LABEL
 from tests.conftest import ROOT, launch
 from tests.farm.test_resume import wait_for
@@ -40,7 +40,7 @@ class Nodes:
 
     def add(self, name: str, sick: str = "", **counts: int) -> Any:
         """A node with devices as `farm.node start` would label it; each device's model is its vendor's name and "X1"."""
-        made = plan({v: (BY_LABEL[v], n, (f"{v} X1",) * n) for v, n in counts.items()})
+        made = ray_node({v: (BY_LABEL[v], n, (f"{v} X1",) * n) for v, n in counts.items()})
         gpus = int(made.resources.pop("GPU", 0))
         node = self.cluster.add_node(
             num_cpus=0,

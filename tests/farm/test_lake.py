@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from farm import lake
-from farm.lake import KEY, SCHEMA, Lake, LakeError, LakeWarning
+from farm.lake import SCHEMA, Lake, LakeError, LakeWarning
+from farm.lake.columns import KEY
+from farm.lake.store import parts
 from farm.work.launch import durable
 from tasks.model.row import Row
 
@@ -72,7 +74,7 @@ def quietly(results: Any, run_id: str | None = None) -> pd.DataFrame:
 
 
 def test_rows_come_back_in_the_schema(local: Lake) -> None:
-    assert lake.append(local, RUN, [batch(0, 1), batch(2, error_units=float("inf"), max_ulp=None, error="näh\n")]) == 3
+    lake.append(local, RUN, [batch(0, 1), batch(2, error_units=float("inf"), max_ulp=None, error="näh\n")])
     table = lake.read_table(local.root, RUN)
     assert table.schema.equals(SCHEMA)
     frame = quietly(local.root, RUN)
@@ -98,15 +100,15 @@ def test_variants_and_seeds_are_in_the_case_id() -> None:
 
 
 def test_nothing_to_append_makes_no_file(local: Lake) -> None:
-    assert lake.append(local, RUN, []) == 0
-    assert lake.append(local, RUN, [batch()]) == 0
-    assert lake.parts(local, RUN) == []
+    lake.append(local, RUN, [])
+    lake.append(local, RUN, [batch()])
+    assert parts(local, RUN) == []
 
 
 def test_pandas_alone_reads_the_root(local: Lake) -> None:
     lake.append(local, RUN, [batch(0, 1)])
     lake.append(local, "20260102-000000-bbbb", [batch(0, run_id="20260102-000000-bbbb")])
-    lake.write_json(local, RUN, "_run.json", {"run_id": RUN})
+    lake.write_run(local, RUN, {"run_id": RUN})
     for folder in (place(local, "_report"), Path(local.root) / "_report"):
         folder.mkdir(parents=True)
         (folder / "rows.csv").write_text("a,b\n")
@@ -166,8 +168,8 @@ def test_a_file_that_is_no_part_is_skipped_and_named(local: Lake, plant: Any) ->
     with pytest.warns(LakeWarning, match=r"strange\.parquet"):
         assert len(lake.read(local.root)) == 2
     # It is not thrown away either.
-    assert lake.compact(local.root, RUN) == 2
-    assert place(local, "strange.parquet").exists() and len(lake.parts(local, RUN)) == 2
+    lake.compact(local.root, RUN)
+    assert place(local, "strange.parquet").exists() and len(parts(local, RUN)) == 2
 
 
 def test_a_folder_that_is_called_like_a_part(local: Lake) -> None:
@@ -183,8 +185,8 @@ def test_parts_of_another_version_of_the_schema(local: Lake) -> None:
     pq.write_table(older, place(local, "part-old.parquet"))
     frame = quietly(local.root, RUN)
     assert sorted(frame["sample"]) == [0, 1] and list(frame.columns) == SCHEMA.names
-    assert lake.compact(local.root, RUN) == 2
-    assert len(lake.parts(local, RUN)) == 1 and sorted(quietly(local.root)["sample"]) == [0, 1]
+    lake.compact(local.root, RUN)
+    assert len(parts(local, RUN)) == 1 and sorted(quietly(local.root)["sample"]) == [0, 1]
 
 
 # --- keys -------------------------------------------------------------------------------------------------------
@@ -230,8 +232,8 @@ def test_resume_keys(local: Lake) -> None:
 def test_run_ids_and_records(local: Lake) -> None:
     assert lake.run_ids(local.root) == []
     for name in ("20260102-000000-bbbb", RUN):
-        lake.write_json(local, name, "_run.json", {"run_id": name, "text": "ε"})
-    lake.write_json(local, RUN, "_run.json", {"run_id": RUN, "finished": True})
+        lake.write_run(local, name, {"run_id": name, "text": "ε"})
+    lake.write_run(local, RUN, {"run_id": RUN, "finished": True})
     (Path(local.root) / "_report").mkdir()
     (Path(local.root) / "run=file").write_text("no directory")
     assert lake.run_ids(local.root) == [RUN, "20260102-000000-bbbb"]
@@ -245,7 +247,7 @@ def test_a_run_that_is_not_there_is_told_with_the_nearest(local: Lake) -> None:
         with pytest.raises(LakeError, match="no run"):
             read(local.root, RUN)
     lake.append(local, RUN, [batch(0)])
-    lake.write_json(local, RUN, "_run.json", {})
+    lake.write_run(local, RUN, {})
     for read in (lake.read, lake.read_run):
         with pytest.raises(LakeError, match=f"no run '20260101-000000-aaab'.*{RUN}"):
             read(local.root, "20260101-000000-aaab")
@@ -260,9 +262,9 @@ def test_a_damaged_record_is_named(local: Lake, content: bytes) -> None:
 
 
 def test_a_record_that_cannot_be_written_leaves_the_old_one(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.write_json(local, RUN, "_run.json", {"old": 1})
+    lake.write_run(local, RUN, {"old": 1})
     with pytest.raises(TypeError):
-        lake.write_json(local, RUN, "_run.json", {"new": object()})
+        lake.write_run(local, RUN, {"new": object()})
     assert lake.read_run(local.root, RUN) == {"old": 1}
 
 
@@ -304,7 +306,7 @@ def test_a_file_uri_is_a_local_lake(tmp_path: Path) -> None:
     opened = lake.open_lake(f"file://{tmp_path}/lake")
     lake.check_writable(opened)
     lake.append(opened, RUN, [batch(0)])
-    lake.write_json(opened, RUN, "_run.json", {})
+    lake.write_run(opened, RUN, {})
     assert opened.is_local and len(quietly(tmp_path / "lake", RUN)) == 1
 
 
@@ -358,18 +360,20 @@ lake.append(lake.open_lake({local.root!r}), RUN, [batch(1)])
 def test_compaction_keeps_every_row(local: Lake) -> None:
     for s in range(5):
         lake.append(local, RUN, [batch(s, 10 + s, error=f"text {s}")])
-    lake.write_json(local, RUN, "_run.json", {"a": 1})
+    lake.write_run(local, RUN, {"a": 1})
     before = quietly(local.root, RUN)
-    assert lake.compact(local.root, RUN) == 5
-    assert len(lake.parts(local, RUN)) == 1
+    lake.compact(local.root, RUN)
+    assert len(parts(local, RUN)) == 1
     after = quietly(local.root, RUN)
     pd.testing.assert_frame_equal(
         after.sort_values("sample", ignore_index=True), before.sort_values("sample", ignore_index=True)
     )
     assert lake.read_run(local.root, RUN) == {"a": 1}
-    assert lake.compact(local.root, RUN) == 1
-    assert lake.compact(local.root, "none") == 0
-    assert pq.read_schema(lake.parts(local, RUN)[0]).equals(SCHEMA)
+    (part,) = parts(local, RUN)
+    lake.compact(local.root, RUN)
+    lake.compact(local.root, "none")
+    assert parts(local, RUN) == [part]
+    assert pq.read_schema(parts(local, RUN)[0]).equals(SCHEMA)
 
 
 @pytest.mark.parametrize("survivors", (1, 2, 3))
@@ -378,7 +382,7 @@ def test_a_crash_between_writing_and_deleting_doubles_nothing(
 ) -> None:
     for s in range(3):
         lake.append(local, RUN, [batch(s)])
-    old = {p: Path(p).read_bytes() for p in lake.parts(local, RUN)}
+    old = {p: Path(p).read_bytes() for p in parts(local, RUN)}
     lake.compact(local.root, RUN)
     for path in list(old)[:survivors]:  # as if the process had died before these deletions
         Path(path).write_bytes(old[path])
@@ -438,16 +442,17 @@ def test_s3_from_end_to_end(s3: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "replace", never)
     assert not s3.is_local and lake.run_ids(s3.uri) == []
     lake.check_writable(s3)
-    assert lake.append(s3, RUN, [batch(0, 1)]) == 2
-    assert lake.append(s3, RUN, [batch(1, attempts=2, status="wrong"), batch(2)]) == 2
-    lake.write_json(s3, RUN, "_run.json", {"state": "begun"})
-    lake.write_json(s3, RUN, "_run.json", {"state": "finished"})
+    lake.append(s3, RUN, [batch(0, 1)])
+    lake.append(s3, RUN, [batch(1, attempts=2, status="wrong"), batch(2)])
+    lake.write_run(s3, RUN, {"state": "begun"})
+    lake.write_run(s3, RUN, {"state": "finished"})
     assert lake.read_run(s3.uri, RUN) == {"state": "finished"}
     assert lake.run_ids(s3.uri) == [RUN]
     frame = quietly(s3.uri, RUN)
     assert dict(zip(frame["sample"], frame["status"])) == {0: "pass", 1: "wrong", 2: "pass"}
-    assert lake.compact(s3.uri, RUN) == 2
-    assert len(lake.parts(s3, RUN)) == 1
+    assert len(parts(s3, RUN)) == 2
+    lake.compact(s3.uri, RUN)
+    assert len(parts(s3, RUN)) == 1
     assert len(quietly(s3.uri)) == 3 and len(pd.read_parquet(s3.uri)) == 3
 
 
@@ -464,9 +469,9 @@ def test_s3_with_strange_objects_beside(s3: Lake) -> None:
 
 
 def test_s3_a_record_that_is_no_json_leaves_the_old_one(s3: Lake) -> None:
-    lake.write_json(s3, RUN, "_run.json", {"old": 1})
+    lake.write_run(s3, RUN, {"old": 1})
     with pytest.raises(TypeError):
-        lake.write_json(s3, RUN, "_run.json", {"new": object()})
+        lake.write_run(s3, RUN, {"new": object()})
     assert lake.read_run(s3.uri, RUN) == {"old": 1}
 
 

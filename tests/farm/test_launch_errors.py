@@ -117,7 +117,7 @@ def test_nothing_to_resume(capsys: pytest.CaptureFixture[str], results: Path, co
 
 
 def test_resuming_a_run_that_is_not_there(capsys: pytest.CaptureFixture[str], results: Path) -> None:
-    lake.write_json(lake.open_lake(results), "20260101-000000-aaaa", "_run.json", {"name": "other"})
+    lake.write_run(lake.open_lake(results), "20260101-000000-aaaa", {"name": "other"})
     for args in (["--resume", "20260101-000000-aaab"], ["--resume", "20260101"]):
         assert main([*args, "--inline", "--results", str(results)]) == BAD_INPUT
         said = capsys.readouterr().err
@@ -141,9 +141,7 @@ def test_resuming_a_run_whose_record_is_damaged(
 def test_resuming_a_run_of_another_version(
     capsys: pytest.CaptureFixture[str], results: Path, record: dict[str, object]
 ) -> None:
-    lake.write_json(
-        lake.open_lake(results), "20260101-000000-aaaa", "_run.json", record | {"run_id": "20260101-000000-aaaa"}
-    )
+    lake.write_run(lake.open_lake(results), "20260101-000000-aaaa", record | {"run_id": "20260101-000000-aaaa"})
     assert main(["--resume", "20260101-000000-aaaa", "--inline", "--results", str(results)]) == BAD_INPUT
     assert "error:" in capsys.readouterr().err
 

@@ -127,7 +127,7 @@ def test_one_vendor_owns_rays_resource_and_all_are_counted_in_labels() -> None:
             ("huawei", 8, "Ascend 910B3"),
         ]
     }
-    made = node.plan(devices)
+    made = node.ray_node(devices)
     assert made.resources == {"GPU": 2, "intel-GPU": 1, "NPU": 8}
     assert made.labels == {
         "vendor": "nvidia",

@@ -6,15 +6,15 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 import pandas as pd
 import pytest
 import quickjs
 
-from farm.report import case, cell_matrix, coverage, diff
+from farm.report import case, coverage, diff
 from farm.report.faces.page import render
-from farm.report.tables.coverage import distinct, records
+from farm.report.tables.coverage import cell_matrix, distinct, records
 from farm.report.words import number, percent
 from tasks.model import Status
 from tests.farm.test_report import RUN, Page, frame, make_row
@@ -30,10 +30,10 @@ class Shown:
         html = render(rows, RUN)
         page = Page(html)
         (script,) = re.findall(r"<script>(.*)</script>\n</body>", html, re.DOTALL)
-        ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+        named = [attributes for _, attributes in page.elements if "id" in attributes]
         self.engine = quickjs.Context()
         self.engine.eval(DOM)
-        self.engine.eval(f"boot({json.dumps(ids)}, {json.dumps(json.dumps(page.data))})")
+        self.engine.eval(f"boot({json.dumps(named)}, {json.dumps(json.dumps(page.data))})")
         self.engine.eval(script)
         self.backends = [one["name"] for one in page.data["backends"]]
 
@@ -48,6 +48,12 @@ class Shown:
 
     def visit(self, **state: str) -> None:
         self.engine.eval(f"visit({json.dumps('#' + urlencode(state))})")
+
+    def press(self, where: str, *keys: str) -> None:
+        self.engine.eval(f"press({json.dumps(where)}, ...{json.dumps(keys)})")
+
+    def focus(self) -> str:
+        return self.engine.eval("document.activeElement.attributes.id")
 
     def pair(self, a: str, b: str) -> list[dict[str, Any]]:
         """The lines of what changed, without their head."""
@@ -157,11 +163,13 @@ def test_a_sample_names_the_outlier_and_its_command(rows: pd.DataFrame, page: Sh
     sample, dtype = re.search(r"sample (\d+)", shown["text"]), re.search(r"float\d+", shown["text"])
     assert sample is not None and dtype is not None
     table = case(rows, f"forward/{op}/{dtype[0]}/{sample[1]}")
-    assert [one["text"] for one in page.lines("panel", "p")][-len(table.attrs["verdict"]) :] == table.attrs["verdict"]
-    sides = {line["cells"][1].partition(" ")[0]: line for line in page.lines("panel", "tr")[1:]}
+    said = [one["text"] for one in page.lines("panel", "p")]
+    assert said[said.index(table.attrs["verdict"][0]) :][: len(table.attrs["verdict"])] == table.attrs["verdict"]
+    sides = {line["cells"][0][:3]: line for line in page.lines("panel", "tr")[1:]}
+    assert next(iter(sides)) == backend, "one's own row stands first"
     for line in records(table):
         assert ("outlier" in sides[line["backend"]]["class"]) == line["outlier"]
-        assert sides[line["backend"]]["cells"][3] == number(line["units"])
+        assert sides[line["backend"]]["cells"][2:4] == [number(line["units"]), number(line["limit"])]
     assert commands == [table.set_index("backend").at[backend, "reproduce"]]
 
 
@@ -174,3 +182,77 @@ def test_the_page_writes_numbers_as_the_tables_do(value: float) -> None:
     page.visit(sel="torch:add|a-1")
     names, values = ([one["text"] for one in page.lines("panel", tag)] for tag in ("dt", "dd"))
     assert values[names.index("max diff")] == number(float(f"{value:.6g}"))
+
+
+def test_a_status_filter_hides_ops_and_leaves_the_rates_of_the_head(rows: pd.DataFrame, page: Shown) -> None:
+    before = [one["title"] for one in page.look("grid", ".col")]
+    page.visit(status="crash")
+    assert [one["title"] for one in page.look("grid", ".col")] == before
+    ops = page.look("grid", ".op")
+    assert 0 < len(ops) < distinct(rows)["label"].nunique() and "rates: all" in page.look("grid", ".corner")[0]["text"]
+
+
+def test_links_lead_somewhere_and_escape_goes_back(page: Shown) -> None:
+    page.visit(sel="torch:nonfinite|b-1")
+    links = {one["text"]: one["href"] for one in page.lines("panel", "a")}
+    assert parse_qs(links["a-1"].lstrip("#"))["sel"] == ["torch:nonfinite|a-1"]
+    page.engine.eval(
+        '[...document.getElementById("panel").all()].find((one) => one.textContent === "a-1" && one.tag === "a").fire("click")'
+    )
+    assert page.lines("panel", "p")[0]["text"] == "on a-1 (a)" and page.focus() == "panel"
+    page.engine.eval('root.fire("keydown", { key: "Escape" })')
+    assert page.lines("panel", "p") == [] and page.focus() == "grid"
+    page.pair("a-1", "b-1")
+    links = [one["href"] for one in page.lines("changes", "a")]
+    assert links and all("sel=" in link for link in links)
+
+
+def test_the_keyboard_reaches_squares_and_the_head_and_few_stops_come_before(page: Shown) -> None:
+    page.press("grid", "ArrowDown", "ArrowRight", "Enter")
+    assert page.lines("panel", "p")[0]["text"] == "on b-1 (b)"
+    page.press("grid", "Home", "PageUp", "ArrowUp", "Enter")  # the head: Enter sorts by the backend
+    assert page.look("grid", ".sorted")[0]["text"].startswith("a-1")
+    assert {one["tabindex"] for one in page.lines("grid", "button")} == {"-1"}
+    assert [one["tabindex"] for one in page.look("status", ".chip")].count("0") == 1
+
+
+def test_on_paper_stands_every_op(page: Shown) -> None:
+    page.engine.eval('document.getElementById("grid").clientHeight = 300')
+    page.visit(q="op")
+    some = len(page.look("grid", ".op"))
+    page.engine.eval('window.fire("beforeprint")')
+    every = len(page.look("grid", ".op"))
+    page.engine.eval('window.fire("afterprint")')
+    assert some == len(page.look("grid", ".op")) < every == len(Status) ** 2
+
+
+def test_every_figure_has_its_unit_and_limit_and_what_the_classic_tolerance_says() -> None:
+    far = outcome("a-1", "imprecise", errors=320.0, kind="numbers", numel=2000, mismatched=0, classic=True)
+    near = outcome("b-1", "wrong", errors=64.0, kind="numbers", numel=2000, mismatched=1500, classic=False)
+    both = [far, near | {"limit": 4.0, "compute_precision": "float16"}]
+    page = Shown(
+        frame(*both, outcome("c-1", "wrong", op="torch:exp") | {"op_class": "elementary", "max_ulp": 9.0, "limit": 4.0})
+    )
+    page.visit(sel="torch:add|a-1")
+    assert "320 units, limit 32" in page.look("panel", ".sample")[0]["text"]
+    first, second = (line["cells"] for line in page.lines("panel", "tr")[1:])
+    assert first[1].endswith("10 × the limit; 0 of 2,000 elements outside the classic tolerance")
+    assert second[1].endswith(
+        "16 × the limit; 1,500 of 2,000 elements outside the classic tolerance; counted in float16, which the backend declares"
+    )
+    assert (first[2:4], second[2:4]) == (["320", "32"], ["64", "4"])
+    page.visit(sel="torch:exp|c-1")
+    assert "9 ulps, limit 4" in page.look("panel", ".sample")[0]["text"]
+    assert [one["text"] for one in page.lines("panel", "th")][2] == "error, ulps"
+
+
+def test_the_error_stands_before_the_others_and_the_figures() -> None:
+    page = Shown(frame(make_row("error", error="it broke", error_type="E"), make_row(backend="b-1")))
+    page.visit(sel="torch:add|torch-cpu")
+    (text,) = (one["text"] for one in page.look("panel", ".sample"))
+    assert (
+        text.index("it broke")
+        < text.index("reproduce")
+        < text.index("agrees with the reference")
+        < text.index("runtime")
+    )

@@ -20,25 +20,22 @@ from rich.console import Console
 
 from farm import lake
 from farm.commands.report import main
-from farm.report import (
+from farm.report import coverage, findings, status_table, vendor_by_dtype, write
+from farm.report.faces.markdown import markdown
+from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
+from farm.report.faces.terminal import print_coverage
+from farm.report.runs import default_out
+from farm.report.tables.coverage import (
     SEVERITY,
     STATUSES,
     built,
     cell_matrix,
-    coverage,
-    findings,
+    distinct,
     latest,
-    print_coverage,
-    status_table,
+    records,
     unavailable,
-    vendor_by_dtype,
     worst_matrix,
-    write,
 )
-from farm.report.faces.markdown import markdown
-from farm.report.faces.page import PASS_ROWS_PER_SQUARE, column, embedded, payload, render, script_json
-from farm.report.runs import default_out
-from farm.report.tables.coverage import distinct, records
 from farm.report.tables.findings import disagreements
 from farm.report.words import number, percent
 

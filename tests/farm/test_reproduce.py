@@ -139,7 +139,7 @@ def test_last_names_the_newest_run(results: Path, rows: pd.DataFrame, capsys: py
         (lambda r: f"20200101-000000-0000:{r.case_id}:{r.backend}", r"no run '20200101-000000-0000'.*there is "),
         (
             lambda r: f"{r.run_id}:{r.case_id.replace('log_softmax', 'log_softmaxx')}:{r.backend}",
-            r"no case .*nearest: forward/torch:log_softmax",
+            r"no case .*did you mean forward/torch:log_softmax",
         ),
         (lambda r: f"{r.run_id}:{r.case_id}:torch-cuda", "no row of .* on backend 'torch-cuda'; it ran on .*torch-cpu"),
     ],

@@ -98,7 +98,7 @@ def test_the_default_lake_is_not_among_the_users_runs(tmp_path: Path) -> None:
         opened = lake.open_lake(folder)
         only = Row(op=run, dtype="float32", sample=0, status="pass", started_at=0.0)
         lake.append(opened, run, [lake.to_batch([only], lake.Origin(run_id=run))])
-        lake.write_json(opened, run, "_run.json", {"run_id": run})
+        lake.write_run(opened, run, {"run_id": run})
     assert Path(selftest.RESULTS).parent == Path("results")
     assert lake.run_ids(tmp_path) == ["mine"]
     assert set(pd.read_parquet(tmp_path)["op"]) == {"mine"}

@@ -11,7 +11,7 @@ from tasks.backends.base import Backend
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, key, pack_path, prepare
-from tasks.runner import Item, Runner
+from tasks.runner import Runner, whole
 
 GROUP = Group("critical:softmax", "", "float32", 2)
 
@@ -35,10 +35,8 @@ class Compiler(Backend):
 
 def rows(backend: Backend, cache: Path, check: str = "build") -> list[dict[str, Any]]:
     _, made = prepare(Group(GROUP.op, "", "float32", 2, check=check), cache)
-    group = PreparedGroup(made.pack.path, check)
     runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load("error_units"), lambda *step: None)
-    items = [Item(group, list(range(len(group.samples))), check=check)]
-    return [done.row.values() for done in runner.run(items, set(), set())]
+    return [done.row.values() for done in runner.run([whole(PreparedGroup(made.pack.path, check))])]
 
 
 def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> None:

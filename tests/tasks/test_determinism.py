@@ -16,7 +16,7 @@ from tasks.judge import verdict
 from tasks.judge.plain import BLOCK, Metrics, compare
 from tasks.model import Group, Leaf, OpClass, Status, np_dtype
 from tasks.prepare.cases import prepare
-from tasks.runner import Item, Runner
+from tasks.runner import Runner, whole
 
 CLASSES = (OpClass.COMPOSITE, OpClass.EXACT, OpClass.ELEMENTARY, OpClass.DISCONTINUOUS)
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int64", "bool")
@@ -79,14 +79,13 @@ def judged_arrays(order: list[int]) -> dict[str, list[object]]:
 def judged_rows(cache: str, order: list[int]) -> dict[str, list[object]]:
     """The rows of prepared cases on torch-cpu, without the times and where the batch had them."""
     items = [
-        Item(prepare(Group(op, "", "float16" if k % 2 else "float32", 3), Path(cache))[1], [0, 1, 2])
-        for k, op in enumerate(OPS)
+        whole(prepare(Group(op, "", "float16" if k % 2 else "float32", 3), Path(cache))[1]) for k, op in enumerate(OPS)
     ]
     items = [items[i] for i in order if i < len(items)]
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
     done = {}
-    for row in (done.row.values() for done in runner.run(items, set(), set())):
+    for row in (done.row.values() for done in runner.run(items)):
         kept = {k: v for k, v in row.items() if not k.endswith("_ms") and k != "started_at"}
         name = f"{row['op']} {row['dtype']} {row['sample']}"
         done[name] = [f"{k}={v.hex() if isinstance(v, float) else v}" for k, v in sorted(kept.items())]

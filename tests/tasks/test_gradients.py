@@ -19,7 +19,7 @@ from tasks.catalogs.torch import gradients as torch_gradients
 from tasks.judge import verdict
 from tasks.model import Form, Group, OpClass, Program, Status
 from tasks.prepare.cases import PreparedGroup, prepare
-from tasks.runner import Item, Runner
+from tasks.runner import Runner, whole
 
 EAGER = BackendSpec.parse("torch-cpu")
 
@@ -33,8 +33,7 @@ def prepared(
 def rows(group: PreparedGroup, backend: Backend | None = None) -> list[dict[str, Any]]:
     backend = backend or EAGER.create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
-    items = [Item(group, list(range(len(group.samples))))]
-    return [done.row.values() for done in runner.run(items, set(), set())]
+    return [done.row.values() for done in runner.run([whole(group)])]
 
 
 class Faulty(TorchEager):

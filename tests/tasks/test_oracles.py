@@ -19,7 +19,7 @@ from tasks.judge import verdict
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
 from tasks.prepare.cases import prepare
-from tasks.runner import Item, Runner
+from tasks.runner import Runner, whole
 
 X = np.arange(1, 9, dtype=np.float32)
 
@@ -77,7 +77,7 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         backend = Plus("plus-cpu", "cpu", {})
         backend.added = added
         runner = Runner(backend, backend.probe(), verdict.load(policy), lambda *_: None)
-        (done,) = runner.run([Item(prepared, [0])], set(), set())
+        (done,) = runner.run([whole(prepared)])
         made = done.row.values()
         return dict(made)
 

@@ -19,7 +19,7 @@ from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
 from tasks.model import Group, OpClass
 from tasks.prepare.cases import key, prepare
-from tasks.runner import Item, Runner
+from tasks.runner import Runner, whole
 
 FIELDS: dict[str, Any] = {
     "name": "op",
@@ -54,8 +54,7 @@ def rows(
     _, made = prepare(Group("user:op", "", dtype, count, **group), cache)
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load(policy), lambda number, stage, span: None)
-    items = [Item(made, list(range(len(made.samples))))]
-    return [done.row.values() for done in runner.run(items, set(), set())]
+    return [done.row.values() for done in runner.run([whole(made)])]
 
 
 def outcome(cache: Path, **how: Any) -> set[tuple[str, str]]:

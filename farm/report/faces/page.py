@@ -7,7 +7,7 @@ import datetime
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from farm import lake
 from farm.lake.columns import COLUMNS
+from farm.report.tables.agreement import UNITS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, distinct, how_option, where_option
 from farm.report.tables.overview import backend_lines, headline
@@ -35,6 +36,9 @@ ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
 #: Lines of a long table.
 LINES = 40
+
+#: The page's script, in parts that know those before them.
+SCRIPTS = ("page_tools.js", "page_data.js", "page_grid.js", "page_panel.js", "page_pair.js", "page.js")
 
 #: A sign for each status, so that colour is not the only signal.
 SIGNS = {status.value: status.facts.sign for status in Status}
@@ -62,7 +66,7 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
     ones up to ``PASS_ROWS_PER_SQUARE`` for each op and backend, those with the largest error units.
     """
     here = Path(__file__).parent
-    script = "".join((here / name).read_text(encoding="utf-8") for name in ("page_tools.js", "page.js"))
+    script = _wrapped((here / name).read_text(encoding="utf-8") for name in SCRIPTS)
     style = colours() + (here / "page.css").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(here),
@@ -91,6 +95,11 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         views=[one for one in report.views if "page" in one.faces],
         limit=LINES,
     )
+
+
+def _wrapped(scripts: Iterable[str]) -> str:
+    """Scripts as one, of whose names nothing else in the document knows."""
+    return '"use strict";\n(() => {\n' + "\n".join(scripts) + "})();\n"
 
 
 def colours() -> str:
@@ -176,9 +185,17 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
         "sides": {
             "length": len(beside.cases),
             "columns": {name: column(beside.cases[name].tolist()) for name in beside.cases},
-            "units": [None if math.isnan(x) else str(x) if math.isinf(x) else float(f"{x:.6g}") for x in beside.units],
             "agrees": beside.agrees,
         },
+        "outcomes": {
+            "length": len(beside.outcomes),
+            "columns": {
+                "units": {"v": _numbers(beside.outcomes["units"])},
+                "limit": column(_numbers(beside.outcomes["limit"])),
+                "why": column(beside.outcomes["why"].tolist()),
+            },
+        },
+        "units": UNITS,
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
         "command": [COMMAND, where_option(results), {status: how_option(status) for status in SEVERITY}],

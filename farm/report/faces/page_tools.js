@@ -1,4 +1,3 @@
-"use strict";
 // What knows nothing of the page: columns unpacked, numbers written as the tables write them, elements made.
 const DASH = "–";
 function decode(packed, length) {
@@ -31,6 +30,7 @@ function digits(x) { // three, as the tables have them
 }
 function number(x) {
   if (x === null || x === undefined) return DASH;
+  if (typeof x === "boolean") return x ? "yes" : "no";
   if (typeof x === "string") return x;
   return Number.isInteger(x) && Math.abs(x) < 1e5 ? String(x) : digits(x);
 }

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 from rich.text import Text
 
+from farm.fitting import Head, fitted
 from farm.report.tables.agreement import case_views
 from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import headline
@@ -45,20 +45,15 @@ def _cell(one: Cell) -> Text:
     return made.append(f"\n{plain(one.small)}", style="bright_black") if one.small else made
 
 
-def table(view: View, limit: int) -> Table:
-    """A view as a table of rich."""
-    made = Table(title=Text(view.title(limit)), title_justify="left", pad_edge=False)
+def table(view: View, limit: int, width: int) -> RenderableType:
+    """A view as a table for a terminal of ``width`` columns."""
     columns = view.columns_for("terminal")
-    for column in columns:
-        made.add_column(
-            Text(plain(column.words)),
-            justify="right" if column.right else "left",
-            overflow="fold",
-            min_width=18 if column.right and "/" in column.words else None,  # rates stay on their line
-        )
-    for line in view.shown(limit):
-        made.add_row(*(_cell(cell(column, line)) for column in columns), style=_STYLES.get(view.style(line), ""))
-    return made
+    heads = [Head(plain(column.words), column.right) for column in columns]
+    lines = [
+        ([_cell(cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
+        for line in view.shown(limit)
+    ]
+    return fitted(view.title(limit), heads, lines, width)
 
 
 def show(view: View, console: Console, limit: int) -> None:
@@ -69,7 +64,7 @@ def show(view: View, console: Console, limit: int) -> None:
         if view.empty:
             console.print(_text(view.empty))
         return
-    console.print(table(view, limit))
+    console.print(table(view, limit, console.width))
     for text in view.notes:
         console.print(_text(text), soft_wrap=True)
     commands = [line[view.command] for line in view.shown(limit) if view.command and line[view.command]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,12 +15,18 @@ from farm.report.words import DASH, number, plain
 from tasks import checks
 from tasks.judge.fingerprint import distance
 from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names
+from tasks.nearest import nearest
 
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
 REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
 #: Two results count as the same within this many error units where a row has no limit (the default policy's).
 _LIMIT = 32.0
 _WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
+#: What the error of a result is counted in.
+UNITS = {
+    "ulps": "ulps: units in the last place of the result, for ops that can be computed well on any input.",
+    "units": "units: error units. One is what rounding the inputs and the result once could have done.",
+}
 #: The numbers were compared and are not within the policy's limit.
 _OUTSIDE = names(status for status in MEASURED if status is not Status.PASS)
 #: Names of the groups of results outside the reference, the largest group first.
@@ -49,6 +54,40 @@ def units(rows: pd.DataFrame) -> pd.Series:
     """
     in_ulps = rows["op_class"].isin(_WITHOUT_NOISE) & ~np.isinf(rows["error_units"])
     return rows["max_ulp"].where(in_ulps, rows["error_units"])
+
+
+def unit(op_class: str) -> str:
+    """What `units` counts of an op of this class (a key of `UNITS`)."""
+    return "ulps" if op_class in _WITHOUT_NOISE else "units"
+
+
+def why(line: Line) -> str:
+    """What puts a result outside, in a few words: how many limits, and what the classic tolerance says of it.
+
+    Of a line: status, kind, units, limit, nonfinite, mismatched, numel, compute_precision, dtype; "" of what was not measured.
+    """
+    if line["status"] not in _OUTSIDE:
+        return ""
+    said, times = [], line["units"] / line["limit"] if line["limit"] > 0 else math.nan
+    if math.isfinite(times):
+        said.append(f"{times:,.0f} × the limit" if times >= 100 else f"{times:.3g} × the limit")
+    if line["nonfinite"] > 0:
+        said.append(f"{line['nonfinite']:,.0f} of {line['numel']:,.0f} elements are a NaN or Inf out of place")
+    elif line["numel"] > 0 and not pd.isna(line["mismatched"]):
+        said.append(f"{line['mismatched']:,.0f} of {line['numel']:,.0f} elements outside the classic tolerance")
+    if line["compute_precision"] not in ("", line["dtype"]):
+        said.append(f"counted in {line['compute_precision']}, which the backend declares")
+    return "; ".join(said)
+
+
+def outliers(agrees: pd.Series, codes: np.ndarray) -> pd.Series:
+    """Which outcomes stand outside while at least as many of their case agree with the reference.
+
+    agrees: `groups`; codes: a number per case. Where most stand outside, nobody is the outlier.
+    """
+    outside = ~agrees.isin([REFERENCE, NO_RESULT])
+    near = (agrees == REFERENCE).groupby(codes).transform("sum")
+    return (outside & (near > 0) & (near >= outside.groupby(codes).transform("sum"))).astype(bool)
 
 
 def groups(rows: pd.DataFrame) -> pd.Series:
@@ -126,17 +165,7 @@ def _rows_of(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     known = rows["case_id"]
     found = rows[known == case_id]
     if found.empty:
-        near = difflib.get_close_matches(case_id, known.unique().tolist(), 3, 0.5)
-        raise UnknownCase(
-            f"no case {case_id!r}"
-            + (
-                f"; nearest: {', '.join(near)}"
-                if near
-                else f"; there are {known.nunique()}, e.g. {known.iloc[0]}"
-                if len(known)
-                else "; there are no rows"
-            )
-        )
+        raise UnknownCase(f"no case {case_id!r}{nearest(case_id, known.unique()) or '; there are no rows'}")
     found = found.sort_values("run_id", kind="stable").drop_duplicates("backend", keep="last")
     keys = [
         backend_order(str(vendor), str(name)) for vendor, name in zip(found["vendor"], found["backend"], strict=True)
@@ -151,8 +180,8 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     stage; units (error units, or ulps of exact and elementary ops: what ``limit`` holds for), limit, error_units,
     max_ulp, max_diff, mismatched, numel; agrees: "reference", or the letter of the group of results that agree with one
     another and not with the reference, "" without a result, "?" where the row is older than signatures;
-    same_bytes: the other backends with the very same output; outlier (bool): it stands outside while others agree
-    with the reference; weak, error, run_ms, run_id, digest (of the inputs), reproduce (the command).
+    same_bytes: the other backends with the very same output; outlier (bool): see `outliers`; weak, error, run_ms, run_id,
+    digest (of the inputs), reproduce (the command).
 
     ``attrs["verdict"]``: sentences that say who agrees and who does not (list of str). ``attrs["distances"]``: DataFrame,
     backend × backend, how far two results lie apart at least, in error units (NaN: the rows do not tell).
@@ -162,8 +191,7 @@ def case(rows: pd.DataFrame, case_id: str) -> pd.DataFrame:
     found = _rows_of(distinct(rows), case_id)
     found = found.assign(units=units(found), agrees=groups(found.assign(run_id="")))
     found["emulated"] = found["placement"].str.startswith("emulated")
-    outside = ~found["agrees"].isin([REFERENCE, NO_RESULT])
-    found["outlier"] = outside if (found["agrees"] == REFERENCE).any() else False
+    found["outlier"] = outliers(found["agrees"], np.zeros(len(found), dtype="int64"))
     lines = records(found)
     found["same_bytes"] = [
         ", ".join(b["backend"] for b in lines if a is not b and a["output_digest"] in {b["output_digest"]} - {""})
@@ -204,17 +232,17 @@ def verdict(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     for place, line in enumerate(outside):  # what cannot be compared stands by itself
         groups_of.setdefault(place if line["agrees"] == UNKNOWN else line["agrees"], []).append(line)
     parts = [groups_of[g] for g in sorted(groups_of, key=lambda g: (isinstance(g, int), len(str(g)), str(g)))]
-    for part in parts:
-        if near:
-            said.append(
-                f"Outlier: {_list(part, True)}."
-                if len(part) == 1
-                else f"Outliers, which agree with one another: {_list(part, True)}."
-            )
-        elif len(part) > 1:
-            said.append(f"{_many(part)} agree with one another and not with the reference: {_list(part, True)}.")
-        else:
-            said.append(f"On its own: {_list(part, True)}.")
+    most = len(outside) > len(near) > 0
+    if most:
+        said.append(f"{_many(outside)} do not: look at the op and its limit before you blame one of them.")
+    blamed = bool(near) and not most
+    for part in [part for part in parts if len(part) > 1]:
+        whom = "Outliers, which agree with one another" if blamed else f"{_many(part)} agree with one another"
+        said.append(f"{whom}{'' if near else ' and not with the reference'}: {_list(part, True)}.")
+    if alone := [line for part in parts if len(part) == 1 for line in part]:
+        one = len(alone) == 1
+        whom = ("Outlier" if one else "Outliers, each on its own") if blamed else f"On {'its' if one else 'their'} own"
+        said.append(f"{whom}: {_list(alone, True)}.")
     if outside and not near:
         said.append(_nobody(outside, parts))
     elif any(_vendors(part) > _vendors(near) for part in parts):
@@ -246,13 +274,15 @@ def _many(part: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _list(part: Sequence[Mapping[str, Any]], how_far: bool = False) -> str:
+    """Names, and how far off they are: those that are as far, once."""
     if not how_far:
         return ", ".join(line["backend"] for line in part)
-    return ", ".join(
-        f"{line['backend']} ({' '.join(x for x in (line['status'], line['kind']) if x)}, "
-        f"{number(line['units'])} against {number(line['limit'])})"
-        for line in part
-    )
+    named: dict[str, list[str]] = {}
+    for line in part:
+        what = " ".join(x for x in (line["status"], line["kind"]) if x)
+        far = f"({what}, {number(line['units'])} against {number(line['limit'])})"
+        named.setdefault(far, []).append(line["backend"])
+    return "; ".join(f"{', '.join(names)} {far}" for far, names in named.items())
 
 
 def agrees_words(group: str) -> str:

@@ -15,8 +15,11 @@ from farm.report.tables.agreement import (
     UNKNOWN,
     agrees_words,
     groups,
+    outliers,
+    unit,
     units,
     verdict,
+    why,
 )
 from farm.report.tables.changes import CELL, CHANGES, change_codes
 from farm.report.tables.coverage import records
@@ -39,11 +42,12 @@ class Sides:
     character for each backend, in their order, "." where it has no row: status (its sign), group (r: agrees with the
     reference; else with whom, see ``agrees``), bytes (equal for the very same output), outlier ("1"); change: a character
     for each pair of outcomes that the case has (first × second), a place in `CHANGES`; said: who agrees with whom, in
-    sentences, one a line. units: of all outcomes, case after case. place: (run_id, case_id) → place of the case.
+    sentences, one a line; unit: of its figures. outcomes: all of them, case after case: units, limit, why (what puts it
+    outside, in a few words). place: (run_id, case_id) → place of the case.
     """
 
     cases: pd.DataFrame
-    units: list[float]
+    outcomes: pd.DataFrame
     place: dict[tuple[str, str], int]
     agrees: dict[str, str]
 
@@ -60,9 +64,7 @@ def sides(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs
     newest = newest.sort_values("run", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
     newest = newest.sort_values(["case_id", "column"], kind="stable").reset_index(drop=True)
     codes, cases = pd.factorize(newest["case_id"])
-    outside = ~newest["agrees"].isin([REFERENCE, NO_RESULT])
-    anyone = (newest["agrees"] == REFERENCE).groupby(codes).transform("any")
-    newest["outlier"] = (outside & anyone).astype(bool)
+    newest["outlier"] = outliers(newest["agrees"], codes)
     digests = pd.Series(pd.factorize(newest["output_digest"].where(newest["output_digest"] != ""))[0])
     rank = digests.where(digests >= 0).groupby(codes).rank("dense").fillna(0).astype(int)
     at = codes * len(names) + newest["column"].to_numpy(dtype="int64")
@@ -86,13 +88,14 @@ def sides(rows: pd.DataFrame, labels: Sequence[str], names: Sequence[str], signs
             "outlier": texts(["1" if out else NONE for out in newest["outlier"]]),
             "change": list(_changes(newest, codes)),
             "said": list(_said(newest, codes, rank)),
+            "unit": about["op_class"].map(unit),
         }
     )
     known = pd.Index(cases).get_indexer(rows["case_id"]).tolist()
     occurring = {_MARK_OF.get(g, "?"): agrees_words(g) for g in dict.fromkeys(newest["agrees"])}
     return Sides(
         made,
-        newest["units"].tolist(),
+        newest[["units", "limit"]].assign(why=[why(line) for line in records(newest)]),
         dict(zip(zip(rows["run_id"], rows["case_id"], strict=True), known, strict=True)),
         occurring,
     )

@@ -82,7 +82,7 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
         stage = "reference"
         expected = _expected(op, stored, group.dtype, draws)
     except Exception as error:
-        return Sample(index, failure=Failure("invalid", stage, type(error).__name__, str(error)))
+        return Sample(index, failure=Failure.of(error, stage))
     arrays: list[np.ndarray] = []
 
     def place(value: Any) -> Any:

@@ -76,7 +76,7 @@ class OnnxNode(Catalog):
             try:
                 yield _sample(group.op, case, index, inputs, outputs, draws)
             except Exception as error:
-                yield Sample(index, failure=Failure("invalid", "sample", type(error).__name__, str(error)))
+                yield Sample(index, failure=Failure.of(error, "sample"))
 
 
 def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any], draws: int) -> Sample:

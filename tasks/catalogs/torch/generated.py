@@ -110,7 +110,7 @@ def samples(
     whose sample is yielded bare. A single vacuous sample says why where nothing is accepted.
     """
     if group.check != "forward" and group.distribution != "regular":
-        yield Sample(-1, failure=Failure("vacuous", "sample", "", "gradients are checked on own and regular values"))
+        yield Sample(-1, failure=Failure.vacuous("gradients are checked on own and regular values"))
         return
     found = Templates(group, own, info)
     for index in range(min(CANDIDATES * group.samples, MOST)):
@@ -119,8 +119,7 @@ def samples(
             continue
         made, refused = _accepted(group, index, found, make)
         if made is None:
-            failure = Failure("vacuous", "sample", "", f"no generated sample is accepted: {refused}")
-            yield Sample(index, failure=failure)
+            yield Sample(index, failure=Failure.vacuous(f"no generated sample is accepted: {refused}"))
             return
         yield made
 

@@ -64,13 +64,13 @@ class GradientMaker(Maker):
         try:
             made.args, made.kwargs, arrays = torch_tree.encode_args(args, kwargs)
         except Exception as error:
-            made.failure = Failure("invalid", "store", type(error).__name__, str(error))
+            made.failure = Failure.of(error, "store")
             return made
         made.arrays = [a.copy() for a in arrays]
         places = gradients.tensors(args, kwargs)
         made.wrt = tuple(i for i, x in enumerate(places) if x.requires_grad and gradients.is_differentiable(x))
         if not made.wrt:
-            made.failure = Failure("vacuous", "reference", "", "no input of the sample is differentiable")
+            made.failure = Failure.vacuous("no input of the sample is differentiable", "reference")
             return made
         torch.set_default_dtype(torch.float64)
         try:
@@ -80,12 +80,12 @@ class GradientMaker(Maker):
                 self._metadata(args, kwargs, made.wrt, wide), f"{self.group.label}/{self.dtype}/{index}"
             )
             if not given:
-                made.failure = Failure("vacuous", "reference", "", "no output depends on a differentiable input")
+                made.failure = Failure.vacuous("no output depends on a differentiable input", "reference")
                 return made
             torch.set_default_dtype(torch.float64)
             return self._filled(made, args, kwargs, wide, given)
         except Exception as error:
-            made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
+            made.failure = Failure.of(error, "reference")
             return made
         finally:
             torch.set_default_dtype(torch.float32)

@@ -58,22 +58,15 @@ class TorchOpInfo(Catalog):
 
         info = _op_db()[group.op_name, group.variant]
         if group.op_name.startswith("jiterator_"):
-            yield Sample(
-                -1,
-                failure=Failure(
-                    "invalid",
-                    "reference",
-                    "NotImplementedError",
-                    "jiterator ops exist on CUDA only: no float64 reference on the CPU",
-                ),
-            )
+            absent = NotImplementedError("jiterator ops exist on CUDA only: no float64 reference on the CPU")
+            yield Sample(-1, failure=Failure.of(absent, "reference"))
             return
         if group.variant == "partial_views":
             # The argument is part of a storage, and the op reads the rest of it: no copy of the argument has that.
             yield Sample(-1, failure=Failure("invalid", "store", "", "the op reads memory beyond its argument"))
             return
         if group.check != "forward" and not has_gradient(info, group.dtype):
-            yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no gradient for this dtype"))
+            yield Sample(-1, failure=Failure.vacuous("the op declares no gradient for this dtype"))
             return
         torch.default_generator.manual_seed(_seed(group))
         np.random.seed(_seed(group) % 2**32)
@@ -90,7 +83,7 @@ class TorchOpInfo(Catalog):
                 ):
                     made.append(sample)
             except Exception as error:
-                broken = Failure("invalid", "sample", type(error).__name__, str(error))
+                broken = Failure.of(error, "sample")
             if broken:
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
@@ -101,7 +94,7 @@ class TorchOpInfo(Catalog):
             for place, index in enumerate(candidates(len(made), group.samples - bool(broken))):
                 yield Sample(index) if place + bool(broken) in skip else maker.make(index, made[index])
         if not made and not broken:
-            yield Sample(-1, failure=Failure("vacuous", "sample", "", "the op declares no samples for this dtype"))
+            yield Sample(-1, failure=Failure.vacuous("the op declares no samples for this dtype"))
 
     def _maker(self, info: Any, group: Group, draws: int) -> Maker:
         if group.check == "forward":

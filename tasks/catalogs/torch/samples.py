@@ -65,7 +65,7 @@ class Maker:
             # Stored as JSON nodes already: the trees hold torch objects that only this side knows.
             encoded_args, encoded_kwargs, arrays = torch_tree.encode_args(args, kwargs)
         except Exception as error:
-            made.failure = Failure("invalid", "store", type(error).__name__, str(error))
+            made.failure = Failure.of(error, "store")
             return made
         # A copy, as the op is about to run on this memory and may write to it.
         made.arrays = [a.copy() for a in arrays]
@@ -78,7 +78,7 @@ class Maker:
                 finally:
                     torch.set_default_dtype(torch.float32)
             except Exception as error:
-                made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
+                made.failure = Failure.of(error, "reference")
                 return made
             try:
                 own = [torch_tree.dense(x) for x in torch_tree.leaves(self._run(args, kwargs, clone))]
@@ -99,7 +99,7 @@ class Maker:
         try:
             self._define(made, placement.definition, random)
         except Exception as error:
-            made.failure = Failure("invalid", "reference", type(error).__name__, str(error))
+            made.failure = Failure.of(error, "reference")
         if numeric and not made.definition and not made.failure and not placement.own_dtype:
             self._ask_second(args, kwargs, made)
         return made

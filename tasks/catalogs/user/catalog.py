@@ -89,7 +89,7 @@ class User(Catalog):
         sizes = samples.sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
             text = f"its smallest inputs have more than the {gradients.MOST} elements that differences are taken of"
-            return iter([Sample(-1, failure=Failure("vacuous", "sample", "", text))])
+            return iter([Sample(-1, failure=Failure.vacuous(text))])
         return (Sample(i) if i in skip else _sample(one, dims, group, i, draws) for i, dims in enumerate(sizes))
 
     def call(self, group: Group) -> Callable[..., Any]:

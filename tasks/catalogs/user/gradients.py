@@ -80,7 +80,7 @@ def fill(
     exact = gradient({k: widened(x) for k, x in arrays.items()}, [widened(c) for c in given])
     own = [np.array(e) for e in errors]
     if all(np.isinf(e).all() for e in own):
-        made.failure = Failure("vacuous", "reference", "", "the reference is not differentiable at these inputs")
+        made.failure = Failure.vacuous("the reference is not differentiable at these inputs", "reference")
         return
     elements = sum(x.size for x in arrays.values())
     floor = noise.floor(exact, lambda drawn: (gradient(*moved(draw)) for draw in drawn), made.op_class, draws, elements)

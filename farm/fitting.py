@@ -1,0 +1,105 @@
+"""A table that fits the width of a terminal: folded where that leaves room to read, else its long columns below each line."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+#: A column of text is folded to no less than this.
+LEAST = 20
+#: Blanks between columns, and before what stands below a line.
+GAP, INDENT = 2, 4
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a column. right: numbers, which are never folded."""
+
+    words: str
+    right: bool = False
+
+
+def fitted(
+    title: str, heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int
+) -> RenderableType:
+    """A table of ``lines`` (cells and a style each) that no terminal of ``width`` columns crops."""
+    natural = [max([_width(Text(h.words)), *(_width(cells[n]) for cells, _ in lines)]) for n, h in enumerate(heads)]
+    least = [_least(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
+    room = width - 3 * len(heads) + 1  # what borders and blanks leave
+    if sum(least) <= room:
+        return _folded(title, heads, lines, _widths(natural, least, room))
+    return _below(title, heads, lines, width)
+
+
+def _width(cell: Text) -> int:
+    return max((line.cell_len for line in cell.split("\n")), default=0)
+
+
+def _least(head: Head, cells: Sequence[Text]) -> int:
+    widest = max(map(_width, cells), default=0)
+    word = max(map(len, head.words.split()), default=0)
+    return max(word, widest if head.right else min(widest, LEAST), 1)
+
+
+def _widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """The least of every column, and of what is left as much as it needs, those first that need little."""
+    made, spare = list(least), room - sum(least)
+    order = sorted(range(len(made)), key=lambda n: natural[n] - least[n])
+    for place, n in enumerate(order):
+        more = min(natural[n] - made[n], spare // (len(order) - place))
+        made[n] += max(more, 0)
+        spare -= max(more, 0)
+    return made
+
+
+def _folded(
+    title: str, heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]
+) -> Table:
+    made = Table(title=Text(title), title_justify="left", pad_edge=False)
+    for head, width in zip(heads, widths, strict=True):
+        made.add_column(Text(head.words), justify="right" if head.right else "left", overflow="fold", width=width)
+    for cells, style in lines:
+        made.add_row(*cells, style=style)
+    return made
+
+
+def _below(title: str, heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> Group:
+    """Short columns side by side, every other one on a line of its own below, after its head."""
+    widths = {
+        n: max([*map(len, head.words.split()), *(_width(cells[n]) for cells, _ in lines), 1])
+        for n, head in enumerate(heads)
+    }
+    kept = list(widths)
+    while len(kept) > 1 and sum(widths[n] + GAP for n in kept) - GAP > width:
+        kept.remove(max(kept[1:], key=widths.__getitem__))
+    words = {n: textwrap.wrap(heads[n].words, widths[n]) or [""] for n in kept}
+    high = max(map(len, words.values()))
+
+    def side_by_side(cells: Sequence[Text], style: str) -> Text:
+        made = []
+        for n in kept:
+            cell = Text(" ").join(cells[n].split("\n"))
+            if heads[n].right or n != kept[-1]:
+                cell.align("right" if heads[n].right else "left", widths[n])
+            made.append(cell)
+        joined = Text(" " * GAP).join(made)
+        joined.stylize_before(style)
+        return joined
+
+    parts: list[RenderableType] = [Text(title, style="italic")]
+    for k in range(high):  # heads of fewer lines stand at the bottom
+        row = [Text(([""] * (high - len(words.get(n, ""))) + words.get(n, []))[k]) for n in range(len(heads))]
+        parts.append(side_by_side(row, "bold"))
+    for cells, style in lines:
+        parts.append(side_by_side(cells, style))
+        for n, head in enumerate(heads):
+            if n not in kept and cells[n].plain not in ("", "–"):
+                text = Text(f"{head.words}: ", style="dim").append_text(Text(" ").join(cells[n].split("\n")))
+                parts.append(Padding(text, (0, 0, 0, INDENT), expand=False))
+    return Group(*parts)

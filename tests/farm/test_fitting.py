@@ -1,0 +1,57 @@
+"""Tables on a narrow terminal: nothing is cropped, at any width and from any command that prints one."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from farm.fitting import Head, fitted
+from farm.report import print_coverage
+from tests.farm.test_report import frame, make_row
+
+HEADS = [Head("vendor"), Head("backend"), Head("pass rate (passed/judged)", right=True), Head("counts by status")]
+LINES = [
+    (["tiny corp", "ort-qnn-soc69", "87.8 % (665/757)", "crash 4 · timeout 1 · wrong 73 · unsupported 237"], ""),
+    (["Meta", "executorch-xnnpack", "–", "–"], "bold"),
+]
+
+
+def printed(what: object, width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(what)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 120, 200])
+def test_no_width_crops_a_table(width: int) -> None:
+    made = fitted("Coverage", HEADS, [([Text(c) for c in cells], style) for cells, style in LINES], width)
+    said = printed(made, width)
+    assert max(map(len, said.splitlines())) <= width
+    whole = re.sub(r"[\s│┃]+", "", said)
+    for cells, _ in LINES if width > 60 else LINES[:1]:
+        for part in " ".join(cells).split():
+            assert part in whole
+    assert "–" in whole if width >= 80 else True
+
+
+def test_a_short_table_has_its_borders_and_a_long_one_its_long_columns_below() -> None:
+    short = fitted("t", HEADS[:2], [([Text("Meta"), Text("torch-cpu")], "")], 80)
+    assert "│Meta" in printed(short, 80)
+    many = [([Text(f"{n}" * 30) for n in range(6)], "")]
+    said = printed(fitted("t", [Head(f"column {n}", right=True) for n in range(6)], many, 80), 80)
+    assert "    column 4: " + "4" * 30 in said.splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_report_at_80_columns_has_its_counts(width: int) -> None:
+    rows = frame(
+        *(make_row(s, backend="executorch-xnnpack", sample=n) for n, s in enumerate(("wrong", "pass", "unsupported")))
+    )
+    console = Console(file=(out := io.StringIO()), width=width, highlight=False)
+    print_coverage(rows, {"run_id": "r"}, console=console)
+    said = re.sub(r"[\s│┃]+", " ", out.getvalue())
+    assert all(part in said for part in ("wrong 1", "unsupported 1", "pass 1"))
