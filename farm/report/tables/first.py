@@ -92,10 +92,10 @@ def best(report: Report) -> Iterator[View]:
             continue
         least = records(lines.sort_values("given", kind="stable"))[0]
         narrow = lines["given"].nunique() > 1
-        fewest = f" ({plain(least['backend'])} was given the fewest, {least['given']:,})" * narrow
+        fewest = f"{plain(least['backend'])} was given the fewest cells, {least['given']:,}."
         yield View(
             f"ranking_{catalog}",
-            f"{plain(catalog)}: right on the {cells:,} cells that all {backends} backends were given{fewest}",
+            f"{plain(catalog)}: right on the {cells:,} cells that all {backends} backends were given",
             lines,
             (
                 measured("place", "#"),
@@ -108,6 +108,7 @@ def best(report: Report) -> Iterator[View]:
                 Column("weak", lambda line: str(line["weak"]), right=True, faces=("markdown", "page")),
             ),
             lines=records(lines),
+            notes=[fewest] * narrow,
             open=True,
             most=10_000,
             faces=("terminal", "markdown", "page"),
