@@ -43,16 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _diff(rows, args, console)
         report = Report.of(rows, run, args.by)
         print_coverage(report, run)
+        run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
+        _tell(write(report, run, _out(args, run_id)))
+        print(report.verdict.sentence)  # again: the top of a long report is out of sight
+        return 0
     except (lake.LakeError, ValueError) as problem:
         print(f"error: {plain(problem)}", file=sys.stderr)
         return BAD_INPUT
     except OSError as problem:
-        print(f"error: cannot write: {plain(problem)}", file=sys.stderr)
+        print(f"error: cannot write: {plain(problem)}; choose another place with --out", file=sys.stderr)
         return BAD_INPUT
-    run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
-    _tell(write(report, run, _out(args, run_id)))
-    print(report.verdict.sentence)  # again: the top of a long report is out of sight
-    return 0
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
 from farm import lake as lakes
-from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK
+from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
 from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
@@ -18,14 +19,16 @@ from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
 from farm.plan.request import How, Request
 from farm.work.executor import ClusterError, Executor
-from farm.work.launch import Run, ready
+from farm.work.launch import Run, finished, ready
 from farm.work.progress import Progress
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
+from tasks.backends.needs import install_line
 from tasks.catalogs.base import Entry
 
 if TYPE_CHECKING:
     from farm.report import Report
+    from farm.report.tables.causes import Verdict
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=False)
     try:
         request = _request(args)
+        if (rows := finished(request)) is not None and request.record:
+            from farm.report import verdict
+
+            console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing is left to resume")
+            return _conclude(verdict(rows, request.record), console.print)
         with ready(request, lambda executor: _dashboard(console, executor)) as plan:
             if request.whole:
                 for text in _unused(request.config, plan.matrix):
@@ -104,10 +112,15 @@ def _request(args: argparse.Namespace) -> Request:
     how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray"
     where = {"how": how, "address": args.address, "cpus": args.cpus}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
+    narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
     if args.resume:
+        if given := [f"--{name}" for name in (*narrow, "samples") if getattr(args, name) not in (None, [])]:
+            raise ConfigError(
+                f"{', '.join(given)}: a resumed run keeps the cells that it was started with; leave out {given[0]}, or "
+                "start a new run without --resume"
+            )
         request = requests.resumed(args.resume, lake, args.config, **where)
     elif args.config:
-        narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
         request = requests.new(args.config, lake, samples=args.samples, **narrow, **where)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml")
@@ -143,21 +156,15 @@ def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
 
 
 def print_preflight(console: Console, known: dict[str, Offer]) -> None:
-    """One line per backend: where it runs, or why it does not."""
+    """One line per backend: where it runs, or why it does not; then how to have those whose needs can be installed."""
     width = max(map(len, known), default=0)
     for name, offer in known.items():
-        if offer.available:
-            info = offer.info
-            text = f"{info['runtime_version']}, {info['device']}, on {', '.join(sorted(set(offer.nodes)))}"
-            console.print(f"  {name:{width}}  [green]available[/]    ", text, highlight=False, soft_wrap=True)
-        else:
-            console.print(
-                f"  {name:{width}}  [yellow]unavailable[/]  ",
-                offer.reason,
-                highlight=False,
-                soft_wrap=True,
-                markup=True,
-            )
+        state = "[green]available[/]    " if offer.available else "[yellow]unavailable[/]  "
+        console.print(f"  {name:{width}}  {state}", Text(offer.words), highlight=False, soft_wrap=True)
+    lacking = [offer for offer in known.values() if offer.installs and not offer.available]
+    if lacking:
+        line = install_line(pair for offer in lacking for pair in offer.installs)
+        console.print(f"to have {', '.join(o.name for o in lacking)} as well: {line}", highlight=False, soft_wrap=True)
 
 
 def print_cells(console: Console, plan: Plan) -> None:
@@ -192,14 +199,15 @@ def _run(plan: Plan, console: Console) -> int:
 
     request, run = plan.request, Run(plan)
     if request.record is not None:
-        say(f"resuming {run.run_id}: {sum(map(len, run.done.values()))} rows are in the lake")
+        say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} rows are in the lake")
     run.begin()
     say(f"run {run.run_id}: {plan.matrix.cells} cells, results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"farm run --resume {run.run_id}{elsewhere}"
     progress = Progress(console)
     try:
-        run.dispatch(progress)
+        with interruptible():
+            run.dispatch(progress)
         progress.close(run.dispatcher)
     except KeyboardInterrupt:
         progress.close(run.dispatcher)
@@ -221,9 +229,13 @@ def _run(plan: Plan, console: Console) -> int:
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    found = report.verdict.found
-    say(f"{report.verdict.sentence}{f' (exit code {FOUND})' * found}")
-    return FOUND if found else OK
+    return _conclude(report.verdict, say)
+
+
+def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:
+    """Say the verdict on a complete run; its exit code."""
+    say(f"{verdict.sentence}{f' (exit code {FOUND})' * verdict.found}")
+    return FOUND if verdict.found else OK
 
 
 def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:

@@ -122,8 +122,15 @@ def to_batch(rows: Sequence[Row], origin: Origin) -> pa.RecordBatch:
             columns.append(pa.array([r.compute_precision or r.dtype for r in rows], field.type))
         else:
             default = getattr(Row, name, None)
-            columns.append(pa.array([one.get(name, default) for one in told], field.type))
+            columns.append(_array([one.get(name, default) for one in told], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:  # half of a surrogate pair, as an error's text may have it
+        return pa.array([v.encode(errors="replace").decode() if isinstance(v, str) else v for v in values], kind)
 
 
 def to_stream(rows: Sequence[Row], origin: Origin) -> bytes:

@@ -49,10 +49,7 @@ class Request:
 
     def announce(self) -> None:
         """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""
-        try:
-            kernels.announce(self.config)
-        except ValueError as error:
-            raise ConfigError(f"{self.path}: catalogs: {error}") from None
+        kernels.announce(self.config)
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -95,6 +92,8 @@ def resumed(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Re
         _newest(lake, configs.load(path).name if path else None) if run_id == "last" else lakes.read_run(lake, run_id)
     )
     where = f"run {record.get('run_id')} cannot be resumed"
+    if path and (name := configs.load(path).name) != record.get("name", name):
+        raise ConfigError(f"{where} with {path}: it is of the config {record['name']}; leave {path} out")
     if missing := [key for key in ("config", "ops", "policy") if key not in record]:
         raise ConfigError(f"{where}: its record has no {missing[0]!r}; start a new run")
     try:

@@ -58,10 +58,10 @@ class ChildPool:
                 return self._children[key]
             self._drop(key)
         began = time.monotonic()
-        child = ChildProcess(
-            envs.python_of(job.backend, Path(job.cache)), job.limits, caches(Path(job.cache)) | job.env
-        )
-        answer = child.ask(wire.Hello(job.backend, job.policy), deadline_s=max(HELLO_S, job.limits.deadline_s))
+        cache = Path(job.cache)
+        hello = wire.Hello(job.backend, job.policy, job.kernels)
+        python, env = envs.python_of(job.backend, cache), caches(cache) | job.env
+        child, answer = ChildProcess.asked(python, job.limits, env, hello, max(HELLO_S, job.limits.deadline_s))
         if isinstance(answer, Death):
             self._end(child)
             return answer
@@ -137,7 +137,14 @@ def caches(cache: Path) -> dict[str, str]:
 
 def _key(job: Job) -> tuple[Any, ...]:
     visible = tuple(os.environ.get(v, "") for v in VISIBLE)
-    return job.kind if job.backend is None else str(job.backend), str(job.policy), job.limits, str(job.env), visible
+    return (
+        job.kind if job.backend is None else str(job.backend),
+        str(job.policy),
+        job.limits,
+        str(job.env),
+        job.kernels,
+        visible,
+    )
 
 
 def _spins(child: ChildProcess) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from farm import lake as lakes
-from farm.fleet.health import Health
+from farm.fleet.health import CaseRef, Health
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.executor import Unplaced
@@ -20,7 +20,7 @@ from farm.work.losses import Losses
 from farm.work.opinions import Opinions
 from farm.work.outages import Outages
 from farm.work.placement import Placement
-from farm.work.state import Flight, Plan
+from farm.work.state import Before, Flight, Plan
 from farm.work.stock import Stock
 from farm.work.supports import Supports
 from tasks import wire
@@ -33,14 +33,13 @@ SILENCE_S = 120.0
 class Dispatcher:
     """Runs a matrix to its end. One use: construct, `run`, read `accounts`.
 
-    ``done`` maps (group, backend) to the sample indices that are already in the lake (a resumed run); ``had``: the
-    backends that were available when the run began.
+    ``before``: what is in the lake already (a resumed run); ``had``: the backends that were available when the run began.
     """
 
     def __init__(
         self,
         plan: Plan,
-        done: dict[tuple[int, int], set[int]] | None = None,
+        before: Before | None = None,
         had: Collection[str] = (),
         progress: Callable[[Dispatcher], None] = lambda d: None,
     ) -> None:
@@ -48,11 +47,11 @@ class Dispatcher:
         self.progress, self.started, self._stuck = progress, time.monotonic(), 0.0
         self.flights: dict[int, Flight] = {}
         self.health = Health()
-        self.accounts = Accounts(plan)
+        self.accounts, self._before = Accounts(plan), before or Before()
         self.ledger = Ledger(plan, self.accounts)
         self.placement = Placement(plan, self.health, had)
         there = [a or g for a, g in zip(self.placement.available, self.placement.gone)]
-        self.stock = Stock(plan, there, done or {})
+        self.stock = Stock(plan, there, self._before.done)
         self.backlog = Backlog(plan, self.stock.queues["prepare"])
         self.supports = Supports(plan, self.stock)
         self.jobs = Jobs(plan, self.stock, self.backlog, self.placement, self.accounts, self.supports)
@@ -229,7 +228,11 @@ class Dispatcher:
         backends = range(len(self.plan.backends))
         for b in backends:
             total = min(int(self.stock.wanted[g, b]), len(self.stock.samples[g]))  # 0 where it was never there
-            self.accounts.planned(b, total, total - len(self.stock.positions(g, b)))
+            positions = self.stock.positions(g, b)
+            self.accounts.planned(b, total, total - len(positions))
+            tried = self._before.gone.get((g, b), {})
+            for position in positions if tried else ():
+                self.accounts.tried(CaseRef(g, b, position), tried.get(self.stock.samples[g][position], 0))
         for b, gone in enumerate(self.placement.gone):
             if gone:
                 self.losses.gone(g, b)

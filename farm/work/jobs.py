@@ -11,7 +11,7 @@ from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.job import Job
 from farm.work.placement import Placement, Pool
-from farm.work.state import Flight, Plan, Portion
+from farm.work.state import Flight, Plan, Portion, portions
 from farm.work.stock import Stock
 from farm.work.supports import Supports
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -70,7 +70,7 @@ class Jobs:
 
         ``joint`` False leaves out the backends that compile.
         """
-        demands = {b: self._demand(b, pool) for b in pool.backends if self._placement.available[b]}
+        demands = {b: self._demand(b, pool) for b in pool.backends if self._may(b)}
         left_s = {b: demand.left_s for b, demand in demands.items()}
         for b in batching.order(left_s, not self._stock.left["prepare"] and not self._stock.left["export"]):
             compiles = self._plan.offer(b).joint
@@ -79,13 +79,15 @@ class Jobs:
             if self._backlog.doubts[b]:
                 return self._second_opinion(b)
             if self._backlog.isolated[b]:
-                case = self._backlog.isolated[b].popleft()
-                return self._batch(b, [(case.group, [case.position])])
+                return self._batch(b, portions(self._backlog.isolated[b].popleft()))
             if cases := batching.size(demands[b], sum(left_s.values()), small):
                 chosen = batching.take(self._backlog.ready[b], cases, self._plan.unit if compiles else None)
                 self._backlog.cases[b] -= sum(len(positions) for _, positions in chosen)
                 return self._batch(b, chosen)
         return None
+
+    def _may(self, b: int) -> bool:
+        return self._placement.available[b] and not self._placement.rests(b)
 
     def _demand(self, b: int, pool: Pool) -> batching.Demand:
         return batching.Demand(

@@ -74,7 +74,7 @@ class DirectChildren(Children):
             for name, value in caches(Path(job.cache)).items():
                 os.environ.setdefault(name, value)
             child = DirectChild()
-            self._children[key] = child, child.ask(wire.Hello(job.backend, job.policy))
+            self._children[key] = child, child.ask(wire.Hello(job.backend, job.policy, job.kernels))
         return self._children[key]
 
     def forget(self, job: Job) -> None:

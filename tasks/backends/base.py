@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tasks.backends.needs import Need, secure
 from tasks.checks import FORWARD
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 
@@ -41,6 +42,7 @@ class Backend:
 
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
+    needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
     A subclass may set any of these per object, by device or options.
     """
 
@@ -58,6 +60,8 @@ class Backend:
     packages: tuple[str, ...] = ()
     python: str = ""
     emulated: bool = False
+    needs: tuple[Need, ...] = ()
+    found: Mapping[str, str] = {}
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         self.name, self.device, self.options = name, device, options
@@ -83,6 +87,14 @@ class Backend:
             what = "list" if kind is list else "mapping"
             raise ValueError(f"backend {self.name}: {option} is a {what}, not {type(given).__name__}")
         return given
+
+    def start(self) -> RuntimeInfo:
+        """Secure its needs, then `probe`: how every process begins with a backend. Raises what `probe` does."""
+        self.found = secure(self.needs)
+        info: Any = self.probe()
+        if not isinstance(info, RuntimeInfo):
+            raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
+        return info
 
     def probe(self) -> RuntimeInfo:
         """Import the runtime and find the device. Raises Unavailable (or anything: its text is the reason)."""

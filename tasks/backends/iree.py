@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
+from tasks.backends.needs import VULKAN, Need
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -21,12 +22,13 @@ from tasks.model.dtypes import PACKED_BITS
 
 @dataclass(frozen=True)
 class Target:
-    """A device of IREE's runtime: driver, flags that make the compiler generate code for it, whose it is."""
+    """A device of IREE's runtime: driver, flags that make the compiler generate code for it, whose it is, what it needs."""
 
     driver: str
     flags: tuple[str, ...]
     device_vendor: str = ""
     resource: str = "CPU"
+    needs: tuple[Need, ...] = ()
 
 
 #: local-sync runs a program in the calling thread. By the device of a backend's name.
@@ -40,7 +42,7 @@ TARGETS: dict[str, Target] = {
         ),
     ),
     "vmvx": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")),
-    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",)),
+    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",), needs=VULKAN),
     "cuda": Target("cuda", ("--iree-hal-target-device=cuda",), "nvidia", "GPU"),
     "hip": Target("hip", ("--iree-hal-target-device=hip",), "amd", "GPU"),
 }
@@ -119,6 +121,7 @@ class Iree(Backend):
         self._flags = (*self._target.flags, *map(str, self.many("flags", list)))
         self.device_vendor = str(options.get("device_vendor", self._target.device_vendor))
         self.resource = str(options.get("resource", self._target.resource))
+        self.needs = self._target.needs
         self._adapter = device
 
     def probe(self) -> RuntimeInfo:

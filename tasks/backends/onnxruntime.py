@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
-from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated, offer_software_vulkan
+from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
 
@@ -125,6 +126,8 @@ class OnnxRuntime(Backend):
         self.packages, self.emulated = known.packages, emulated(device)
         if self.emulated:
             self.device_vendor, self.resource = "", "CPU"
+        if device == "webgpu":
+            self.needs = VULKAN_FOR_WEBGPU if self.emulated else (VULKAN_LOADER,)
         if self.emulated and device == "qnn":
             self._options.setdefault("soc_model", EMULATED_SOC)
         self.vendor = str(options.get("vendor", self.vendor))
@@ -146,8 +149,6 @@ class OnnxRuntime(Backend):
             raise Unavailable(f"DirectML is a part of Windows; this is {platform.system()}")
         with importing("onnxruntime"):
             import onnxruntime as ort
-        if self.device == "webgpu" and self.emulated:
-            offer_software_vulkan()
         self._find_provider(ort)
         said: list[str] = []
 
@@ -169,7 +170,12 @@ class OnnxRuntime(Backend):
             return _ASSERTION.sub("", str(error))
 
         precision = self._compute_precision()
-        smoke_test(self._provider, compute, within=2 * EPS.get(precision, EPS["float32"]), words=words)
+        try:
+            smoke_test(self._provider, compute, within=2 * EPS.get(precision, EPS["float32"]), words=words)
+        except Unavailable as error:
+            if _ADAPTER_REFUSED.search("".join(said)) and self.emulated and not software_vulkan():
+                raise Missing(VULKAN_FOR_WEBGPU[1:], str(error)) from error
+            raise
         device = self.device
         if self._devices:
             hardware = self._devices[0].device

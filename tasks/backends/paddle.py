@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
+from tasks.backends.needs import GNU_OPENMP
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.vendors import resource_of
@@ -35,6 +36,7 @@ class Paddle(Backend):
     vendor = "Baidu"
     forms = ("paddle",)
     takes = ()
+    needs = (GNU_OPENMP,)
     devices, closed = tuple(_DEVICES), True
     unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 

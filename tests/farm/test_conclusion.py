@@ -75,7 +75,12 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
         (planted()[3:], REC | {"planned": 4}, "OK: no failures, 3 judged"),
         (planted()[6:], REC | {"planned": 1}, "nothing was judged"),
         (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet; resume the run. So far: 2 failures, all known"),
-        (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run has not come to its end; resume it. So far: 2 failures, all known"),
+        (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run has not come to its end; resume the run. So far: 2 failures, all known"),
+        (
+            frame(make_row("unavailable"), make_row(sample=1)),
+            REC | {"planned": 2},
+            "INCOMPLETE: of the planned cases 1 was not run, since its backend went away; resume the run. So far: no failures, 1 judged",
+        ),
         (planted()[:2], {"run_id": "r1"}, "2 failures; the run's record does not say which of them are known"),
         (
             frame(make_row("invalid", "user:mine", kind="reference"), make_row()),

@@ -33,7 +33,10 @@ EXPECTED = {
     "unsupported": ("unsupported", ""),
     "fallback": ("fallback", ""),
     "sys_exit": ("error", ""),
+    "sigkill": ("crash", "SIGKILL"),
+    "deaf": ("pass", ""),  # ignores SIGTERM, which must not help the next one
     "sigterm": ("crash", "SIGTERM"),
+    "surrogate": ("error", ""),
     "memory_error": ("oom", ""),
     "shape": ("wrong", "shape"),
     "dtype": ("wrong", "dtype"),
@@ -48,7 +51,6 @@ EXPECTED = {
     "flood": ("pass", ""),
     "threads": ("pass", ""),
     "reseed": ("pass", ""),
-    "deaf": ("pass", ""),
     "poison": ("pass", ""),
     "kill_supervisor": ("crash", "supervisor lost"),
 }

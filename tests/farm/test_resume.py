@@ -139,7 +139,7 @@ def test_a_killed_supervisor_blames_nobody(running: subprocess.Popen[str], resul
     assert not any(map(is_child, children))
 
 
-def test_a_killed_child_costs_its_case_alone(running: subprocess.Popen[str], results: Path) -> None:
+def test_a_killed_child_blames_nobody(running: subprocess.Popen[str], results: Path) -> None:
     def working() -> list[psutil.Process]:
         return [c for w in descendants(running.pid, "busy-cpu") for c in w.children() if is_child(c.pid)]
 
@@ -147,10 +147,7 @@ def test_a_killed_child_costs_its_case_alone(running: subprocess.Popen[str], res
     out, _ = running.communicate(timeout=120)
     frame = rows(results)
     complete(frame)
-    crashed = frame[frame["status"] == "crash"]
-    assert len(crashed) <= 1, out
-    assert set(crashed["kind"]) <= {"SIGKILL"}
-    assert set(frame["status"]) <= {"pass", "crash"}
+    assert set(frame["status"]) == {"pass"}, out
 
 
 def test_ctrl_c_flushes_and_is_resumable(running: subprocess.Popen[str], results: Path) -> None:
@@ -163,7 +160,7 @@ def test_ctrl_c_flushes_and_is_resumable(running: subprocess.Popen[str], results
     complete(rows(results))
 
 
-def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows(
+def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows_that_are_run_later(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "vanishing.yaml"
@@ -176,9 +173,27 @@ def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows(
     process.communicate()
     (tmp_path / "vanished").touch()
     done = launch("--resume", "last", "--results", results)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 3, done.stdout + done.stderr
     frame = rows(results)
     assert frame.groupby("backend").size().to_dict() == {"null-cpu": CASES, "vanishing-cpu": CASES}
     gone = frame[frame["status"] == "unavailable"]
     assert set(gone["backend"]) == {"vanishing-cpu"}
     assert gone["error"].str.contains("gone since: planted: it has gone").all()
+    assert f"{len(gone)} cases were not run, since their backend went away (vanishing-cpu {len(gone)})" in done.stderr
+    (tmp_path / "vanished").unlink()
+    assert launch("--resume", "last", "--results", results).returncode == 0
+    complete(rows(results).query("backend == 'vanishing-cpu'"))
+    assert set(rows(results)["status"]) == {"pass"}
+    # A finished run stays as it is, whatever is there now.
+    (tmp_path / "vanished").touch()
+    done = launch("--resume", "last", "--results", results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"is finished: {2 * CASES} rows" in done.stdout
+    assert set(rows(results)["status"]) == {"pass"}
+
+
+@pytest.mark.parametrize("flag", ["--ops=softmax", "--dtypes=float32", "--backends=null-cpu", "--samples=1"])
+def test_flags_that_a_resumed_run_cannot_obey_are_refused(results: Path, flag: str) -> None:
+    done = launch("--resume", "last", flag, "--results", results)
+    assert done.returncode == 2
+    assert f"{flag.partition('=')[0]}: a resumed run keeps the cells that it was started with" in done.stderr

@@ -41,8 +41,8 @@ class Verdict:
 
     failures: rows that failed; new: of these, those that no known failure covers; unjudged: samples of own kernels whose
     reference or inputs are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
-    (planned is 0 where the record does not say); finished: whether the run came to its end; recorded: whether the record
-    says what is known.
+    (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
+    whether the run came to its end; recorded: whether the record says what is known.
     """
 
     failures: int
@@ -51,6 +51,7 @@ class Verdict:
     judged: int
     planned: int = 0
     missing: int = 0
+    gone: int = 0
     finished: bool = True
     recorded: bool = True
 
@@ -62,11 +63,17 @@ class Verdict:
     @property
     def sentence(self) -> str:
         said = "; ".join(filter(None, (self._failures(), self._unjudged())))
-        if self.missing:
-            return f"INCOMPLETE: {self.missing:,} of {self.planned:,} planned cases have no row yet; resume the run. So far: {said}"
-        if not self.finished:
-            return f"INCOMPLETE: the run has not come to its end; resume it. So far: {said}"
+        if lacks := self._lacks():
+            return f"INCOMPLETE: {lacks}; resume the run. So far: {said}"
         return said if self.found or not self.judged or not self.recorded else f"OK: {said}"
+
+    def _lacks(self) -> str:
+        if self.missing:
+            return f"{self.missing:,} of {self.planned:,} planned cases have no row yet"
+        if self.gone:
+            verb, whose = ("was", "its") if self.gone == 1 else ("were", "their")
+            return f"of the planned cases {self.gone:,} {verb} not run, since {whose} backend went away"
+        return "" if self.finished else "the run has not come to its end"
 
     def _failures(self) -> str:
         if self.failures and not self.recorded:
@@ -129,6 +136,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         judged=int(rows["status"].isin(JUDGED_STATUSES).sum()),
         planned=planned,
         missing=max(0, planned - len(rows)),
+        gone=int((rows["status"] == Status.UNAVAILABLE.value).sum()),
         finished=said is not None or not run.get("config") or run.get("finished_at") is not None,
         recorded=known.recorded(run) is not None,
     )
