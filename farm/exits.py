@@ -84,6 +84,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(Exception):  # it may have been interrupted in a print
+        sys.stdout.flush()
     os.write(2, b"interrupted\n")
     os._exit(INCOMPLETE)
 
