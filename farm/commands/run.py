@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -16,7 +18,7 @@ from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
-from farm.plan.known import not_known, unmet
+from farm.plan.known import unmet
 from farm.plan.request import How, Request
 from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Run, finished, ready
@@ -25,7 +27,10 @@ from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
 from tasks.backends.needs import install_line
 from tasks.catalogs.base import Entry
-from tasks.model import FAILED, names
+
+if TYPE_CHECKING:
+    from farm.report import Report
+    from farm.report.tables.causes import Verdict
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,9 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         request = _request(args)
         if (rows := finished(request)) is not None and request.record:
+            from farm.report import verdict
+
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing is left to resume")
-            return _verdict(rows, request.config, console.print)
-        with ready(request, lambda executor: _dashboard(console, executor)) as plan:
+            return _conclude(verdict(rows, request.record), console.print)
+        with ready(request, lambda executor: _say_where(console, request, executor)) as plan:
             if request.whole:
                 for text in _unused(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
@@ -81,21 +88,21 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one",
+        help="an existing Ray cluster ('auto', host:port, ray://…); default: this machine alone",
     )
-    parser.add_argument(
-        "--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging"
-    )
-    parser.add_argument(
-        "--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one"
-    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ray", action="store_true", help="on Ray, however small the plan is")
+    where.add_argument("--no-ray", action="store_true", help="in child processes of this one, however large it is")
+    where.add_argument("--inline", action="store_true", help="in this one process, without isolation: for debugging")
     parser.add_argument(
         "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
         "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
-    parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="jobs that run at once on CPUs of this machine (default: all)"
+    )
     return parser
 
 
@@ -104,8 +111,8 @@ def _request(args: argparse.Namespace) -> Request:
     if args.cpus is not None and args.cpus < 1:
         raise ConfigError("--cpus: at least 1")
     lake = lakes.open_lake(args.results)
-    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray"
-    where = {"how": how, "address": args.address, "cpus": args.cpus}
+    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray" if args.ray else "auto"
+    where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
     if args.resume:
@@ -131,9 +138,13 @@ def _split(option: str, values: Sequence[str]) -> list[str]:
     return named
 
 
-def _dashboard(console: Console, executor: Executor) -> None:
-    if isinstance(executor, RayCluster) and executor.dashboard_url:
-        console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+def _say_where(console: Console, request: Request, executor: Executor) -> None:
+    """One line about where it runs, if that was not asked for."""
+    if isinstance(executor, RayCluster):
+        if executor.dashboard_url:
+            console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+    elif request.how == "auto" and not request.dry:
+        console.print("a small plan: in child processes of this one (--ray starts Ray all the same)", highlight=False)
 
 
 def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
@@ -200,6 +211,8 @@ def _run(plan: Plan, console: Console) -> int:
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"farm run --resume {run.run_id}{elsewhere}"
     progress = Progress(console)
+    # pandas takes a while to import, and the end of the run needs it.
+    threading.Thread(target=importlib.import_module, args=("farm.report",), daemon=True).start()
     try:
         with interruptible():
             run.dispatch(progress)
@@ -217,36 +230,30 @@ def _run(plan: Plan, console: Console) -> int:
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    _report(run, rows, say)
+    from farm.report import Report
+
+    report = Report.of(rows, run.record)
+    _report(run, report, say)
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    return _verdict(rows, request.config, say)
+    return _conclude(report.verdict, say)
 
 
-def _report(run: Run, rows: Any, say: Callable[[str], None]) -> None:
-    from farm import report
+def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:
+    """Say the verdict on a complete run; its exit code."""
+    say(f"{verdict.sentence}{f' (exit code {FOUND})' * verdict.found}")
+    return FOUND if verdict.found else OK
+
+
+def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
+    from farm.report import print_coverage, write
     from farm.report.runs import default_out
 
-    report.print_coverage(rows, run.record)
+    print_coverage(report, run.record)
     where = default_out(run.request.lake.uri, run.run_id)
     try:
-        paths = report.write(rows, run.record, where)
+        paths = write(report, run.record, where)
         say(f"report: {paths['html']} (CSV and Markdown beside it)")
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
-
-
-def _verdict(rows: Any, config: Config, say: Callable[[str], None]) -> int:
-    from farm import report
-
-    failed = len(not_known(rows[rows["status"].isin(names(FAILED))], config))
-    unjudged = len(not_known(rows[report.broken(rows)], config))
-    if failed:
-        say(f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})")
-    if unjudged:
-        say(
-            f"{unjudged} samples of your own kernels could not be judged: "
-            f"reference or inputs are broken (exit code {FOUND})"
-        )
-    return FOUND if failed or unjudged else OK

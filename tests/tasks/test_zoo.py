@@ -20,7 +20,7 @@ from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
 from tasks.model import Group
 from tasks.prepare.cases import prepare
-from tasks.runner import Item, Runner
+from tasks.runner import Runner, whole
 from tasks.zoo.specimen import Theme, torch
 
 #: What the zoo has to have: classes of faults that real kernels have had.
@@ -137,14 +137,13 @@ def test_a_fault_of_logic_is_wrong_in_every_dtype_and_one_of_precision_imprecise
     module: str, name: str, worst: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {"at": 0, "root": str(tmp_path), "modules": [f"tasks.zoo.{module}"], "kernels": []}
-    monkeypatch.setenv(load.VARIABLE, json.dumps({"deadline_s": 60.0, "sources": [given]}))
+    monkeypatch.setattr(load, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
 
     def found(op: str, dtype: str) -> list[str]:
         _, made = prepare(Group(f"user:{op}", "", dtype, 4), tmp_path)
-        items = [Item(made, list(range(len(made.samples))))]
-        return [str(done.row.values()["status"]) for done in runner.run(items, set(), set())]
+        return [str(done.row.values()["status"]) for done in runner.run([whole(made)])]
 
     for dtype, expected in worst.items():
         statuses = found(name, dtype)
