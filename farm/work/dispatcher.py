@@ -76,6 +76,7 @@ class Dispatcher:
         Whatever ends it, rows that have arrived are flushed first if they can be.
         """
         try:
+            self.progress(self)
             while True:
                 self._fill()
                 if not self.flights and not self._waits():
