@@ -97,6 +97,23 @@ def backends() -> str:
     )
 
 
+def needs() -> str:
+    from tasks.backends import BackendSpec, known
+
+    rows: dict[str, tuple[Any, list[str]]] = {}
+    for runtime, part in known().items():
+        for device in part.load().devices if not part.package else ():
+            for need in BackendSpec(f"{runtime}-{device}", runtime, device).create().needs:
+                rows.setdefault(need.what, (need, []))[1].append(f"{runtime}-{device}")
+    return table(
+        ["what", "backends", "Debian, Ubuntu", "Fedora", "Arch"],
+        (
+            [what, code(names), *(code(filter(None, [need.packages.get(x)])) for x in ("apt-get", "dnf", "pacman"))]
+            for what, (need, names) in rows.items()
+        ),
+    )
+
+
 def vendors() -> str:
     from tasks.vendors import VENDORS
 
@@ -151,6 +168,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "dtypes": dtypes,
     "limits": limits,
     "measured": measured,
+    "needs": needs,
     "statuses": statuses,
     "vendor row": vendor_row,
     "vendors": vendors,

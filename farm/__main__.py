@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from farm.exits import BAD_INPUT, OK
+from farm.exits import BAD_INPUT, OK, guarded
 
 #: Command → what it does, in the order of a first day with the farm.
 COMMANDS = {
@@ -15,6 +15,7 @@ COMMANDS = {
     "reproduce": "run one row of a lake again, by itself; or write it as a standalone script",
     "init": "write an example project: two kernels of your own, their references, a config, a test",
     "backends": "list every backend: what it needs, where it runs, or why it does not",
+    "doctor": "say what is missing here, device by device and backend by backend, and the command that installs it",
     "envs": "list, build and remove the environments of backends",
     "node": "find this machine's devices; start or join a Ray cluster with them",
     "rejudge": "judge the rows of a lake again under another policy, without running anything",
@@ -26,6 +27,10 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is the command's, 2 for a command that does not exist."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
         print(_help())

@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.backends import main
+from farm.exits import door
+
+main = door("backends")
 
 if __name__ == "__main__":
     sys.exit(main())

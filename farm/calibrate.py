@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.calibrate import main
+from farm.exits import door
+
+main = door("calibrate")
 
 if __name__ == "__main__":
     sys.exit(main())

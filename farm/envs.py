@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.envs import main
+from farm.exits import door
+
+main = door("envs")
 
 if __name__ == "__main__":
     sys.exit(main())

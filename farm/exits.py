@@ -1,4 +1,99 @@
-"""Exit codes of the commands."""
+"""How a command ends: its exit code, Ctrl-C at any moment, and one line for a failure of the farm's own."""
 
-#: All judged and nothing wrong beyond the known failures; something wrong; bad config or command line; incomplete.
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+
+#: All judged and nothing wrong beyond the known failures; something wrong; bad config or command line; incomplete, or
+#: the farm itself failed.
 OK, FOUND, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
+#: Variable that asks for the whole story of a failure of the farm's own.
+TRACE = "FARM_TRACE"
+
+Main = Callable[[Sequence[str] | None], int]
+
+
+def door(name: str) -> Callable[..., int]:
+    """The command line of a command, which is imported when it is called: from there on Ctrl-C is heeded. Without
+    arguments it is that of this process."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return guarded(lambda rest: int(import_module(f"farm.commands.{name}").main(rest)), argv)
+
+    return main
+
+
+def guarded(main: Main, argv: Sequence[str] | None) -> int:
+    """The exit code of a command, whatever it raises: 1 says that wrong numbers were found, and nothing else."""
+    if argv is None:  # this process is the command's
+        signal.signal(signal.SIGINT, _stop)
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(
+                    errors="backslashreplace"
+                )  # a name that the terminal has no letters for ends nothing
+    try:
+        return main(argv)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    except BrokenPipeError:  # whoever read the output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except Exception as error:
+        if os.environ.get(TRACE):
+            traceback.print_exc()
+        print(f"error: {_told(error)}", file=sys.stderr)
+    return INCOMPLETE
+
+
+def _told(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, OSError):
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"the farm itself failed: {type(error).__name__}{': ' if text else ''}{text} ({last.filename}:{last.lineno}); "
+        f"please report it with what {TRACE}=1 shows"
+    )
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """While this lasts, Ctrl-C is a KeyboardInterrupt, for work that has something to save."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """End this process and all that it started, at once: an exception could be lost in a library's callback, and a
+    library that is taken down while another thread is in it may crash."""
+    for pid in _descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(Exception):  # it may have been interrupted in a print
+        sys.stdout.flush()
+    os.write(2, b"interrupted\n")
+    os._exit(INCOMPLETE)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Of a process, where the kernel lists them."""
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, listed.read_text().split()):
+                yield from _descendants(child)
+                yield child

@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.gradcheck import main
+from farm.exits import door
+
+main = door("gradcheck")
 
 if __name__ == "__main__":
     sys.exit(main())

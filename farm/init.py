@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.init import main
+from farm.exits import door
+
+main = door("init")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.run import main
+from farm.exits import door
+
+main = door("run")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.node import main
+from farm.exits import door
+
+main = door("node")
 
 if __name__ == "__main__":
     sys.exit(main())

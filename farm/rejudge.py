@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.rejudge import main
+from farm.exits import door
+
+main = door("rejudge")
 
 if __name__ == "__main__":
     sys.exit(main())

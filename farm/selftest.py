@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.selftest import main
+from farm.exits import door
+
+main = door("selftest")
 
 if __name__ == "__main__":
     sys.exit(main())

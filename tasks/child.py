@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from tasks import wire
 from tasks.arrays.pack import PackError
+from tasks.catalogs.user.load import announce
 from tasks.judge import verdict
 from tasks.model import Unavailable
 
@@ -77,6 +78,20 @@ class Page:
         SAID.pack_into(self._map, PAGE.size, size)
 
 
+class Surroundings:
+    """What of this process a case must not take from those that come after it."""
+
+    def __init__(self) -> None:
+        self._variables, self._on_term = dict(os.environ), signal.getsignal(signal.SIGTERM)
+
+    def put_back(self) -> None:
+        """As it was, at next to no cost if it still is."""
+        if len(os.environ) < len(self._variables):
+            os.environ.update({k: v for k, v in self._variables.items() if k not in os.environ})
+        if signal.getsignal(signal.SIGTERM) != self._on_term:
+            signal.signal(signal.SIGTERM, self._on_term)
+
+
 class Child:
     """Serves commands; `steps` yields a command's messages as they come, and its answer as the last."""
 
@@ -113,24 +128,28 @@ class Child:
         from tasks.runner import Runner
 
         yield from ()
+        announce(command.kernels)
         if command.backend is None:
             return wire.Ready()
         self.page.write(-1, 1)
         try:
             made = command.backend.create()
-            info = made.probe()
+            info = made.start()
         except Unavailable as error:
-            return wire.Refused(str(error))
+            return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:
             return wire.Refused(f"{type(error).__name__}: {error}")
         self.runner = Runner(made, info, command.policy or verdict.load("error_units"), self.page.write)
-        own = {name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated")}
+        own = {
+            name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated", "found")
+        }
         return wire.Ready(asdict(info) | own | {"forms": list(made.forms)})
 
     def _list(self, command: wire.List) -> Steps:
         import tasks.catalogs as catalogs
 
         yield from ()
+        announce(command.kernels)
         made = catalogs.get(command.catalog)
         try:
             return wire.Listed(tuple(made.entries()))
@@ -166,7 +185,10 @@ class Child:
 
     def _run(self, command: wire.Run) -> Steps:
         self.page.write(-1, 1)
-        yield from self.runner.run(command.items, set(command.skip), set(command.solo))
+        surroundings = Surroundings()
+        for done in self.runner.run(command.items, set(command.skip), set(command.solo)):
+            yield done
+            surroundings.put_back()
         return wire.Finished()
 
 

@@ -31,16 +31,17 @@ class Part:
         """Where it comes from, for people."""
         return f"{self.package} {self.version}".strip() or self.value.partition(":")[0]
 
-    def load(self) -> Any:
-        """The object itself. Raises PluginError, whatever the import raises."""
+    def load(self) -> type[Any]:
+        """The class itself. Raises PluginError, whatever the import raises."""
         module, _, attribute = self.value.partition(":")
+        where = f"{self.kind} {self.name!r}{f' of the package {self.origin}' if self.package else ''}: {self.value}"
         try:
-            return getattr(import_module(module), attribute)
+            found = getattr(import_module(module), attribute)
         except Exception as error:
-            own = f" of the package {self.origin}" if self.package else ""
-            raise PluginError(
-                f"{self.kind} {self.name!r}{own}: {self.value} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
+            raise PluginError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+        if not isinstance(found, type):
+            raise PluginError(f"{where} is a {type(found).__name__}, not a class; name a class in the entry point")
+        return found
 
 
 def parts(kind: str, built_in: Mapping[str, str]) -> dict[str, Part]:

@@ -66,10 +66,12 @@ class ToRun:
 
 @dataclass(frozen=True)
 class Hello:
-    """Import a backend's runtime and find its device; without a backend: are you there?"""
+    """Import a backend's runtime and find its device; without a backend: are you there? kernels: definitions of the
+    user's own (`tasks.catalogs.user.load`)."""
 
     backend: BackendSpec | None = None
     policy: Policy | None = None
+    kernels: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class List:
     """Every entry of a catalog."""
 
     catalog: str
+    kernels: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,9 +164,10 @@ class Ready(Answer):
 
 @dataclass(frozen=True)
 class Refused(Answer):
-    """The runtime or its device cannot be had."""
+    """The runtime or its device cannot be had. installs: (command, package) of what its machine lacks."""
 
     reason: str
+    installs: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -297,13 +301,13 @@ def _revived(found: dict[str, Any]) -> Any:
     return Row.read(found) if kind is Row else kind(**found)
 
 
-_dumps = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
 _loads = json.JSONDecoder(object_hook=_revived).decode
 
 
 def encode(message: Any) -> bytes:
-    """A command, message or answer as a line."""
-    return _dumps(message).encode() + b"\n"
+    """A command, message or answer as a line. Half of a surrogate pair, as an error's text may have it, becomes "?"."""
+    return _dumps(message).encode(errors="replace") + b"\n"
 
 
 def decode(line: bytes | str) -> Any:

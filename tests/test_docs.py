@@ -44,6 +44,8 @@ RUN_AS = {
     "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --inline --results own",
     "farm gradcheck nn.functional.gelu --plot gelu.png": "farm gradcheck nn.functional.relu --plot relu.png --samples 1",
     "farm backends configs/quick.yaml": "farm backends torch-cpu torch-cuda",
+    "farm doctor": "farm doctor torch-cpu torch-cuda",
+    "farm doctor configs/vendors.yaml": "farm doctor ort-cpu iree-vulkan",
 }
 #: Commands, by their beginning, that the test does not run, and why.
 NOT_RUN = {

@@ -3,81 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
 from farm.exits import BAD_INPUT
-from farm.fleet import envs, inventory
 from farm.fleet.inventory import Offer, offers
+from farm.fleet.roster import Line, everything, lines, on_this_machine
 from farm.plan.config import ConfigError, backends_of
 from farm.work.executor import ClusterError
 from farm.work.ray_cluster import RayCluster
-from tasks import backends
 from tasks.backends import BackendSpec
-from tasks.plugins import PluginError
 from tasks.prepare.cases import default_cache
-
-
-@dataclass(frozen=True)
-class Line:
-    """One backend of the list. origin: module, or package and version that brings it; environment: key, "farm" for the
-    farm's own; state: "available", "unavailable" or "not asked"; text: versions and device, or why not; nodes: hosts."""
-
-    name: str
-    vendor: str
-    origin: str
-    environment: str
-    state: str
-    text: str
-    nodes: tuple[str, ...] = ()
-
-
-def everything() -> list[BackendSpec]:
-    """Every device of every runtime that is known; a runtime that cannot be imported once, as "<runtime>-?"."""
-    found = []
-    for runtime, part in sorted(backends.known().items()):
-        try:
-            devices: tuple[str, ...] = part.load().devices
-        except PluginError:
-            devices = ("?",)
-        found += [BackendSpec(f"{runtime}-{device}", runtime, device) for device in devices]
-    return found
-
-
-def describe(specs: Sequence[BackendSpec], known: dict[str, Offer] | None, cache: Path) -> list[Line]:
-    """One line per backend; ``known``: what a probe found, None if nobody was asked."""
-    lines = []
-    origins = backends.known()
-    for spec in specs:
-        vendor, environment = "", envs.of(spec)
-        with contextlib.suppress(PluginError):
-            vendor = spec.create().vendor
-        where = (
-            "farm"
-            if environment is None
-            else environment.key
-            if environment.record(cache)
-            else f"{environment.key} (not built)"
-        )
-        state, text = "not asked", ""
-        nodes: list[str] = []
-        if known is not None:
-            offer = known[spec.name]
-            state, text, nodes = (
-                ("available", "", offer.nodes) if offer.available else ("unavailable", offer.reason, [])
-            )
-            if offer.available:
-                text = ", ".join(str(offer.info.get(k)) for k in ("runtime_version", "device") if offer.info.get(k))
-        lines.append(
-            Line(spec.name, vendor, origins[spec.runtime].origin, where, state, text, tuple(sorted(set(nodes))))
-        )
-    return lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,45 +38,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         specs = backends_of(args.what, "farm backends") or everything()
-        lines = _lines(specs, args, default_cache())
+        found = _lines(specs, args, default_cache())
     except (ConfigError, ClusterError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    _print(lines, args.json)
+    _print(found, args.json)
     return 0
 
 
 def _lines(specs: Sequence[BackendSpec], args: argparse.Namespace, cache: Path) -> list[Line]:
     if args.no_probe:
-        return describe(specs, None, cache)
-    unbuilt = [] if args.build else [s for s in specs if (e := envs.of(s)) and e.record(cache) is None]
-    asked = [s for s in specs if s not in unbuilt]
-    if args.address:
-        cluster = RayCluster(args.address)
-        try:
-            known = offers(asked, cluster.nodes, cluster.probe(asked, str(cache)))
-        finally:
-            cluster.close()
-    else:
-        node = inventory.this_node(1)
-        known = offers(asked, [node], {node["id"]: inventory.probe(asked, cache)})
-    done = {line.name: line for line in describe(asked, known, cache)}
-    return [done.get(spec.name) or describe([spec], None, cache)[0] for spec in specs]
+        return lines(specs, cache, None)
+    if not args.address:
+        return lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
+    cluster = RayCluster(args.address)
+
+    def ask(asked: Sequence[BackendSpec]) -> dict[str, Offer]:
+        return offers(asked, cluster.nodes, cluster.probe(asked, str(cache)))
+
+    try:
+        return lines(specs, cache, ask, args.build, elsewhere=True)
+    finally:
+        cluster.close()
 
 
-def _print(lines: Sequence[Line], as_json: bool) -> None:
+def _print(found: Sequence[Line], as_json: bool) -> None:
     if as_json:
-        for line in lines:
+        for line in found:
             print(json.dumps(asdict(line)))
         return
     console = Console()
     heads = {"backend": "name", "vendor": "vendor", "from": "origin", "environment": "environment", "state": "state"}
-    columns = [[head, *(getattr(line, name) for line in lines)] for head, name in heads.items()]
+    columns = [[head, *(getattr(line, name) for line in found)] for head, name in heads.items()]
     widths = [max(map(len, column)) for column in columns]
-    texts = [
-        "version, device, nodes; or why not",
-        *(line.text + (f", on {', '.join(line.nodes)}" if line.nodes else "") for line in lines),
-    ]
+    texts = ["version, device, nodes; or why not", *(line.text for line in found)]
     for *cells, text in zip(*columns, texts):
         row = "  ".join(f"{cell:{width}}" for cell, width in zip(cells, widths))
         style = {"available": "green", "unavailable": "yellow"}.get(cells[-1])

@@ -90,13 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print(findings: Mapping[str, Finding]) -> int:
     for label, found in findings.items():
-        models = ", ".join(sorted({m for m in found.models if m}))
-        if found.count:
-            print(f"{label:10} {found.count} × {models or found.vendor.name}: {'; '.join(found.because)}")
-        elif found.because:
-            print(f"{label:10} no driver: {'; '.join(found.because)}, but {', '.join(found.without)}")
-        else:
-            print(f"{label:10} none: {', '.join(found.without)}")
+        print(f"{label:10} {found.words}")
     offered = node.devices_here([], findings)
     print("ray start " + shlex.join(node.ray_node(offered).arguments()))
     return 0

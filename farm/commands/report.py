@@ -41,15 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.diff:
             return _diff(rows, args, console)
         print_coverage(rows, run, by=args.by)
+        run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
+        _tell(write(rows, run, _out(args, run_id), by=args.by))
+        return 0
     except (lake.LakeError, ValueError) as problem:
         print(f"error: {plain(problem)}", file=sys.stderr)
         return BAD_INPUT
     except OSError as problem:
-        print(f"error: cannot write: {plain(problem)}", file=sys.stderr)
+        print(f"error: cannot write: {plain(problem)}; choose another place with --out", file=sys.stderr)
         return BAD_INPUT
-    run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
-    _tell(write(rows, run, _out(args, run_id), by=args.by))
-    return 0
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK
+from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
 from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
@@ -21,11 +23,12 @@ from farm.plan.config import Config, ConfigError
 from farm.plan.known import not_known, unmet
 from farm.plan.request import How, Request
 from farm.work.executor import ClusterError, Executor
-from farm.work.launch import Run, ready
+from farm.work.launch import Run, finished, ready
 from farm.work.pace import Pace, duration, earlier
 from farm.work.progress import Progress
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
+from tasks.backends.needs import install_line
 from tasks.catalogs.base import Entry
 from tasks.model import FAILED, names
 
@@ -37,8 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=False)
     try:
         request = _request(args)
+        if (rows := finished(request)) is not None and request.record:
+            console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing is left to resume")
+            return _verdict(rows, request.config, console.print)
         console.print(_begins(request), highlight=False, soft_wrap=True)
-        with ready(request, lambda executor: _dashboard(console, executor)) as plan:
+        with ready(request, lambda executor: _say_where(console, request, executor)) as plan:
             if request.whole:
                 for text in _unused(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
@@ -81,21 +87,21 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one",
+        help="an existing Ray cluster ('auto', host:port, ray://…); default: this machine alone",
     )
-    parser.add_argument(
-        "--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging"
-    )
-    parser.add_argument(
-        "--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one"
-    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ray", action="store_true", help="on Ray, however small the plan is")
+    where.add_argument("--no-ray", action="store_true", help="in child processes of this one, however large it is")
+    where.add_argument("--inline", action="store_true", help="in this one process, without isolation: for debugging")
     parser.add_argument(
         "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
         "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
-    parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="jobs that run at once on CPUs of this machine (default: all)"
+    )
     return parser
 
 
@@ -104,13 +110,18 @@ def _request(args: argparse.Namespace) -> Request:
     if args.cpus is not None and args.cpus < 1:
         raise ConfigError("--cpus: at least 1")
     lake = lakes.open_lake(args.results)
-    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray"
-    where = {"how": how, "address": args.address, "cpus": args.cpus}
+    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray" if args.ray else "auto"
+    where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
+    narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
     if args.resume:
+        if given := [f"--{name}" for name in (*narrow, "samples") if getattr(args, name) not in (None, [])]:
+            raise ConfigError(
+                f"{', '.join(given)}: a resumed run keeps the cells that it was started with; leave out {given[0]}, or "
+                "start a new run without --resume"
+            )
         request = requests.resumed(args.resume, lake, args.config, **where)
     elif args.config:
-        narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
         request = requests.new(args.config, lake, samples=args.samples, **narrow, **where)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml")
@@ -134,9 +145,13 @@ def _split(option: str, values: Sequence[str]) -> list[str]:
     return named
 
 
-def _dashboard(console: Console, executor: Executor) -> None:
-    if isinstance(executor, RayCluster) and executor.dashboard_url:
-        console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+def _say_where(console: Console, request: Request, executor: Executor) -> None:
+    """One line about where it runs, if that was not asked for."""
+    if isinstance(executor, RayCluster):
+        if executor.dashboard_url:
+            console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+    elif request.how == "auto" and not request.dry:
+        console.print("a small plan: in child processes of this one (--ray starts Ray all the same)", highlight=False)
 
 
 def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
@@ -154,21 +169,15 @@ def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
 
 
 def print_preflight(console: Console, known: dict[str, Offer]) -> None:
-    """One line per backend: where it runs, or why it does not."""
+    """One line per backend: where it runs, or why it does not; then how to have those whose needs can be installed."""
     width = max(map(len, known), default=0)
     for name, offer in known.items():
-        if offer.available:
-            info = offer.info
-            text = f"{info['runtime_version']}, {info['device']}, on {', '.join(sorted(set(offer.nodes)))}"
-            console.print(f"  {name:{width}}  [green]available[/]    ", text, highlight=False, soft_wrap=True)
-        else:
-            console.print(
-                f"  {name:{width}}  [yellow]unavailable[/]  ",
-                offer.reason,
-                highlight=False,
-                soft_wrap=True,
-                markup=True,
-            )
+        state = "[green]available[/]    " if offer.available else "[yellow]unavailable[/]  "
+        console.print(f"  {name:{width}}  {state}", Text(offer.words), highlight=False, soft_wrap=True)
+    lacking = [offer for offer in known.values() if offer.installs and not offer.available]
+    if lacking:
+        line = install_line(pair for offer in lacking for pair in offer.installs)
+        console.print(f"to have {', '.join(o.name for o in lacking)} as well: {line}", highlight=False, soft_wrap=True)
 
 
 def print_cells(console: Console, plan: Plan) -> None:
@@ -238,15 +247,18 @@ def _run(plan: Plan, console: Console) -> int:
 
     request, run = plan.request, Run(plan)
     if request.record is not None:
-        say(f"resuming {run.run_id}: {sum(map(len, run.done.values()))} cases are in the lake")
+        say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases are in the lake")
     run.begin()
     say(f"run {run.run_id}: {_sizes(plan)}")
     say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"farm run --resume {run.run_id}{elsewhere}"
     progress = Progress(console, _earlier(plan))
+    # pandas takes a while to import, and the end of the run needs it.
+    threading.Thread(target=importlib.import_module, args=("farm.report",), daemon=True).start()
     try:
-        run.dispatch(progress)
+        with interruptible():
+            run.dispatch(progress)
         progress.close(run.dispatcher)
     except KeyboardInterrupt:
         progress.close(run.dispatcher)

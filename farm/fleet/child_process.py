@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import importlib.util
 import os
 import select
 import signal
@@ -20,10 +21,14 @@ from typing import Any
 
 from farm import ONE_THREAD
 from tasks import wire
+from tasks.backends import needs
 from tasks.child import PAGE_SIZE, Flying, Page
 from tasks.model import Status
 from tasks.runner import STAGES
 
+#: SIGKILLs in a row with the same work in flight after which the work is to blame: anybody may send one, the kernel's
+#: memory killer for another process's sake.
+KILLS = 3
 #: Seconds between two looks at the deadline and the memory of a child.
 TICK = 0.05
 #: Bytes that a child may say before it is forgotten: a runtime that floods its output must not fill a disk.
@@ -63,6 +68,11 @@ class Death:
     together: int
     sample: int
 
+    @property
+    def killed(self) -> bool:
+        """Whether somebody else may have ended the process."""
+        return self.kind == signal.SIGKILL.name
+
 
 class ChildProcess:
     """A process running `tasks.child`; not thread-safe. ``python``: the interpreter of the backend's environment."""
@@ -101,6 +111,12 @@ class ChildProcess:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._stderr.close()
+
+    def kill(self) -> None:
+        """From another thread: kill the process; whoever waits for its answer sees its death."""
+        if self.process.returncode is None:  # else its number may be another's by now
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -157,6 +173,19 @@ class ChildProcess:
     def ask(self, command: Any, deadline_s: float | None = None) -> Any:
         """Send a command that has no messages but its answer; that, or the Death of the process."""
         return list(self.call(command, deadline_s))[-1]
+
+    @classmethod
+    def asked(
+        cls, python: str, limits: Limits, env: dict[str, str] | None, command: Any, deadline_s: float
+    ) -> tuple[ChildProcess, Any]:
+        """A new process and its answer to a first command; one that somebody kills meanwhile is started again."""
+        for left in reversed(range(KILLS)):
+            child = cls(python, limits, env)
+            answer = child.ask(command, deadline_s)
+            if not (left and isinstance(answer, Death) and answer.killed):
+                break
+            child.close()
+        return child, answer
 
     def _send(self, data: bytes) -> None:
         while data:
@@ -236,6 +265,8 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
     env |= ONE_THREAD
     # A plugin of torch that is installed but broken must not break torch.
     env.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    if torch := importlib.util.find_spec("torch"):
+        env.setdefault(needs.LENT, str(Path(torch.origin or "").parent / "lib"))
     path = env.get("PYTHONPATH", "")
     own = python in ("", default_python())
     if not own:

@@ -49,6 +49,16 @@ class Finding:
     without: tuple[str, ...] = ()
 
     @property
+    def words(self) -> str:
+        """What was found, for people."""
+        if self.count:
+            models = ", ".join(sorted({m for m in self.models if m}))
+            return f"{self.count} × {models or self.vendor.name}: {'; '.join(self.because)}"
+        if self.because:
+            return f"no driver: {'; '.join(self.because)}, but {', '.join(self.without)}"
+        return f"none: {', '.join(self.without)}"
+
+    @property
     def reason(self) -> str:
         """Why a backend of this vendor's device cannot run here."""
         return f"no {self.vendor.name} device on this node ({', '.join(self.without) or 'its label or ' + OVERRIDE + ' says so'})"

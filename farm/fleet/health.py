@@ -83,6 +83,10 @@ class Health:
         """Count what a device has done for a backend."""
         self._chart(backend, place).rows += rows
 
+    def rows(self, backend: int, place: Place) -> int:
+        """How many rows a backend has made on a device."""
+        return self._chart(backend, place).rows
+
     def failed(self, case: CaseRef, place: Place, failure: Failure) -> bool:
         """Note a failure; whether a second opinion on it is due."""
         chart = self._chart(case.backend, place)

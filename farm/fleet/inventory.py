@@ -22,6 +22,7 @@ from tasks.vendors import BY_LABEL
 
 #: Seconds a runtime may take to be imported and to find its device.
 PROBE_DEADLINE_S = 180.0
+UNBUILT = "its environment is not built yet: the run builds it"
 
 
 @dataclass
@@ -31,7 +32,8 @@ class Offer:
     available: some node can run it; reason: why none can; nodes: the hosts that can, node_ids: Ray's ids of them;
     resources, devices: per such id, the Ray resource that counts its devices there, and their number; models: the
     devices' name there; labels: what a node must be labelled, by glob;
-    info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took.
+    info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took;
+    installs: (command, package) of what it needs and no node has, where a package of the system brings it.
     """
 
     name: str
@@ -49,11 +51,23 @@ class Offer:
     models: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
+    installs: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """Versions, device and nodes of one that is available, or why it is not."""
+        if not self.available:
+            return self.reason
+        said = [str(self.info.get(k)) for k in ("runtime_version", "device") if self.info.get(k)]
+        emulated = ["emulated"] if self.info.get("emulated") else []
+        return ", ".join([*said, *emulated, f"on {', '.join(sorted(set(self.nodes)))}"])
 
     def record(self) -> dict[str, Any]:
         """Plain data for the run's record."""
         kept = {k: self.info.get(k, "") for k in ("device", "runtime_version", "driver_version", "compute_precision")}
-        return {k: v for k, v in asdict(self).items() if k not in ("info", "resources", "devices", "models")} | kept
+        return {
+            k: v for k, v in asdict(self).items() if k not in ("info", "resources", "devices", "models", "installs")
+        } | kept
 
     def admit(self, node: dict[str, Any], answer: Mapping[str, Any]) -> str:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
@@ -81,12 +95,14 @@ def probe(
     fresh: bool = True,
     labels: Mapping[str, str] | None = None,
     apart: str = "",
+    build: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
 
     Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
-    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it. Unless
-    ``fresh``, earlier answers of the same version count. apart: why environments cannot be used, if they cannot.
+    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it, or ``build``
+    is False. Unless ``fresh``, earlier answers of the same version count. apart: why environments cannot be used, if they
+    cannot.
     """
     families: dict[tuple[str, str], list[BackendSpec]] = {}
     asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
@@ -95,8 +111,11 @@ def probe(
         if spec.name in known:
             continue
         environment = envs.of(spec)
-        if environment and (reason := _without_device(spec, labels) or apart):
+        if environment and (reason := without_device(spec, labels) or apart):
             known[spec.name] = {"unavailable": reason}
+            continue
+        if environment and not build and environment.record(cache) is None:
+            known[spec.name] = {"unavailable": UNBUILT}
             continue
         families.setdefault((spec.runtime, environment.key if environment else ""), []).append(spec)
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
@@ -104,7 +123,7 @@ def probe(
         return known | dict(itertools.chain.from_iterable(a.items() for a in answers))
 
 
-def _without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
+def without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
     """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried."""
     try:
         made = spec.create()
@@ -122,16 +141,22 @@ def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | N
     except envs.EnvError as error:
         return {spec.name: {"unavailable": str(error)} for spec in specs}
     for spec in specs:
-        if child is None:
-            began, child = time.monotonic(), ChildProcess(python, Limits(), env)
         answer: dict[str, Any]
-        said = child.ask(wire.Hello(spec), deadline_s=PROBE_DEADLINE_S)
+        said: Any = child.ask(wire.Hello(spec), PROBE_DEADLINE_S) if child else None
+        if child and isinstance(said, Death) and said.killed:
+            child.close()
+            child = None
+        if child is None:
+            began = time.monotonic()
+            child, said = ChildProcess.asked(python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S)
         if isinstance(said, Death):
             child.close()
             child = None
             answer = {"unavailable": f"while it was imported, {said.text}"}
         else:
-            answer = {"unavailable": said.reason} if isinstance(said, wire.Refused) else said.info
+            answer = (
+                {"unavailable": said.reason, "installs": said.installs} if isinstance(said, wire.Refused) else said.info
+            )
         start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
         answers[spec.name] = answer = answer | {"start_s": round(start_s, 3)}
         probing.remember(spec, answer, cache)
@@ -172,6 +197,7 @@ def offers(
             answer = answers.get(node["id"], {}).get(spec.name, {"unavailable": "the node did not answer the probe"})
             if reason := offer.admit(node, answer):
                 reasons.setdefault(reason, []).append(node["host"])
+                offer.installs += [(command, package) for command, package in answer.get("installs", ())]
         offer.available = bool(offer.resources)
         if not offer.available:
             several = len(reasons) > 1
@@ -216,7 +242,7 @@ def misplaced(offer: Offer, node: dict[str, Any]) -> str:
     return f"the node is labelled vendor={label}, not {vendor}"
 
 
-def this_node(slots: int) -> dict[str, Any]:
-    """The one node of an inline run: it offers whatever its runtimes find."""
-    resources = {name: float(slots) for name in ("CPU", *{v.resource for v in BY_LABEL.values()})}
+def this_node(cpus: int) -> dict[str, Any]:
+    """The one node of a run without Ray: so many CPUs, and one device of whatever its runtimes find."""
+    resources = {v.resource: 1.0 for v in BY_LABEL.values()} | {"CPU": float(cpus)}
     return {"id": "local", "host": socket.gethostname(), "resources": resources, "labels": {}}

@@ -1,7 +1,8 @@
 """What backends have answered before, by their version: whether they work here, and which cases they do not implement.
 
 Both are forgotten as soon as anything that decides the answer changes: the backend's options, a version in its
-environment, the code of backends and forms, the farm's own and that of plugins.
+environment, the code of backends and forms, the farm's own and that of plugins. That it works counts in one surroundings
+only: variables, and what was found on the machine.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import socket
 import sys
 import time
@@ -25,6 +27,9 @@ from farm.fleet import envs
 from tasks import backends, plugins, sources
 from tasks.backends import BackendSpec
 
+#: Variables that decide what a backend finds, besides those named after its runtime: where programs and libraries are looked
+#: for, compilers, drivers of Vulkan and OpenCL, and which devices may be seen.
+DECIDING = re.compile(r"PATH|CC|CXX|(LD|DYLD|VK|OCL|OPENCL|POCL|XLA|CUDA|HIP|ROCR)_.*|XDG_DATA_.*|.*_VISIBLE_DEVICES")
 #: Columns of an `unsupported` row that are the backend's own words.
 WORDS = ("kind", "stage", "error_type", "error")
 
@@ -62,22 +67,42 @@ def answered(spec: BackendSpec, cache: Path) -> dict[str, Any] | None:
     """A backend's answer to hello of an earlier run; None if it has to be asked.
 
     Only of backends that need no device, and only that they work: devices come and go, and what is missing may have
-    been installed. Its child answers again when it is started.
+    been installed. It counts where the variables are the same and what the backend found is as it was. Its child answers
+    again when it is started.
     """
     with contextlib.suppress(OSError, ValueError, KeyError):
-        answer: dict[str, Any] = json.loads(_answer_path(spec, cache).read_text())["answer"]
-        return answer
+        kept = json.loads(_answer_path(spec, cache).read_text())
+        answer: dict[str, Any] = kept["answer"]
+        if kept["stamps"] == _stamps(answer):
+            return answer
     return None
 
 
 def remember(spec: BackendSpec, answer: Mapping[str, Any], cache: Path) -> None:
     """Keep a backend's answer to hello, if it may be taken for granted the next time (see `answered`)."""
     if "unavailable" not in answer and answer.get("resource") == "CPU":
-        _write(_answer_path(spec, cache), {"answer": dict(answer), "backend": spec.to_json(), "at": time.time()})
+        kept = {"answer": dict(answer), "stamps": _stamps(answer), "backend": spec.to_json(), "at": time.time()}
+        _write(_answer_path(spec, cache), kept)
 
 
 def _answer_path(spec: BackendSpec, cache: Path) -> Path:
-    return cache / "probes" / f"{identity(spec, cache)}.json"
+    own = re.compile(rf"{re.escape(spec.runtime.upper())}_.*")
+    variables = {k: v for k, v in os.environ.items() if DECIDING.fullmatch(k) or own.match(k)}
+    # Whether the farm's own environment is activated decides nothing.
+    bin_folder = os.path.dirname(sys.executable)
+    path = [x for x in variables.get("PATH", "").split(os.pathsep) if x and x != bin_folder]
+    parts = json.dumps([identity(spec, cache), variables | {"PATH": path}], sort_keys=True)
+    return cache / "probes" / f"{hashlib.sha256(parts.encode(errors='replace')).hexdigest()[:32]}.json"
+
+
+def _stamps(answer: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Size and time of the files that a backend found what it needs in."""
+    found = {}
+    for where in answer.get("found", {}).values():
+        with contextlib.suppress(OSError):
+            stat = os.stat(where)
+            found[where] = [stat.st_size, stat.st_mtime_ns]
+    return found
 
 
 @dataclass

@@ -9,17 +9,18 @@ import uuid
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from farm.lake.columns import KEY, SCHEMA, Origin
 from tasks.model.row import Row
 from tasks.nearest import near
+
+if TYPE_CHECKING:  # a third of a second that only whoever reads rows pays for
+    import pandas as pd
 
 
 class LakeError(Exception):
@@ -122,8 +123,15 @@ def to_batch(rows: Sequence[Row], origin: Origin) -> pa.RecordBatch:
             columns.append(pa.array([r.compute_precision or r.dtype for r in rows], field.type))
         else:
             default = getattr(Row, name, None)
-            columns.append(pa.array([one.get(name, default) for one in told], field.type))
+            columns.append(_array([one.get(name, default) for one in told], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:  # half of a surrogate pair, as an error's text may have it
+        return pa.array([v.encode(errors="replace").decode() if isinstance(v, str) else v for v in values], kind)
 
 
 def to_stream(rows: Sequence[Row], origin: Origin) -> bytes:
@@ -285,6 +293,8 @@ def read(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
 
 def _unique(table: pa.Table) -> pa.Table:
     """One row per key, that with the most attempts, the last of several; rows stay in their order."""
+    import pyarrow.compute as pc
+
     keys = table.select([*KEY, "attempts"]).to_pandas()
     order = keys.sort_values("attempts", kind="stable", na_position="first")
     again = order.duplicated(KEY, keep="last").sort_index()

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from farm.plan.model import CatalogConfig, Config
-from tasks.catalogs.user import sources
-from tasks.catalogs.user.load import VARIABLE
+from tasks.catalogs.user import load, sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 
 #: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is ended.
 SCRIPT_SHARE = 0.8
-#: Longest value of an environment variable that every system takes, in bytes (MAX_ARG_STRLEN of Linux).
-LONGEST = 120_000
 
 #: Called with a path into the config and a text: raises the error.
 Refuse = Callable[[tuple[Any, ...], str], None]
@@ -79,40 +75,27 @@ def _exists(module: str, root: str, key: tuple[Any, ...], refuse: Refuse) -> Non
 
 
 def announce(config: Config) -> None:
-    """Put the definitions where this process and its children find them. Raises ValueError if they are too long."""
+    """Tell this process the definitions; its children are told by their supervisors."""
     found = [
         {"at": i, "root": c.root, "modules": c.modules, "kernels": [k.model_dump(mode="json") for k in c.kernels]}
         for i, c in enumerate(config.catalogs)
         if c.name == "user"
     ]
-    os.environ.pop(VARIABLE, None)
-    if found:
-        text = json.dumps({"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found})
-        if len(text.encode()) > LONGEST:
-            raise ValueError(
-                f"the kernels of the config take {len(text.encode())} bytes, the most is {LONGEST}: declare them with "
-                "@tasks.op in modules instead"
-            )
-        os.environ[VARIABLE] = text
+    load.announce(json.dumps({"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found}) if found else "")
 
 
 def culprit(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:
     """Key and name of the first module or kernel announced with which alone ``dies`` is true; None if there is none."""
-    whole = os.environ.get(VARIABLE, "")
+    whole = load.announced()
     given = json.loads(whole or "{}")
     try:
         for source in given.get("sources", []):
             for what in ("modules", "kernels"):
                 for i, one in enumerate(source[what]):
                     alone = source | {"modules": [], "kernels": []} | {what: [one]}
-                    os.environ[VARIABLE] = json.dumps(given | {"sources": [alone]})
+                    load.announce(json.dumps(given | {"sources": [alone]}))
                     if dies():
                         return ("catalogs", source["at"], what, i), one if what == "modules" else one["kernel"]
     finally:
-        os.environ[VARIABLE] = whole
+        load.announce(whole)
     return None
-
-
-def carried() -> dict[str, str]:
-    """Variables of this process that a child on any node needs."""
-    return {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}

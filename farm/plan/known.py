@@ -11,7 +11,7 @@ import numpy as np
 from farm.plan.matrix import Matrix, matcher, names
 from farm.plan.model import Config, KnownFailure
 from tasks.catalogs.base import Entry
-from tasks.model import JUDGED
+from tasks.model import JUDGED, Status
 from tasks.model import names as words
 
 #: Columns that say whether a known failure covers an outcome, and what an older lake, which lacks some, means.
@@ -79,10 +79,14 @@ def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) ->
     named = match([k.op for k in entries], called, lambda value: names(Entry(value[0], value[1], ())))
     for column in ("dtype", "distribution"):
         named &= match([getattr(k, column) for k in entries], told[column])
-    covered = named.copy()
-    for column in ("status", "kind"):
-        covered &= match([getattr(k, column) for k in entries], told[column])
+    covered = named & match([k.kind for k in entries], told["kind"])
+    covered &= match([k.status for k in entries], told["status"], _called)
     return named, covered
+
+
+def _called(status: str) -> list[str]:
+    """The statuses of known failures that cover an outcome: what may be wrong may as well be imprecise."""
+    return [status, Status.WRONG.value] if status == Status.IMPRECISE else [status]
 
 
 def _first(matches: np.ndarray, places: np.ndarray) -> np.ndarray:

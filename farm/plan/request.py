@@ -19,8 +19,8 @@ from tasks.judge import verdict
 from tasks.judge.verdict import Policy
 from tasks.prepare.cases import default_cache
 
-#: Where jobs run: on Ray, one job at a time in child processes of this one, or in this very process.
-How = Literal["ray", "no-ray", "inline"]
+#: Where jobs run: on Ray, in child processes of this one, or in this very process; "auto": what `farm.work.choice` says.
+How = Literal["auto", "ray", "no-ray", "inline"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Request:
 
     path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the config
     further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
-    matches nothing is most likely misspelt; address, cpus, dashboard: of Ray's cluster; fresh: what backends have
-    answered before does not count.
+    matches nothing is most likely misspelt; address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
+    this machine; fresh: what backends have answered before does not count; dry: only to show what would be run.
     """
 
     config: Config
@@ -41,18 +41,16 @@ class Request:
     ops: tuple[str, ...] = ()
     whole: bool = True
     record: dict[str, Any] | None = None
-    how: How = "ray"
+    how: How = "auto"
     address: str | None = None
     cpus: int | None = None
     dashboard: bool = True
     fresh: bool = False
+    dry: bool = False
 
     def announce(self) -> None:
         """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""
-        try:
-            kernels.announce(self.config)
-        except ValueError as error:
-            raise ConfigError(f"{self.path}: catalogs: {error}") from None
+        kernels.announce(self.config)
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -95,6 +93,8 @@ def resumed(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Re
         _newest(lake, configs.load(path).name if path else None) if run_id == "last" else lakes.read_run(lake, run_id)
     )
     where = f"run {record.get('run_id')} cannot be resumed"
+    if path and (name := configs.load(path).name) != record.get("name", name):
+        raise ConfigError(f"{where} with {path}: it is of the config {record['name']}; leave {path} out")
     if missing := [key for key in ("config", "ops", "policy") if key not in record]:
         raise ConfigError(f"{where}: its record has no {missing[0]!r}; start a new run")
     try:

@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.report import main
+from farm.exits import door
+
+main = door("report")
 
 if __name__ == "__main__":
     sys.exit(main())

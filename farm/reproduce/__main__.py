@@ -2,7 +2,9 @@
 
 import sys
 
-from farm.commands.reproduce import main
+from farm.exits import door
+
+main = door("reproduce")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -36,7 +36,7 @@ def run_here(case: Case) -> Outcome:
     """Run the case in this process, its outputs kept."""
     try:
         backend = case.spec.create()
-        info = backend.probe()
+        info = backend.start()
     except Exception as error:  # as a run does it: whatever a probe raises is the reason
         return _unavailable(str(error) or type(error).__name__)
     runner = Runner(backend, info, case.policy, lambda number, stage, span: None)

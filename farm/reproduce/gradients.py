@@ -134,7 +134,7 @@ def _rows(asked: ToRun, name: str) -> Iterator[dict[str, Any]]:
         if envs.of(spec):
             yield from _in_its_environment(asked, spec)
             return
-        info = backend.probe()
+        info = backend.start()
     except KeyError:
         raise GradcheckError(f"--backend: unknown {name!r}; torch-cpu or inductor-cpu can differentiate") from None
     except Unavailable as error:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from farm.reproduce.source import Data, NoScript, Runtime, Source
-from tasks.backends.shared.onnx_form import graph_inputs, input_values, pack
+from tasks.backends.shared.onnx_form import input_values, inputs_by_name, pack
 from tasks.model.dtypes import NATIVE, PACKED_BITS, TABLE, dtype_name
 
 
@@ -96,14 +96,13 @@ def in_openvino(source: Source, data: Data) -> Runtime:
     from tasks.backends.openvino import _DTYPE, _ELEMENT, _by_port
 
     backend: Any = source.backend
-    given = input_values(source.form)
+    named = inputs_by_name(source.form)
     model = _model(source, data)
-    named = dict(zip(graph_inputs(source.form.model or b""), given, strict=True))
     try:
         # OpenVINO drops and renames inputs: which array is for which port is settled here.
         ordered: list[Any] = _by_port(backend._compile(source.form.model).inputs, named)
     except Exception:  # the failure to be shown may be this one
-        ordered = list(given)
+        ordered = list(named.values())
     values = {
         "inputs": [_input(x, data) for x in ordered],
         "model": model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -33,7 +34,7 @@ class Accounts:
         self.counts = {s.name: Count() for s in plan.backends}
         self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, …
         self.again: dict[CaseRef, Failure] = {}  # failed on a device that is sick: to be run elsewhere
-        self._losses: dict[CaseRef, int] = {}
+        self._losses, self._alone, self._before = (Counter[CaseRef]() for _ in range(3))
 
     def count(self, b: int) -> Count:
         return self.counts[self._plan.name(b)]
@@ -56,15 +57,20 @@ class Accounts:
             self.count(case.backend).done -= 1
             self.count(case.backend).status[earlier.status] -= 1
 
-    def lost(self, case: CaseRef) -> int:
-        """Count a loss; how many there were."""
-        self._losses[case] = self._losses.get(case, 0) + 1
-        return self._losses[case]
+    def lost(self, case: CaseRef, alone: bool) -> tuple[int, int]:
+        """Count a loss; how many there were, and how many of them while nothing else was in flight."""
+        self._losses[case] += 1
+        self._alone[case] += alone
+        return self._losses[case], self._alone[case]
+
+    def tried(self, case: CaseRef, times: int) -> None:
+        """A case was started in an earlier launch, as its row there says."""
+        self._before[case] = times
 
     def attempts(self, case: CaseRef) -> int:
         """How often a case was started before, that is known of."""
         failure = self.again.get(case)
-        return self._losses.get(case, 0) + (failure.attempts if failure else 0)
+        return self._before[case] + self._losses[case] + (failure.attempts if failure else 0)
 
     def spend(self, who: str, spent: Spent) -> None:
         total = self.spent.setdefault(who, {})

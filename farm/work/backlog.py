@@ -6,17 +6,17 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from farm.fleet.health import CaseRef
-from farm.work.state import Doubt, Plan, Portion
+from farm.work.state import Doubt, Plan, Portion, portions
 
 
 class Backlog:
-    """Queues of every backend. isolated: cases that run in a batch of their own; doubts: those that wait for a second
+    """Queues of every backend. isolated: cases that run in batches of their own; doubts: those that wait for a second
     opinion. A joint backend is given an op when all its groups are prepared."""
 
     def __init__(self, plan: Plan, to_prepare: Iterable[int]) -> None:
         self._plan = plan
         self.ready: list[deque[Portion]] = [deque() for _ in plan.backends]
-        self.isolated: list[deque[CaseRef]] = [deque() for _ in plan.backends]
+        self.isolated: list[deque[list[CaseRef]]] = [deque() for _ in plan.backends]
         self.doubts: list[deque[Doubt]] = [deque() for _ in plan.backends]
         self.cases = [0] * len(plan.backends)  # in ready
         joint = any(offer.joint for offer in plan.offers.values())
@@ -57,6 +57,5 @@ class Backlog:
         while self.ready[b]:
             yield self.ready[b].popleft()
         while self.isolated[b]:
-            case = self.isolated[b].popleft()
-            yield case.group, [case.position]
+            yield from portions(self.isolated[b].popleft())
         self.cases[b] = 0

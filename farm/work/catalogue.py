@@ -16,13 +16,9 @@ from farm.plan.config import ConfigError
 from farm.work.local import DirectChild
 from tasks import catalogs, sources, wire
 from tasks.catalogs.base import Entry
+from tasks.catalogs.user.load import announced
 from tasks.model import Status
 from tasks.plugins import PluginError
-
-
-def is_listed(name: str, cache: Path) -> bool:
-    """True if a catalog's list is in the cache."""
-    return _path(name, cache).exists()
 
 
 def _path(name: str, cache: Path) -> Path:
@@ -67,11 +63,12 @@ def _listed(name: str, inline: bool, config: str) -> list[list[Any]]:
 
 
 def _ask(name: str, deadline_s: float, inline: bool = False) -> Any:
-    child: ChildProcess | DirectChild = DirectChild() if inline else ChildProcess(default_python(), Limits())
-    try:
-        return child.ask(wire.List(name), deadline_s=deadline_s)
-    finally:
-        child.close()
+    command = wire.List(name, announced())
+    if inline:
+        return DirectChild().ask(command)
+    child, answer = ChildProcess.asked(default_python(), Limits(), None, command, deadline_s)
+    child.close()
+    return answer
 
 
 def _culprit(name: str, config: str, death: Death) -> str:

@@ -39,17 +39,28 @@ class Children(Protocol):
         """What children have cost since it was last told."""
 
 
+class Closed(Exception):
+    """The pool was killed: no child is started any more."""
+
+
 class ChildPool:
-    """Children by what they serve. A worker process runs one task at a time, so it needs no lock."""
+    """Children by what they serve. Whoever has it runs one job at a time, so it needs no lock."""
 
     def __init__(self) -> None:
         self._children: collections.OrderedDict[tuple[Any, ...], tuple[ChildProcess, Any]] = collections.OrderedDict()
         self._told: dict[int, float] = {}  # CPU seconds already told, by child (its process id; a worker has few)
         self._cpu_s = self._start_s = 0.0
         self._starts = 0
+        self._killed = False
+
+    def has(self, job: Job) -> bool:
+        """Whether a child for such jobs was started, and is kept."""
+        return _key(job) in self._children
 
     def get(self, job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
-        """A living child, from the pool or new."""
+        """A living child, from the pool or new. Raises EnvError, Closed."""
+        if self._killed:
+            raise Closed
         key = _key(job)
         self._make_room(key, job.limits.pool_bytes)
         if key in self._children:
@@ -58,13 +69,16 @@ class ChildPool:
                 return self._children[key]
             self._drop(key)
         began = time.monotonic()
-        child = ChildProcess(
-            envs.python_of(job.backend, Path(job.cache)), job.limits, caches(Path(job.cache)) | job.env
-        )
-        answer = child.ask(wire.Hello(job.backend, job.policy), deadline_s=max(HELLO_S, job.limits.deadline_s))
+        cache = Path(job.cache)
+        hello = wire.Hello(job.backend, job.policy, job.kernels)
+        python, env = envs.python_of(job.backend, cache), caches(cache) | job.env
+        child, answer = ChildProcess.asked(python, job.limits, env, hello, max(HELLO_S, job.limits.deadline_s))
         if isinstance(answer, Death):
             self._end(child)
             return answer
+        if self._killed:
+            self._end(child)
+            raise Closed
         self._starts += 1
         self._start_s += time.monotonic() - began
         self.add(job, child, answer)
@@ -97,6 +111,12 @@ class ChildPool:
         told = wire.Spent(self._cpu_s, self._starts, self._start_s)
         self._cpu_s, self._starts, self._start_s = 0.0, 0, 0.0
         return told
+
+    def kill(self) -> None:
+        """From another thread: every child dies, and `get` raises Closed."""
+        self._killed = True
+        for child, _ in list(self._children.values()):
+            child.kill()
 
     def close(self) -> None:
         """End every child."""
@@ -135,9 +155,21 @@ def caches(cache: Path) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(cache), FOLDER: str(cache / "artefacts")}
 
 
+def alike(one: Job, other: Job) -> bool:
+    """Whether the same child can serve both."""
+    return _key(one) == _key(other)
+
+
 def _key(job: Job) -> tuple[Any, ...]:
     visible = tuple(os.environ.get(v, "") for v in VISIBLE)
-    return job.kind if job.backend is None else str(job.backend), str(job.policy), job.limits, str(job.env), visible
+    return (
+        job.kind if job.backend is None else str(job.backend),
+        str(job.policy),
+        job.limits,
+        str(job.env),
+        job.kernels,
+        visible,
+    )
 
 
 def _spins(child: ChildProcess) -> bool:

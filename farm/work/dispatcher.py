@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from farm import lake as lakes
-from farm.fleet.health import Health
+from farm.fleet.health import CaseRef, Health
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.executor import Unplaced
@@ -20,11 +21,12 @@ from farm.work.losses import Losses
 from farm.work.opinions import Opinions
 from farm.work.outages import Outages
 from farm.work.placement import Placement
-from farm.work.state import Flight, Plan
+from farm.work.state import Before, Flight, Plan
 from farm.work.stock import Stock
 from farm.work.supports import Supports
 from tasks import wire
 from tasks.catalogs.base import Failure
+from tasks.model import Status
 
 #: Seconds without a word, beyond the deadline, after which a supervisor is given up.
 SILENCE_S = 120.0
@@ -33,14 +35,13 @@ SILENCE_S = 120.0
 class Dispatcher:
     """Runs a matrix to its end. One use: construct, `run`, read `accounts`.
 
-    ``done`` maps (group, backend) to the sample indices that are already in the lake (a resumed run); ``had``: the
-    backends that were available when the run began.
+    ``before``: what is in the lake already (a resumed run); ``had``: the backends that were available when the run began.
     """
 
     def __init__(
         self,
         plan: Plan,
-        done: dict[tuple[int, int], set[int]] | None = None,
+        before: Before | None = None,
         had: Collection[str] = (),
         progress: Callable[[Dispatcher], None] = lambda d: None,
     ) -> None:
@@ -48,11 +49,11 @@ class Dispatcher:
         self.progress, self.started, self._stuck = progress, time.monotonic(), 0.0
         self.flights: dict[int, Flight] = {}
         self.health = Health()
-        self.accounts = Accounts(plan)
+        self.accounts, self._before = Accounts(plan), before or Before()
         self.ledger = Ledger(plan, self.accounts)
         self.placement = Placement(plan, self.health, had)
         there = [a or g for a, g in zip(self.placement.available, self.placement.gone)]
-        self.stock = Stock(plan, there, done or {})
+        self.stock = Stock(plan, there, self._before.done)
         self.backlog = Backlog(plan, self.stock.queues["prepare"])
         self.supports = Supports(plan, self.stock)
         self.jobs = Jobs(plan, self.stock, self.backlog, self.placement, self.accounts, self.supports)
@@ -77,24 +78,32 @@ class Dispatcher:
         """
         try:
             self.progress(self)
+            there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, 1.0)
+            for b in [b for b in there if self.placement.available[b]][:slots]:
+                self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b))
             while True:
                 self._fill()
-                if not self.flights and not self._waits():
+                if self.flights:
+                    self._stuck = 0.0
+                elif self._waits():
+                    time.sleep(0.1)  # for a node to come
+                else:
                     break
                 for handle, message in self.plan.executor.poll(0.2):
                     self._handle(handle, message)
-                if self.flights:
-                    self._stuck = 0.0
-                else:
-                    time.sleep(0.1)  # for a node to come
+                    self._show()  # a job in this very process says all that it has to say within one poll
                 self._give_up_silent()
                 self.outages.look()
-                self.ledger.flush_if_due()
-                self.progress(self)
+                self._show()
         finally:
             self.ledger.flush()
             self.progress(self)
             self.supports.save()
+
+    def _show(self) -> None:
+        """Rows to the lake and figures to the screen, as often as is good for them. Raises OSError."""
+        self.ledger.flush_if_due()
+        self.progress(self)
 
     def _waits(self) -> bool:
         """Whether there is work for which a node may still come. Raises OSError when there is none for preparing."""
@@ -230,7 +239,11 @@ class Dispatcher:
         backends = range(len(self.plan.backends))
         for b in backends:
             total = min(int(self.stock.wanted[g, b]), len(self.stock.samples[g]))  # 0 where it was never there
-            self.accounts.planned(b, total, total - len(self.stock.positions(g, b)))
+            positions = self.stock.positions(g, b)
+            self.accounts.planned(b, total, total - len(positions))
+            tried = self._before.gone.get((g, b), {})
+            for position in positions if tried else ():
+                self.accounts.tried(CaseRef(g, b, position), tried.get(self.stock.samples[g][position], 0))
         for b, gone in enumerate(self.placement.gone):
             if gone:
                 self.losses.gone(g, b)
@@ -267,4 +280,5 @@ class Dispatcher:
         if len(new) < len(rows.numbers):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
         self.ledger.keep(b, batches, rows.status, rows.busy_ms)
-        self.supports.learn(flight, [rows.numbers[k] for k in new], batches)
+        if Status.UNSUPPORTED.value in rows.status:
+            self.supports.learn(flight, [rows.numbers[k] for k in new], batches)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.fleet.child_process import Limits
-from farm.plan import kernels
 from tasks.backends import BackendSpec
+from tasks.catalogs.user.load import announced
 from tasks.judge.verdict import Policy
 from tasks.wire import Place, ToExport, ToPrepare, ToRun
 
@@ -21,7 +21,8 @@ class Job:
     """Work for one supervisor, of one of three kinds: groups to prepare, groups to export, or a batch of cases.
 
     info: what the backend answered when it was probed; attempts: earlier losses of cases, and known: words of those that
-    the backend is known not to implement, by number of the case in the batch. env: further variables of the child.
+    the backend is known not to implement, by number of the case in the batch. env: further variables of the child;
+    kernels: definitions of the user's own (`tasks.catalogs.user.load`).
     host, device: where it runs, as the supervisor knows it: the node's own name if it has one, the numbers of the
     devices it was given. avoid: places that must not do it.
     ship: the nodes share no cache, so files travel: parcels are those that the items need (path → Ray reference).
@@ -44,7 +45,8 @@ class Job:
     host: str = ""
     device: str = ""
     avoid: tuple[Place, ...] = ()
-    env: dict[str, str] = field(default_factory=kernels.carried)
+    env: dict[str, str] = field(default_factory=dict)
+    kernels: str = field(default_factory=announced)
 
     @property
     def kind(self) -> str:

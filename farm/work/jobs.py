@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from farm.fleet.health import CaseRef
@@ -11,7 +12,7 @@ from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.job import Job
 from farm.work.placement import Placement, Pool
-from farm.work.state import Flight, Plan, Portion
+from farm.work.state import Flight, Plan, Portion, portions
 from farm.work.stock import Stock
 from farm.work.supports import Supports
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -70,7 +71,7 @@ class Jobs:
 
         ``joint`` False leaves out the backends that compile.
         """
-        demands = {b: self._demand(b, pool) for b in pool.backends if self._placement.available[b]}
+        demands = {b: self._demand(b, pool) for b in pool.backends if self._may(b)}
         left_s = {b: demand.left_s for b, demand in demands.items()}
         for b in batching.order(left_s, not self._stock.left["prepare"] and not self._stock.left["export"]):
             compiles = self._plan.offer(b).joint
@@ -79,13 +80,15 @@ class Jobs:
             if self._backlog.doubts[b]:
                 return self._second_opinion(b)
             if self._backlog.isolated[b]:
-                case = self._backlog.isolated[b].popleft()
-                return self._batch(b, [(case.group, [case.position])])
+                return self._batch(b, portions(self._backlog.isolated[b].popleft()))
             if cases := batching.size(demands[b], sum(left_s.values()), small):
                 chosen = batching.take(self._backlog.ready[b], cases, self._plan.unit if compiles else None)
                 self._backlog.cases[b] -= sum(len(positions) for _, positions in chosen)
                 return self._batch(b, chosen)
         return None
+
+    def _may(self, b: int) -> bool:
+        return self._placement.available[b] and not self._placement.rests(b)
 
     def _demand(self, b: int, pool: Pool) -> batching.Demand:
         return batching.Demand(
@@ -107,6 +110,18 @@ class Jobs:
         flight.asked = asked
         return flight
 
+    def expected(self, b: int) -> Job:
+        """A batch of a backend without cases: what its children serve."""
+        return Job(
+            name=self._plan.name(b),
+            cache=str(self._plan.cache),
+            limits=self._plan.limits(b),
+            backend=self._plan.backends[b],
+            policy=self._plan.policy,
+            run_id=self._plan.run_id,
+            info=self._plan.offer(b).info,
+        )
+
     def _batch(self, b: int, chosen: list[Portion]) -> Flight:
         self._begun.add(b)
         cases = [CaseRef(g, b, p) for g, positions in chosen for p in positions]
@@ -117,15 +132,10 @@ class Jobs:
             items.append(ToRun(self._plan.matrix.groups[g], str(self._stock.pack(g)), tuple(positions), exported))
             parcels |= self._stock.parcels(g)
         known = ((n, self._supports.words(c.group, b, c.position)) for n, c in enumerate(cases))
-        job = Job(
+        job = replace(
+            self.expected(b),
             name=f"{self._plan.unit(chosen[0][0])} +{len(chosen) - 1}/{self._plan.name(b)}",
-            cache=str(self._plan.cache),
-            limits=self._plan.limits(b),
             run=tuple(items),
-            backend=self._plan.backends[b],
-            policy=self._plan.policy,
-            run_id=self._plan.run_id,
-            info=self._plan.offer(b).info,
             attempts={n: times for n, c in enumerate(cases) if (times := self._accounts.attempts(c))},
             known={n: words for n, words in known if words},
             parcels=parcels,

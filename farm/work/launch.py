@@ -5,17 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import datetime
-import importlib
 import platform
 import re
 import secrets
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
 from farm.fleet.inventory import offers, probe
@@ -26,15 +23,19 @@ from farm.plan import policies
 from farm.plan.config import ConfigError
 from farm.plan.matrix import Matrix
 from farm.plan.request import Request
-from farm.work import catalogue
+from farm.work import catalogue, choice
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.local import ALONE, ChildProcesses, Inline
 from farm.work.ray_cluster import RayCluster
-from farm.work.state import Plan
+from farm.work.state import Before, Plan
 from tasks.catalogs.base import Entry
 from tasks.judge.verdict import PolicyError
+from tasks.model import Status
 from tasks.nearest import nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Columns that tell one group of the matrix from another.
 GROUP = ("check", "op", "variant", "dtype", "distribution")
@@ -42,30 +43,26 @@ GROUP = ("check", "op", "variant", "dtype", "distribution")
 
 @contextlib.contextmanager
 def ready(request: Request, started: Callable[[Executor], None] = lambda e: None) -> Iterator[Plan]:
-    """Start what the request runs on, plan its cells and ask its backends; ended with the context.
+    """Plan the request's cells, start what they run on and ask the backends; ended with the context.
 
     started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError.
     """
     request.announce()
     specs = [b.spec() for b in request.config.backends]
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
-    inline, matrix = request.how == "inline", None
-    # Lists that are in the cache are looked at before anything is started; the others are made while Ray starts.
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
-        listing = {
-            name: background.submit(catalogue.entries, name, request.cache, inline, request.path) for name in names
-        }
-        here = None
-        if request.how != "ray" or not request.address:  # the one node is this machine, asked while Ray starts
-            apart = ALONE if inline else ""
-            here = background.submit(probe, specs, request.cache, fresh=request.fresh, apart=apart)
-        background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
-        if all(catalogue.is_listed(name, request.cache) for name in names):
+    inline = request.how == "inline"
+    with contextlib.ExitStack() as ended:
+        with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
+            listing = {
+                name: background.submit(catalogue.entries, name, request.cache, inline, request.path) for name in names
+            }
+            here = None
+            if not request.address:  # the one node is this machine, asked while its executor starts
+                more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
+                here = background.submit(probe, specs, request.cache, **more)  # type: ignore[arg-type]
             matrix = _plan(request, {name: future.result() for name, future in listing.items()})
-        executor = _executor(request)
-    try:
-        started(executor)
-        matrix = matrix or _plan(request, {name: future.result() for name, future in listing.items()})
+            executor = ended.enter_context(contextlib.closing(_executor(request, matrix)))
+            started(executor)
         if here is not None:
             answers = {executor.nodes[0]["id"]: here.result()}
         else:
@@ -73,14 +70,14 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
             answers = executor.probe(specs, str(request.cache), request.fresh)
         labels = {b.name: b.labels for b in request.config.backends}
         yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
-    finally:
-        executor.close()
 
 
-def _executor(request: Request) -> Executor:
-    if request.how == "ray":
+def _executor(request: Request, matrix: Matrix) -> Executor:
+    """What a plan runs on. A dry run runs nothing, and starts no cluster unless it is told to."""
+    on_ray = request.how == "auto" and not (request.dry or choice.is_small(request.config, matrix))
+    if request.address or request.how == "ray" or on_ray:
         return RayCluster(request.address, request.cpus, request.dashboard)
-    return Inline() if request.how == "inline" else ChildProcesses()
+    return Inline() if request.how == "inline" else ChildProcesses(request.cpus)
 
 
 def _plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
@@ -126,14 +123,15 @@ class Run:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.request = plan, plan.request
-        self.done: dict[tuple[int, int], set[int]] = {}
+        self.before = Before()
         self.had: list[str] = []
         self.dispatcher: Dispatcher | None = None
         if self.request.record is None:
             self.record = _new_record(self.request)
         else:
             self.record = dict(self.request.record)
-            self.done = durable(self.request.lake, self.run_id, plan.matrix)
+            there = [name for name, offer in plan.offers.items() if offer.available]
+            self.before = durable(self.request.lake, self.run_id, plan.matrix, there)
             before = self.record.get("inventory", {}).get("backends", {})
             self.had = self.record.get("had") or [n for n, offer in before.items() if offer.get("available")]
 
@@ -158,7 +156,7 @@ class Run:
 
     def dispatch(self, progress: Callable[[Dispatcher], None]) -> None:
         """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
-        self.dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.done, self.had, progress)
+        self.dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.before, self.had, progress)
         self.dispatcher.run()
 
     def finish(self) -> tuple[pd.DataFrame, str]:
@@ -175,9 +173,25 @@ class Run:
         lakes.compact(lake, self.run_id)
         lakes.write_run(lake, self.run_id, record)
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())
-        if not missing and len(rows) == planned:
-            return rows, ""
-        return rows, f"{len(rows)} rows of {planned} planned ({', '.join(f'{name} {n}' for name, n in missing)})"
+        if missing or len(rows) != planned:
+            return rows, f"{len(rows)} rows of {planned} planned ({', '.join(f'{name} {n}' for name, n in missing)})"
+        return rows, _gone(rows)
+
+
+def finished(request: Request) -> pd.DataFrame | None:
+    """The rows of a run that is to be resumed and has them all; None if there is something left to do. Raises LakeError."""
+    record = request.record
+    if record is None or not record.get("finished_at") or "planned" not in record:
+        return None
+    rows = lakes.read(request.lake, record["run_id"])
+    return rows if len(rows) == record["planned"] and not _gone(rows) else None
+
+
+def _gone(rows: pd.DataFrame) -> str:
+    """Which backends went away in mid-run, with how many rows; "" if none did."""
+    gone = rows.loc[rows["status"] == Status.UNAVAILABLE.value, "backend"].value_counts(sort=False)
+    told = ", ".join(f"{name} {number}" for name, number in gone.items())
+    return f"{gone.sum()} cases were not run, since their backend went away ({told})" if told else ""
 
 
 def _new_record(request: Request) -> dict[str, Any]:
@@ -208,16 +222,21 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def durable(lake: Lake, run_id: str, matrix: Matrix) -> dict[tuple[int, int], set[int]]:
-    """Sample indices in the lake, by (group, backend) of the matrix."""
+def durable(lake: Lake, run_id: str, matrix: Matrix, there: Collection[str] = ()) -> Before:
+    """What the lake has of a run. there: the backends that are available now; what was `unavailable` is run again."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", lakes.LakeWarning)
-        table = lakes.read_table(lake, run_id, ["run_id", "case_id", "backend", *GROUP, "sample"])
+        table = lakes.read_table(lake, run_id, ["run_id", "case_id", "backend", *GROUP, "sample", "status", "attempts"])
     rows = {tuple(getattr(g, name) for name in GROUP): i for i, g in enumerate(matrix.groups)}
     column = {s.name: b for b, s in enumerate(matrix.backends)}
-    done: dict[tuple[int, int], set[int]] = {}
-    columns = [table.column(c).to_pylist() for c in (*GROUP, "backend", "sample")]
-    for *group, backend, sample in zip(*columns):
-        if tuple(group) in rows and backend in column:
-            done.setdefault((rows[tuple(group)], column[backend]), set()).add(sample)
-    return done
+    before = Before()
+    columns = [table.column(c).to_pylist() for c in (*GROUP, "backend", "sample", "status", "attempts")]
+    for *group, backend, sample, status, attempts in zip(*columns):
+        if tuple(group) not in rows or backend not in column:
+            continue
+        at = rows[tuple(group)], column[backend]
+        if status == Status.UNAVAILABLE.value and backend in there:
+            before.gone.setdefault(at, {})[sample] = attempts or 1
+        else:
+            before.done.setdefault(at, set()).add(sample)
+    return before

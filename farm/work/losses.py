@@ -12,15 +12,18 @@ from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.ledger import Ledger
 from farm.work.placement import Placement
-from farm.work.state import Flight, Plan
+from farm.work.state import Flight, Plan, portions
 from farm.work.stock import Stock
 from tasks.catalogs.base import Failure
 from tasks.model import Status
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
 
-#: Losses of a supervisor after which the case in flight is recorded as their cause.
-LOSSES = 3
+#: Losses of a supervisor after which the case in flight is recorded as their cause, and so many of them alone in flight:
+#: whoever kills processes at random must not hit the same case so often.
+LOSSES, ALONE = 3, 2
+#: Into so many jobs the work is split that was in flight at one loss less.
+PARTS = 8
 
 
 class Losses:
@@ -40,11 +43,7 @@ class Losses:
         if flight.backend < 0:
             self._stock.queues[flight.job.kind].extendleft(flight.groups[n] for n in left)
             return
-        by_group: dict[int, list[int]] = {}
-        for number in left:
-            case = flight.cases[number]
-            by_group.setdefault(case.group, []).append(case.position)
-        for g, positions in by_group.items():
+        for g, positions in portions(flight.cases[number] for number in left):
             self.again(flight.backend, g, positions)
 
     def again(self, b: int, g: int, positions: list[int]) -> None:
@@ -61,41 +60,46 @@ class Losses:
             self.again(case.backend, case.group, [case.position])
 
     def lost(self, flight: Flight, left: list[int], why: str) -> list[tuple[int, Failure]]:
-        """A supervisor is gone: its work is queued again, what was in flight at two such losses in a job of its own.
-        Returns the groups that cannot be had, with the story."""
-        if flight.backend < 0:
-            return [lost for number in left if (lost := self._lost_group(flight, flight.groups[number], why))]
-        for number in left:
-            self._lost_case(flight, flight.cases[number], why)
+        """A supervisor is gone: its work is queued again, what was in flight at two such losses in smaller and smaller
+        jobs. Returns the groups that cannot be had, with the story."""
+        kind, b = flight.job.kind, flight.backend
+        work = flight.cases or [CaseRef(g, -1, 0 if kind == "prepare" else 1) for g in flight.groups]
+        alone = len(work) == 1
+        again: list[CaseRef] = []
+        suspects: list[CaseRef] = []
+        for one in (work[number] for number in left):
+            times, alone_times = self._accounts.lost(one, alone)
+            if alone_times >= ALONE and times >= LOSSES:
+                return self._blamed(flight, one, times, why)
+            (again if times < LOSSES - 1 else suspects).append(one)
+        size = -(-len(suspects) // PARTS) or 1
+        for part in (suspects[at : at + size] for at in range(0, len(suspects), size)):
+            if b < 0:
+                self._stock.suspects[kind].append([one.group for one in part])
+            elif self._placement.available[b]:
+                self._backlog.isolated[b].append(part)
+            else:
+                again += part
+        if b < 0:
+            self._stock.queues[kind].extendleft(one.group for one in again)
+        for g, positions in portions(again) if b >= 0 else ():
+            self.again(b, g, positions)
         return []
 
-    def _lost_group(self, flight: Flight, g: int, why: str) -> tuple[int, Failure] | None:
-        kind = flight.job.kind
-        times = self._accounts.lost(CaseRef(g, -1, 0 if kind == "prepare" else 1))
-        if times < LOSSES - 1:
-            self._stock.queues[kind].appendleft(g)
-        elif times < LOSSES or len(flight.groups) > 1:
-            self._stock.suspects[kind].append(g)  # which of them it was, single jobs tell
-        else:
-            return g, Failure(Status.INVALID.value, kind, "lost", _story("in work", times, why))
-        return None
-
-    def _lost_case(self, flight: Flight, case: CaseRef, why: str) -> None:
-        times = self._accounts.lost(case)
-        if times < LOSSES - 1:
-            self._backlog.add(case.backend, (case.group, [case.position]))
-        elif times < LOSSES or len(flight.cases) > 1:
-            self._backlog.isolated[case.backend].append(case)
-        else:
-            told = {
-                "status": Status.CRASH.value,
-                "kind": "supervisor lost",
-                "stage": "run",
-                "error_type": "",
-                "error": _story("in flight", times, why),
-                "attempts": self._accounts.attempts(case),
-            }
-            self._settle(case, self._stock.group(case.group), told)
+    def _blamed(self, flight: Flight, one: CaseRef, times: int, why: str) -> list[tuple[int, Failure]]:
+        if flight.backend < 0:
+            story = _story("in work", times, why)
+            return [(one.group, Failure(Status.INVALID.value, flight.job.kind, "lost", story))]
+        told = {
+            "status": Status.CRASH.value,
+            "kind": "supervisor lost",
+            "stage": "run",
+            "error_type": "",
+            "error": _story("in flight", times, why),
+            "attempts": self._accounts.attempts(one),
+        }
+        self._settle(one, self._stock.group(one.group), told)
+        return []
 
     def _settle(self, case: CaseRef, group: PreparedGroup, told: dict[str, Any]) -> None:
         """The row of a case that no process could report."""

@@ -13,6 +13,8 @@ from farm.work.state import Flight, Plan
 from farm.work.supports import Supports
 from tasks.wire import Place
 
+#: Seconds until a backend without a device is asked again, each time; without a row in between it is given up then.
+REST_S = (3.0, 15.0)
 #: What a new node has answered of a backend that was not asked about.
 NOT_ASKED = {"unavailable": "it was not asked"}
 
@@ -34,11 +36,12 @@ class Outages:
         self._losses, self._supports, self._flights = losses, supports, flights
         self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
         self._vanished: dict[int, float] = {}  # backend without a node → since when
+        self._rests: dict[int, tuple[int, int]] = {}  # backend → how often it was put off, and after how many rows
 
     @property
     def waited_for(self) -> list[int]:
-        """Backends whose last node has left, and one may still come."""
-        return list(self._vanished)
+        """Backends whose last node has left, and one may still come, and those that are asked again later."""
+        return [*self._vanished, *self._placement.resting]
 
     def call_back(self, handle: int, flight: Flight) -> None:
         """End a job; its cases count no loss."""
@@ -95,10 +98,24 @@ class Outages:
         believed = self._placement.available[b] and self._health.gone(b, place, flight.began)
         if believed and not self._placement.is_sick(b, place):
             if self._placement.elsewhere(b, place, alike=False) is None:
-                self.bury(b, flight.gone)
+                self._put_off(b, place, flight.gone)
             else:
                 self.quarantine(self._plan.name(b), place, f"a new process does not find it: {flight.gone}")
         self._losses.requeue(flight, left)
+
+    def _put_off(self, b: int, place: Place, why: str) -> None:
+        """The only device of a backend is not there: it may be again in a moment."""
+        if self._placement.rests(b):
+            return  # jobs side by side see one incident
+        rows = self._health.rows(b, place)
+        times, before = self._rests.get(b, (0, rows))
+        times = times if rows == before else 0
+        if times >= len(REST_S):
+            self.bury(b, f"{why} (asked again {times} times)")
+            return
+        self._rests[b] = times + 1, rows
+        self._placement.resting[b] = time.monotonic() + REST_S[times]
+        self.notices.append(f"{self._plan.name(b)} is asked again in {REST_S[times]:g} s: {why}")
 
     def quarantine(self, scope: str, place: Place, why: str) -> None:
         """Give a device no more jobs; what it failed is run again elsewhere, and that row counts."""

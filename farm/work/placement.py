@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -40,8 +41,13 @@ class Placement:
         self.available = [plan.offer(b).available for b in numbers]
         #: There when the run began and gone now: its cases become rows that say so.
         self.gone = [not self.available[b] and plan.name(b) in had for b in numbers]
+        self.resting: dict[int, float] = {}  # backends that are asked again later → when (monotonic seconds)
         self._pools: list[Pool] = []
         self._nodes: dict[int, list[str]] = {}
+
+    def rests(self, b: int) -> bool:
+        """Whether a backend is given no job for now."""
+        return time.monotonic() < self.resting.get(b, 0.0)
 
     def changed(self) -> None:
         """Nodes or devices came, went or fell sick: what is known of who can go where holds no more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,23 @@ HERE = Place("local", "")
 
 #: Some samples of a group, by position: what queues hold.
 Portion = tuple[int, list[int]]
+
+
+def portions(cases: Iterable[CaseRef]) -> list[Portion]:
+    """Cases of a backend by group."""
+    by_group: dict[int, list[int]] = {}
+    for case in cases:
+        by_group.setdefault(case.group, []).append(case.position)
+    return list(by_group.items())
+
+
+@dataclass(frozen=True)
+class Before:
+    """What the lake has of a run that is resumed, by (group, backend). done: indices of samples that have their rows;
+    gone: of those whose backend had gone away and is there again, the attempts that their rows say."""
+
+    done: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    gone: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -35,16 +35,19 @@ class Stock:
         self.queues = {"prepare": deque(np.flatnonzero(self.wanted.any(axis=1)).tolist()), "export": deque[int]()}
         self.left = {"prepare": len(self.queues["prepare"]), "export": 0}
         self.groups, self.asked = self.left["prepare"], self.wanted.sum(axis=0).tolist()
-        self.suspects: dict[str, deque[int]] = {"prepare": deque(), "export": deque()}  # of a loss: each in its own job
+        self.suspects: dict[str, deque[list[int]]] = {
+            "prepare": deque(),
+            "export": deque(),
+        }  # of losses: jobs of their own
         self._parcels: dict[int, dict[str, Any]] = {}  # group → files that a node may lack, as Ray references
         self.group_ms = PREPARE_S * 1e3 / PREPARE_MIN  # time to prepare a group: little once it is in the cache
 
     # --- what is to be made ---------------------------------------------------------------------------------------
 
     def take(self, kind: str) -> list[int]:
-        """Groups of the next job of a kind: one suspect of a loss, else as many of the queue as make a job."""
+        """Groups of the next job of a kind: suspects of losses, else as many of the queue as make a job."""
         if self.suspects[kind]:
-            return [self.suspects[kind].popleft()]
+            return self.suspects[kind].popleft()
         most = EXPORT_GROUPS
         if kind == "prepare":
             most = max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.fleet import envs
-from farm.fleet.child_process import Death
+from farm.fleet.child_process import KILLS, Death
 from farm.lake import Origin, from_stream, to_stream
 from farm.work.child_pool import POOL, Children
 from farm.work.job import Job
@@ -76,6 +76,7 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
     items: list[Any] = list(job.prepare or job.export)
     command = wire.Prepare if job.prepare else wire.Export
     done: set[int] = set()
+    kills = collections.Counter[tuple[int, int]]()
     strikes = 0
     while len(done) < len(items):
         got = children.get(job)
@@ -97,9 +98,13 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
         number = death.number
         if number < 0 or number in done or death.stage == "idle":
             strikes += 1
+            if strikes >= STRIKES and death.killed:
+                return  # as if this supervisor had been lost: no group is to blame
             if strikes >= STRIKES:
                 yield from (wire.Failed(n, _failure(job, n, death)) for n in sorted(set(range(len(items))) - done))
                 return
+        elif _nobodys(death, kills, (number, death.sample)):
+            continue
         elif len(items[number].bad) >= STRIKES:
             done.add(number)
             yield wire.Failed(number, _failure(job, number, death))
@@ -107,6 +112,12 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
             why = replace(_failure(job, number, death), error=f"not exported: {death.text}") if job.export else None
             bad = Bad(death.sample, why or _failure(job, number, death))
             items[number] = replace(items[number], bad=(*items[number].bad, bad))
+
+
+def _nobodys(death: Death, kills: collections.Counter[Any], work: Any) -> bool:
+    """Whether a death is a SIGKILL that nobody is to blame for yet; ``kills``: how often the same work was in flight."""
+    kills[work] += death.killed
+    return death.killed and kills[work] < KILLS
 
 
 def _failure(job: Job, number: int, death: Death) -> Failure:
@@ -203,6 +214,7 @@ class _Batch:
         self.done: set[int] = set()
         self.solo: set[int] = set()  # to be built by themselves
         self.doubted: dict[int, str] = {}  # crashed once, after others in the same process
+        self.kills = collections.Counter[int]()  # SIGKILLs, by the case in flight
         self.info: dict[str, Any] = dict(job.info)
         self.strikes, self.pauses, self.asked_again = 0, list(PAUSES), False
         self.rows: list[Done] = []
@@ -221,14 +233,19 @@ class _Batch:
             together = [n for n in self.left if self.cases[n][0].group.unit == unit]
             self.solo |= set(together)
             self.attempts.update(together)
+            self.kills.clear()  # what was one step is several now
             return []
         told = {"kind": death.kind, "stage": death.stage, "error_type": death.kind, "error": death.text}
         return [self.settle(death.number, death.status, told)]
 
     def doubts(self, death: Death, served: int) -> bool:
-        """Whether a crash may be the work of the ``served`` cases that its process had run before: memory that one of
-        them has spoilt kills another. It is then run again in a new process, and believed if that dies as well."""
+        """Whether a crash may not be its case's own: a SIGKILL may come from outside, and the ``served`` cases that the
+        process had run before may have spoilt the memory that kills this one. It is then run again, first in a new
+        process, and believed if that dies as well."""
         number = death.number
+        if _nobodys(death, self.kills, number):
+            self.attempts[number] += 1
+            return True
         if death.status != Status.CRASH or death.together > 1 or not served or number in self.doubted:
             return False
         self.doubted[number] = (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tasks.backends.needs import Need, secure
 from tasks.checks import FORWARD
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 
@@ -36,10 +37,12 @@ class Backend:
     name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
     runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
     samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes; devices: those it
-    knows by name, for lists; takes: names of its options, another one is a ValueError (None: not checked here).
+    knows by name, for lists (closed: there are no others); takes: names of its options, another one is a ValueError
+    (None: not checked here).
 
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
+    needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
     A subclass may set any of these per object, by device or options.
     """
 
@@ -48,6 +51,7 @@ class Backend:
     forms: tuple[str, ...] = ()
     joint: bool = False
     devices: tuple[str, ...] = ("cpu",)
+    closed: bool = False
     takes: tuple[str, ...] | None = None
     #: Checks (`tasks.checks`) that it can run; ("build",) of a compiler without its device, whose programs are made by
     #: `build` and never run.
@@ -56,6 +60,8 @@ class Backend:
     packages: tuple[str, ...] = ()
     python: str = ""
     emulated: bool = False
+    needs: tuple[Need, ...] = ()
+    found: Mapping[str, str] = {}
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         self.name, self.device, self.options = name, device, options
@@ -63,6 +69,32 @@ class Backend:
             raise ValueError(
                 f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}"
             )
+        if self.closed and device not in self.devices:
+            raise ValueError(f"backend {name}: its device is one of {', '.join(self.devices)}, not {device!r}")
+
+    def choice(self, option: str, valid: Iterable[Any], default: Any) -> Any:
+        """The value of an option, one of ``valid`` or ``default``. Raises ValueError."""
+        known = {str(value): value for value in valid}
+        given = str(self.options.get(option, default))
+        if given not in known and given != str(default):
+            raise ValueError(f"backend {self.name}: {option} is one of {', '.join(known)}, not {given!r}")
+        return known.get(given, default)
+
+    def many(self, option: str, kind: type) -> Any:
+        """The value of an option that is a list or a dict, empty where it is not given. Raises ValueError."""
+        given = self.options.get(option) or kind()
+        if not isinstance(given, kind):
+            what = "list" if kind is list else "mapping"
+            raise ValueError(f"backend {self.name}: {option} is a {what}, not {type(given).__name__}")
+        return given
+
+    def start(self) -> RuntimeInfo:
+        """Secure its needs, then `probe`: how every process begins with a backend. Raises what `probe` does."""
+        self.found = secure(self.needs)
+        info: Any = self.probe()
+        if not isinstance(info, RuntimeInfo):
+            raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
+        return info
 
     def probe(self) -> RuntimeInfo:
         """Import the runtime and find the device. Raises Unavailable (or anything: its text is the reason)."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.arrays import autograd, torch_tree
+from tasks.backends.needs import CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.torch import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
@@ -24,14 +25,15 @@ class Inductor(TorchEager):
     compiler = "inductor"
     checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
 
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        if self.target == "cpu":
+            self.needs = (CXX_COMPILER, PYTHON_HEADERS)
+
     def probe(self) -> RuntimeInfo:
         # One compiler process per child: the farm's slots are the parallelism.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         info = super().probe()
-        import shutil
-
-        if self.target == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "g++"))):
-            raise Unavailable("inductor needs a C++ compiler: none of $CXX, g++, clang++ is on PATH")
         if self.target in WITHOUT:
             raise Unavailable(f"inductor does not compile for {self.target}: {WITHOUT[self.target]}")
         if self.target not in ("cpu", "mps"):  # C++ and Metal

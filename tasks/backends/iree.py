@@ -13,20 +13,22 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import from_bytes, graph_inputs, input_values, one_add, pack
+from tasks.backends.needs import VULKAN, Need
+from tasks.backends.shared import artefacts, onnx_graph
+from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, PACKED_BITS
+from tasks.model.dtypes import PACKED_BITS
 
 
 @dataclass(frozen=True)
 class Target:
-    """A device of IREE's runtime: driver, flags that make the compiler generate code for it, whose it is."""
+    """A device of IREE's runtime: driver, flags that make the compiler generate code for it, whose it is, what it needs."""
 
     driver: str
     flags: tuple[str, ...]
     device_vendor: str = ""
     resource: str = "CPU"
+    needs: tuple[Need, ...] = ()
 
 
 #: local-sync runs a program in the calling thread. By the device of a backend's name.
@@ -40,7 +42,7 @@ TARGETS: dict[str, Target] = {
         ),
     ),
     "vmvx": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")),
-    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",)),
+    "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",), needs=VULKAN),
     "cuda": Target("cuda", ("--iree-hal-target-device=cuda",), "nvidia", "GPU"),
     "hip": Target("hip", ("--iree-hal-target-device=hip",), "amd", "GPU"),
 }
@@ -109,21 +111,17 @@ class Iree(Backend):
     vendor = "IREE"
     forms = ("onnx",)
     takes = _OPTIONS
-    devices = tuple(TARGETS)
+    devices, closed = tuple(TARGETS), True
     packages = ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "onnx==1.23.2")
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if device not in TARGETS:
-            raise ValueError(f"backend {name}: IREE has no device {device!r}; it has {', '.join(TARGETS)}")
-        flags = options.get("flags") or []
-        if not isinstance(flags, (list, tuple)):
-            raise ValueError(f"backend {name}: flags is a list, not {type(flags).__name__}")
         self._target = TARGETS[device]
-        self._flags = (*self._target.flags, *map(str, flags))
+        self._flags = (*self._target.flags, *map(str, self.many("flags", list)))
         self.device_vendor = str(options.get("device_vendor", self._target.device_vendor))
         self.resource = str(options.get("resource", self._target.resource))
+        self.needs = self._target.needs
         self._adapter = device
 
     def probe(self) -> RuntimeInfo:
@@ -167,27 +165,19 @@ class Iree(Backend):
         Raises Unsupported (the importer or the compiler has no lowering of an op or a type, the runtime no such
         element type); the compiler's other errors as RuntimeError with its diagnostics.
         """
-        values = input_values(form)
+        values = list(tensors_by_name(form, "IREE's runtime").values())
         for value in values:
-            if not isinstance(value, np.ndarray):
-                what = "sequence" if isinstance(value, list) else "empty optional"
-                raise Unsupported(f"IREE's runtime takes no {what} as an input")
             if value.dtype.kind in "OSU":
                 raise Unsupported("IREE has no element type for strings")
             if value.dtype.name not in _ELEMENT:
                 raise Unsupported(f"IREE has no element type {value.dtype.name}")
         model = form.model or b""
-        names = graph_inputs(model)
-        if len(names) != len(values):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
-            )
         code = artefacts.kept(
             "iree",
             (_version(), artefacts.processor(), *FLAGS, *self._flags, model),
             lambda: _compiled(model, self._flags),
         )
-        dtypes = [DTYPE_OF_ELEMENT.get(x, "") for x in _output_types(model)]
+        dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read(model).outputs]
         run = _loaded(self._target.driver, code, values, dtypes)
         return Program(run, f"{self._target.driver} ({self._adapter})", None, " ".join(self._flags))
 
@@ -216,13 +206,6 @@ def _device(driver: str) -> tuple[Any, Any, Any]:
 
     instance, device = rt.VmInstance(), rt.get_device(driver)
     return instance, device, rt.create_hal_module(instance, device)
-
-
-def _output_types(model: bytes) -> list[int]:
-    """TensorProto.DataType of each output of a serialized ModelProto; 0 for what is no tensor."""
-    import onnx
-
-    return [x.type.tensor_type.elem_type for x in onnx.load_model_from_string(model).graph.output]
 
 
 def _loaded(driver: str, code: bytes, values: list[np.ndarray], dtypes: list[str]) -> Callable[[], list[np.ndarray]]:

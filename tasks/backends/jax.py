@@ -46,19 +46,15 @@ class Jax(Backend):
     vendor = "Google"
     forms = ("jax",)
     takes = _OPTIONS
-    devices = tuple(_DEVICES)
+    devices, closed = tuple(_DEVICES), True
     unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if device not in _DEVICES:
-            raise ValueError(f"backend {name}: JAX runs on {', '.join(_DEVICES)}, not on {device!r}")
         self.device_vendor, self.packages = _DEVICES[device]
         self.resource = resource_of(self.device_vendor)
         self.jit = bool(options.get("jit", True))
-        self.precision = str(options.get("precision", "float32"))
-        if self.precision not in _PRECISION:
-            raise ValueError(f"backend {name}: precision is one of {', '.join(_PRECISION)}, not {self.precision!r}")
+        self.precision = self.choice("precision", _PRECISION, "float32")
 
     def probe(self) -> RuntimeInfo:
         """Find the platform and compile a sum for it. Raises Unavailable with JAX's own words."""

@@ -49,16 +49,13 @@ class LiteRt(Backend):
     vendor = "Google"
     forms = ("tensorflow",)
     takes = _OPTIONS
+    closed = True
     packages = ("ai-edge-litert==2.3.0", "tensorflow-cpu==2.21.0")
     unsupported = _UNSUPPORTED
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if device != "cpu":
-            raise ValueError(f"backend {name}: LiteRT's interpreter runs on cpu here, not on {device!r}")
-        self.delegate = str(options.get("delegate", "xnnpack"))
-        if self.delegate not in ("xnnpack", "none"):
-            raise ValueError(f"backend {name}: delegate is xnnpack or none, not {self.delegate!r}")
+        self.delegate = self.choice("delegate", ("xnnpack", "none"), "xnnpack")
 
     def probe(self) -> RuntimeInfo:
         """Run a model of one Exp; TensorFlow, which only converts, is imported by the first model that was not kept."""

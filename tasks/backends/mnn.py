@@ -14,7 +14,7 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import onnx_graph
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import input_values, one_add
+from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
 _OPTIONS = ("precision", "optimize_level")
@@ -51,12 +51,8 @@ class Mnn(Backend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        self._precision = str(options.get("precision", "high"))
-        if self._precision not in _PRECISIONS:
-            raise ValueError(f"backend {name}: precision is one of {', '.join(_PRECISIONS)}, not {self._precision!r}")
-        self._level = str(options.get("optimize_level", "1"))
-        if self._level not in ("0", "1", "2"):
-            raise ValueError(f"backend {name}: optimize_level is 0, 1 or 2, not {self._level!r}")
+        self._precision = self.choice("precision", _PRECISIONS, "high")
+        self._level = self.choice("optimize_level", "012", "1")
         self._runtime: Any = None
 
     def probe(self) -> RuntimeInfo:
@@ -84,17 +80,14 @@ class Mnn(Backend):
 
         Raises Unsupported (what MNN's converter or loader names as not supported; a dtype that MNN has no tensors of).
         """
-        values = input_values(form)
+        values = tensors_by_name(form, "MNN")
         graph = onnx_graph.read(form.model or b"")
-        if len(graph.inputs) != len(values):
-            raise ValueError(f"{form.op}: the graph has {len(graph.inputs)} inputs, the form {len(values)}")
         for output in graph.outputs:
             if output.kind != "tensor" or output.dtype not in _RESULTS:
                 raise Unsupported(f"MNN has no {output.dtype} {output.kind} for the output {output.name}")
-        feeds = [_feed(x.name, value) for x, value in zip(graph.inputs, values)]
-        names = [x.name for x in graph.inputs], [x.name for x in graph.outputs]
-        module = self._load(form.model or b"", *names)
-        narrowed = sorted({dtype_name(x.dtype) for x in values if dtype_name(x.dtype) in ("int64", "bool")})
+        feeds = [_feed(name, value) for name, value in values.items()]
+        module = self._load(form.model or b"", list(values), [x.name for x in graph.outputs])
+        narrowed = sorted({dtype_name(x.dtype) for x in values.values() if dtype_name(x.dtype) in ("int64", "bool")})
         flags = [f"precision={self._precision}", "threads=1", f"optimize_level={self._level}"]
         return Program(
             _runner(module, feeds), "CPU", flags=" ".join(flags + [f"{x}_inputs_as=int32" for x in narrowed])
@@ -145,12 +138,8 @@ def _fail(who: str, said: list[str], error: Exception | None = None) -> NoReturn
     raise (Unsupported if _NOT_SUPPORTED.search(words) else RuntimeError)(words) from error
 
 
-def _feed(name: str, value: Any) -> tuple[np.ndarray, str]:
+def _feed(name: str, value: np.ndarray) -> tuple[np.ndarray, str]:
     """An input as MNN takes it: its array and the name of its dtype in MNN.expr. Raises Unsupported."""
-    if not isinstance(value, np.ndarray):
-        raise Unsupported(
-            f"MNN takes no {'sequence' if isinstance(value, list) else 'empty optional'} for the input {name}"
-        )
     dtype = dtype_name(value.dtype)
     if dtype not in _EXPR:
         raise Unsupported(f"MNN has no tensors of {dtype} (input {name})")

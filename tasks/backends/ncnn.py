@@ -21,7 +21,7 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import input_values, one_add
+from tasks.backends.shared.onnx_form import inputs_by_name, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
@@ -92,10 +92,8 @@ class Ncnn(Backend):
         Raises Unsupported (a dtype other than float32; 0-d, empty or too many axes; a layer that ncnn has not), Vacuous
         (the converter left no layer that computes); what pnnx or ncnn says otherwise, as RuntimeError.
         """
-        values = input_values(form)
+        values = list(inputs_by_name(form).values())
         graph = onnx_graph.read(form.model or b"")
-        if len(graph.inputs) != len(values):
-            raise ValueError(f"{form.op}: the graph has {len(graph.inputs)} inputs, the form {len(values)}")
         for value, array in zip(graph.inputs, values):
             plain = isinstance(array, np.ndarray)
             _check(

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
-from tasks.backends.shared.onnx_form import flatten, from_bytes, input_values, one_add, pack
-from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated, offer_software_vulkan
+from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
+from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
+from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
 
@@ -115,27 +116,18 @@ class OnnxRuntime(Backend):
             if device != "qnn":
                 raise ValueError(f"backend {name}: soc_model is an option of ort-qnn only")
             self._options["soc_model"] = str(options["soc_model"])
-        given = options.get("provider_options") or {}
-        if not isinstance(given, dict):
-            raise ValueError(f"backend {name}: provider_options is a mapping, not {type(given).__name__}")
-        self._options |= {str(k): str(v) for k, v in given.items()}
-        config = options.get("session_config") or {}
-        if not isinstance(config, dict):
-            raise ValueError(f"backend {name}: session_config is a mapping, not {type(config).__name__}")
-        self._session_config = config
-        precision = options.get("compute_precision", "")
-        if precision and precision not in EPS:
-            raise ValueError(f"backend {name}: compute_precision is one of {', '.join(EPS)}, not {precision!r}")
-        level = options.get("graph_optimization", "")
-        if level not in ("", *_LEVELS):
-            raise ValueError(f"backend {name}: graph_optimization is one of {', '.join(_LEVELS)}, not {level!r}")
-        self._level = str(level)
+        self._options |= {str(k): str(v) for k, v in self.many("provider_options", dict).items()}
+        self._session_config = self.many("session_config", dict)
+        self.choice("compute_precision", EPS, "")
+        self._level = self.choice("graph_optimization", _LEVELS, "")
         self.vendor, self.device_vendor, self.resource = known.vendor, known.device_vendor, known.resource
         if device == "openvino" and not self._options["device_type"].startswith("CPU"):
             self.device_vendor, self.resource = "intel", self._options["device_type"][:3]
         self.packages, self.emulated = known.packages, emulated(device)
         if self.emulated:
             self.device_vendor, self.resource = "", "CPU"
+        if device == "webgpu":
+            self.needs = VULKAN_FOR_WEBGPU if self.emulated else (VULKAN_LOADER,)
         if self.emulated and device == "qnn":
             self._options.setdefault("soc_model", EMULATED_SOC)
         self.vendor = str(options.get("vendor", self.vendor))
@@ -157,8 +149,6 @@ class OnnxRuntime(Backend):
             raise Unavailable(f"DirectML is a part of Windows; this is {platform.system()}")
         with importing("onnxruntime"):
             import onnxruntime as ort
-        if self.device == "webgpu" and self.emulated:
-            offer_software_vulkan()
         self._find_provider(ort)
         said: list[str] = []
 
@@ -180,7 +170,12 @@ class OnnxRuntime(Backend):
             return _ASSERTION.sub("", str(error))
 
         precision = self._compute_precision()
-        smoke_test(self._provider, compute, within=2 * EPS.get(precision, EPS["float32"]), words=words)
+        try:
+            smoke_test(self._provider, compute, within=2 * EPS.get(precision, EPS["float32"]), words=words)
+        except Unavailable as error:
+            if _ADAPTER_REFUSED.search("".join(said)) and self.emulated and not software_vulkan():
+                raise Missing(VULKAN_FOR_WEBGPU[1:], str(error)) from error
+            raise
         device = self.device
         if self._devices:
             hardware = self._devices[0].device
@@ -261,15 +256,9 @@ class OnnxRuntime(Backend):
 
         if not self._found:
             self._find_provider(ort)
-        values = input_values(form)
         session = self._session(ort, form.model or b"")
         placement, fallback = self._placement(session)
-        names = [x.name for x in session.get_inputs()]
-        if len(names) != len(values):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
-            )
-        feeds = {name: _feed(ort, value) for name, value in zip(names, values)}
+        feeds = {name: _feed(ort, value) for name, value in inputs_by_name(form).items()}
         return Program(_runner(session, feeds), placement, fallback, self._flags())
 
     def _session(self, ort: Any, model: bytes) -> Any:

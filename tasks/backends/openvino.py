@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, graph_inputs, input_values, pack
+from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
 
@@ -92,10 +92,7 @@ class OpenVino(Backend):
         }
         if kind == "cpu":
             self._asked |= {"INFERENCE_NUM_THREADS": int(str(options.get("threads", 1))), "NUM_STREAMS": 1}
-        extra = options.get("properties") or {}
-        if not isinstance(extra, dict):
-            raise ValueError(f"backend {name}: properties is a mapping, not {type(extra).__name__}")
-        self._asked |= {str(k): v for k, v in extra.items()}
+        self._asked |= {str(k): v for k, v in self.many("properties", dict).items()}
 
     def probe(self) -> RuntimeInfo:
         """Find the device and run a model of one Add on it.
@@ -130,17 +127,8 @@ class OpenVino(Backend):
         Raises Unsupported (no conversion rule, a type or an attribute OpenVINO does not take); OpenVINO's other
         errors as they are. A program that was placed elsewhere says so in ``fallback``.
         """
-        values = input_values(form)
-        for value in values:
-            if not isinstance(value, np.ndarray):
-                what = "sequence" if isinstance(value, list) else "empty optional"
-                raise Unsupported(f"OpenVINO takes no {what} as an input")
-        names = graph_inputs(form.model or b"")
-        if len(names) != len(values):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
-            )
-        return self._program(self._compile(form.model or b""), dict(zip(names, values)))
+        values = tensors_by_name(form, "OpenVINO")
+        return self._program(self._compile(form.model or b""), values)
 
     def _compile(self, model: bytes) -> Any:
         core = _core()

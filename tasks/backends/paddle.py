@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
+from tasks.backends.needs import GNU_OPENMP
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.vendors import resource_of
@@ -35,13 +36,12 @@ class Paddle(Backend):
     vendor = "Baidu"
     forms = ("paddle",)
     takes = ()
-    devices = tuple(_DEVICES)
+    needs = (GNU_OPENMP,)
+    devices, closed = tuple(_DEVICES), True
     unsupported, out_of_memory, sticky = _UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if device not in _DEVICES:
-            raise ValueError(f"backend {name}: Paddle runs on {', '.join(_DEVICES)}, not on {device!r}")
         self.device_vendor, self.packages, self._target = _DEVICES[device]
         self.resource = resource_of(self.device_vendor)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
-from tasks.backends.shared.onnx_form import graph_inputs, input_values, one_add
+from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
 _OPTIONS = ("connected", "optimization_level")
@@ -58,19 +58,14 @@ class Rknn(Backend):
     vendor = "Rockchip"
     forms = ("onnx",)
     takes = _OPTIONS
-    devices = CHIPS
+    devices, closed = CHIPS, True
     unsupported = _UNSUPPORTED
     # The toolkit imports pkg_resources.
     packages = ("rknn-toolkit2==2.5.0", "setuptools<81")
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if device not in CHIPS:
-            raise ValueError(f"backend {name}: rknn-toolkit2 knows no chip {device!r}; it knows {', '.join(CHIPS)}")
-        level = options.get("optimization_level", 3)
-        if level not in (0, 1, 2, 3):
-            raise ValueError(f"backend {name}: optimization_level is 0 to 3, not {level!r}")
-        self._level = level
+        self._level = self.choice("optimization_level", range(4), 3)
         self.emulated = not options.get("connected")
         self.device_vendor, self.resource = ("", "CPU") if self.emulated else ("rockchip", "NPU")
 
@@ -104,12 +99,9 @@ class Rknn(Backend):
         """
         from rknn.api import RKNN
 
-        arrays = [_input(x) for x in input_values(form)]
-        names = graph_inputs(form.model or b"")
-        if len(names) != len(arrays):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(arrays)}"
-            )
+        arrays = tensors_by_name(form, "RKNN")
+        if not all(value.ndim for value in arrays.values()):
+            raise Unsupported("RKNN takes no input of 0 dimensions")
         said: list[str] = []
         toolkit, failed = None, ""
         halves: list[bool] = []
@@ -120,7 +112,7 @@ class Rknn(Backend):
                 path.write_bytes(model)
                 toolkit = RKNN(verbose=False)
                 toolkit.config(target_platform=self.device, optimization_level=self._level)
-                for step, run in self._steps(toolkit, path, names, arrays):
+                for step, run in self._steps(toolkit, path, arrays):
                     failed = step
                     if run() != 0:
                         break
@@ -133,10 +125,12 @@ class Rknn(Backend):
             if toolkit is not None:
                 toolkit.release()
             raise _refusal(failed, "".join(said))
-        return Program(_Run(toolkit, arrays, halves), f"{self.device} {'simulator' if self.emulated else 'NPU'}")
+        return Program(
+            _Run(toolkit, list(arrays.values()), halves), f"{self.device} {'simulator' if self.emulated else 'NPU'}"
+        )
 
-    def _steps(self, toolkit: Any, path: Path, names: list[str], arrays: list[np.ndarray]) -> list[tuple[str, Any]]:
-        sizes = [list(x.shape) for x in arrays]
+    def _steps(self, toolkit: Any, path: Path, arrays: dict[str, np.ndarray]) -> list[tuple[str, Any]]:
+        names, sizes = list(arrays), [list(x.shape) for x in arrays.values()]
         target = None if self.emulated else self.device
         return [
             ("load_onnx", lambda: toolkit.load_onnx(model=str(path), inputs=names, input_size_list=sizes)),
@@ -185,14 +179,6 @@ def _lowered(model: bytes) -> tuple[bytes, list[bool]]:
         return bytes(version_converter.convert_version(parsed, _NEWEST_OPSET).SerializeToString()), halves
     except Exception:
         return model, halves  # which the toolkit refuses in its own words
-
-
-def _input(value: Any) -> np.ndarray:
-    if not isinstance(value, np.ndarray):
-        raise Unsupported(f"RKNN takes no {'sequence' if isinstance(value, list) else 'empty optional'} as an input")
-    if not value.ndim:
-        raise Unsupported("RKNN takes no input of 0 dimensions")
-    return value
 
 
 def _refusal(step: str, said: str) -> Exception:

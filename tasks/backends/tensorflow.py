@@ -46,14 +46,12 @@ class TensorFlow(Backend):
     vendor = "Google"
     forms = ("tensorflow",)
     takes = _OPTIONS
-    devices = tuple(_DEVICES)
+    devices, closed = tuple(_DEVICES), True
     compiled = False
     unsupported, out_of_memory, sticky = UNSUPPORTED, _OUT_OF_MEMORY, _STICKY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if device not in _DEVICES:
-            raise ValueError(f"backend {name}: TensorFlow runs on {', '.join(_DEVICES)}, not on {device!r}")
         self.device_vendor, self.packages, self._kind = _DEVICES[device]
         self.resource = resource_of(self.device_vendor)
         self.onednn = bool(options.get("onednn", True))

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
-from tasks.backends.shared import artefacts, cuda_driver, tensorrt_network
-from tasks.backends.shared.onnx_form import graph_inputs, graph_outputs, input_values, one_add, with_constants
+from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_network
+from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 
 #: Members of tensorrt.DataType by dtype name of the farm; what is not here (float64, int16, …) TensorRT does not have.
@@ -90,21 +90,13 @@ class TensorRt(Backend):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        self.precision = str(options.get("precision", "fp32"))
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"backend {name}: precision is one of {', '.join(PRECISIONS)}, not {self.precision!r}")
+        self.precision = self.choice("precision", PRECISIONS, "fp32")
         kind, _, ordinal = device.partition(".")
         if kind not in self.devices or (ordinal and not ordinal.isdigit()):
             raise ValueError(f"backend {name}: its device is one of {', '.join(self.devices)}, not {device!r}")
-        level = options.get("optimization_level")
-        if level is not None and level not in range(6):
-            raise ValueError(f"backend {name}: optimization_level is 0 to 5, not {level!r}")
-        self._level = level
+        self._level = self.choice("optimization_level", range(6), None)
         self._workspace = int(str(options.get("workspace_mib", 1024))) << 20
-        flags = options.get("builder_flags") or []
-        if not isinstance(flags, list):
-            raise ValueError(f"backend {name}: builder_flags is a list of names, not {type(flags).__name__}")
-        self._more_flags = [str(x) for x in flags]
+        self._more_flags = [str(x) for x in self.many("builder_flags", list)]
         self._ordinal = int(ordinal or 0)
         self._gpu: cuda_driver.Device | None = None
 
@@ -179,21 +171,12 @@ class TensorRt(Backend):
 
     def _inputs(self, form: Form) -> dict[str, np.ndarray]:
         """The values of the graph's inputs by name. Raises Unsupported for what is no tensor of TensorRT's."""
-        values = input_values(form)
-        names = graph_inputs(form.model or b"")
-        if len(names) != len(values):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
-            )
-        for value in values:
-            if not isinstance(value, np.ndarray):
-                raise Unsupported(
-                    f"{self.title} takes no {'sequence' if isinstance(value, list) else 'empty optional'} as an input"
-                )
+        values = tensors_by_name(form, self.title)
+        for value in values.values():
             if value.dtype.name not in DATA_TYPE:
                 name = "string" if value.dtype.kind in "OSU" else value.dtype.name
                 raise Unsupported(f"{self.title} takes no {name} tensor as an input")
-        return dict(zip(names, values))
+        return values
 
     def _content(self, form: Form, inputs: dict[str, np.ndarray]) -> tuple[bytes | str, ...]:
         """What beside versions and device decides an engine: the options, the model, and what of the inputs is built in."""
@@ -318,11 +301,11 @@ _LARGEST_SHAPE = 64
 
 def _wanted_outputs(form: Form, title: str) -> list[tuple[str, str]]:
     """(name, dtype) of the model's outputs. Raises Unsupported for one that TensorRT has no type for."""
-    outputs = graph_outputs(form.model or b"")
-    for name, dtype in outputs:
-        if dtype and dtype not in DATA_TYPE:
-            raise Unsupported(f"{title} gives no {dtype} tensor, which the output {name} is")
-    return outputs
+    outputs = onnx_graph.read(form.model or b"").outputs
+    for output in outputs:
+        if output.dtype and output.dtype not in DATA_TYPE:
+            raise Unsupported(f"{title} gives no {output.dtype} {output.kind}, which the output {output.name} is")
+    return [(output.name, output.dtype) for output in outputs]
 
 
 def _parse_error(errors: list[Any], logged: str) -> Exception:

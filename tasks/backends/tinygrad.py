@@ -6,10 +6,10 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,14 @@ import numpy as np
 from tasks import vendors
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
+from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import captured
-from tasks.backends.shared.onnx_form import flatten, graph_inputs, input_values, one_add
+from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 
+#: Of OpenCL's runtimes for CPUs.
+_ONE_THREAD = {"POCL_MAX_PTHREAD_COUNT": "1", "CL_CONFIG_CPU_TBB_NUM_WORKERS": "1"}
 #: Label of the nodes that have a device of this name; OpenCL's may be anybody's.
 _DEVICE_VENDORS = {
     "cpu": "",
@@ -34,6 +37,17 @@ _DEVICE_VENDORS = {
     "metal": "apple",
     "qcom": "qualcomm",
     "webgpu": "",
+}
+#: What the CPU's kernels and OpenCL need, and wheels that bring it: a clang, Intel's OpenCL for CPUs and its libraries.
+_NEEDS: dict[str, tuple[tuple[Need, ...], tuple[str, ...]]] = {
+    "cpu": ((C_COMPILER,), ("ziglang==0.17.1",)),
+    "cl": (
+        OPENCL,
+        tuple(
+            f'{x}; sys_platform == "linux" and platform_machine == "x86_64"'
+            for x in ("intel-opencl-rt==2026.2.0", "intel-cmplr-lib-rt==2026.2.0")
+        ),
+    ),
 }
 _OPTIONS = ("renderer", "device_vendor", "noopt", "beam")
 
@@ -83,7 +97,7 @@ class Tinygrad(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     devices = tuple(_DEVICE_VENDORS)
-    packages = ("tinygrad==0.14.0",)
+    packages: tuple[str, ...] = ("tinygrad==0.14.0",)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
@@ -95,6 +109,9 @@ class Tinygrad(Backend):
                 f"backend {name}: no vendor {self.device_vendor!r}; there are {', '.join(vendors.BY_LABEL)}"
             )
         self.resource = vendors.resource_of(self.device_vendor)
+        if kind == "cl" or (kind == "cpu" and str(options.get("renderer", "clang")).lower() == "clang"):
+            self.needs, more = _NEEDS[kind]
+            self.packages = (*self.packages, *more)
         self._target = device.upper().replace(".", ":")
         self._variables = {
             "DEV": kind.upper() + (f":{str(options['renderer']).upper()}" if "renderer" in options else ""),
@@ -109,19 +126,19 @@ class Tinygrad(Backend):
 
         Raises Unavailable: the package is missing, the device cannot be opened (in tinygrad's words), or it fails.
         """
-        os.environ.update(self._variables | _caches() | {"POCL_MAX_PTHREAD_COUNT": "1"})
-        if compiler := _clang():
-            os.environ.setdefault("CC", compiler)
+        os.environ.update(self._variables | _caches(self.found) | _ONE_THREAD)
         with importing("tinygrad"):
             import tinygrad  # noqa: F401
             from tinygrad import Device
             from tinygrad.engine.realize import compile_linear, run_linear  # noqa: F401
+            from tinygrad.helpers import Context
         said: list[str] = []
 
         def compute() -> Any:
             with captured(said):
                 Device[self._target]
-            return self.build(one_add()).run()[0]
+            with Context(CACHELEVEL=0):  # a kernel that was kept says nothing of today's compiler
+                return self.build(one_add()).run()[0]
 
         def words(error: Exception) -> str:
             return " ".join(" ".join([str(error), *said]).split())[-600:]
@@ -130,9 +147,9 @@ class Tinygrad(Backend):
         opened: Any = Device[self._target]
         name, driver = str(getattr(opened, "device_name", "")), str(getattr(opened, "driver_version", ""))
         self.emulated = self._target.startswith("CL") and _is_cpu(opened)
-        from importlib.metadata import version
-
-        return RuntimeInfo(version("tinygrad"), name or self.device, driver)
+        if C_COMPILER in self.needs:  # what compiles decides what is unsupported
+            driver = compiler_version(os.environ["CC"])
+        return RuntimeInfo(metadata.version("tinygrad"), name or self.device, driver)
 
     def build(self, form: Form) -> Program:
         """Trace the model, schedule its kernels and compile them, and make its inputs.
@@ -143,16 +160,11 @@ class Tinygrad(Backend):
         from tinygrad import Tensor
         from tinygrad.engine.realize import compile_linear
 
-        values = input_values(form)
-        names = graph_inputs(form.model or b"")
-        if len(names) != len(values):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
-            )
+        values = inputs_by_name(form)
         said: list[str] = []
         try:
             with captured(said):
-                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in zip(names, values)})
+                found = _runner(form.model or b"")({k: self._feed(k, v) for k, v in values.items()})
                 outputs = [self._output(k, x) for k, value in found.items() for x in flatten(value)]
                 pending = [x for x in outputs if 0 not in x.shape]
                 linear = compile_linear(Tensor.linear_with_vars(*pending)[0]) if pending else None
@@ -241,30 +253,22 @@ def _array(tensor: Any) -> np.ndarray:
     return raw.view(dtype).reshape(tensor.shape)
 
 
-def _caches() -> dict[str, str]:
-    """Where compiled kernels are kept between runs: by machine, because they are compiled for the CPU's own instructions."""
+def _caches(found: Mapping[str, str]) -> dict[str, str]:
+    """Where compiled kernels are kept between runs: by what decides them, the processor and what compiles."""
     folder = os.environ.get(artefacts.FOLDER)
     if not folder:
         return {}
-    path = Path(folder) / "tinygrad" / _machine()
+    parts = [artefacts.processor(), *(f"{where} {_stamp(where)}" for where in found.values())]
+    path = Path(folder) / "tinygrad" / hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return {"CACHEDB": str(path / "cache.db"), "POCL_CACHE_DIR": str(path / "pocl")}
 
 
-def _machine() -> str:
-    """Digest of what decides a compiled kernel: the processor and the compiler."""
-    return hashlib.sha256(f"{artefacts.processor()} {_clang()} {_clang_version()}".encode()).hexdigest()[:12]
-
-
-def _clang_version() -> str:
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run([_clang() or "clang", "--version"], capture_output=True, text=True, timeout=10).stdout
+def _stamp(where: str) -> str:
+    """What changes when a compiler is mended in its place."""
+    with contextlib.suppress(OSError):
+        stat = os.stat(where)
+        return f"{stat.st_size} {stat.st_mtime_ns}"
     return ""
-
-
-def _clang() -> str:
-    """The newest clang on the path: "clang" may be one that has no __bf16 (before 17)."""
-    found = [f"clang-{n}" for n in range(40, 10, -1) if shutil.which(f"clang-{n}")]
-    return found[0] if found else ""
 
 
 def _is_cpu(device: Any) -> bool:

@@ -32,17 +32,15 @@ class TorchEager(Backend):
     checks: tuple[str, ...] = tuple(checks.where(prepared=True))
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
-        super().__init__(name, device_name, options)
         self.known = device(device_name)
+        self.takes = tuple(filter(None, (*(self.takes or ()), self.known.option)))
+        super().__init__(name, device_name, options)
         self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
         #: Whether float32 may be computed in `TorchDevice.coarse`.
-        self.coarse = bool(options.pop(self.known.option, False)) if self.known.option else False
-        if options:
-            takes = f"it takes {self.known.option}" if self.known.option else "it takes none"
-            raise ValueError(f"backend {name}: unknown option {sorted(options)[0]!r}; {takes}")
+        self.coarse = bool(options.get(self.known.option, False))
         if not _own_torch_fits(device_name, self.known.plugin):
             self.packages = self.known.packages
 

@@ -20,7 +20,7 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
-from tasks.backends.shared.onnx_form import graph_inputs, input_values, one_add
+from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 
@@ -42,17 +42,13 @@ class Tvm(Backend):
     vendor = "Apache"
     forms = ("onnx",)
     takes = _OPTIONS
+    closed = True
     packages = ("apache-tvm==0.27.0.post1", "onnx==1.23.2")
     unsupported, out_of_memory = _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
-        if device != "cpu":
-            raise ValueError(f"backend {name}: TVM's package computes on the device cpu, not {device!r}")
-        target = options.get("target") or {}
-        if not isinstance(target, dict):
-            raise ValueError(f"backend {name}: target is a mapping, not {type(target).__name__}")
-        self._target = {str(k): v for k, v in target.items()}
+        self._target = {str(k): v for k, v in self.many("target", dict).items()}
 
     def probe(self) -> RuntimeInfo:
         """Run a model of one Add. Raises Unavailable: the package is missing, or it does not work (in TVM's words)."""
@@ -71,18 +67,10 @@ class Tvm(Backend):
         Raises Unsupported (an input that TVM has no tensor for) and TVM's own errors; `unsupported` knows those that
         say that there is no converter, or none for this attribute, type or input that is no constant.
         """
-        values = input_values(form)
+        values = list(tensors_by_name(form, "TVM's virtual machine").values())
         for value in values:
-            if not isinstance(value, np.ndarray):
-                what = "sequence" if isinstance(value, list) else "empty optional"
-                raise Unsupported(f"TVM's virtual machine is given no {what} as an input")
             if value.dtype.kind in "OSU" or value.dtype.name in PACKED_BITS:
                 raise Unsupported(f"TVM's Python API makes no tensor of {dtype_name(value.dtype)}")
-        names = graph_inputs(form.model or b"")
-        if len(names) != len(values):
-            raise ValueError(
-                f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}"
-            )
         import tvm
 
         target = _target(**self._target)

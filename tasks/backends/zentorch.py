@@ -22,16 +22,14 @@ class ZenTorch(Inductor):
     """
 
     compiler = "zentorch"
+    takes = ("weight_cache",)
     devices = ("cpu",)
     checks = ("forward",)
     packages = ("zentorch==2.13.0.2", "torch==2.13.0", "deprecated", "safetensors", "expecttest", "scipy")
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
-        given = dict(options)
-        self.weight_cache = bool(given.pop("weight_cache", False))
-        if given:
-            raise ValueError(f"backend {name}: unknown option {sorted(given)[0]!r}; it takes weight_cache")
-        super().__init__(name, device, {})
+        super().__init__(name, device, options)
+        self.weight_cache = bool(options.get("weight_cache", False))
         self.vendor = "AMD"
         #: Nodes of the graph compiled last that zentorch took; whether compiling ends once they are known.
         self.taken: Counter[str] = Counter()

@@ -94,9 +94,11 @@ def _limit(entry: Any, where: str) -> Limit:
     for key in ("units", "ulps", "gross"):
         if key in fields and not _positive(fields[key]):
             raise PolicyError(f"{where}.{key} must be a positive number, not {fields[key]!r}")
-    imprecise = fields.get("imprecise", "classic")
-    if imprecise not in ("classic", "never") and not _positive(imprecise):
-        raise PolicyError(f'{where}.imprecise must be "classic", "never" or a positive number, not {imprecise!r}')
+    imprecise = fields.get("imprecise", "band")
+    if imprecise not in ("band", "classic", "never") and not _positive(imprecise):
+        raise PolicyError(
+            f'{where}.imprecise must be "band", "classic", "never" or a positive number, not {imprecise!r}'
+        )
     if not isinstance(imprecise, str) and imprecise <= (fields["units"] if "units" in fields else fields["ulps"]):
         raise PolicyError(f"{where}.imprecise must lie beyond the limit, not {imprecise!r}")
     known: dict[str, Iterable[str]] = {"classes": [c.value for c in OpClass], "dtypes": DTYPES}

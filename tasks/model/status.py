@@ -50,7 +50,7 @@ class Status(str, enum.Enum):
         meaning="It ran on the intended device and is within the policy's limit.")
     IMPRECISE = "imprecise", Facts(
         70, "passed", "I", "yellow", "#f5e13b #2b2600", "#d8c52a #221e00", ink="#d98e04", measured=True, finding=True,
-        meaning="It is outside the policy's limit and within the classic tolerance.")
+        meaning="The function is right, precision is lost: beyond the policy's limit, within 8 times that or the classic tolerance.")
     WRONG = "wrong", Facts(
         40, "failed", "W", "red", "#d55e00 #fff", "#e8761c #190b00", ink="#c2182b", measured=True,
         meaning="It is outside the policy: numbers, places of NaN and Inf, shape or dtype; `kind` says which.")

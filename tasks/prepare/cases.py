@@ -128,7 +128,8 @@ def _collect(
         record = _record(sample, arrays)
         record |= {"weak": not strong[k], "prepare_ms": milliseconds}
         records.append(record)
-    return {"group": asdict(group), "samples": _ranked(records)}, arrays
+    found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
+    return {"group": asdict(group), "public": found_by_name, "samples": _ranked(records)}, arrays
 
 
 def _strong(samples: list[Sample], sound: list[bool]) -> list[bool]:
@@ -355,7 +356,7 @@ class PreparedSample:
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif catalog is not None and kind in catalog.forms:
-            form.call = catalog.call(group)
+            form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif group.check != "forward":
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         elif kind in counterparts.FRAMEWORKS:

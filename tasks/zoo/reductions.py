@@ -284,6 +284,14 @@ def _gemm(
     return kernel
 
 
+def _narrow_gemm(a: Any, b: Any, c: Any, alpha_: float, beta_: float) -> Any:
+    """Every product, and every sum, is rounded to the dtype itself: nothing at all in float32."""
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=a.dtype)
+    for k in range(a.shape[1]):
+        acc = acc + a[:, k : k + 1] * b[k]
+    return alpha_ * acc + beta_ * c
+
+
 THEME.add(
     "gemm",
     reference=lambda a, b, c, alpha_, beta_: alpha_ * (a @ b) + beta_ * c,
@@ -300,6 +308,7 @@ THEME.add(
         "no_beta": ("argument ignored", _gemm(beta=False)),
         "transposed": ("stride ignored", _gemm(transposed=True)),
         "garbage_in_padding": ("padding value", _gemm(garbage=0.5)),
+        "narrow": ("low-precision accumulation", _narrow_gemm),
     },
 )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import engine, evidence, preparing, vendors
+from tests.bench import engine, evidence, kills, preparing, vendors
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
 
@@ -18,6 +18,10 @@ TINY: dict[str, Any] = {
     "catalogs": [{"name": "critical", "ops": ["softmax"], "dtypes": ["float32"], "samples": 1}],
     "backends": ["torch-cpu", "ort-cpu"],
 }
+
+
+#: Some seconds of work of one backend, in cases of 5 ms.
+LOAD: dict[str, Any] = {"catalogs": [{"name": "load", "dtypes": ["float32"], "samples": 60}], "backends": ["busy-cpu"]}
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,12 @@ BENCHES = {
         {"config": TINY, "bounds": {"cold": 90}},
         long=True,
     ),
+    "kills": Bench(
+        kills.kills,
+        {"config": "quick", "kills": {"--ray": 100, "--no-ray": 100}, "drivers": 3, "every_s": 1.0, "seed": 1},
+        {"config": LOAD, "kills": {"--no-ray": 6}, "drivers": 1, "every_s": 0.3, "seed": 1},
+        long=True,
+    ),
     "vendors": Bench(vendors.vendors, {"config": "vendors"}, {"config": TINY}, long=True),
 }
 
@@ -59,7 +69,7 @@ def main(argv: list[str] | None = None) -> None:
         "which",
         nargs="*",
         choices=[*BENCHES, []],
-        help="default: all but full and vendors, which take half an hour each",
+        help="default: all but full, vendors and kills, which take many minutes each",
     )
     parser.add_argument("--small", action="store_true", help="in seconds: shows that it runs, its figures mean nothing")
     parser.add_argument(

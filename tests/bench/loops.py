@@ -92,7 +92,7 @@ def farm(cache: str) -> dict[str, float]:
 
     entries = catalogs.get("torch").entries()[::EVERY]
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, span: None)
     begin, preparing, cases = time.process_time(), 0.0, 0
     for entry in entries:
         for dtype in DTYPES:
@@ -146,7 +146,7 @@ def noise(cache: str, draws: str, out: str) -> dict[str, float]:
 
     maker._noise, maker._moved = timed_noise, counted
     backend = BackendSpec.parse("torch-cpu").create()
-    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, span: None)
     statuses: dict[str, str] = {}
     for entry in catalogs.get("torch").entries()[::EVERY]:
         for dtype in DTYPES:

@@ -27,8 +27,8 @@ def node(name: str, labels: dict[str, str] | None = None, **resources: float) ->
 class Simulated(Inline):
     """An `Executor` whose devices run one job at a time.
 
-    status: what becomes of a case, given (backend, op, sample, node, device): a status, or "gone" for a device that is
-    lost. after: called before each poll with this executor, to change its nodes by `join` and `leave`.
+    status: what becomes of a case, given (backend, op, sample, node, device): a status, "gone" for a device that is
+    lost, or "killed" for the supervisor. after: called before each poll with this executor, to change its nodes by `join` and `leave`.
     """
 
     def __init__(
@@ -128,6 +128,10 @@ class Simulated(Inline):
         cases = [(item, position) for item in job.run for position in item.positions]
         for number, (item, position) in enumerate(cases):
             status = self.status(backend, item.group.op, position, *place)
+            if status == "killed":
+                self.jobs.pop(handle, None)
+                yield handle, RuntimeError("killed")
+                return
             if status == "gone":
                 gone = True
                 break

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from farm import exits, lake
 from farm.__main__ import COMMANDS, main
-from farm.exits import BAD_INPUT, OK
+from farm.exits import BAD_INPUT, INCOMPLETE, OK
+from tasks.model.row import Row
 
 COMMANDS_FOLDER = Path(importlib.import_module("farm.commands").__path__[0])
 
@@ -56,3 +60,83 @@ def test_a_command_that_does_not_exist_is_told_with_the_nearest(capsys: pytest.C
 def test_a_module_is_a_door_to_its_command(door: str, name: str) -> None:
     done = subprocess.run([sys.executable, "-m", f"farm.{door}", "--help"], capture_output=True, text=True)
     assert done.returncode == OK and done.stdout.startswith(f"usage: farm {name}")
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (
+            KeyError("x"),
+            r"error: the farm itself failed: KeyError: 'x' \(.*test_command\.py:\d+\); please report it .*",
+        ),
+        (OSError(28, "No space left on device"), r"error: \[Errno 28\] No space left on device"),
+        (KeyboardInterrupt(), "interrupted"),
+        (BrokenPipeError(), ""),
+    ],
+)
+def test_no_failure_of_the_farms_own_looks_like_wrong_numbers(
+    raised: BaseException, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(argv: object) -> int:
+        raise raised
+
+    monkeypatch.setattr("farm.commands.envs.main", fail)
+    for entry in (lambda: main(["envs", "list"]), lambda: exits.door("envs")(["list"])):
+        assert entry() == INCOMPLETE
+        assert re.fullmatch(said, capfd.readouterr().err.strip())
+
+
+def test_a_report_that_cannot_be_written_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake.append(
+        lake.open_lake(tmp_path),
+        "r",
+        [
+            lake.to_batch(
+                [Row.of({"op": "load:x", "dtype": "float32", "sample": 0, "status": "pass", "started_at": 1.0})],
+                lake.Origin.of("r", "b", {}),
+            )
+        ],
+    )
+    (tmp_path / "file").touch()
+    assert main(["report", str(tmp_path), "--run", "all", "--out", str(tmp_path / "file" / "x")]) == BAD_INPUT
+    assert re.search("error: cannot write: .*file.*; choose another place with --out", capsys.readouterr().err)
+
+
+#: Runs the farm's command line, with a start that takes its time at a place of its own.
+SLOW = """
+import subprocess, sys, time
+from farm import exits, lake
+def start(argv):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    print(child.pid, flush=True)
+    while True:
+        try:
+            WHERE
+        except BaseException:
+            pass
+exits.import_module = lambda name: type("", (), {"main": staticmethod(start)})
+sys.exit(exits.door("run")())
+"""
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "time.sleep(1)",
+        "import concurrent.futures as c\n            with c.ThreadPoolExecutor() as p: p.submit(time.sleep, 600)",
+    ],
+)
+def test_ctrl_c_ends_the_start_and_all_that_it_started_even_where_an_exception_is_lost(where: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW.replace("WHERE", where)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (INCOMPLETE, "interrupted\n")
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from farm.plan.config import Config, ConfigError, load
+from farm.plan.known import not_known
 from tasks.nearest import nearest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -223,6 +225,15 @@ def test_known_failures_in_a_file_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(GOOD + "known_failures: known/none.yaml\n")
     with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
         load(tmp_path / "c.yaml")
+
+
+def test_a_known_wrong_covers_what_is_merely_imprecise_and_not_the_reverse(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        GOOD + "known_failures:\n  - {op: a, status: wrong, reason: r}\n  - {op: b, status: imprecise, reason: r}\n"
+    )
+    rows = pd.DataFrame([{"op": f"torch:{op}", "status": s} for op in "ab" for s in ("wrong", "imprecise", "error")])
+    rest = not_known(rows.assign(backend="torch-cpu", dtype="float16", variant=""), load(tmp_path / "c.yaml"))
+    assert list(zip(rest["op"], rest["status"])) == [("torch:a", "error"), ("torch:b", "wrong"), ("torch:b", "error")]
 
 
 def test_the_known_failures_that_come_with_the_farm(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,6 +37,7 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr("farm.work.batching.BATCH_S", 0.2)  # of cases that say that they took 10 ms: batches of 20
     monkeypatch.setattr("farm.work.batching.BATCH_MIN_S", 0.2)
     monkeypatch.setattr("farm.work.batching.START_SHARE", 0.0)
+    monkeypatch.setattr("farm.work.outages.REST_S", (0.05, 0.1))
 
     def do(
         backends: list[dict[str, Any]], cluster: Simulated, without: dict[str, list[str]] | None = None, **more: Any
@@ -211,6 +213,33 @@ def test_the_only_device_that_is_lost_leaves_rows_that_say_so(run: Run) -> None:
     assert set(of["status"]) == {"pass", "unavailable"}
     assert of[of["status"] == "unavailable"]["error"].str.contains("gone since: it has fallen off the bus").all()
     assert set(rows[rows["backend"] == "null-cpu"]["status"]) == {"pass"}
+
+
+def test_a_device_that_is_back_when_it_is_asked_again_costs_no_row(run: Run) -> None:
+    asked: list[int] = []
+
+    def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
+        asked.append(sample)
+        return "gone" if 50 < len(asked) <= 53 else "pass"
+
+    done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], status))
+    assert set(rows["status"]) == {"pass"}
+    assert done.notices[0] == "gpu-nvidia is asked again in 0.05 s: it has fallen off the bus"
+
+
+@pytest.mark.parametrize("kills", ["at random", "by a case"])
+def test_only_a_case_that_is_alone_when_its_supervisor_dies_again_and_again_is_blamed(run: Run, kills: str) -> None:
+    culprit, chance = ("load:op000003", 7), random.Random(3)  # its position: samples are prepared in no order
+
+    def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
+        struck = chance.random() < 0.02 if kills == "at random" else (op, sample) == culprit
+        return "killed" if struck else "pass"
+
+    _, _, rows = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)], status))
+    crashed = rows[rows["status"] == "crash"]
+    assert list(crashed["op"]) == ([culprit[0]] if kills == "by a case" else [])
+    assert crashed["error"].str.contains("the only one in flight when its supervisor died a").all()
+    assert (rows["attempts"] > 1).any()
 
 
 def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:

@@ -33,7 +33,10 @@ EXPECTED = {
     "unsupported": ("unsupported", ""),
     "fallback": ("fallback", ""),
     "sys_exit": ("error", ""),
+    "sigkill": ("crash", "SIGKILL"),
+    "deaf": ("pass", ""),  # ignores SIGTERM, which must not help the next one
     "sigterm": ("crash", "SIGTERM"),
+    "surrogate": ("error", ""),
     "memory_error": ("oom", ""),
     "shape": ("wrong", "shape"),
     "dtype": ("wrong", "dtype"),
@@ -48,7 +51,6 @@ EXPECTED = {
     "flood": ("pass", ""),
     "threads": ("pass", ""),
     "reseed": ("pass", ""),
-    "deaf": ("pass", ""),
     "poison": ("pass", ""),
     "kill_supervisor": ("crash", "supervisor lost"),
 }
@@ -65,7 +67,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """One run of every fault on a real local Ray cluster."""
     folder = tmp_path_factory.mktemp("faults")
     file = config(folder / "faults.yaml", [{"name": "planted-cpu", "memory_gib": 0.5}], list(EXPECTED), deadline_s=3)
-    done = launch(file, "--results", folder / "results", dashboard=True)
+    done = launch(file, "--ray", "--results", folder / "results", dashboard=True)
     assert done.returncode == 1, done.stdout + done.stderr
     run_id = lake.run_ids(folder / "results")[-1]
     record = lake.read_run(folder / "results", run_id)

@@ -22,6 +22,7 @@ from farm.lake import SCHEMA, Lake, LakeError, LakeWarning
 from farm.lake.columns import KEY
 from farm.lake.store import parts
 from farm.work.launch import durable
+from farm.work.state import Before
 from tasks.model.row import Row
 
 RUN = "20260101-000000-aaaa"
@@ -74,14 +75,14 @@ def quietly(results: Any, run_id: str | None = None) -> pd.DataFrame:
 
 
 def test_rows_come_back_in_the_schema(local: Lake) -> None:
-    lake.append(local, RUN, [batch(0, 1), batch(2, error_units=float("inf"), max_ulp=None, error="näh\n")])
+    lake.append(local, RUN, [batch(0, 1), batch(2, error_units=float("inf"), max_ulp=None, error="näh\n\udce9")])
     table = lake.read_table(local.root, RUN)
     assert table.schema.equals(SCHEMA)
     frame = quietly(local.root, RUN)
     assert list(frame.columns) == SCHEMA.names
     assert frame["case_id"].tolist() == [f"forward/torch:abs/float32/{i}" for i in range(3)]
     assert frame["error_units"].tolist() == [0.5, 0.5, float("inf")]
-    assert frame["max_ulp"].isna().all() and frame["error"].tolist()[2] == "näh\n"
+    assert frame["max_ulp"].isna().all() and frame["error"].tolist()[2] == "näh\n?"
     assert frame["started_at"].tolist() == [pd.Timestamp("1970-01-01 00:00:01.5", tz="UTC")] * 3
     assert frame["compute_precision"].tolist() == ["float32"] * 3
     assert frame["device"].tolist() == ["AVX2"] * 3
@@ -216,14 +217,18 @@ def test_resume_keys(local: Lake) -> None:
 
     config = Config.model_validate({"catalogs": ["torch"], "backends": ["torch-cpu", "ort-cpu"], "dtypes": ["float32"]})
     matrix = build(config, {"torch": [Entry("torch:abs", "", ("float32",)), Entry("torch:add", "", ("float32",))]})
-    assert durable(local.root, RUN, matrix) == {}
+    assert durable(local.root, RUN, matrix) == Before()
     lake.append(local, RUN, [batch(0, 5), batch(5, attempts=2)])
     lake.append(local, RUN, [made([row(1, op="torch:add")], backend="ort-cpu")])
     lake.append(local, RUN, [made([row(1, op="torch:gone")]), made([row(1)], backend="x")])
     lake.append(local, "20260102-000000-bbbb", [batch(7, run_id="20260102-000000-bbbb")])
     garbage(place(local, "part-bad.parquet"))
     with pytest.warns(LakeWarning, match="part-bad"):
-        assert durable(local.root, RUN, matrix) == {(0, 0): {0, 5}, (1, 1): {1}}
+        assert durable(local.root, RUN, matrix).done == {(0, 0): {0, 5}, (1, 1): {1}}
+        lake.append(local, RUN, [made([row(2, status="unavailable", attempts=3)])])
+        assert durable(local.root, RUN, matrix).done == {(0, 0): {0, 2, 5}, (1, 1): {1}}
+        again = durable(local.root, RUN, matrix, ["torch-cpu"])
+    assert again == Before({(0, 0): {0, 5}, (1, 1): {1}}, {(0, 0): {2: 3}})
 
 
 # --- runs -------------------------------------------------------------------------------------------------------

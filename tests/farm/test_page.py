@@ -26,8 +26,8 @@ DOM = (Path(__file__).parent / "dom.js").read_text()
 class Shown:
     """A page as its script drew it."""
 
-    def __init__(self, rows: pd.DataFrame) -> None:
-        html = render(rows, RUN)
+    def __init__(self, rows: pd.DataFrame, run: dict[str, Any] = RUN) -> None:
+        html = render(rows, run)
         page = Page(html)
         (script,) = re.findall(r"<script>(.*)</script>\n</body>", html, re.DOTALL)
         named = [attributes for _, attributes in page.elements if "id" in attributes]
@@ -108,7 +108,8 @@ def test_every_square_is_that_of_the_matrix(rows: pd.DataFrame, page: Shown) -> 
         )
     shown = {one["title"].partition(": ")[0]: one for one in squares}
     assert {
-        name: (one["title"].partition(": ")[2], "weak" in one["class"].split()) for name, one in shown.items()
+        name: (one["title"].partition(": ")[2].partition(";")[0], "weak" in one["class"].split())
+        for name, one in shown.items()
     } == expected
     assert all(Status(text.partition(",")[0]).facts.sign in shown[name]["text"] for name, (text, _) in expected.items())
 
@@ -256,3 +257,52 @@ def test_the_error_stands_before_the_others_and_the_figures() -> None:
         < text.index("agrees with the reference")
         < text.index("runtime")
     )
+
+
+KNOWN = [
+    {"op": "torch:a", "backend": "a-1", "status": "wrong", "reason": "it adds in float16"},
+    {"op": "torch:c", "backend": "a-1", "status": "crash", "reason": "it divides by zero"},
+]
+
+
+@pytest.fixture
+def judged() -> Shown:
+    """A known failure, a new one, a stale one, on two backends that pass elsewhere."""
+    failed = [outcome("a-1", "wrong", op=f"torch:{name}", errors=90.0) for name in "ab"]
+    passed = [outcome("b-1", op=f"torch:{name}") for name in "abcd"] + [outcome("a-1", op="torch:c")]
+    return Shown(frame(*failed, *passed), RUN | {"config": {"name": "quick", "known_failures": KNOWN}})
+
+
+@pytest.mark.parametrize(
+    ("asked", "ops", "squares"),
+    [
+        ({"standing": "new"}, ["torch:b"], ["torch:b on a-1"]),
+        ({"standing": "known"}, ["torch:a"], ["torch:a on a-1"]),
+        ({"standing": "stale"}, ["torch:c"], ["torch:c on a-1"]),
+        ({"standing": "new,known"}, ["torch:a", "torch:b"], ["torch:a on a-1", "torch:b on a-1"]),
+        ({"cause": "it adds in float16"}, ["torch:a"], ["torch:a on a-1"]),
+        ({"standing": "known", "status": "pass"}, [], []),
+    ],
+)
+def test_what_is_new_known_or_stale_and_a_cause_can_be_asked_for(
+    judged: Shown, asked: dict[str, str], ops: list[str], squares: list[str]
+) -> None:
+    judged.visit(**asked)
+    assert [one["text"] for one in judged.look("grid", ".op") if "probe" not in one["class"]] == ops
+    left = [one for one in judged.look("grid", ".sq") if not {"faded", "none", "gone"} & set(one["class"].split())]
+    assert [one["title"].partition(": ")[0] for one in left] == squares
+    assert [one["text"] for one in judged.look("standing", ".chip")] == ["1new", "1known", "1stale"]
+
+
+def test_a_square_and_its_panel_say_the_cause_and_lead_to_where_else_it_is(judged: Shown) -> None:
+    titles = {one["title"].partition(": ")[0]: one for one in judged.look("grid", ".sq")}
+    assert titles["torch:a on a-1"]["title"].endswith("; known: it adds in float16")
+    assert titles["torch:b on a-1"]["title"].endswith("; NEW: no known failure covers it")
+    assert titles["torch:c on a-1"]["title"].endswith(
+        "; stale: it passed, though a known failure says: it divides by zero"
+    )
+    assert {name for name, one in titles.items() if "new" in one["class"].split()} == {"torch:b on a-1"}
+    judged.visit(sel="torch:a|a-1")
+    assert judged.look("panel", ".sample")[0]["text"].startswith("W KNOWN")
+    (link,) = [one["href"] for one in judged.lines("panel", "a") if one["text"] == "where else"]
+    assert parse_qs(link.lstrip("#")) == {"cause": ["it adds in float16"]}

@@ -30,13 +30,13 @@ from farm.report.tables.coverage import (
     STATUSES,
     built,
     cell_matrix,
-    distinct,
     latest,
     records,
     unavailable,
     worst_matrix,
 )
 from farm.report.tables.findings import disagreements
+from farm.report.tables.view import Report
 from farm.report.words import number, percent
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028\x1b[31m[bold]`|$(x)"
@@ -541,11 +541,11 @@ def test_the_files_hold_the_tables(tmp_path: Path) -> None:
 def test_the_page_embeds_exact_counts_all_that_did_not_pass_and_the_worst_that_did() -> None:
     many = [make_row(sample=number, error_units=float(number)) for number in range(20)]
     rows = frame(*many, *[make_row("unsupported", sample=20 + number) for number in range(30)])
-    kept = embedded(distinct(rows))
+    kept = embedded(Report.of(rows, RUN).rows)
     assert (kept["status"] == "unsupported").sum() == 30
     passed = kept.loc[kept["status"] == "pass", "error_units"].tolist()
     assert passed == [float(number) for number in range(19, 19 - PASS_ROWS_PER_SQUARE, -1)]
-    data = payload(rows, RUN)
+    data = payload(Report.of(rows, RUN))
     cells = data["cells"]
     counts = decoded(cells["columns"]["planned"], cells["length"])
     assert dict(zip(decoded(cells["columns"]["status"], cells["length"]), counts, strict=True)) == {
@@ -561,7 +561,7 @@ def test_the_page_can_name_every_case_it_holds() -> None:
         make_row("wrong", sample=2, case_id="something else"),
         make_row("wrong", sample=3, seed=7, case_id="forward/torch:add/float32/3@7"),
     )
-    data = payload(rows, RUN)
+    data = payload(Report.of(rows, RUN))
     length = data["rows"]["length"]
     names = decoded(data["rows"]["columns"]["case_id"], length)
     assert length == 4 and sorted(name for name in names if name) == ["something else"]
@@ -571,7 +571,7 @@ def test_not_measured_is_null_and_infinite_is_said_in_the_page() -> None:
     rows = frame(
         make_row("wrong", max_diff=math.inf, max_rel=None), make_row("wrong", sample=1, max_diff=None, max_rel=1 / 3)
     )
-    columns = payload(rows, RUN)["rows"]["columns"]
+    columns = payload(Report.of(rows, RUN))["rows"]["columns"]
     assert sorted(decoded(columns["max_diff"], 2), key=str) == [None, "inf"]
     assert sorted(decoded(columns["max_rel"], 2), key=str) == [0.333333, None]
     assert columns["rmse"] == {"c": None}
@@ -596,7 +596,7 @@ def test_a_packed_column_is_the_column(values: list[Any]) -> None:
 
 def test_long_errors_are_cut_and_say_so() -> None:
     rows = frame(make_row("error", error="x" * 50_000))
-    (text,) = embedded(distinct(rows))["error"]
+    (text,) = embedded(Report.of(rows, RUN).rows)["error"]
     assert len(text) < 5_000 and "the lake has the whole text" in text
 
 

@@ -37,8 +37,8 @@ def load_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARM_LOAD_OPS", str(OPS))
 
 
-def start(config: Path, results: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results), "--no-dashboard"]
+def start(config: Path, results: Path, how: str = "--ray") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results), "--no-dashboard", how]
     # A shell's background job, and so its children, ignore Ctrl-C unless told otherwise.
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(
@@ -82,10 +82,12 @@ def complete(frame: pd.DataFrame) -> None:
 
 
 @pytest.fixture
-def running(config: Path, results: Path) -> Iterator[subprocess.Popen[str]]:
-    process = start(config, results)
+def running(request: pytest.FixtureRequest, config: Path, results: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run that has rows on disk and goes on; the parameter says where (default: on Ray)."""
+    process = start(config, results, getattr(request, "param", "--ray"))
     try:
         wait_for(lambda: parts(results), "the first rows")
+        assert process.poll() is None
         yield process
     finally:
         if process.poll() is None:
@@ -93,7 +95,9 @@ def running(config: Path, results: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("how", ["last", "id"])
+@pytest.mark.parametrize(
+    ("running", "how"), [("--ray", "last"), ("--no-ray", "id"), ("--inline", "id")], indirect=["running"]
+)
 def test_a_killed_driver_is_resumed_to_exactly_the_planned_rows(
     running: subprocess.Popen[str], config: Path, results: Path, how: str
 ) -> None:
@@ -139,7 +143,7 @@ def test_a_killed_supervisor_blames_nobody(running: subprocess.Popen[str], resul
     assert not any(map(is_child, children))
 
 
-def test_a_killed_child_costs_its_case_alone(running: subprocess.Popen[str], results: Path) -> None:
+def test_a_killed_child_blames_nobody(running: subprocess.Popen[str], results: Path) -> None:
     def working() -> list[psutil.Process]:
         return [c for w in descendants(running.pid, "busy-cpu") for c in w.children() if is_child(c.pid)]
 
@@ -147,12 +151,10 @@ def test_a_killed_child_costs_its_case_alone(running: subprocess.Popen[str], res
     out, _ = running.communicate(timeout=120)
     frame = rows(results)
     complete(frame)
-    crashed = frame[frame["status"] == "crash"]
-    assert len(crashed) <= 1, out
-    assert set(crashed["kind"]) <= {"SIGKILL"}
-    assert set(frame["status"]) <= {"pass", "crash"}
+    assert set(frame["status"]) == {"pass"}, out
 
 
+@pytest.mark.parametrize("running", ["--ray", "--no-ray"], indirect=True)
 def test_ctrl_c_flushes_and_is_resumable(running: subprocess.Popen[str], results: Path) -> None:
     os.kill(running.pid, signal.SIGINT)
     out, _ = running.communicate(timeout=60)
@@ -163,7 +165,7 @@ def test_ctrl_c_flushes_and_is_resumable(running: subprocess.Popen[str], results
     complete(rows(results))
 
 
-def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows(
+def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows_that_are_run_later(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "vanishing.yaml"
@@ -176,9 +178,27 @@ def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows(
     process.communicate()
     (tmp_path / "vanished").touch()
     done = launch("--resume", "last", "--results", results)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 3, done.stdout + done.stderr
     frame = rows(results)
     assert frame.groupby("backend").size().to_dict() == {"null-cpu": CASES, "vanishing-cpu": CASES}
     gone = frame[frame["status"] == "unavailable"]
     assert set(gone["backend"]) == {"vanishing-cpu"}
     assert gone["error"].str.contains("gone since: planted: it has gone").all()
+    assert f"{len(gone)} cases were not run, since their backend went away (vanishing-cpu {len(gone)})" in done.stderr
+    (tmp_path / "vanished").unlink()
+    assert launch("--resume", "last", "--results", results).returncode == 0
+    complete(rows(results).query("backend == 'vanishing-cpu'"))
+    assert set(rows(results)["status"]) == {"pass"}
+    # A finished run stays as it is, whatever is there now.
+    (tmp_path / "vanished").touch()
+    done = launch("--resume", "last", "--results", results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"is finished: {2 * CASES} rows" in done.stdout
+    assert set(rows(results)["status"]) == {"pass"}
+
+
+@pytest.mark.parametrize("flag", ["--ops=softmax", "--dtypes=float32", "--backends=null-cpu", "--samples=1"])
+def test_flags_that_a_resumed_run_cannot_obey_are_refused(results: Path, flag: str) -> None:
+    done = launch("--resume", "last", flag, "--results", results)
+    assert done.returncode == 2
+    assert f"{flag.partition('=')[0]}: a resumed run keeps the cells that it was started with" in done.stderr

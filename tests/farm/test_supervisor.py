@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from farm.fleet.child_process import ChildProcess, Limits
+from farm.fleet.child_process import ChildProcess, Death, Limits
 from farm.work import child_pool
 from farm.work.child_pool import ChildPool
 from farm.work.job import Job
+from farm.work.supervisor import run_job
 from tasks import wire
 from tasks.backends import BackendSpec
+from tasks.model import Group
 
 
 class FakeChild:
@@ -65,6 +68,45 @@ def test_a_child_that_spins_while_it_waits_is_ended(pool: Any, monkeypatch: pyte
     for name in ("1", "2"):
         pool.recycle(job(name, limits))
     assert (quiet.closed, busy.closed) == (False, True)
+
+
+class Nursery:
+    """Children that die of one death after another, and then do all there is; ``bad``: samples that are left out then."""
+
+    def __init__(self, deaths: list[Death]) -> None:
+        self.deaths, self.bad = deaths, 0
+
+    def get(self, job: Job) -> Any:
+        return self, wire.Ready()
+
+    def call(self, command: wire.Prepare) -> Iterator[Any]:
+        if self.deaths:
+            yield self.deaths.pop(0)
+            return
+        self.bad = sum(len(item.bad) for item in command.items)
+        yield from (wire.Prepared(n, "", "", ()) for n in range(len(command.items)))
+        yield wire.Finished()
+
+    def forget(self, job: Job) -> None:
+        pass
+
+    def recycle(self, job: Job) -> None:
+        pass
+
+    def spent(self) -> wire.Spent:
+        return wire.Spent()
+
+
+@pytest.mark.parametrize(("times", "in_flight", "bad"), [(2, 1, 0), (3, 1, 1), (3, -1, 0)])
+def test_sigkills_of_a_preparer_are_a_samples_own_only_if_it_repeats_them(times: int, in_flight: int, bad: int) -> None:
+    group = Group("planted:none", "", "float32", 2)
+    work = Job(name="", cache="", limits=Limits(), prepare=(wire.ToPrepare(group), wire.ToPrepare(group)), env={})
+    children = Nursery([Death("crash", "SIGKILL", "died", in_flight, "load", 1, 0)] * times)
+    said = list(run_job(work, children))
+    # Without work in flight: as if the supervisor had died, so that the dispatcher hands the work out again.
+    assert len(said) == (3 if in_flight >= 0 else 1)
+    assert not any(isinstance(message, wire.Failed) for message in said)
+    assert children.bad == bad
 
 
 def test_what_children_cost_is_told_once_also_of_those_that_ended(pool: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
 from farm.plan.config import Config, ConfigError, load
-from tasks.catalogs.user.load import VARIABLE
+from tasks.catalogs.user import load as definitions
 from tests.conftest import launch
 
 KERNELS = """
@@ -47,7 +46,7 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run of this process announces does not outlive the test."""
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setattr(definitions, "_told", [""])
 
 
 def kernel(**changes: str) -> str:
@@ -198,17 +197,17 @@ def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, m
     assert found.catalogs[0].modules == [str(config.parent / "src" / "k.py")]
     assert Config.model_validate(found.model_dump(mode="json")) == found
     user.announce(found)
-    assert user.carried() == {VARIABLE: os.environ[VARIABLE]}
+    assert str(config.parent / "src") in definitions.announced()
     user.announce(found.model_copy(update={"catalogs": []}))
-    assert user.carried() == {}
+    assert definitions.announced() == ""
 
 
-def test_definitions_that_are_too_long_for_the_environment(
-    config: Path, results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(config, *(kernel(name=f"op{i}") for i in range(400)))
-    assert main([str(config), "--inline", "--results", str(results)]) == BAD_INPUT
-    assert "declare them with @tasks.op in modules instead" in capsys.readouterr().err
+def test_a_kernel_that_clears_the_environment_harms_no_other(config: Path, results: Path) -> None:
+    lines = "import os\ndef clearing(x, bias=None, **k):\n    os.environ.clear()\n    return double(x)\n"
+    (config.parent / "k.py").write_text(KERNELS + lines)
+    write(config, kernel(name="clearing", kernel='"k.py:clearing"'), kernel(name="right"))
+    assert main([str(config), "--no-ray", "--results", str(results)]) == OK
+    assert set(lake.read(results)["status"]) == {"pass"}
 
 
 def test_a_run_its_resumption_and_its_reproduction(
@@ -227,10 +226,10 @@ def test_a_run_its_resumption_and_its_reproduction(
     for part in next(results.glob("run=*")).glob("*.parquet"):
         part.unlink()
     config.unlink()
-    monkeypatch.delenv(VARIABLE)
+    definitions.announce("")
     assert main(["--resume", run, *arguments]) == FOUND
     assert len(lake.read(results)) == len(rows) == 6
-    monkeypatch.delenv(VARIABLE)
+    definitions.announce("")
     script = tmp_path / "s.py"
     capsys.readouterr()
     assert (

@@ -22,6 +22,7 @@ from farm.report.faces.terminal import print_case, print_coverage, print_diff
 from farm.report.tables.agreement import groups
 from farm.report.tables.changes import gate
 from farm.report.tables.coverage import backend_order, distinct
+from farm.report.tables.view import Report
 from tests.farm.test_report import RUN, frame, make_row
 
 CASE = "forward/torch:add/float32/0"
@@ -266,7 +267,7 @@ def test_versions_stand_beside_their_backend_newest_first() -> None:
 
 def test_the_page_holds_every_outcome_side_by_side() -> None:
     rows = vendors()
-    data = payload(rows, RUN)
+    data = payload(Report.of(rows, RUN))
     names = [one["name"] for one in data["backends"]]
     columns = {name: _unpacked(what, data["sides"]["length"]) for name, what in data["sides"]["columns"].items()}
     add = columns["label"].index(data["ops"].index("torch:add"))

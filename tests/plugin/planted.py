@@ -17,6 +17,7 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
+from tasks.backends.needs import INSTALLERS, Need
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.model import EPS, Fallback, Form, Group, Leaf, Program, RuntimeInfo, Unavailable, Unsupported
@@ -71,6 +72,10 @@ def fail() -> None:
     raise RuntimeError("planted failure")
 
 
+def garble() -> None:
+    raise RuntimeError("planted: half a pair \udce9")
+
+
 def refuse() -> None:
     raise Unsupported("planted: not implemented here")
 
@@ -88,6 +93,7 @@ BEFORE: dict[str, Callable[[], None]] = {
     "sleep": lambda: time.sleep(600),
     "allocate": allocate,
     "raise": fail,
+    "surrogate": garble,
     "fork_and_die": fork_and_die,
     "flood": flood,
     "threads": threads,
@@ -96,6 +102,7 @@ BEFORE: dict[str, Callable[[], None]] = {
     "unsupported": refuse,
     "fallback": elsewhere,
     "sys_exit": lambda: sys.exit(3),
+    "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sigterm": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "memory_error": lambda: bytearray(1 << 60) and None,
     "kill_supervisor": kill_supervisor,
@@ -288,6 +295,30 @@ class Vanishing(Busy):
         if os.path.exists(os.environ.get("FARM_VANISHED", "")):
             raise Unavailable("planted: it has gone")
         return super().probe()
+
+
+class Needy(Null):
+    """Needs the file that $NEEDY_TOOL names, and notes there that it was led to it; says that it is emulated."""
+
+    emulated = True
+    needs = (
+        Need(
+            "planted tool",
+            lambda: next((x for x in [os.environ.get("NEEDY_TOOL", "")] if os.path.exists(x)), ""),
+            dict.fromkeys(INSTALLERS, "planted-tool"),
+            lambda where: os.environ.update(FARM_LED=where),
+        ),
+    )
+
+    def probe(self) -> RuntimeInfo:
+        return RuntimeInfo("needy 1", f"led to {os.environ['FARM_LED']}")
+
+
+class Nothing(Null):
+    """Forgets to return what `probe` is to return."""
+
+    def probe(self) -> RuntimeInfo:
+        return None  # type: ignore[return-value]
 
 
 class FakeGpu(Null):

@@ -203,11 +203,11 @@ def test_a_prepared_sample_has_the_form(tmp_path: Path) -> None:
     [
         ("jax-cpu", {"jitt": True}, "it takes jit, precision"),
         ("jax-cpu", {"precision": "half"}, "precision is one of"),
-        ("jax-npu", {}, "not on 'npu'"),
+        ("jax-npu", {}, "not 'npu'"),
         ("tensorflow-cpu", {"xla": True}, "it takes onednn, tf32"),
-        ("tfxla-npu", {}, "not on 'npu'"),
-        ("litert-cpu", {"delegate": "gpu"}, "xnnpack or none"),
-        ("litert-gpu", {}, "not on 'gpu'"),
+        ("tfxla-npu", {}, "not 'npu'"),
+        ("litert-cpu", {"delegate": "gpu"}, "delegate is one of xnnpack, none"),
+        ("litert-gpu", {}, "its device is one of cpu, not 'gpu'"),
         ("paddle-cpu", {"jit": True}, "it takes none"),
     ],
 )

@@ -71,20 +71,6 @@ def test_webgpu_without_a_gpu_is_a_software_driver(monkeypatch: pytest.MonkeyPat
     assert (backend("webgpu").emulated, backend("webgpu").resource) == (False, "GPU")
 
 
-def test_software_vulkan_is_offered_unless_drivers_were_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    for name in ort_providers._VULKAN_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "icd.json").touch()
-    monkeypatch.setattr(ort_providers, "_SOFTWARE_VULKAN", (str(tmp_path / "*.json"),))
-    monkeypatch.setenv("VK_DRIVER_FILES", "mine.json")
-    ort_providers.offer_software_vulkan()
-    assert "VK_ADD_DRIVER_FILES" not in os.environ
-    monkeypatch.delenv("VK_DRIVER_FILES")
-    monkeypatch.setenv("VK_ADD_DRIVER_FILES", "")  # to be undone
-    ort_providers.offer_software_vulkan()
-    assert os.environ["VK_ADD_DRIVER_FILES"] == str(tmp_path / "icd.json")
-
-
 def test_directml_is_for_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.sys, "platform", "linux")
     with pytest.raises(Unavailable, match="DirectML is a part of Windows"):
@@ -161,7 +147,7 @@ def test_why_a_vulkan_driver_was_refused_is_the_reason(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(OnnxRuntime, "_find_provider", lambda self, ort: None)
     monkeypatch.setattr(OnnxRuntime, "build", refused)
-    with pytest.raises(Unavailable, match="no Vulkan driver is good enough: Vulkan shader.*Indexing required.$"):
+    with pytest.raises(Unavailable, match="no Vulkan driver is good enough: Vulkan shader.*Indexing required"):
         backend("webgpu").probe()
     said = b""
     with pytest.raises(Unavailable, match="one-Add model\\): Failed to get a WebGPU adapter$"):

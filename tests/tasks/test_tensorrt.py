@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from tasks.backends import tensorrt
-from tasks.backends.shared import artefacts, cuda_driver, tensorrt_network
-from tasks.backends.shared.onnx_form import PROBE_MODEL, graph_outputs, with_constants
+from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_network
+from tasks.backends.shared.onnx_form import PROBE_MODEL, with_constants
 from tasks.backends.tensorrt import TensorRt, TensorRtError
 from tasks.backends.tensorrt_rtx import TensorRtRtx
 from tasks.model import Form, Unavailable, Unsupported
@@ -261,8 +261,8 @@ def test_without_a_driver_or_package_it_is_unavailable(monkeypatch: pytest.Monke
     [
         ({"precison": "fp16"}, "unknown option 'precison'; it takes precision"),
         ({"precision": "fp8"}, "precision is one of fp32"),
-        ({"optimization_level": 9}, "0 to 5"),
-        ({"builder_flags": "TF32"}, "a list of names"),
+        ({"optimization_level": 9}, "optimization_level is one of 0, 1, 2, 3, 4, 5, not '9'"),
+        ({"builder_flags": "TF32"}, "builder_flags is a list, not str"),
     ],
 )
 def test_bad_options(options: dict[str, object], words: str) -> None:
@@ -397,7 +397,7 @@ def test_constants_are_added_to_a_models_bytes() -> None:
 
 
 def test_outputs_of_a_model() -> None:
-    assert graph_outputs(PROBE_MODEL) == [("y", "float32")]
+    assert [(x.name, x.dtype) for x in onnx_graph.read(PROBE_MODEL).outputs] == [("y", "float32")]
     pair = model(
         "",
         {"x": (TensorProto.INT64, (2,))},
@@ -405,9 +405,9 @@ def test_outputs_of_a_model() -> None:
         helper.make_node("Cast", ["x"], ["b"], to=11),
         helper.make_node("Cast", ["x"], ["a"], to=16),
     )
-    assert graph_outputs(pair) == [("b", "float64"), ("a", "bfloat16")]
+    assert [(x.name, x.dtype) for x in onnx_graph.read(pair).outputs] == [("b", "float64"), ("a", "bfloat16")]
     with pytest.raises(ValueError, match="truncated"):
-        graph_outputs(PROBE_MODEL[:30])
+        onnx_graph.read(PROBE_MODEL[:30])
 
 
 class Library:

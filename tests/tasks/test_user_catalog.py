@@ -42,7 +42,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "deadline_s": deadline_s,
             "sources": [{"at": 0, "root": str(tmp_path), "modules": modules, "kernels": kernels}],
         }
-        monkeypatch.setenv(load.VARIABLE, json.dumps(given))
+        monkeypatch.setattr(load, "_told", [json.dumps(given)])
 
     return declare
 

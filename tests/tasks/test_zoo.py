@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tasks import zoo
+from tasks.backends import BackendSpec
+from tasks.catalogs.user import load
 from tasks.catalogs.user.schema import mistakes
+from tasks.judge import verdict
+from tasks.model import Group
+from tasks.prepare.cases import prepare
+from tasks.runner import Runner, whole
 from tasks.zoo.specimen import Theme, torch
 
 #: What the zoo has to have: classes of faults that real kernels have had.
@@ -109,3 +117,35 @@ def test_listing_the_zoo_needs_no_torch() -> None:
         == "False"
     )
     assert torch.float32.is_floating_point
+
+
+#: What a band wider by little would call imprecise, and what is: (module, op, its dtypes and what it is there at worst).
+#: steep_pow is 11 times its limit off, var 12 times; gemm and gelu in bfloat16 14 units, an eighth of their scale.
+AT_THE_EDGE: list[tuple[str, str, dict[str, str]]] = [
+    ("steep", "steep_pow--exp_of_log", {"float32": "wrong"}),
+    ("steep", "steep_exp--through_exp2", {"float32": "wrong"}),
+    ("reductions", "var--biased", {"float32": "wrong"}),
+    ("activations", "gelu--tanh", {"bfloat16": "wrong"}),
+    ("reductions", "gemm--no_beta", {"float16": "wrong", "bfloat16": "wrong"}),
+    ("reductions", "gemm--narrow", {"float32": "pass", "float16": "imprecise", "bfloat16": "imprecise"}),
+    ("activations", "gelu--one_plus_erf", {"float32": "imprecise"}),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "worst"), AT_THE_EDGE, ids=[name for _, name, _ in AT_THE_EDGE])
+def test_a_fault_of_logic_is_wrong_in_every_dtype_and_one_of_precision_imprecise(
+    module: str, name: str, worst: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"at": 0, "root": str(tmp_path), "modules": [f"tasks.zoo.{module}"], "kernels": []}
+    monkeypatch.setattr(load, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
+    backend = BackendSpec.parse("torch-cpu").create()
+    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
+
+    def found(op: str, dtype: str) -> list[str]:
+        _, made = prepare(Group(f"user:{op}", "", dtype, 4), tmp_path)
+        return [str(done.row.values()["status"]) for done in runner.run([whole(made)])]
+
+    for dtype, expected in worst.items():
+        statuses = found(name, dtype)
+        assert max(statuses, key=("pass", "imprecise", "wrong").index) == expected, (dtype, statuses)
+        assert set(found(zoo.faults()[name].twin, dtype)) == {"pass"}

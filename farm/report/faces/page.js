@@ -7,13 +7,15 @@ options("dtype", cells.dtype);
 options("catalog", catalogs);
 options("check", cells.check);
 options("vendor", data.backends.map((one) => one.vendor));
-const occurring = new Set(cells.status);
-for (const name of statuses) if (occurring.has(name)) {
-  $("status").append(make("button", { type: "button", class: "chip", "data-status": name, "aria-pressed": "false", onclick: () => {
-    if (!state.status.delete(name)) state.status.add(name);
+function chip(set, name, ...children) {
+  $(set).append(make("button", { type: "button", class: "chip", "data-name": name, "aria-pressed": "false", onclick: () => {
+    if (!state[set].delete(name)) state[set].add(name);
     update();
-  } }, make("span", { class: `sign s-${name}`, "aria-hidden": "true" }, sign[name]), name));
+  } }, ...children));
 }
+const occurring = new Set(cells.status);
+for (const name of statuses) if (occurring.has(name)) chip("status", name, make("span", { class: `sign s-${name}`, "aria-hidden": "true" }, sign[name]), name);
+for (const name of data.standings) chip("standing", name, make("b", {}, String(cells[name].reduce((sum, n) => sum + n, 0))), name);
 // A row of chips is one stop of the Tab key; the arrow keys go along it.
 for (const bar of document.querySelectorAll(".chips")) {
   const chips = () => [...bar.querySelectorAll(".chip")];
@@ -45,8 +47,9 @@ function showState() {
   $("sort").querySelector(".by-backend")?.remove();
   if (on >= 0) $("sort").append(make("option", { value: state.sort, class: "by-backend" }, "worst " + state.sort));
   $("sort").value = state.sort;
-  for (const chip of $("status").querySelectorAll(".chip"))
-    chip.setAttribute("aria-pressed", String(state.status.has(chip.dataset.status)));
+  for (const set in SETS) for (const one of $(set).querySelectorAll(".chip"))
+    one.setAttribute("aria-pressed", String(state[set].has(one.dataset.name)));
+  $("cause").parentElement.hidden = !state.cause;
 }
 function update() {
   writeHash();

@@ -20,8 +20,9 @@ from markupsafe import Markup
 from farm import lake
 from farm.lake.columns import COLUMNS
 from farm.report.tables.agreement import UNITS
+from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, distinct, how_option, where_option
+from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, how_option, where_option
 from farm.report.tables.overview import backend_lines, headline
 from farm.report.tables.sides import sides
 from farm.report.tables.view import Report, cell
@@ -43,7 +44,7 @@ SCRIPTS = ("page_tools.js", "page_data.js", "page_grid.js", "page_panel.js", "pa
 #: A sign for each status, so that colour is not the only signal.
 SIGNS = {status.value: status.facts.sign for status in Status}
 #: The columns of `farm.report.coverage` that the page adds up under its filters.
-SUMS = ["planned", "valid", "judged", "passed", "failed", "weak"]
+SUMS = ["planned", "valid", "judged", "passed", "failed", "weak", *STANDINGS]
 #: Columns that the panel of a square shows in another way, or not.
 _APART = [
     *("case_id", "run_id", "backend", "vendor", "check", "catalog", "op", "variant", "dtype", "sample", "seed"),
@@ -57,6 +58,8 @@ FIELDS = {
     if c.shown == block and c.name not in _APART
 }
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
+#: What a cell of the counts is.
+_COUNTED = ["label", "backend", "check", "dtype", "status"]
 
 
 def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
@@ -83,7 +86,7 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         style=Markup(style),
         script_hash=_hash(script),
         style_hash=_hash(style),
-        data=Markup(script_json(payload(report.rows, run))),
+        data=Markup(script_json(payload(report))),
         run=run,
         run_id=str(run.get("run_id") or DASH),
         name=str(run.get("name") or ""),
@@ -141,17 +144,19 @@ def script_json(value: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
+def payload(report: Report) -> dict[str, Any]:
     """What the page's script works on: backends, ops, exact counts per cell and the embedded rows, as columns.
 
     All facts are made here; the script adds up the counts of what the filters leave, sorts and shows.
     """
+    rows, run = report.rows, report.run
     results = str(rows.attrs.get("results") or run.get("results") or "results")
-    rows = distinct(rows)
     rows = rows[~rows["check"].isin(checks.where(runs=False))]  # a square is about numbers
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
-    counts = coverage(rows, by=("label", "backend", "check", "dtype", "status"))[SUMS].reset_index()
+    counts = coverage(rows, by=_COUNTED)
+    standing = rows.assign(**{name: rows["standing"] == name for name in STANDINGS}).groupby(_COUNTED)[[*STANDINGS]]
+    counts = counts.join(standing.sum().astype("int64"))[SUMS].reset_index()
     beside = sides(rows, ops["label"].tolist(), [line["name"] for line in backends], SIGNS)
     kept = embedded(rows)
     order = {name: place for place, name in enumerate(ops["label"])}
@@ -160,6 +165,7 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
         "label": column(kept["label"].map(order).tolist()),
         "backend": column(kept["backend"].map(places).tolist()),
         **{name: column(_packed(kept, name)) for name in EMBEDDED},
+        **{name: column(kept[name].tolist()) for name in ("standing", "cause")},
         "weak": column(kept["weak"].astype(int).tolist()),
         "case_id": column(_case_ids(kept)),
         "case": column([beside.place[key] for key in zip(kept["run_id"], kept["case_id"], strict=True)]),
@@ -182,6 +188,7 @@ def payload(rows: pd.DataFrame, run: Mapping[str, Any]) -> dict[str, Any]:
         },
         "rows": {"length": len(kept), "columns": columns},
         "sums": SUMS,
+        "standings": STANDINGS,
         "sides": {
             "length": len(beside.cases),
             "columns": {name: column(beside.cases[name].tolist()) for name in beside.cases},
@@ -225,7 +232,7 @@ def embedded(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values(["label", "backend", "rank", "size", "dtype", "sample"], kind="stable")
     passed = rows["status"] == Status.PASS.value
     place = passed.groupby([rows["label"], rows["backend"]], sort=False).cumsum()
-    rows = rows[~passed | (place <= PASS_ROWS_PER_SQUARE)]
+    rows = rows[~passed | (place <= PASS_ROWS_PER_SQUARE) | (rows["standing"] == STALE)]
     # Many long error texts would make the page slow; the lake keeps them whole.
     texts = rows["error"][rows["error"] != ""].drop_duplicates()
     length = ERROR_LENGTH

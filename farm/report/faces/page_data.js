@@ -43,15 +43,15 @@ function side(n, b) { // the outcome of case n on backend b, null where it has n
 }
 
 // ---- state, kept in the address ------------------------------------------------------------------------------
-const NAMES = ["q", "dtype", "catalog", "check", "vendor"], PAIR = ["a", "b"];
+const NAMES = ["q", "dtype", "catalog", "check", "vendor", "cause"], SETS = { status: statuses, standing: data.standings }, PAIR = ["a", "b"];
 let state;
 function readHash() {
   const given = new URLSearchParams(location.hash.slice(1));
-  state = { status: new Set(), sort: given.get("sort") || "op", sel: null };
+  state = { sort: given.get("sort") || "op", sel: null };
   for (const name of NAMES) state[name] = given.get(name) || "";
   for (const name of PAIR) state[name] = data.backends.findIndex((one) => one.name === given.get(name));
   state.compact = given.has("narrow") ? given.get("narrow") === "1" : B > 14;
-  for (const name of (given.get("status") || "").split(",")) if (name in rank) state.status.add(name);
+  for (const name in SETS) state[name] = new Set((given.get(name) || "").split(",").filter((one) => SETS[name].includes(one)));
   const chosen = given.get("sel");
   if (chosen) {
     const cut = chosen.lastIndexOf("|");
@@ -63,7 +63,7 @@ function readHash() {
 function address(more) { // the link to this view, or to one that differs in some parts of the state
   const now = { ...state, ...more }, out = new URLSearchParams();
   for (const name of NAMES) if (now[name]) out.set(name, now[name]);
-  if (now.status.size) out.set("status", [...now.status].join(","));
+  for (const name in SETS) if (now[name].size) out.set(name, [...now[name]].join(","));
   if (now.sort !== "op") out.set("sort", now.sort);
   for (const name of PAIR) if (now[name] >= 0) out.set(name, data.backends[now[name]].name);
   if (now.compact !== B > 14) out.set("narrow", now.compact ? "1" : "0");
@@ -99,20 +99,20 @@ function count() {
   }
   columns = [];
   for (let b = 0; b < B; b++) if (!state.vendor || data.backends[b].vendor === state.vendor) columns.push(b);
-  const wanted = statuses.map((name) => state.status.has(name)), any = state.status.size > 0;
+  caused.clear();
+  if (state.cause) for (let row = 0; row < data.rows.length; row++)
+    if (value("cause", row) === state.cause && passes(row)) caused.add(place.label[row] * B + place.backend[row]);
   const text = state.q.toLowerCase(), best = new Int32Array(L).fill(S), sortBackend = sortedBackend();
   order = [];
   planned = [];
   for (let label = 0; label < L; label++) {
     if (text && !lower[label].includes(text) || state.catalog && catalogs[label] !== state.catalog) continue;
-    let there = false, hit = !any;
+    let there = false, hit = false;
     for (const b of columns) {
       const square = label * B + b;
       if (worst[square] < S) there = true;
       if (worst[square] < best[label]) best[label] = worst[square];
-      for (let s = 0; s < S; s++) {
-        if (counts[square * S + s] && wanted[s]) hit = true;
-      }
+      if (worst[square] < S && matches(square)) hit = true;
       failures[label] += sums(square).failed;
     }
     if (sortBackend >= 0) best[label] = worst[label * B + sortBackend];
@@ -128,8 +128,17 @@ function sums(square) {
   out.weakly = out.judged === 0 && out.weak > 0;
   return out;
 }
+const caused = new Set(); // squares with the cause that is asked for
+const passes = (row) => (!state.dtype || value("dtype", row) === state.dtype) && (!state.check || value("check", row) === state.check);
+const some = (names, has) => !names.size || [...names].some(has);
 function matches(square) {
-  if (!state.status.size) return true;
-  for (const name of state.status) if (counts[square * S + rank[name]]) return true;
-  return false;
+  return some(state.status, (name) => counts[square * S + rank[name]]) && some(state.standing, (name) => sums(square)[name])
+    && (!state.cause || caused.has(square));
 }
+function causesOf(square) { // "new", and the reasons of what is known, each once
+  const [from, to] = squares.get(square) || [0, 0], found = new Set();
+  for (let row = from; row < to; row++) if (value("standing", row) && passes(row)) found.add(said(row));
+  return [...found];
+}
+const said = (row) => value("standing", row) === "new" ? "NEW: no known failure covers it"
+  : value("standing", row) === "stale" ? `stale: it passed, though a known failure says: ${value("cause", row)}` : `known: ${value("cause", row)}`;

@@ -24,7 +24,7 @@ function drawHead() {
   measure(totals);
   head = make("div", { class: "head", role: "row", "aria-rowindex": "1" }, make("div", { class: "corner", role: "columnheader" },
     make("b", {}, `${order.length} of ${L} ops`), order.length < planned.length ? `rates: all ${planned.length}` : null,
-    make("span", {}, "pass rate", make("br"), "passed/judged"), make("span", {}, "coverage", make("br"), "judged/valid")));
+    ...[["pass rate", "passed/judged"], ["coverage", "judged/valid"]].map(([words, of]) => make("span", { title: of }, state.compact ? `${words}, %` : words, make("small", {}, of)))));
   columns.forEach((b, n) => {
     const one = data.backends[b], sum = totals[n], on = state.sort === "on " + one.name;
     const first = n === 0 || data.backends[columns[n - 1]].vendor !== one.vendor;
@@ -34,7 +34,7 @@ function drawHead() {
       make("small", {}, one.unavailable || !whole ? "" : `${part}/${whole}`));
     head.append(make("div", { class: `col${first ? " first" : ""}${one.emulated ? " emulated" : ""}${one.unavailable ? " gone" : ""}${on ? " sorted" : ""}`,
       id: `col-${b}`, role: "columnheader", title, "aria-colindex": String(n + 2), ...(on ? { "aria-sort": "descending" } : {}) },
-    make("button", { type: "button", tabindex: "-1", onclick: () => sortBy(b) }, one.name, make("small", {}, beneath(b))),
+    make(whole ? "div" : "button", { class: "name", type: "button", tabindex: "-1", onclick: () => sortBy(b) }, one.name, make("small", {}, beneath(b))),
     figure(sum.passed, sum.judged), figure(sum.judged, sum.valid)));
   });
 }
@@ -58,9 +58,10 @@ function drawSquare(row, n, label) {
   }
   const sum = sums(square);
   const what = `${name}: ${statuses[s]}, ` + (sum.judged ? `${sum.passed} of ${sum.judged} judged passed` : "none judged")
-    + `, ${sum.judged} of ${sum.valid} valid judged` + (sum.weakly ? ", weakly tested" : "");
+    + `, ${sum.judged} of ${sum.valid} valid judged` + (sum.weakly ? ", weakly tested" : "")
+    + causesOf(square).map((text) => `; ${text}`).join("");
   return make("div", { ...common, "aria-label": what, title: what,
-    class: `sq s-${statuses[s]}${sum.weakly ? " weak" : ""}${matches(square) ? "" : " faded"}${marks}` },
+    class: `sq s-${statuses[s]}${sum.new ? " new" : ""}${sum.weakly ? " weak" : ""}${matches(square) ? "" : " faded"}${marks}` },
   make("b", {}, sign[statuses[s]]), sum.judged ? ` ${sum.passed}/${sum.judged}` : "");
 }
 function drawRows() {

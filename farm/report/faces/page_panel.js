@@ -29,6 +29,8 @@ function fill(box, row) { // what happened and how to see it, then the others on
   for (const [words, raw] of shown) list.append(make("dt", {}, words), make("dd", {}, raw === "" ? DASH : number(raw)));
   const error = value("error", row), line = command(row);
   const button = make("button", { type: "button", onclick: () => copy(line, button) }, "copy");
+  if (value("standing", row)) box.append(make("p", { class: `stands ${value("standing", row)}` }, said(row),
+    value("cause", row) ? make("a", { href: address({ cause: value("cause", row), sel: null }) }, "where else") : null));
   if (here?.why) box.append(make("p", { class: "why" }, here.why));
   if (error) box.append(make("pre", {}, error));
   box.append("reproduce ", button, make("code", { class: "cmd" }, line), ...besides(value("case", row), place.backend[row]), list);
@@ -57,7 +59,7 @@ function besides(n, here) { // all backends on these bytes: this one first, then
 }
 function sample(row, open) {
   const status = value("status", row), n = value("case", row), here = side(n, place.backend[row]);
-  const words = [value("dtype", row), `sample ${value("sample", row) ?? DASH}`, status, value("kind", row),
+  const words = [value("standing", row).toUpperCase(), value("dtype", row), `sample ${value("sample", row) ?? DASH}`, status, value("kind", row),
     value("stage", row) && `in ${value("stage", row)}`, here ? measured(n, here) : "",
     value("weak", row) ? "weak" : "", data.cells.length && value("check", row) !== "forward" ? value("check", row) : ""];
   const box = make("details", { class: "sample", ontoggle: () => { if (box.open && box.childElementCount === 1) fill(box, row); } },
@@ -83,8 +85,7 @@ function drawPanel(wanted) {
   if (sum.weakly) panel.append(make("p", { class: "alarm" }, "Weakly tested: a constant output would have passed every sample that passed."));
   const [from, to] = squares.get(square) || [0, 0];
   const rows = [];
-  for (let row = from; row < to; row++)
-    if ((!state.dtype || value("dtype", row) === state.dtype) && (!state.check || value("check", row) === state.check)) rows.push(row);
+  for (let row = from; row < to; row++) if (passes(row)) rows.push(row);
   if (wanted !== undefined) rows.sort((x, y) => (value("case", y) === wanted) - (value("case", x) === wanted));
   const left = sum.planned - rows.length;
   if (left > 0) panel.append(make("p", { class: "note" },

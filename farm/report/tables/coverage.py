@@ -83,8 +83,8 @@ def coverage(
     error, crash, timeout, oom, without ``weak``); ``passed`` (pass, imprecise, without ``weak``); ``failed``; ``weak``
     (passes of samples that a constant output would have passed: no evidence, neither judged nor passed; where such a
     sample fails it is judged as any other); ``weak_cells`` (cells of which nothing but such passes was seen);
-    ``coverage`` = judged/valid and ``pass_rate`` = passed/judged, NaN where the denominator is 0; then one count per
-    status, the weak passes among ``pass``. Rows of the build check are not counted, because nothing was computed: see
+    ``coverage`` = judged/valid, ``pass_rate`` = passed/judged and, of that, ``imprecise_rate`` = imprecise/judged, NaN where
+    the denominator is 0; then one count per status, the weak passes among ``pass``. Rows of the build check are not counted, because nothing was computed: see
     `built`.
 
     With the ``inventory`` of a run and ``by`` made of "vendor" and "backend" only, backends without a row get a line
@@ -166,8 +166,9 @@ def _rates(counts: pd.DataFrame) -> pd.DataFrame:
     table["passed"] = table[PASSED_STATUSES].sum(axis=1) - table["weak"]
     table["failed"] = table[FAILED_STATUSES].sum(axis=1)
     table["coverage"] = table["judged"] / table["valid"].where(table["valid"] > 0)
-    table["pass_rate"] = table["passed"] / table["judged"].where(table["judged"] > 0)
-    return table[[*COUNTS, "coverage", "pass_rate", *STATUSES]]
+    judged = table["judged"].where(table["judged"] > 0)
+    table["pass_rate"], table["imprecise_rate"] = table["passed"] / judged, table[Status.IMPRECISE.value] / judged
+    return table[[*COUNTS, "coverage", "pass_rate", "imprecise_rate", *STATUSES]]
 
 
 def backends_of(inventory: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:

@@ -60,6 +60,7 @@ def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
         f"pass rate {percent(total['passed'], total['judged'])}, "
+        f"imprecise {percent(total[Status.IMPRECISE.value], total['judged'])}, "
         f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes, which are no evidence)"
     )
     return lines

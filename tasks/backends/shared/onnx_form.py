@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays.tree import TensorSpec, spec_of
-from tasks.model import Form
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, ELEMENT_TYPE, PACKED_BITS, np_dtype
+from tasks.backends.shared import onnx_graph
+from tasks.model import Form, Unsupported
+from tasks.model.dtypes import ELEMENT_TYPE, PACKED_BITS, np_dtype
 
 #: y = x + x on two float32 (IR 7, opset 13): what a probe runs to see whether a device works at all.
 PROBE_MODEL = (
@@ -57,41 +57,23 @@ def _value(node: Any, form: Form) -> Any:
     raise TypeError(f"{form.op}: an input of an ONNX graph is a tensor, a list or None, not {type(node).__name__}")
 
 
-def graph_inputs(model: bytes) -> list[str]:
-    """Names of the inputs of a serialized ModelProto that have no default (initializer), in the graph's order.
-
-    Read from the protobuf's bytes, because a runtime may drop unused inputs and an environment need not have
-    onnx. Field numbers of onnx.proto: ModelProto.graph 7; GraphProto.initializer 5, input 11; TensorProto.name
-    8; ValueInfoProto.name 1. Raises ValueError for damaged bytes.
-    """
-    graph = next((x for number, x in _fields(memoryview(model)) if number == 7), memoryview(b""))
-    names: list[str] = []
-    defaults = set()
-    for number, message in _fields(graph):
-        if number in (5, 11):
-            wanted = 8 if number == 5 else 1
-            name = next((bytes(x).decode() for n, x in _fields(message) if n == wanted), "")
-            if number == 5:
-                defaults.add(name)
-            else:
-                names.append(name)
-    return [name for name in names if name not in defaults]
+def inputs_by_name(form: Form) -> dict[str, Any]:
+    """`input_values` by the names of the graph's inputs. Raises ValueError if they are not as many."""
+    values = input_values(form)
+    names = [x.name for x in onnx_graph.read(form.model or b"").inputs]
+    if len(names) != len(values):
+        raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
+    return dict(zip(names, values))
 
 
-def graph_outputs(model: bytes) -> list[tuple[str, str]]:
-    """(name, dtype) of the outputs of a serialized ModelProto in the graph's order; dtype "" for no tensor or none given.
-
-    Field numbers of onnx.proto beside those of `graph_inputs`: GraphProto.output 12; ValueInfoProto.type 2;
-    TypeProto.tensor_type 1; TypeProto.Tensor.elem_type 1. Raises ValueError for damaged bytes.
-    """
-    graph = next((x for number, x in _fields(memoryview(model)) if number == 7), memoryview(b""))
-    found = []
-    for message in (x for number, x in _fields(graph) if number == 12):
-        parts = dict(_fields(message))
-        tensor = dict(_fields(parts.get(2, memoryview(b"")))).get(1, memoryview(b""))
-        number = _varint(tensor, 1)[0] if tensor[:1] == b"\x08" else 0
-        found.append((bytes(parts.get(1, b"")).decode(), DTYPE_OF_ELEMENT.get(number, "")))
-    return found
+def tensors_by_name(form: Form, who: str) -> dict[str, np.ndarray]:
+    """`inputs_by_name` for a runtime, ``who``, that takes only tensors. Raises Unsupported for any other input."""
+    named = inputs_by_name(form)
+    for name, value in named.items():
+        if not isinstance(value, np.ndarray):
+            what = "sequence" if isinstance(value, list) else "empty optional"
+            raise Unsupported(f"{who} takes no {what} as an input ({name})")
+    return named
 
 
 def with_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
@@ -119,49 +101,6 @@ def _as_varint(value: int) -> bytes:
         data.append(value & 127 | 128)
         value >>= 7
     return bytes([*data, value])
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Number and bytes of every field of a protobuf message that is no integer."""
-    return ((number, value) for number, value in fields(data) if not isinstance(value, int))
-
-
-def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and value of every field of a protobuf message: an integer for a varint, else its bytes.
-
-    Raises ValueError for damaged bytes.
-    """
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        if kind == 2:
-            size, at = _varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"the model is no protobuf (wire type {kind})")
-        if at + size > end:
-            raise ValueError("the model is truncated")
-        yield key >> 3, data[at : at + size]
-        at += size
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """(a protobuf varint, the place behind it). Raises ValueError where the message ends within."""
-    value = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-    raise ValueError("the model is truncated")
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tasks.backends.shared.onnx_form import fields
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 
 
@@ -72,18 +72,18 @@ def _value(message: memoryview) -> Value:
         if found not in ("sequence", "optional"):
             break
         inner = _last(inner, 1)  # the type of the elements
-    element = next((x for n, x in fields(inner) if n == 1 and isinstance(x, int)), 0)
-    shape = next((x for n, x in fields(inner) if n == 2 and not isinstance(x, int)), None)
+    element = next((x for n, x in _fields(inner) if n == 1 and isinstance(x, int)), 0)
+    shape = next((x for n, x in _fields(inner) if n == 2 and not isinstance(x, int)), None)
     axes = None if shape is None else tuple(_length(x) for x in _all(shape, 1))
     return Value(_text(_last(message, 1)), kind, DTYPE_OF_ELEMENT.get(element, ""), axes)
 
 
 def _length(dimension: memoryview) -> int | None:
-    return next((x for n, x in fields(dimension) if n == 1 and isinstance(x, int)), None)
+    return next((x for n, x in _fields(dimension) if n == 1 and isinstance(x, int)), None)
 
 
 def _all(message: memoryview, number: int) -> list[memoryview]:
-    return [x for n, x in fields(message) if n == number and not isinstance(x, int)]
+    return [x for n, x in _fields(message) if n == number and not isinstance(x, int)]
 
 
 def _last(message: memoryview, number: int) -> memoryview:
@@ -93,3 +93,41 @@ def _last(message: memoryview, number: int) -> memoryview:
 
 def _text(data: memoryview) -> str:
     return bytes(data).decode(errors="replace")
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Number and value of every field of a protobuf message: an integer for a varint, else its bytes.
+
+    Raises ValueError for damaged bytes.
+    """
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            size, at = _varint(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"the model is no protobuf (wire type {kind})")
+        if at + size > end:
+            raise ValueError("the model is truncated")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """(a protobuf varint, the place behind it). Raises ValueError where the message ends within."""
+    value = shift = 0
+    while at < len(data):
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise ValueError("the model is truncated")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import platform
 import sys
 from dataclasses import dataclass, field
@@ -104,10 +103,6 @@ EMULATED_SOC = "57"
 
 #: Where a GPU shows on Linux: DRM render nodes, NVIDIA's own devices, the GPU of WSL's host.
 _GPU_FILES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/nvhost-gpu")
-#: SwiftShader, Vulkan on the CPU, as browsers bring it along.
-_SOFTWARE_VULKAN = ("/usr/lib/chromium*/vk_swiftshader_icd.json", "/opt/google/chrome/vk_swiftshader_icd.json")
-#: The Vulkan loader's variables for drivers other than those installed.
-_VULKAN_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 
 
 def emulated(device: str) -> bool:
@@ -117,10 +112,3 @@ def emulated(device: str) -> bool:
     if device == "webgpu":
         return sys.platform == "linux" and not any(glob.glob(x) for x in _GPU_FILES)
     return False
-
-
-def offer_software_vulkan() -> None:
-    """Let the Vulkan loader find SwiftShader besides the drivers installed, unless drivers were chosen by hand."""
-    found = [x for pattern in _SOFTWARE_VULKAN for x in glob.glob(pattern)]
-    if found and not any(os.environ.get(x) for x in _VULKAN_VARIABLES):
-        os.environ["VK_ADD_DRIVER_FILES"] = os.pathsep.join(found)

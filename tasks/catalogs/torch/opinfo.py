@@ -53,6 +53,14 @@ class TorchOpInfo(Catalog):
         info = _op_db()[group.op_name, group.variant]
         return unseeded(info.op) if group.check == "forward" else differentiable(info)
 
+    def is_public(self, group: Group) -> bool:
+        info = _op_db()[group.op_name, group.variant]
+        return group.check == "forward" and _public(group.op_name) is info.op
+
+    def public(self, group: Group) -> Callable[..., Any]:
+        # op_db takes three times as long to import as torch itself.
+        return _public(group.op_name) or self.call(group)
+
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         import torch
 
@@ -100,6 +108,17 @@ class TorchOpInfo(Catalog):
         if group.check == "forward":
             return Maker(info, group.dtype, draws)
         return GradientMaker(info, group, draws, self.call(group))
+
+
+def _public(name: str) -> Callable[..., Any] | None:
+    """torch's function of that name, of those that torch itself lists as functions of tensors; None for any other."""
+    import torch
+    from torch.overrides import get_testing_overrides
+
+    found: Any = torch
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if callable(found) and found in get_testing_overrides() else None
 
 
 def _seed(group: Group) -> int:

@@ -41,7 +41,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class User(Catalog):
-    """The kernels that $FARM_USER defines (`tasks.catalogs.user.load`); any number of samples each.
+    """The kernels that this process was told of (`tasks.catalogs.user.load`); any number of samples each.
 
     A kernel is called with its inputs and kwargs by name. The expected output is the reference's, on the inputs
     rounded to their dtype and widened to float64 (complex128), with the noise floor of the same reference.

@@ -1,4 +1,4 @@
-"""The kernels of this process: from the definitions in $FARM_USER to callables, with the place of every mistake."""
+"""The kernels of this process: from the definitions that it was told to callables, with the place of every mistake."""
 
 from __future__ import annotations
 
@@ -25,9 +25,19 @@ from tasks.nearest import nearest
 
 #: Definitions as JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's
 #: catalogs, "root": folder, "modules": [names], "kernels": [fields of UserOp]}]}.
-VARIABLE = "FARM_USER"
+_told: list[str] = [""]
 #: Seconds a reference script may take where nobody says.
 DEADLINE_S = 60.0
+
+
+def announce(definitions: str) -> None:
+    """Tell this process its definitions ("" for none). Not by a variable, which a kernel may clear."""
+    _told[:] = [definitions]
+
+
+def announced() -> str:
+    """What this process was told."""
+    return _told[0]
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ def listing_digest() -> str:
 
 def declared() -> dict[str, Declared]:
     """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name twice."""
-    return _declared(os.environ.get(VARIABLE, ""), listing_digest())
+    return _declared(announced(), listing_digest())
 
 
 @functools.lru_cache(maxsize=4)
@@ -136,7 +146,7 @@ def _declared(text: str, digest: str) -> dict[str, Declared]:
 
 
 def _definitions() -> dict[str, Any]:
-    return _parsed(os.environ.get(VARIABLE, ""))
+    return _parsed(announced())
 
 
 @functools.lru_cache(maxsize=4)

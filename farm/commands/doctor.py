@@ -1,0 +1,97 @@
+"""What is there and what is missing, device by device and backend by backend: ``farm doctor [CONFIG]``."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+
+from farm.exits import BAD_INPUT, OK
+from farm.fleet.detect import detect
+from farm.fleet.roster import Line, everything, lines, on_this_machine
+from farm.plan.config import ConfigError, backends_of
+from tasks.backends.needs import install_line
+from tasks.prepare.cases import default_cache
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; 0 whatever is missing, or 2 for bad input."""
+    parser = argparse.ArgumentParser(
+        prog="farm doctor",
+        description="What this machine has and what it lacks, with the command that brings it.",
+        epilog="Environments are not built to find out: say build, or farm envs build CONFIG.",
+    )
+    parser.add_argument(
+        "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"
+    )
+    parser.add_argument("--build", action="store_true", help="build environments that are missing")
+    args = parser.parse_args(argv)
+    cache = default_cache()
+    try:
+        specs = backends_of(args.what, "farm doctor") or everything()
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    found = lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for text in _told(found):
+        console.print(text)
+    return OK
+
+
+def _told(found: Sequence[Line]) -> Iterator[str]:
+    system = (
+        platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
+    )
+    yield f"{system}, {platform.machine()}, Python {platform.python_version()}"
+    yield "\ndevices"
+    wanted = {line.device_vendor for line in found}
+    for label, finding in detect().items():
+        if label in wanted or finding.because:
+            yield f"  {label:10} {finding.words}"
+    yield "\nneeded of this machine beside Python packages"
+    users: dict[tuple[str, str], list[str]] = {}
+    for line in found:
+        for need, where in line.found.items():
+            users.setdefault((need, where), []).append(line.name)
+    for (need, where), names in users.items():
+        yield f"  {need}: {where} (for {', '.join(names)})"
+    yield "\nbackends"
+    for (_, state, text), group in sorted(_groups(found).items(), key=lambda item: item[0][0]):
+        yield f"  {state:9}  {', '.join(line.name for line in group)}: {text}"
+    yield ""
+    yield from _summary(found)
+
+
+def _groups(found: Sequence[Line]) -> dict[tuple[int, str, str], list[Line]]:
+    """(rank, state, text) → the backends that it is said of: what is there, what can be had, what this machine cannot."""
+    groups: dict[tuple[int, str, str], list[Line]] = {}
+    for line in found:
+        if line.state == "available":
+            key = 0, "there", line.text
+        elif line.state == "unavailable":
+            key = 1 if line.installs else 3, "missing", line.text
+        else:
+            key = 2, "not built", f"farm envs build {_first(found, line)}"
+        groups.setdefault(key, []).append(line)
+    return groups
+
+
+def _first(found: Sequence[Line], line: Line) -> str:
+    """The first backend of a line's environment: its name builds it for all of them."""
+    return next(x.name for x in found if x.environment == line.environment)
+
+
+def _summary(found: Sequence[Line]) -> Iterator[str]:
+    """How many can run, and one line each that brings more."""
+    there = sum(line.state == "available" for line in found)
+    yield f"{there} of {len(found)} backends can run here"
+    lacking = [line for line in found if line.installs]
+    if lacking:
+        yield f"{len(lacking)} more with: {install_line(pair for line in lacking for pair in line.installs)}"
+    if unbuilt := [line for line in found if line.state == "not asked"]:
+        names = dict.fromkeys(_first(found, line) for line in unbuilt)
+        yield f"{len(unbuilt)} more may run once their environments are built: farm envs build {' '.join(names)}"

@@ -1,0 +1,90 @@
+"""Every backend that is known, and what this machine says of each: there, missing with the way to have it, not built."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from farm.fleet import envs, inventory
+from farm.fleet.inventory import Offer, offers
+from tasks import backends
+from tasks.backends import BackendSpec
+from tasks.plugins import PluginError
+
+
+@dataclass(frozen=True)
+class Line:
+    """One backend of a list. origin: module, or package and version that brings it; environment: key, "farm" for the
+    farm's own; state: "available", "unavailable" or "not asked"; text: versions, device and nodes, or why not; nodes: hosts;
+    device_vendor: whose device it needs, "" for the CPU; found: where what it needs of the machine is, by name; installs:
+    (command, package) of what is missing."""
+
+    name: str
+    vendor: str
+    origin: str
+    environment: str
+    state: str = "not asked"
+    text: str = ""
+    nodes: tuple[str, ...] = ()
+    device_vendor: str = ""
+    found: dict[str, str] = field(default_factory=dict)
+    installs: tuple[tuple[str, str], ...] = ()
+
+
+def everything() -> list[BackendSpec]:
+    """Every device of every runtime that is known; a runtime that cannot be imported once, as "<runtime>-?"."""
+    found = []
+    for runtime, part in sorted(backends.known().items()):
+        try:
+            devices: tuple[str, ...] = part.load().devices
+        except PluginError:
+            devices = ("?",)
+        found += [BackendSpec(f"{runtime}-{device}", runtime, device) for device in devices]
+    return found
+
+
+def on_this_machine(specs: Sequence[BackendSpec], cache: Path) -> dict[str, Offer]:
+    """What this machine offers, asked anew."""
+    node = inventory.this_node(1)
+    return offers(specs, [node], {node["id"]: inventory.probe(specs, cache)})
+
+
+def lines(
+    specs: Sequence[BackendSpec],
+    cache: Path,
+    ask: Callable[[Sequence[BackendSpec]], dict[str, Offer]] | None,
+    build: bool = False,
+    elsewhere: bool = False,
+) -> list[Line]:
+    """One line per backend. ask: who says what is available, None for nobody; elsewhere: it is not this machine.
+
+    Who would have to build an environment for the answer is not asked, unless told to ``build``.
+    """
+
+    def at_once(spec: BackendSpec) -> bool:
+        environment = envs.of(spec)
+        built = environment is None or environment.record(cache) is not None
+        return built or (not elsewhere and bool(inventory.without_device(spec, None)))
+
+    asked = [s for s in specs if build or at_once(s)]
+    known = ask(asked) if ask else {}
+    return [_line(spec, known.get(spec.name), cache) for spec in specs]
+
+
+def _line(spec: BackendSpec, offer: Offer | None, cache: Path) -> Line:
+    vendor, device_vendor, environment = "", "", envs.of(spec)
+    with contextlib.suppress(PluginError):
+        made = spec.create()
+        vendor, device_vendor = made.vendor, made.device_vendor
+    where = "farm"
+    if environment is not None:
+        where = environment.key if environment.record(cache) else f"{environment.key} (not built)"
+    line = Line(spec.name, vendor, backends.known()[spec.runtime].origin, where, device_vendor=device_vendor)
+    if offer is None:
+        return line
+    state = "available" if offer.available else "unavailable"
+    found, installs = dict(offer.info.get("found", {})), tuple(offer.installs)
+    nodes = tuple(sorted(set(offer.nodes)))
+    return replace(line, state=state, text=offer.words, nodes=nodes, found=found, installs=installs)

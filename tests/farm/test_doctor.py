@@ -1,0 +1,77 @@
+"""What is missing says how to get it: the same words in the preflight, `farm backends` and `farm doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from farm.__main__ import main
+from farm.fleet import probing
+from farm.fleet.inventory import probe
+from tasks.backends import BackendSpec
+from tests.conftest import launch
+
+NEEDY, NOTHING = "needy-cpu", "nothing-cpu"
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `needy` needs; it is not there yet."""
+    path = tmp_path / "tool"
+    monkeypatch.setenv("NEEDY_TOOL", str(path))
+    return path
+
+
+def test_doctor_says_what_is_missing_and_the_command_that_installs_it(
+    tool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", NEEDY, NOTHING, "torch-cuda", "inductor-cuda", "null-cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "  missing    needy-cpu: no planted tool on this machine: " in said
+    assert "  missing    nothing-cpu: Nothing.probe() returns a RuntimeInfo; it returned None" in said
+    assert "  missing    torch-cuda, inductor-cuda: no NVIDIA device on this node" in said
+    assert "1 of 5 backends can run here\n1 more with: " in said and said.rstrip().endswith(" planted-tool")
+    tool.touch()
+    assert main(["doctor", NEEDY, NOTHING, "null-cpu"]) == 0
+    said = capsys.readouterr().out
+    assert f"planted tool: {tool} (for needy-cpu)" in said
+    assert f"  there      needy-cpu: needy 1, led to {tool}, emulated, on " in said and "more with" not in said
+
+
+def test_the_list_says_what_is_emulated_and_what_is_missing(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backends", NEEDY]) == 0
+    assert "no planted tool on this machine: " in capsys.readouterr().out
+    tool.touch()
+    assert main(["backends", NEEDY]) == 0
+    assert f"led to {tool}, emulated, on " in capsys.readouterr().out
+
+
+def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    catalog = {"name": "planted", "ops": ["none"], "dtypes": ["float32"]}
+    config.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [NEEDY, "planted-cpu"]}))
+    done = launch(config, "--no-ray", "--dry-run", "--results", tmp_path / "results")
+    assert done.returncode == 0, done.stderr
+    (line,) = [x for x in done.stdout.splitlines() if x.startswith("to have ")]
+    assert line.startswith("to have needy-cpu as well: ") and line.endswith("install planted-tool")
+
+
+@pytest.mark.parametrize("change", ["variable", "runtime's variable", "need"])
+def test_an_answer_counts_only_where_it_was_given(
+    change: str, tool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given with another LD_LIBRARY_PATH, or found what has gone since: asked again."""
+    spec, cache = BackendSpec.parse(NEEDY), tmp_path / "cache"
+    tool.touch()
+    there = probe([spec], cache, fresh=False)[NEEDY]
+    assert probing.answered(spec, cache) == there
+    monkeypatch.setenv("SHLVL", "7")  # decides nothing
+    assert probing.answered(spec, cache) == there
+    if change == "need":
+        tool.unlink()
+    else:
+        monkeypatch.setenv("LD_LIBRARY_PATH" if change == "variable" else "NEEDY_PATH", str(tmp_path))
+    assert probing.answered(spec, cache) is None
+    assert ("unavailable" in probe([spec], cache, fresh=False)[NEEDY]) == (change == "need")
