@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (rows := finished(request)) is not None and request.record:
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing is left to resume")
             return _verdict(rows, request.config, console.print)
-        with ready(request, lambda executor: _dashboard(console, executor)) as plan:
+        with ready(request, lambda executor: _say_where(console, request, executor)) as plan:
             if request.whole:
                 for text in _unused(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
@@ -81,21 +83,21 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one",
+        help="an existing Ray cluster ('auto', host:port, ray://…); default: this machine alone",
     )
-    parser.add_argument(
-        "--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging"
-    )
-    parser.add_argument(
-        "--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one"
-    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ray", action="store_true", help="on Ray, however small the plan is")
+    where.add_argument("--no-ray", action="store_true", help="in child processes of this one, however large it is")
+    where.add_argument("--inline", action="store_true", help="in this one process, without isolation: for debugging")
     parser.add_argument(
         "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
         "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
-    parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="jobs that run at once on CPUs of this machine (default: all)"
+    )
     return parser
 
 
@@ -104,8 +106,8 @@ def _request(args: argparse.Namespace) -> Request:
     if args.cpus is not None and args.cpus < 1:
         raise ConfigError("--cpus: at least 1")
     lake = lakes.open_lake(args.results)
-    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray"
-    where = {"how": how, "address": args.address, "cpus": args.cpus}
+    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray" if args.ray else "auto"
+    where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
     if args.resume:
@@ -131,9 +133,13 @@ def _split(option: str, values: Sequence[str]) -> list[str]:
     return named
 
 
-def _dashboard(console: Console, executor: Executor) -> None:
-    if isinstance(executor, RayCluster) and executor.dashboard_url:
-        console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+def _say_where(console: Console, request: Request, executor: Executor) -> None:
+    """One line about where it runs, if that was not asked for."""
+    if isinstance(executor, RayCluster):
+        if executor.dashboard_url:
+            console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+    elif request.how == "auto" and not request.dry:
+        console.print("a small plan: in child processes of this one (--ray starts Ray all the same)", highlight=False)
 
 
 def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
@@ -200,6 +206,8 @@ def _run(plan: Plan, console: Console) -> int:
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"farm run --resume {run.run_id}{elsewhere}"
     progress = Progress(console)
+    # pandas takes a while to import, and the end of the run needs it.
+    threading.Thread(target=importlib.import_module, args=("farm.report",), daemon=True).start()
     try:
         with interruptible():
             run.dispatch(progress)
