@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from farm.report.tables.agreement import units
+from farm.report.tables.agreement import figure, units
 from farm.report.tables.coverage import commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, View, label, measured, status, text
 from farm.report.words import DASH, percent, plain
@@ -13,7 +13,7 @@ from tasks.checks.base import FORWARD
 from tasks.model import Status
 
 #: What can have changed, worst first, and how it looks; a cell is called after the worst of its samples.
-_TONES = {
+TONES = {
     "regression": "alarm",
     "new failure": "bad",
     "lost coverage": "bad",
@@ -25,7 +25,7 @@ _TONES = {
     "more precise": "good",
     "same": "dim",
 }
-CHANGES = tuple(_TONES)
+CHANGES = tuple(TONES)
 #: Changes for which a gate closes.
 WORSE = ("regression", "new failure", "lost coverage")
 #: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
@@ -215,13 +215,13 @@ def diff_views(table: pd.DataFrame) -> list[View]:
             "Cells that changed",
             table,
             (
-                Column("change", lambda line: Cell(line["change"], tone=_TONES[line["change"]])),
+                Column("change", lambda line: Cell(line["change"], tone=TONES[line["change"]])),
                 Column("what", what, foreign=True),
                 Column("samples", lambda line: f"{line['changed']}/{line['samples']}", right=True),
                 status("status_a", "before"),
                 status("status_b", "after"),
-                measured("units_a", "units before"),
-                measured("units_b", "units after"),
+                Column("error before", lambda line: figure(line["units_a"], line["op_class"]), right=True),
+                Column("error after", lambda line: figure(line["units_b"], line["op_class"]), right=True),
                 measured("ratio"),
                 Column("same bytes", same, right=True),
                 text("error_b", "error", length=160, faces=("markdown",)),
