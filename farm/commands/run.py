@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from farm.report import Report
     from farm.report.tables.causes import Verdict
 
+#: Seconds after which a run's own process has handed out the first jobs and has nothing to do.
+IDLE_S = 0.3
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 all judged and right (or known), 1 something wrong,
@@ -258,9 +261,11 @@ def _run(plan: Plan, console: Console) -> int:
     say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"farm run --resume {run.run_id}{elsewhere}"
-    progress = Progress(console, _earlier(plan))
-    # pandas takes a while to import, and the end of the run needs it.
-    threading.Thread(target=importlib.import_module, args=("farm.report",), daemon=True).start()
+    progress = Progress(console, lambda: _earlier(plan))
+    # pandas takes a while to import, and the end of the run needs it: while the first children start.
+    later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report",))
+    later.daemon = True
+    later.start()
     try:
         with interruptible():
             run.dispatch(progress)
