@@ -6,28 +6,34 @@ import argparse
 import importlib
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
 from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
+from farm.fitting import Head, fitted
 from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
-from farm.plan.known import not_known, unmet
+from farm.plan.known import unmet
 from farm.plan.request import How, Request
 from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Run, finished, ready
+from farm.work.pace import Pace, duration, earlier
 from farm.work.progress import Progress
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
 from tasks.backends.needs import install_line
 from tasks.catalogs.base import Entry
-from tasks.model import FAILED, names
+
+if TYPE_CHECKING:
+    from farm.report import Report
+    from farm.report.tables.causes import Verdict
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,8 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         request = _request(args)
         if (rows := finished(request)) is not None and request.record:
+            from farm.report import verdict
+
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing is left to resume")
-            return _verdict(rows, request.config, console.print)
+            return _conclude(verdict(rows, request.record), console.print)
+        console.print(_begins(request), highlight=False, soft_wrap=True)
         with ready(request, lambda executor: _say_where(console, request, executor)) as plan:
             if request.whole:
                 for text in _unused(request.config, plan.matrix):
@@ -126,6 +135,14 @@ def _request(args: argparse.Namespace) -> Request:
     return request
 
 
+def _begins(request: Request) -> str:
+    """What is shown at once: the rest takes seconds."""
+    config = request.config
+    catalogs = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
+    several = "s" * (len(config.backends) != 1)
+    return f"{config.name}: the ops of {catalogs} on {len(config.backends)} backend{several}; looking what runs here"
+
+
 def _split(option: str, values: Sequence[str]) -> list[str]:
     named = list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
     if values and not named:
@@ -169,11 +186,37 @@ def print_preflight(console: Console, known: dict[str, Offer]) -> None:
 
 
 def print_cells(console: Console, plan: Plan) -> None:
-    """The planned cells, one line per op and dtype with its samples by backend; then totals and what is left out."""
+    """What is planned: on a terminal the cells of every backend, in a file or a pipe each of them; the sum last."""
     matrix, known = plan.matrix, plan.offers
+    if console.is_terminal:
+        heads = [
+            Head("backend"),
+            Head("cells", right=True),
+            Head("cases at most", right=True),
+            Head("skipped", right=True),
+        ]
+        skipped = Counter(b for _, b, _ in matrix.skipped)
+        lines = []
+        for b, spec in enumerate(matrix.backends):
+            wanted = matrix.wanted[:, b]
+            cells = (spec.name, str((wanted > 0).sum()), str(wanted.sum()), str(skipped[b] or ""))
+            lines.append(([Text(cell) for cell in cells], "" if known[spec.name].available else "bright_black"))
+        console.print(fitted("Planned", heads, lines, console.width))
+        console.print("every cell: … --dry-run > cells.txt")
+    else:
+        _print_all(console, plan)
+    took = _earlier(plan)
+    console.print(_sizes(plan), soft_wrap=True, highlight=False)
+    if took:
+        console.print(f"the last run of this config took {duration(took.took_s)}", highlight=False)
+
+
+def _print_all(console: Console, plan: Plan) -> None:
+    """A line for every op and dtype with its samples by backend, and for every cell that is left out."""
+    matrix = plan.matrix
     for g, group in enumerate(matrix.groups):
         planned = [
-            f"{spec.name}×{matrix.wanted[g, b]}" + ("" if known[spec.name].available else " (unavailable)")
+            f"{spec.name}×{matrix.wanted[g, b]}" + ("" if plan.offer(b).available else " (unavailable)")
             for b, spec in enumerate(matrix.backends)
             if matrix.wanted[g, b]
         ]
@@ -183,13 +226,22 @@ def print_cells(console: Console, plan: Plan) -> None:
             )
     for g, b, reason in matrix.skipped:
         group = matrix.groups[g]
-        console.print(
-            f"{group.label} {group.dtype} {matrix.backends[b].name}: skipped, {reason}", highlight=False, markup=False
-        )
-    run = int(sum((matrix.wanted[:, b] > 0).sum() for b, s in enumerate(matrix.backends) if known[s.name].available))
-    console.print(
-        f"{matrix.cells} cells planned, {run} of them on backends that are available, {len(matrix.skipped)} skipped"
+        text = f"{group.label} {group.dtype} {matrix.backends[b].name}: skipped, {reason}"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _sizes(plan: Plan) -> str:
+    """How much is planned, with the two words that progress uses."""
+    wanted = plan.matrix.wanted[:, [plan.offer(b).available for b in range(len(plan.backends))]]
+    return (
+        f"{plan.matrix.cells} cells planned, {int((wanted > 0).sum())} of them on backends that are available, "
+        f"{len(plan.matrix.skipped)} skipped; a cell is an op in a dtype on a backend, and has a case for each of its "
+        f"inputs: {int(wanted.sum())} cases at most"
     )
+
+
+def _earlier(plan: Plan) -> Pace | None:
+    return earlier(plan.request.lake, plan.config.name, int(plan.matrix.wanted.sum()))
 
 
 def _run(plan: Plan, console: Console) -> int:
@@ -200,12 +252,13 @@ def _run(plan: Plan, console: Console) -> int:
 
     request, run = plan.request, Run(plan)
     if request.record is not None:
-        say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} rows are in the lake")
+        say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases are in the lake")
     run.begin()
-    say(f"run {run.run_id}: {plan.matrix.cells} cells, results in {request.lake.uri}/run={run.run_id}")
+    say(f"run {run.run_id}: {_sizes(plan)}")
+    say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"farm run --resume {run.run_id}{elsewhere}"
-    progress = Progress(console)
+    progress = Progress(console, _earlier(plan))
     # pandas takes a while to import, and the end of the run needs it.
     threading.Thread(target=importlib.import_module, args=("farm.report",), daemon=True).start()
     try:
@@ -225,36 +278,30 @@ def _run(plan: Plan, console: Console) -> int:
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    _report(run, rows, say)
+    from farm.report import Report
+
+    report = Report.of(rows, run.record)
+    _report(run, report, say)
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    return _verdict(rows, request.config, say)
+    return _conclude(report.verdict, say)
 
 
-def _report(run: Run, rows: Any, say: Callable[[str], None]) -> None:
-    from farm import report
+def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:
+    """Say the verdict on a complete run; its exit code."""
+    say(f"{verdict.sentence}{f' (exit code {FOUND})' * verdict.found}")
+    return FOUND if verdict.found else OK
+
+
+def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
+    from farm.report import print_coverage, write
     from farm.report.runs import default_out
 
-    report.print_coverage(rows, run.record)
+    print_coverage(report, run.record)
     where = default_out(run.request.lake.uri, run.run_id)
     try:
-        paths = report.write(rows, run.record, where)
+        paths = write(report, run.record, where)
         say(f"report: {paths['html']} (CSV and Markdown beside it)")
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
-
-
-def _verdict(rows: Any, config: Config, say: Callable[[str], None]) -> int:
-    from farm import report
-
-    failed = len(not_known(rows[rows["status"].isin(names(FAILED))], config))
-    unjudged = len(not_known(rows[report.broken(rows)], config))
-    if failed:
-        say(f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})")
-    if unjudged:
-        say(
-            f"{unjudged} samples of your own kernels could not be judged: "
-            f"reference or inputs are broken (exit code {FOUND})"
-        )
-    return FOUND if failed or unjudged else OK

@@ -57,7 +57,7 @@ class Offer:
     def words(self) -> str:
         """Versions, device and nodes of one that is available, or why it is not."""
         if not self.available:
-            return self.reason
+            return " ".join(self.reason.split())  # a runtime's own words may be several lines
         said = [str(self.info.get(k)) for k in ("runtime_version", "device") if self.info.get(k)]
         emulated = ["emulated"] if self.info.get("emulated") else []
         return ", ".join([*said, *emulated, f"on {', '.join(sorted(set(self.nodes)))}"])

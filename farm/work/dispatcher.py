@@ -77,6 +77,7 @@ class Dispatcher:
         Whatever ends it, rows that have arrived are flushed first if they can be.
         """
         try:
+            self.progress(self)
             there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, 1.0)
             for b in [b for b in there if self.placement.available[b]][:slots]:
                 self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b))

@@ -18,6 +18,7 @@ from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import differentiable, has_gradient
 from tasks.catalogs.torch.gradients import GradientMaker
 from tasks.catalogs.torch.samples import Maker, is_random, unseeded
+from tasks.importing import uncollected
 from tasks.model import Group
 
 CATALOG_VERSION = 1
@@ -136,10 +137,11 @@ def _cpu_capability() -> str:
 
 @functools.cache
 def _op_db() -> dict[tuple[str, str], Any]:
-    import torch.testing._internal.common_utils as common_utils
+    with uncollected():
+        import torch.testing._internal.common_utils as common_utils
 
-    # Each sample_inputs call looks for the running unittest with inspect.stack(): a tenth of the time, for nothing.
-    common_utils.extract_test_fn = lambda: None
-    from torch.testing._internal.common_methods_invocations import op_db
+        # Each sample_inputs call looks for the running unittest with inspect.stack(): a tenth of the time, for nothing.
+        common_utils.extract_test_fn = lambda: None
+        from torch.testing._internal.common_methods_invocations import op_db
 
     return {(info.name, info.variant_test_name): info for info in op_db}
