@@ -26,8 +26,6 @@ from tasks.wire import Place
 
 #: Seconds between two looks at the cluster's nodes.
 LOOK_S = 2.0
-#: A cluster of this machine alone is not given up because the machine is busy: Ray's own bound is half a minute of silence.
-PATIENT = {"health_check_failure_threshold": 60}
 #: Why a run stops.
 DIED = "Ray on this machine has died: it was killed, or this machine too busy for it"
 #: A job names the nodes it may go to where they are no more than this; else only where some of all are left out.
@@ -61,7 +59,7 @@ class RayCluster(Executor):
             },
         }
         if address is None:
-            options |= {"num_cpus": num_cpus, "include_dashboard": dashboard, "_system_config": PATIENT}
+            options |= {"num_cpus": num_cpus, "include_dashboard": dashboard}
         try:
             _reachable(address)
             context = ray.init(**options)
