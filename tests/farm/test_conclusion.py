@@ -24,7 +24,7 @@ from tests.farm.test_report import RUN, frame, make_row, printed
 #: One known failure that is met, by two rows; one of which nothing is seen; one about an op that did not run.
 KNOWN = [
     {"op": "torch:add", "backend": "torch-cpu", "status": "wrong", "reason": "sums in 16 bits"},
-    {"op": "sub", "backend": "torch-*", "status": "error", "reason": "refused until version 2"},
+    {"op": "sub", "backend": "torch-*", "reason": "refused until version 2"},
     {"op": "torch:other", "reason": "never run"},
 ]
 REC: dict[str, Any] = RUN | {"config": {"name": "quick", "known_failures": KNOWN}, "planned": 7}
@@ -125,6 +125,16 @@ def test_the_terminal_and_the_markdown_say_the_verdict_first_then_what_is_new_ca
         assert said.index("farm reproduce") < said.index("Why 3 rows failed")
         assert "1 known failure not seen" in said or "refused until version 2" in said
     assert printed(rows, record).count("torch:add") == 1, "a known failure stands in its cause and nowhere else"
+
+
+def test_a_figure_has_its_unit_and_its_limit() -> None:
+    rows = frame(
+        make_row("wrong", "torch:sigmoid", op_class="elementary", error_units=526.0, max_ulp=572.0, limit=8.0),
+        make_row("wrong", "torch:softmax", op_class="normalisation", error_units=110.0, max_ulp=958.0, limit=4.0),
+    )
+    for said in (printed(rows, REC), markdown(rows, REC)):
+        assert "572 ulps, limit 8" in said and "110 units, limit 4" in said and "958" not in said
+        assert "ulps: units in the last place" in said and "units: error units." in said
 
 
 def test_a_fallback_is_counted_and_no_finding() -> None:
