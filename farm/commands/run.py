@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -235,7 +236,7 @@ def _print_all(console: Console, plan: Plan) -> None:
 
 def _sizes(plan: Plan) -> str:
     """How much is planned, with the two words that progress uses."""
-    wanted = plan.matrix.wanted[:, [plan.offer(b).available for b in range(len(plan.backends))]]
+    wanted = _given(plan)
     return (
         f"{plan.matrix.cells} cells planned, {int((wanted > 0).sum())} of them on backends that are available, "
         f"{len(plan.matrix.skipped)} skipped; a cell is an op in a dtype on a backend, and has a case for each of its "
@@ -243,8 +244,13 @@ def _sizes(plan: Plan) -> str:
     )
 
 
+def _given(plan: Plan) -> np.ndarray:
+    """Cases that backends that are available are given, by group and backend."""
+    return plan.matrix.wanted[:, [plan.offer(b).available for b in range(len(plan.backends))]]
+
+
 def _earlier(plan: Plan) -> Pace | None:
-    return earlier(plan.request.lake, plan.config.name, int(plan.matrix.wanted.sum()))
+    return earlier(plan.request.lake, plan.config.name, int(_given(plan).sum()))
 
 
 def _run(plan: Plan, console: Console) -> int:
