@@ -20,6 +20,7 @@ from farm.report.faces.terminal import print_case, print_coverage, print_diff, s
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
+from farm.report.tables.view import Report
 from farm.report.words import plain
 
 
@@ -40,9 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if args.diff:
             return _diff(rows, args, console)
-        print_coverage(rows, run, by=args.by)
+        report = Report.of(rows, run, args.by)
+        print_coverage(report, run)
         run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
-        _tell(write(rows, run, _out(args, run_id), by=args.by))
+        _tell(write(report, run, _out(args, run_id)))
+        print(report.verdict.sentence)  # again: the top of a long report is out of sight
         return 0
     except (lake.LakeError, ValueError) as problem:
         print(f"error: {plain(problem)}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -16,7 +16,7 @@ from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
-from farm.plan.known import not_known, unmet
+from farm.plan.known import unmet
 from farm.plan.request import How, Request
 from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Run, finished, ready
@@ -25,7 +25,10 @@ from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
 from tasks.backends.needs import install_line
 from tasks.catalogs.base import Entry
-from tasks.model import FAILED, names
+
+if TYPE_CHECKING:
+    from farm.report import Report
+    from farm.report.tables.causes import Verdict
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,8 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         request = _request(args)
         if (rows := finished(request)) is not None and request.record:
+            from farm.report import verdict
+
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing is left to resume")
-            return _verdict(rows, request.config, console.print)
+            return _conclude(verdict(rows, request.record), console.print)
         with ready(request, lambda executor: _dashboard(console, executor)) as plan:
             if request.whole:
                 for text in _unused(request.config, plan.matrix):
@@ -217,36 +222,30 @@ def _run(plan: Plan, console: Console) -> int:
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    _report(run, rows, say)
+    from farm.report import Report
+
+    report = Report.of(rows, run.record)
+    _report(run, report, say)
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    return _verdict(rows, request.config, say)
+    return _conclude(report.verdict, say)
 
 
-def _report(run: Run, rows: Any, say: Callable[[str], None]) -> None:
-    from farm import report
+def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:
+    """Say the verdict on a complete run; its exit code."""
+    say(f"{verdict.sentence}{f' (exit code {FOUND})' * verdict.found}")
+    return FOUND if verdict.found else OK
+
+
+def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
+    from farm.report import print_coverage, write
     from farm.report.runs import default_out
 
-    report.print_coverage(rows, run.record)
+    print_coverage(report, run.record)
     where = default_out(run.request.lake.uri, run.run_id)
     try:
-        paths = report.write(rows, run.record, where)
+        paths = write(report, run.record, where)
         say(f"report: {paths['html']} (CSV and Markdown beside it)")
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)
-
-
-def _verdict(rows: Any, config: Config, say: Callable[[str], None]) -> int:
-    from farm import report
-
-    failed = len(not_known(rows[rows["status"].isin(names(FAILED))], config))
-    unjudged = len(not_known(rows[report.broken(rows)], config))
-    if failed:
-        say(f"{failed} outcomes are wrong, failed or crashed beyond the known failures (exit code {FOUND})")
-    if unjudged:
-        say(
-            f"{unjudged} samples of your own kernels could not be judged: "
-            f"reference or inputs are broken (exit code {FOUND})"
-        )
-    return FOUND if failed or unjudged else OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.compute as pc
 
 from farm import lake
 from farm.report.tables.coverage import backends_of, latest
 from farm.report.words import plain
-
-#: What two runs have in common where they have a case on a backend.
-_KEY = ["case_id", "backend"]
 
 
 def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -27,9 +26,11 @@ def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
             if said.get("available") or not backends.get(name, {}).get("available"):
                 backends[name] = said
     last = runs[-1] if runs else {}
+    known = [entry for run in reversed(runs) for entry in (run.get("config") or {}).get("known_failures") or ()]
     return {
         "run_id": f"{len(runs)} runs",
         "name": "the newest outcome of every case: " + ", ".join(str(run.get("run_id")) for run in runs[-5:]),
+        "config": {"known_failures": list({json.dumps(entry, sort_keys=True): entry for entry in known}.values())},
         "inventory": {"backends": backends},
         "quarantined": [record for run in runs for record in run.get("quarantined") or ()],
         "versions": last.get("versions"),
@@ -64,24 +65,23 @@ def load(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
 def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     """Rows and record of the last finished run of the same config before ``run``, by the config's name; None for none.
 
-    A run that shares no case is passed over: it was narrowed to something else.
+    Only rows of what ``run`` has a row of too. An earlier run without any is passed over: it was narrowed to something else.
     """
     if not (results and run.get("name") and run.get("config")):
         return None
-    opened = lake.open_lake(results)
-    run_id = str(run.get("run_id"))
-    now = lake.read_table(opened, run_id, _KEY).to_pandas()[_KEY] if run_id in (ids := lake.run_ids(opened)) else None
-    if now is None:
+    opened, run_id = lake.open_lake(results), str(run.get("run_id"))
+    if run_id not in (ids := lake.run_ids(opened)):
         return None
+    now = lake.read_table(opened, run_id, ["case_id"])["case_id"].combine_chunks()
     for earlier in reversed(ids[: ids.index(run_id)]):
         with contextlib.suppress(lake.LakeError), warnings.catch_warnings():
             warnings.simplefilter("ignore", lake.LakeWarning)  # said when the run itself was reported
             record = lake.read_run(opened, earlier)
             if record.get("name") != run["name"] or not record.get("finished_at"):
                 continue
-            rows = lake.read(opened, run_id=earlier)
-            if len(rows[_KEY].merge(now, on=_KEY)):
-                return rows, record
+            table = lake.read_table(opened, earlier)
+            if len(rows := table.filter(pc.is_in(table["case_id"], now))):
+                return rows.to_pandas(), record
     return None
 
 

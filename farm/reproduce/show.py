@@ -7,7 +7,9 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from farm.plan.known import met
 from farm.reproduce.again import Outcome
 from farm.reproduce.find import Case, ReproduceError
 from tasks.arrays.pack import dtype_name
@@ -29,6 +31,8 @@ def print_case(case: Case) -> None:
         "stored",
         f"{status_text(case.row)} on {case.key.backend}, run {case.key.run_id}, {case.row['started_at']:%Y-%m-%d %H:%M} UTC",
     )
+    if Status(case.row["status"]).finding:
+        line("cause", _cause(case))
     if case.spec.name != case.key.backend:
         line(
             "run on",
@@ -57,6 +61,16 @@ def print_case(case: Case) -> None:
         else f"NOT the stored {case.row['digest']}: the inputs differ from the run's"
     )
     line("digest", f"{digest} ({agrees})")
+
+
+def _cause(case: Case) -> str:
+    """The reason of the known failure of the run's config that covers the stored outcome."""
+    place = int(met(pd.DataFrame([case.row]), case.config.known_failures).entry[0])
+    return (
+        case.config.known_failures[place].reason
+        if place >= 0
+        else "new: no known failure of the run's config covers it"
+    )
 
 
 def _tensor_text(spec: TensorSpec, arrays: list[np.ndarray]) -> str:

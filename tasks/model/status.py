@@ -67,7 +67,7 @@ class Status(str, enum.Enum):
         30, "failed", "M", "bold red", "#5b3a8e #fff", "#a884e6 #170630", deadly=True,
         meaning="The process or the device ran out of memory.")
     FALLBACK = "fallback", Facts(
-        80, "gap", "F", "cyan", "#7cc4ee #05283d", "#2f7aa6 #eaf7ff", finding=True,
+        80, "gap", "F", "cyan", "#7cc4ee #05283d", "#2f7aa6 #eaf7ff",
         meaning="Right or wrong, it did not run where it was asked to: a CPU provider took the node, a graph break ran "
         "eagerly, no kernel was generated.")
     UNSUPPORTED = "unsupported", Facts(

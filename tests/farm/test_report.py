@@ -515,6 +515,10 @@ def test_the_files_hold_the_tables(tmp_path: Path) -> None:
     rows = synthetic(ops=30, backends=3, count=1000)
     paths = write(rows, RUN, tmp_path / "new" / "dir", by="dtype")
     assert set(paths) == {
+        "new",
+        "causes",
+        "stale",
+        "ranking",
         "coverage",
         "squares",
         "matrix",

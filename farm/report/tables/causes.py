@@ -15,7 +15,7 @@ What a page or a script builds on (nothing of it need be worked out again):
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,19 +37,23 @@ _TOLD = [
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to conclude of a run.
+    """What to conclude of a run; ``sentence`` says it in one line.
 
-    sentence: in one line; failures: rows that failed; new: of these, those that no known failure covers; unjudged: samples
-    of own kernels whose reference or inputs are broken; missing: planned rows that are not there; judged: rows that were
-    judged. recorded: whether the run's record says what is known.
+    failures: rows that failed; new: of these, those that no known failure covers; unjudged: samples of own kernels whose
+    reference or inputs are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
+    (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
+    whether the run came to its end; recorded: whether the record says what is known.
     """
 
     failures: int
     new: int
     unjudged: int
-    missing: int
     judged: int
-    recorded: bool
+    planned: int = 0
+    missing: int = 0
+    gone: int = 0
+    finished: bool = True
+    recorded: bool = True
 
     @property
     def found(self) -> bool:
@@ -58,30 +62,38 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        parts = list(self._parts())
-        return (f"INCOMPLETE: {self.missing:,} planned rows are missing; so far " if self.missing else "") + "; ".join(
-            parts
+        said = "; ".join(filter(None, (self._failures(), self._unjudged())))
+        if lacks := self._lacks():
+            return f"INCOMPLETE: {lacks}; resume the run. So far: {said}"
+        return said if self.found or not self.judged or not self.recorded else f"OK: {said}"
+
+    def _lacks(self) -> str:
+        if self.missing:
+            return f"{self.missing:,} of {self.planned:,} planned cases have no row yet"
+        if self.gone:
+            verb, whose = ("was", "its") if self.gone == 1 else ("were", "their")
+            return f"of the planned cases {self.gone:,} {verb} not run, since {whose} backend went away"
+        return "" if self.finished else "the run has not come to its end"
+
+    def _failures(self) -> str:
+        if self.failures and not self.recorded:
+            return f"{many(self.failures, 'failure')}; the run's record does not say which of them are known"
+        if self.new:
+            known = self.failures - self.new
+            return f"{many(self.new, 'new failure')}, look here" + f" ({known:,} more are known)" * bool(known)
+        if self.failures:
+            return f"{many(self.failures, 'failure')}, all known"
+        return f"no failures, {self.judged:,} judged" if self.judged else "nothing was judged"
+
+    def _unjudged(self) -> str:
+        what = (
+            f"{many(self.unjudged, 'sample')} of your own kernels could not be judged: reference or inputs are broken"
         )
-
-    def _parts(self) -> Iterator[str]:
-        if not self.recorded and self.failures:
-            yield f"{_many(self.failures, 'failure')}; the run's record does not say which of them are known"
-        elif self.new:
-            more = self.failures - self.new
-            yield f"{self.new:,} new failure{'s' * (self.new != 1)}, look here" + (
-                f" ({more:,} more are known)" if more else ""
-            )
-        elif self.failures:
-            yield f"{'OK: ' * (not self.found)}{_many(self.failures, 'failure')}, all known"
-        elif self.judged:
-            yield f"{'OK: ' * (not self.found)}no failures, {self.judged:,} judged"
-        else:
-            yield "nothing was judged"
-        if self.unjudged:
-            yield f"{_many(self.unjudged, 'sample')} of own kernels could not be judged: reference or inputs are broken"
+        return what if self.unjudged else ""
 
 
-def _many(count: int, what: str) -> str:
+def many(count: int, what: str) -> str:
+    """A count with its noun."""
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
@@ -115,13 +127,17 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
     rows = rows if "standing" in rows else with_standing(distinct(rows), run)
     failed, own = rows["status"].isin(FAILED_STATUSES), broken(rows)
     new = rows["standing"] == NEW
-    planned = run.get("planned")
+    said = run.get("planned")
+    planned = said if isinstance(said, int) else 0
     return Verdict(
         failures=int(failed.sum()),
         new=int((failed & new).sum()),
         unjudged=int((own & new).sum()),
-        missing=max(0, planned - len(rows)) if isinstance(planned, int) else 0,
         judged=int(rows["status"].isin(JUDGED_STATUSES).sum()),
+        planned=planned,
+        missing=max(0, planned - len(rows)),
+        gone=int((rows["status"] == Status.UNAVAILABLE.value).sum()),
+        finished=said is not None or not run.get("config") or run.get("finished_at") is not None,
         recorded=known.recorded(run) is not None,
     )
 

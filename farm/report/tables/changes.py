@@ -13,7 +13,7 @@ from tasks.checks.base import FORWARD
 from tasks.model import Status
 
 #: What can have changed, worst first, and how it looks; a cell is called after the worst of its samples.
-_TONES = {
+TONES = {
     "regression": "alarm",
     "new failure": "bad",
     "lost coverage": "bad",
@@ -25,7 +25,7 @@ _TONES = {
     "more precise": "good",
     "same": "dim",
 }
-CHANGES = tuple(_TONES)
+CHANGES = tuple(TONES)
 #: Changes for which a gate closes.
 WORSE = ("regression", "new failure", "lost coverage")
 #: Error units must grow by this factor, beyond one unit, to be called a change of a result that passes either way.
@@ -215,7 +215,7 @@ def diff_views(table: pd.DataFrame) -> list[View]:
             "Cells that changed",
             table,
             (
-                Column("change", lambda line: Cell(line["change"], tone=_TONES[line["change"]])),
+                Column("change", lambda line: Cell(line["change"], tone=TONES[line["change"]])),
                 Column("what", what, foreign=True),
                 Column("samples", lambda line: f"{line['changed']}/{line['samples']}", right=True),
                 status("status_a", "before"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
 from farm.report.tables.agreement import units
-from farm.report.tables.causes import broken, worst_first
+from farm.report.tables.causes import NEW, broken, worst_first
 from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records
 from farm.report.tables.overview import how_much
 from farm.report.tables.view import Column, Line, Report, View, label, measured, op, status, text, view
@@ -48,7 +49,7 @@ def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str]
 
     Within a status, rows without error units (a shape, a dtype, a misplaced NaN) come before the largest error
     units. ``samples`` is the number of the cell's rows in that status, ``planned`` of all its rows; ``reproduce`` is
-    the command that shows it. ``statuses``: keep these only (default: all but ``pass``). ``limit``: None for all.
+    the command that shows it; ``standing`` and ``cause`` where the rows have them. ``statuses``: keep these only (default: all but ``pass``). ``limit``: None for all.
     """
     results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
     rows = distinct(rows)
@@ -60,7 +61,8 @@ def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str]
     if limit is not None:
         rows = rows.head(limit)
     rows = rows.join(planned, on=CELL) if len(rows) else rows.assign(planned=0)
-    return rows.assign(reproduce=commands(rows, results))[_TOLD].reset_index(drop=True)
+    told = [*_TOLD, *(name for name in ("standing", "cause") if name in rows)]
+    return rows.assign(reproduce=commands(rows, results))[told].reset_index(drop=True)
 
 
 _COLUMNS = (
@@ -73,32 +75,33 @@ _COLUMNS = (
 )
 
 
+def _found(name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Column] = _COLUMNS, **more: Any) -> View:
+    return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", **more)
+
+
+@view(2)
+def new(report: Report) -> Iterator[View]:
+    """The user's own kernels that were not judged, and what no known failure covers."""
+    rows = report.rows[report.rows["standing"] == NEW]
+    own = broken(rows)
+    broken_ones, others = (findings(some, limit=None) for some in (rows[own], rows[~own]))
+    caption = "Own kernels not judged, their reference or inputs are broken"
+    yield _found("own_not_judged", caption, broken_ones, open=True, faces=("terminal", "markdown", "page"))
+    yield _found("new", "New, no known failure covers them", others, open=True)
+
+
 @view(70)
 def found(report: Report) -> Iterator[View]:
-    """The findings, and before them the user's own kernels that were not judged."""
+    """All findings; on the terminal those that are neither new nor known, since these stand at its top."""
     frame = findings(report.rows, limit=None)
-    own = findings(report.rows[broken(report.rows)], limit=None, statuses=[Status.INVALID.value])
-    yield View(
-        "own_not_judged",
-        "Own kernels not judged, their reference or inputs are broken",
-        own,
-        _COLUMNS,
-        counted=True,
-        command="reproduce",
-        faces=("terminal", "markdown", "page"),
-    )
-    nothing = "No findings: nothing failed, was imprecise or fell back."
-    yield View(
-        "findings",
-        "Findings, the worst first",
-        frame,
-        _COLUMNS,
-        lines=records(frame[frame["status"].isin(FINDING_STATUSES)]),
-        counted=True,
-        turns="backend",
-        command="reproduce",
-        empty=nothing if len(report.rows) and own.empty else "",
-    )
+    lines = records(frame[frame["status"].isin(FINDING_STATUSES)])
+    nothing = "No findings: nothing failed or was imprecise."
+    nothing = nothing if len(report.rows) and not lines and not report.verdict.unjudged else ""
+    columns = (Column("", lambda line: line["standing"]), *_COLUMNS, text("cause", length=300))
+    faces = ("markdown", "csv", "page")
+    yield _found("findings", "Findings, the worst first", frame, columns, lines=lines, empty=nothing, faces=faces)
+    others = [line for line in lines if not line["standing"]]
+    yield _found("others", "Imprecise, and not known", frame, lines=others, empty=nothing, faces=("terminal",))
 
 
 @view(80)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from farm.report.tables.causes import many, verdict
 from farm.report.tables.coverage import (
     NO_REASON,
     SEVERITY,
@@ -47,12 +48,9 @@ def how_much(line: Mapping[str, Any]) -> str:
 
 
 def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
-    """Lines that say which run this is and whether it is complete."""
+    """Lines that say which run this is, what to conclude of it, and what is to be kept in mind."""
     name = f" ({run['name']})" if run.get("name") else ""
-    lines = [f"Run {run.get('run_id') or DASH}{name}: {len(rows)} row{'' if len(rows) == 1 else 's'}"]
-    planned = run.get("planned")
-    if isinstance(planned, int) and not isinstance(planned, bool) and planned > len(rows):
-        lines.append(f"INCOMPLETE: {planned - len(rows)} of {planned} planned cases have no row yet; resume the run.")
+    lines = [f"Run {run.get('run_id') or DASH}{name}: {many(len(rows), 'row')}", verdict(rows, run).sentence]
     lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
         lines.append(

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from farm.report.runs import before
+from farm.report.tables.causes import KNOWN
 from farm.report.tables.changes import CHANGES, diff
 from farm.report.tables.view import Report
 
@@ -29,21 +30,21 @@ class Since:
     """What changed from an earlier run of the config to this one.
 
     run_id, started_at: of the earlier one; cells: one line per cell that changed, as `farm.report.diff` has them, with
-    ``backend`` and ``group`` (a key of `GROUPS`), worst first; counts: cells by group; compared: cells that both have;
-    only_before, only_now: rows without a partner.
+    ``backend``, ``group`` (a key of `GROUPS`) and the ``standing`` of the worst sample now, worst first; counts: cells by
+    group; known: of the new ones, those of a known failure; compared: cells that both have.
     """
 
     run_id: str
     started_at: Any
     cells: pd.DataFrame
     counts: Mapping[str, int]
+    known: int
     compared: int
-    only_before: int
-    only_now: int
 
     @property
     def sentence(self) -> str:
-        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in GROUPS)
+        known = {"new": f" ({self.known:,} known)" * bool(self.known)}
+        counts = ", ".join(f"{self.counts[name]:,} {name}{known.get(name, '')}" for name in GROUPS)
         return f"Since {self.run_id}, the last run of this config: {counts} of {self.compared:,} cells that are in both"
 
 
@@ -57,7 +58,7 @@ def since(report: Report) -> Since | None:
 def compare(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> Since | None:
     """What changed from the rows of an earlier run (``run``: its record) to those of this one; None if they share none.
 
-    ``then`` and ``now`` are rows of one run each, ``now`` with ``attrs`` that say which lake it is of.
+    ``then`` and ``now`` are rows of one run each, ``now`` with their standing and ``attrs`` that say which lake it is of.
     """
     shared = sorted(set(then["backend"]) & set(now["backend"]))
     tables = []
@@ -70,10 +71,11 @@ def compare(then: pd.DataFrame, run: Mapping[str, Any], now: pd.DataFrame) -> Si
     cells = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["change"])
     if cells.empty:
         return None
-    only = [int(side[name].sum()) for side, name in ((cells, "only_a"), (cells, "only_b"))]
-    changed = cells[cells["change"] != "same"]
+    key = ["case_id", "backend"]
+    changed = cells[cells["change"] != "same"].merge(now[[*key, "standing"]].drop_duplicates(key), on=key, how="left")
     group = changed["change"].map({change: name for name, some in GROUPS.items() for change in some})
     changed = changed.assign(group=group, rank=changed["change"].map(CHANGES.index)).sort_values("rank", kind="stable")
     counts = {name: int((group == name).sum()) for name in GROUPS}
     found = changed.drop(columns="rank").reset_index(drop=True)
-    return Since(str(run.get("run_id")), run.get("started_at"), found, counts, len(cells), *only)
+    known = int(((found["group"] == "new") & (found["standing"] == KNOWN)).sum())
+    return Since(str(run.get("run_id")), run.get("started_at"), found, counts, known, len(cells))

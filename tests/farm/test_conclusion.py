@@ -1,0 +1,249 @@
+"""What a report concludes: the verdict, what is new, causes, what changed since the last run, who is best on common cells."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from farm import lake
+from farm.commands import reproduce, run
+from farm.commands.report import main
+from farm.exits import FOUND, OK
+from farm.report import Report, causes, ranking, since, stale, verdict
+from farm.report.faces.markdown import markdown
+from tests.farm.test_report import RUN, frame, make_row, printed
+
+#: One known failure that is met, by two rows; one of which nothing is seen; one about an op that did not run.
+KNOWN = [
+    {"op": "torch:add", "backend": "torch-cpu", "status": "wrong", "reason": "sums in 16 bits"},
+    {"op": "sub", "backend": "torch-*", "status": "error", "reason": "refused until version 2"},
+    {"op": "torch:other", "reason": "never run"},
+]
+REC: dict[str, Any] = RUN | {"config": {"name": "quick", "known_failures": KNOWN}, "planned": 7}
+
+
+def planted() -> pd.DataFrame:
+    """Two known failures of one cause, one that is new, one known failure that is mended, and three that are fine."""
+    return frame(
+        make_row("wrong", kind="numbers", error_units=40.0, limit=32.0),
+        make_row("wrong", sample=1, kind="numbers", error_units=90.0, limit=32.0),
+        make_row("crash", "torch:mul", kind="SIGSEGV", stage="run", error_type="SIGSEGV"),
+        make_row("pass", "torch:sub"),
+        make_row("pass", "torch:div"),
+        make_row("imprecise", "torch:exp"),
+        make_row("fallback", "torch:log"),
+    )
+
+
+def standings(rows: pd.DataFrame, record: dict[str, Any] = REC) -> dict[str, tuple[str, str]]:
+    made = Report.of(rows, record).rows
+    return {
+        f"{op}/{sample}": (standing, cause)
+        for op, sample, standing, cause in zip(made["op"], made["sample"], made["standing"], made["cause"])
+    }
+
+
+def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
+    assert standings(planted()) == {
+        "torch:add/0": ("known", "sums in 16 bits"),
+        "torch:add/1": ("known", "sums in 16 bits"),
+        "torch:mul/0": ("new", ""),
+        "torch:sub/0": ("stale", "refused until version 2"),
+        "torch:div/0": ("", ""),
+        "torch:exp/0": ("", ""),
+        "torch:log/0": ("", ""),
+    }
+    # One failure of many that are named is enough for a known failure to be met; what was not judged tells nothing.
+    rows = frame(make_row("error", "torch:sub"), make_row("pass", "torch:sub", sample=1))
+    assert standings(rows)["torch:sub/1"] == ("", "")
+    assert standings(frame(make_row("unsupported", "torch:sub")))["torch:sub/0"] == ("", "")
+
+
+@pytest.mark.parametrize(
+    "rows, record, sentence",
+    (
+        (planted(), REC, "1 new failure, look here (2 more are known)"),
+        (planted()[:2], REC | {"planned": 2}, "OK: 2 failures, all known"),
+        (planted()[3:], REC | {"planned": 4}, "OK: no failures, 3 judged"),
+        (planted()[6:], REC | {"planned": 1}, "nothing was judged"),
+        (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet; resume the run. So far: 2 failures, all known"),
+        (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run has not come to its end; resume the run. So far: 2 failures, all known"),
+        (
+            frame(make_row("unavailable"), make_row(sample=1)),
+            REC | {"planned": 2},
+            "INCOMPLETE: of the planned cases 1 was not run, since its backend went away; resume the run. So far: no failures, 1 judged",
+        ),
+        (planted()[:2], {"run_id": "r1"}, "2 failures; the run's record does not say which of them are known"),
+        (
+            frame(make_row("invalid", "user:mine", kind="reference"), make_row()),
+            REC | {"planned": 2},
+            "no failures, 1 judged; 1 sample of your own kernels could not be judged: reference or inputs are broken",
+        ),
+    ),
+)  # fmt: skip
+def test_the_verdict_is_one_sentence(rows: pd.DataFrame, record: dict[str, Any], sentence: str) -> None:
+    assert verdict(rows, record).sentence == sentence
+
+
+def test_causes_are_what_is_new_and_then_the_commonest_with_the_worst_row_of_each() -> None:
+    made = causes(Report.of(planted(), REC).rows)
+    assert made[["standing", "reason", "backend", "status", "rows", "ops"]].values.tolist() == [
+        ["new", "SIGSEGV, run", "torch-cpu", "crash", 1, 1],
+        ["known", "sums in 16 bits", "torch-cpu", "wrong", 2, 1],
+    ]
+    assert made["case_id"].tolist() == ["forward/torch:mul/float32/0", "forward/torch:add/float32/1"]
+    assert made["reproduce"][0].endswith("'r1:forward/torch:mul/float32/0:torch-cpu' --child")
+
+
+def test_a_known_failure_that_is_not_seen_is_named_with_what_is_seen_instead() -> None:
+    made = stale(Report.of(planted(), REC).rows, REC)
+    assert made[["op", "reason", "rows", "seen"]].values.tolist() == [["sub", "refused until version 2", 1, "pass 1"]]
+
+
+def test_the_terminal_and_the_markdown_say_the_verdict_first_then_what_is_new_causes_and_the_ranking() -> None:
+    other = planted().assign(backend="ort-cpu", vendor="Microsoft", status="pass")
+    rows = pd.concat([planted(), other], ignore_index=True)
+    record = REC | {"planned": 14}
+    order = ("1 new failure, look here", "New, no known", "torch:mul", "Why 3 rows failed", "NEW: SIGSEGV", "sums in 16 bits",
+             "torch: right on the 6 cells that all 2 backends were given", "Coverage by vendor")  # fmt: skip
+    for said in (printed(rows, record), markdown(rows, record)):
+        assert [said.index(words) for words in order] == sorted(said.index(words) for words in order)
+        assert said.index("farm reproduce") < said.index("Why 3 rows failed")
+        assert "1 known failure not seen" in said or "refused until version 2" in said
+    assert printed(rows, record).count("torch:add") == 1, "a known failure stands in its cause and nowhere else"
+
+
+def test_a_fallback_is_counted_and_no_finding() -> None:
+    said = printed(frame(make_row("fallback")), REC | {"planned": 1})
+    assert "fallback 1" in said and "No findings" in said
+
+
+def given(*outcomes: tuple[str, str, str], catalog: str = "torch") -> list[dict[str, Any]]:
+    return [
+        make_row(status, f"{catalog}:{op}", backend, vendor=backend.upper(), placement="emulated" * (backend == "c"))
+        for op, backend, status in outcomes
+    ]
+
+
+def test_backends_are_ranked_on_the_cells_that_all_were_given() -> None:
+    rows = given(
+        # Three backends share three cells: of add c has half, of mul b has an error, sub falls back on c.
+        ("add", "a", "pass"), ("add", "b", "pass"), ("add", "c", "imprecise"),
+        ("mul", "a", "pass"), ("mul", "b", "error"), ("mul", "c", "wrong"),
+        ("sub", "a", "pass"), ("sub", "b", "pass"), ("sub", "c", "fallback"),
+        # Not compared: c was not given the one, and has nothing to say about the other.
+        ("div", "a", "wrong"), ("div", "b", "wrong"),
+        ("pow", "a", "wrong"), ("pow", "b", "pass"), ("pow", "c", "vacuous"),
+    ) + given(("exp", "a", "crash"), catalog="critical")  # fmt: skip
+    # A cell is right when all its samples are.
+    rows += [make_row("pass" if name == "a" else "wrong", "torch:add", name, 1) for name in "abc"]
+    record = REC | {"config": {"known_failures": [{"op": "mul", "backend": "b", "reason": "no mul"}]}}
+    made = ranking(Report.of(frame(*rows), record).rows).set_index(["catalog", "backend"])
+    columns = [
+        "place",
+        "backends",
+        "given",
+        "cells",
+        "ran",
+        "judged",
+        "right",
+        "imprecise",
+        "failed",
+        "known",
+        "emulated",
+    ]
+    assert made.loc["torch", columns].T.to_dict("list") == {
+        "a": [1, 3, 5, 3, 3, 3, 3, 0, 0, 0, False],
+        "b": [2, 3, 5, 3, 2, 3, 1, 0, 2, 1, False],
+        "c": [3, 3, 3, 3, 2, 2, 0, 0, 2, 0, True],
+    }
+    assert made.loc[("critical", "a"), ["place", "right", "cells"]].tolist() == [1, 0, 1]
+    assert ranking(Report.of(frame(), REC).rows).empty
+
+
+def lake_of(path: Path, *runs: tuple[str, str, list[dict[str, Any]]]) -> Path:
+    """A lake of finished runs: id, config and rows of each."""
+    for run_id, name, rows in runs:
+        folder = path / f"run={run_id}"
+        folder.mkdir(parents=True)
+        made = [row | {"run_id": run_id, "digest": "same", "op_class": "exact"} for row in rows]
+        pq.write_table(pa.Table.from_pylist(made, schema=lake.SCHEMA), folder / "part-0.parquet")
+        record = REC | {"run_id": run_id, "name": name, "planned": len(rows), "finished_at": "2026-01-02"}
+        (folder / "_run.json").write_text(json.dumps(record))
+    return path
+
+
+def test_what_changed_since_the_last_run_of_the_same_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    then = [
+        make_row("pass"), make_row("wrong", "torch:mul"), make_row("pass", "torch:div"), make_row("pass", "torch:gone"),
+        make_row("pass", "torch:exp"), make_row("wrong", backend="b"),
+    ]  # fmt: skip
+    now = [
+        make_row("wrong"), make_row("pass", "torch:mul"), make_row("unsupported", "torch:div"),
+        make_row("crash", "torch:exp"), make_row("wrong", backend="b"), make_row("wrong", "torch:log"),
+    ]  # fmt: skip
+    path = lake_of(
+        tmp_path,
+        ("1-then", "quick", then),
+        ("2-narrowed", "quick", [make_row("wrong", "torch:elsewhere")]),
+        ("3-other", "full", now),
+        ("4-now", "quick", now),
+    )
+    (path / "run=3-other" / "stray").write_text("")
+    report = Report.of(lake.read(path, "4-now"), lake.read_run(path, "4-now"))
+    found = since(report)
+    assert found and found.run_id == "1-then" and found.compared == 5 and found.known == 1
+    assert found.counts == {"new": 2, "fixed": 1, "changed": 1}
+    assert found.cells[["group", "change", "op", "backend", "standing"]].values.tolist() == [
+        ["new", "regression", "torch:exp", "torch-cpu", "new"],
+        ["new", "regression", "torch:add", "torch-cpu", "known"],
+        ["changed", "lost coverage", "torch:div", "torch-cpu", ""],
+        ["fixed", "fix", "torch:mul", "torch-cpu", ""],
+    ]
+    first = Report.of(lake.read(path, "1-then"), lake.read_run(path, "1-then"))
+    assert since(first) is None, "nothing before it"
+    assert main([str(path)]) == OK
+    said = capsys.readouterr().out
+    assert "Since 1-then, the last run of this config: 2 new (1 known), 1 fixed, 1 changed of 5 cells" in said
+    assert said.strip().endswith("3 new failures, look here (1 more are known)")
+    assert "2 new (1 known)" in (path / "run=4-now" / "_report" / "report.md").read_text()
+
+
+def test_of_all_runs_what_any_knows_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = lake_of(tmp_path, ("1-a", "quick", [make_row("wrong")]), ("2-b", "quick", [make_row("wrong", "torch:mul")]))
+    assert main([str(path), "--run", "all"]) == OK
+    assert "1 new failure, look here (1 more are known)" in capsys.readouterr().out
+
+
+def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
+    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "k.py").write_text("def right(x): return 2 * x\ndef wrong(x): return 3 * x\n")
+    kernel = {"name": "op", "kernel": "k.py:wrong", "reference": "k.py:right", "inputs": {"x": [8]}}
+    config = {"catalogs": [{"name": "user", "samples": 2, "kernels": [kernel]}], "backends": ["torch-cpu"]}
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(config))
+    assert run.main([str(file), "--inline", "--results", str(results)]) == FOUND
+    said = capsys.readouterr().out
+    assert said.strip().endswith("2 new failures, look here (exit code 1)")
+    (key,) = set(re.findall(r"farm reproduce '([^']+)'", said))
+    assert reproduce.main([key, "--results", str(results)]) == OK
+    assert "new: no known failure of the run's config covers it" in capsys.readouterr().out
+
+    file.write_text(yaml.safe_dump(config | {"known_failures": [{"op": "op", "reason": "thrice is not twice"}]}))
+    assert run.main([str(file), "--inline", "--results", str(results)]) == OK
+    said = capsys.readouterr().out
+    assert said.strip().endswith("OK: 2 failures, all known") and "thrice is not twice" in said
+    assert "the last run of this config: 0 new, 0 fixed, 0 changed of 1 cells" in said
+    page = next(results.glob("run=*/_report/causes.csv"))
+    assert pd.read_csv(page)["rows"].tolist() == [2]
+    assert reproduce.main([key.replace(key.partition(":")[0], "last"), "--results", str(results)]) == OK
+    assert re.search(r"^cause +thrice is not twice$", capsys.readouterr().out, re.MULTILINE)
