@@ -58,6 +58,12 @@ FIELDS = {
     if c.shown == block and c.name not in _APART
 }
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
+#: What the standings of rows mean.
+STANDING_WORDS = {
+    "new": "rows that failed and that no known failure covers",
+    "known": "rows that a known failure covers, imprecise ones too",
+    "stale": "rows that are right where a known failure says otherwise",
+}
 #: What a cell of the counts is.
 _COUNTED = ["label", "backend", "check", "dtype", "status"]
 
@@ -91,7 +97,11 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         run_id=str(run.get("run_id") or DASH),
         name=str(run.get("name") or ""),
         verdict=(said := report.verdict).sentence,
-        tone="ok" if said.sentence.startswith("OK") else "new" if said.found or said.missing or not said.finished else "",
+        tone="ok"
+        if said.sentence.startswith("OK")
+        else "new"
+        if said.found or said.missing or not said.finished
+        else "",
         headline=[line for line in headline(report.rows, run) if line != said.sentence],
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),
@@ -190,7 +200,7 @@ def payload(report: Report) -> dict[str, Any]:
         },
         "rows": {"length": len(kept), "columns": columns},
         "sums": SUMS,
-        "standings": STANDINGS,
+        "standings": list(STANDING_WORDS.items()),
         "sides": {
             "length": len(beside.cases),
             "columns": {name: column(beside.cases[name].tolist()) for name in beside.cases},

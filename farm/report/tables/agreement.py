@@ -61,6 +61,18 @@ def unit(op_class: str) -> str:
     return "ulps" if op_class in _WITHOUT_NOISE else "units"
 
 
+def far(line: Line) -> str:
+    """How far off a result is, with unit and limit, "142 ulps, limit 4"; "" of what was not measured.
+
+    Of a line: op_class, error_units, max_ulp, limit.
+    """
+    unit_of = "units" if math.isinf(line["error_units"]) else unit(line["op_class"])
+    size = line["max_ulp" if unit_of == "ulps" else "error_units"]
+    if math.isnan(size):
+        return ""
+    return f"{number(size)} {unit_of}" + (f", limit {number(line['limit'])}" if line["limit"] > 0 else "")
+
+
 def why(line: Line) -> str:
     """What puts a result outside, in a few words: how many limits, and what the classic tolerance says of it.
 
@@ -317,7 +329,7 @@ def case_views(table: pd.DataFrame) -> list[View]:
             Column("backend", lambda line: plain(line["backend"]) + "  ← outlier" * line["outlier"], foreign=True),
             Column("device, version", device, foreign=True),
             Column("status", what, foreign=True),
-            *(measured(name) for name in ("units", "limit", "max_diff")),
+            *(measured("units", unit(said["op_class"])), measured("limit"), measured("max_diff")),
             Column("agrees with", lambda line: agrees_words(line["agrees"])),
             text("same_bytes", "same bytes as"),
             measured("run_ms"),

@@ -18,7 +18,7 @@ from tasks.model import Status
 #: What a finding tells.
 _TOLD = [
     *("status", *CELL, "sample", "samples", "planned", "kind", "stage", "error_type", "error", "error_units"),
-    *("max_ulp", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement"),
+    *("max_ulp", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement", "limit", "op_class"),
     *("run_id", "case_id", "reproduce"),
 ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from farm.report.tables.agreement import far
 from farm.report.tables.causes import many, verdict
 from farm.report.tables.coverage import (
     NO_REASON,
@@ -38,9 +39,9 @@ def status_count(line: Mapping[str, Any], status: str) -> str:
 def how_much(line: Mapping[str, Any]) -> str:
     """One line on what is wrong with a finding: kind, stage, numbers, error."""
     parts = [str(line[name]) for name in ("kind", "stage") if line[name]]
-    for name, words in (("error_units", "error units"), ("max_ulp", "ulp"), ("max_diff", "max diff")):
-        if number(line[name]) != DASH:
-            parts.append(f"{number(line[name])} {words}")
+    parts += [far(line)] if far(line) else []
+    if number(line["max_diff"]) != DASH:
+        parts.append(f"{number(line['max_diff'])} max diff")
     if not pd.isna(line["mismatched"]) and not pd.isna(line["numel"]):
         parts.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
     error = ": ".join(text for text in (line["error_type"], line["error"]) if text)
@@ -170,7 +171,7 @@ def not_here(report: Report) -> View | None:
         (text("backend"), text("vendor"), text("reason", "why")),
         notes=[f"with more of them: {line}"] * bool(line),
         open=True,
-        faces=("page", "markdown"),
+        faces=("page",),  # elsewhere the coverage is in sight, which says it too
     )
 
 
@@ -197,7 +198,6 @@ def by_backend(report: Report) -> Iterator[View]:
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backend.",
         index=True,
-        open=True,
         most=10_000,
     )
     for name, caption, frame in (
