@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
-from farm.exits import BAD_INPUT, OK, guarded
+from farm.exits import BAD_INPUT, OK, command, guarded
 
 #: Command → what it does, in the order of a first day with the farm.
 COMMANDS = {
@@ -40,7 +39,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
         print(f"error: farm has no command {name!r}{nearest(name, list(COMMANDS))}", file=sys.stderr)
         return BAD_INPUT
-    return int(import_module(f"farm.commands.{name}").main(rest))
+    return command(name, rest)
 
 
 def _help() -> str:

@@ -27,9 +27,18 @@ def door(name: str) -> Callable[..., int]:
     arguments it is that of this process."""
 
     def main(argv: Sequence[str] | None = None) -> int:
-        return guarded(lambda rest: int(import_module(f"farm.commands.{name}").main(rest)), argv)
+        return guarded(lambda rest: command(name, rest), argv)
 
     return main
+
+
+def command(name: str, argv: Sequence[str] | None) -> int:
+    """Import a command and run it."""
+    from tasks.importing import uncollected  # and numpy: Ctrl-C is heeded by now
+
+    with uncollected():
+        module = import_module(f"farm.commands.{name}")
+    return int(module.main(argv))
 
 
 def guarded(main: Main, argv: Sequence[str] | None) -> int:
@@ -84,6 +93,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(Exception):  # it may have been interrupted in a print
+        sys.stdout.flush()
     os.write(2, b"interrupted\n")
     os._exit(INCOMPLETE)
 

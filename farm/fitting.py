@@ -33,8 +33,10 @@ def fitted(
     least = [_least(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
     room = width - 3 * len(heads) + 1  # what borders and blanks leave
     if sum(least) <= room:
-        return _folded(title, heads, lines, _widths(natural, least, room))
-    return _below(title, heads, lines, width)
+        made: RenderableType = _folded(heads, lines, _widths(natural, least, room))
+    else:
+        made = _below(heads, lines, width)
+    return Group(Text(title, style="italic"), made)  # not the table's own title, which is folded to its width
 
 
 def _width(cell: Text) -> int:
@@ -58,10 +60,8 @@ def _widths(natural: Sequence[int], least: Sequence[int], room: int) -> list[int
     return made
 
 
-def _folded(
-    title: str, heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]
-) -> Table:
-    made = Table(title=Text(title), title_justify="left", pad_edge=False)
+def _folded(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]) -> Table:
+    made = Table(pad_edge=False)
     for head, width in zip(heads, widths, strict=True):
         made.add_column(Text(head.words), justify="right" if head.right else "left", overflow="fold", width=width)
     for cells, style in lines:
@@ -69,7 +69,7 @@ def _folded(
     return made
 
 
-def _below(title: str, heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> Group:
+def _below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> Group:
     """Short columns side by side, every other one on a line of its own below, after its head."""
     widths = {
         n: max([*map(len, head.words.split()), *(_width(cells[n]) for cells, _ in lines), 1])
@@ -92,7 +92,7 @@ def _below(title: str, heads: Sequence[Head], lines: Sequence[tuple[Sequence[Tex
         joined.stylize_before(style)
         return joined
 
-    parts: list[RenderableType] = [Text(title, style="italic")]
+    parts: list[RenderableType] = []
     for k in range(high):  # heads of fewer lines stand at the bottom
         row = [Text(([""] * (high - len(words.get(n, ""))) + words.get(n, []))[k]) for n in range(len(heads))]
         parts.append(side_by_side(row, "bold"))

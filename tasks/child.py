@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from tasks import wire
 from tasks.arrays.pack import PackError
 from tasks.catalogs.user.load import announce
+from tasks.importing import uncollected
 from tasks.judge import verdict
 from tasks.model import Unavailable
 
@@ -133,8 +134,9 @@ class Child:
             return wire.Ready()
         self.page.write(-1, 1)
         try:
-            made = command.backend.create()
-            info = made.start()
+            with uncollected():
+                made = command.backend.create()
+                info = made.start()
         except Unavailable as error:
             return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:

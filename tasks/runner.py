@@ -326,6 +326,7 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "digest": record["digest"],
         "shapes": record["shapes"],
         "weak": record["weak"] or built,
+        "excused": record["excused"],
         "oracle": "" if built else record["oracle"],
         "prepare_ms": record["prepare_ms"],
     }

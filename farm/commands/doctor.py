@@ -60,14 +60,29 @@ def _told(found: Sequence[Line]) -> Iterator[str]:
     for (need, where), names in users.items():
         yield f"  {need}: {where} (for {', '.join(names)})"
     yield "\nbackends"
-    width = max(len(line.name) for line in found)
-    for line in found:
-        state, text = {"available": "there", "unavailable": "missing"}.get(line.state, "not built"), line.text
-        if line.state == "not asked":
-            text = f"farm envs build {line.name}"
-        yield f"  {line.name:{width}}  {state:9}  {text}"
+    for (_, state, text), group in sorted(_groups(found).items(), key=lambda item: item[0][0]):
+        yield f"  {state:9}  {', '.join(line.name for line in group)}: {text}"
     yield ""
     yield from _summary(found)
+
+
+def _groups(found: Sequence[Line]) -> dict[tuple[int, str, str], list[Line]]:
+    """(rank, state, text) → the backends that it is said of: what is there, what can be had, what this machine cannot."""
+    groups: dict[tuple[int, str, str], list[Line]] = {}
+    for line in found:
+        if line.state == "available":
+            key = 0, "there", line.text
+        elif line.state == "unavailable":
+            key = 1 if line.installs else 3, "missing", line.text
+        else:
+            key = 2, "not built", f"farm envs build {_first(found, line)}"
+        groups.setdefault(key, []).append(line)
+    return groups
+
+
+def _first(found: Sequence[Line], line: Line) -> str:
+    """The first backend of a line's environment: its name builds it for all of them."""
+    return next(x.name for x in found if x.environment == line.environment)
 
 
 def _summary(found: Sequence[Line]) -> Iterator[str]:
@@ -77,5 +92,6 @@ def _summary(found: Sequence[Line]) -> Iterator[str]:
     lacking = [line for line in found if line.installs]
     if lacking:
         yield f"{len(lacking)} more with: {install_line(pair for line in lacking for pair in line.installs)}"
-    if unbuilt := [line.name for line in found if line.state == "not asked"]:
-        yield f"{len(unbuilt)} more may run once their environments are built: farm envs build {' '.join(unbuilt)}"
+    if unbuilt := [line for line in found if line.state == "not asked"]:
+        names = dict.fromkeys(_first(found, line) for line in unbuilt)
+        yield f"{len(unbuilt)} more may run once their environments are built: farm envs build {' '.join(names)}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,7 @@ from rich.text import Text
 
 from farm import lake as lakes
 from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
+from farm.fitting import Head, fitted
 from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
@@ -20,6 +24,7 @@ from farm.plan.known import unmet
 from farm.plan.request import How, Request
 from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Run, finished, ready
+from farm.work.pace import Pace, duration, earlier
 from farm.work.progress import Progress
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
@@ -43,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             console.print(f"run {request.record['run_id']} is finished: {len(rows)} rows, nothing is left to resume")
             return _conclude(verdict(rows, request.record), console.print)
-        with ready(request, lambda executor: _dashboard(console, executor)) as plan:
+        console.print(_begins(request), highlight=False, soft_wrap=True)
+        with ready(request, lambda executor: _say_where(console, request, executor)) as plan:
             if request.whole:
                 for text in _unused(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
@@ -86,21 +92,21 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="an existing Ray cluster ('auto', host:port, ray://…); default: a local one",
+        help="an existing Ray cluster ('auto', host:port, ray://…); default: this machine alone",
     )
-    parser.add_argument(
-        "--inline", action="store_true", help="without Ray, in one process, without isolation: for debugging"
-    )
-    parser.add_argument(
-        "--no-ray", action="store_true", help="without Ray, one job at a time, in child processes of this one"
-    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ray", action="store_true", help="on Ray, however small the plan is")
+    where.add_argument("--no-ray", action="store_true", help="in child processes of this one, however large it is")
+    where.add_argument("--inline", action="store_true", help="in this one process, without isolation: for debugging")
     parser.add_argument(
         "--fresh", action="store_true", help="probe every backend again; forget what they answered before"
     )
     parser.add_argument(
         "--no-dashboard", action="store_true", help="start the local cluster without Ray's dashboard (2 s faster)"
     )
-    parser.add_argument("--cpus", type=int, metavar="N", help="CPU slots of a local cluster (default: all)")
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="jobs that run at once on CPUs of this machine (default: all)"
+    )
     return parser
 
 
@@ -109,8 +115,8 @@ def _request(args: argparse.Namespace) -> Request:
     if args.cpus is not None and args.cpus < 1:
         raise ConfigError("--cpus: at least 1")
     lake = lakes.open_lake(args.results)
-    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray"
-    where = {"how": how, "address": args.address, "cpus": args.cpus}
+    how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray" if args.ray else "auto"
+    where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
     if args.resume:
@@ -129,6 +135,14 @@ def _request(args: argparse.Namespace) -> Request:
     return request
 
 
+def _begins(request: Request) -> str:
+    """What is shown at once: the rest takes seconds."""
+    config = request.config
+    catalogs = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
+    several = "s" * (len(config.backends) != 1)
+    return f"{config.name}: the ops of {catalogs} on {len(config.backends)} backend{several}; looking what runs here"
+
+
 def _split(option: str, values: Sequence[str]) -> list[str]:
     named = list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
     if values and not named:
@@ -136,9 +150,13 @@ def _split(option: str, values: Sequence[str]) -> list[str]:
     return named
 
 
-def _dashboard(console: Console, executor: Executor) -> None:
-    if isinstance(executor, RayCluster) and executor.dashboard_url:
-        console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+def _say_where(console: Console, request: Request, executor: Executor) -> None:
+    """One line about where it runs, if that was not asked for."""
+    if isinstance(executor, RayCluster):
+        if executor.dashboard_url:
+            console.print(f"dashboard: http://{executor.dashboard_url}", highlight=False)
+    elif request.how == "auto" and not request.dry:
+        console.print("a small plan: in child processes of this one (--ray starts Ray all the same)", highlight=False)
 
 
 def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
@@ -168,11 +186,37 @@ def print_preflight(console: Console, known: dict[str, Offer]) -> None:
 
 
 def print_cells(console: Console, plan: Plan) -> None:
-    """The planned cells, one line per op and dtype with its samples by backend; then totals and what is left out."""
+    """What is planned: on a terminal the cells of every backend, in a file or a pipe each of them; the sum last."""
     matrix, known = plan.matrix, plan.offers
+    if console.is_terminal:
+        heads = [
+            Head("backend"),
+            Head("cells", right=True),
+            Head("cases at most", right=True),
+            Head("skipped", right=True),
+        ]
+        skipped = Counter(b for _, b, _ in matrix.skipped)
+        lines = []
+        for b, spec in enumerate(matrix.backends):
+            wanted = matrix.wanted[:, b]
+            cells = (spec.name, str((wanted > 0).sum()), str(wanted.sum()), str(skipped[b] or ""))
+            lines.append(([Text(cell) for cell in cells], "" if known[spec.name].available else "bright_black"))
+        console.print(fitted("Planned", heads, lines, console.width))
+        console.print("every cell: … --dry-run > cells.txt")
+    else:
+        _print_all(console, plan)
+    took = _earlier(plan)
+    console.print(_sizes(plan), soft_wrap=True, highlight=False)
+    if took:
+        console.print(f"the last run of this config took {duration(took.took_s)}", highlight=False)
+
+
+def _print_all(console: Console, plan: Plan) -> None:
+    """A line for every op and dtype with its samples by backend, and for every cell that is left out."""
+    matrix = plan.matrix
     for g, group in enumerate(matrix.groups):
         planned = [
-            f"{spec.name}×{matrix.wanted[g, b]}" + ("" if known[spec.name].available else " (unavailable)")
+            f"{spec.name}×{matrix.wanted[g, b]}" + ("" if plan.offer(b).available else " (unavailable)")
             for b, spec in enumerate(matrix.backends)
             if matrix.wanted[g, b]
         ]
@@ -182,13 +226,22 @@ def print_cells(console: Console, plan: Plan) -> None:
             )
     for g, b, reason in matrix.skipped:
         group = matrix.groups[g]
-        console.print(
-            f"{group.label} {group.dtype} {matrix.backends[b].name}: skipped, {reason}", highlight=False, markup=False
-        )
-    run = int(sum((matrix.wanted[:, b] > 0).sum() for b, s in enumerate(matrix.backends) if known[s.name].available))
-    console.print(
-        f"{matrix.cells} cells planned, {run} of them on backends that are available, {len(matrix.skipped)} skipped"
+        text = f"{group.label} {group.dtype} {matrix.backends[b].name}: skipped, {reason}"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _sizes(plan: Plan) -> str:
+    """How much is planned, with the two words that progress uses."""
+    wanted = plan.matrix.wanted[:, [plan.offer(b).available for b in range(len(plan.backends))]]
+    return (
+        f"{plan.matrix.cells} cells planned, {int((wanted > 0).sum())} of them on backends that are available, "
+        f"{len(plan.matrix.skipped)} skipped; a cell is an op in a dtype on a backend, and has a case for each of its "
+        f"inputs: {int(wanted.sum())} cases at most"
     )
+
+
+def _earlier(plan: Plan) -> Pace | None:
+    return earlier(plan.request.lake, plan.config.name, int(plan.matrix.wanted.sum()))
 
 
 def _run(plan: Plan, console: Console) -> int:
@@ -199,12 +252,15 @@ def _run(plan: Plan, console: Console) -> int:
 
     request, run = plan.request, Run(plan)
     if request.record is not None:
-        say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} rows are in the lake")
+        say(f"resuming {run.run_id}: {sum(map(len, run.before.done.values()))} cases are in the lake")
     run.begin()
-    say(f"run {run.run_id}: {plan.matrix.cells} cells, results in {request.lake.uri}/run={run.run_id}")
+    say(f"run {run.run_id}: {_sizes(plan)}")
+    say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"farm run --resume {run.run_id}{elsewhere}"
-    progress = Progress(console)
+    progress = Progress(console, _earlier(plan))
+    # pandas takes a while to import, and the end of the run needs it.
+    threading.Thread(target=importlib.import_module, args=("farm.report",), daemon=True).start()
     try:
         with interruptible():
             run.dispatch(progress)

@@ -112,6 +112,12 @@ class ChildProcess:
                 os.close(fd)
         self._stderr.close()
 
+    def kill(self) -> None:
+        """From another thread: kill the process; whoever waits for its answer sees its death."""
+        if self.process.returncode is None:  # else its number may be another's by now
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)

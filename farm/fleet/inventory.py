@@ -22,6 +22,7 @@ from tasks.vendors import BY_LABEL
 
 #: Seconds a runtime may take to be imported and to find its device.
 PROBE_DEADLINE_S = 180.0
+UNBUILT = "its environment is not built yet: the run builds it"
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Offer:
     def words(self) -> str:
         """Versions, device and nodes of one that is available, or why it is not."""
         if not self.available:
-            return self.reason
+            return " ".join(self.reason.split())  # a runtime's own words may be several lines
         said = [str(self.info.get(k)) for k in ("runtime_version", "device") if self.info.get(k)]
         emulated = ["emulated"] if self.info.get("emulated") else []
         return ", ".join([*said, *emulated, f"on {', '.join(sorted(set(self.nodes)))}"])
@@ -92,12 +93,14 @@ def probe(
     fresh: bool = True,
     labels: Mapping[str, str] | None = None,
     apart: str = "",
+    build: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
 
     Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
-    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it. Unless
-    ``fresh``, earlier answers of the same version count. apart: why environments cannot be used, if they cannot.
+    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it, or ``build``
+    is False. Unless ``fresh``, earlier answers of the same version count. apart: why environments cannot be used, if they
+    cannot.
     """
     families: dict[tuple[str, str], list[BackendSpec]] = {}
     asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
@@ -108,6 +111,9 @@ def probe(
         environment = envs.of(spec)
         if environment and (reason := without_device(spec, labels) or apart):
             known[spec.name] = {"unavailable": reason}
+            continue
+        if environment and not build and environment.record(cache) is None:
+            known[spec.name] = {"unavailable": UNBUILT}
             continue
         families.setdefault((spec.runtime, environment.key if environment else ""), []).append(spec)
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
@@ -234,7 +240,7 @@ def misplaced(offer: Offer, node: dict[str, Any]) -> str:
     return f"the node is labelled vendor={label}, not {vendor}"
 
 
-def this_node(slots: int) -> dict[str, Any]:
-    """The one node of an inline run: it offers whatever its runtimes find."""
-    resources = {name: float(slots) for name in ("CPU", *{v.resource for v in BY_LABEL.values()})}
+def this_node(cpus: int) -> dict[str, Any]:
+    """The one node of a run without Ray: so many CPUs, and one device of whatever its runtimes find."""
+    resources = {v.resource: 1.0 for v in BY_LABEL.values()} | {"CPU": float(cpus)}
     return {"id": "local", "host": socket.gethostname(), "resources": resources, "labels": {}}

@@ -1,6 +1,6 @@
 """The Parquet lake of rows: columns and store."""
 
-from farm.lake.columns import SCHEMA, Origin
+from farm.lake.columns import KEY, SCHEMA, Origin
 from farm.lake.store import (
     Lake,
     LakeError,

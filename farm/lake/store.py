@@ -9,17 +9,18 @@ import uuid
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from farm.lake.columns import KEY, SCHEMA, Origin
 from tasks.model.row import Row
 from tasks.nearest import near
+
+if TYPE_CHECKING:  # a third of a second that only whoever reads rows pays for
+    import pandas as pd
 
 
 class LakeError(Exception):
@@ -292,6 +293,8 @@ def read(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
 
 def _unique(table: pa.Table) -> pa.Table:
     """One row per key, that with the most attempts, the last of several; rows stay in their order."""
+    import pyarrow.compute as pc
+
     keys = table.select([*KEY, "attempts"]).to_pandas()
     order = keys.sort_values("attempts", kind="stable", na_position="first")
     again = order.duplicated(KEY, keep="last").sort_index()

@@ -19,8 +19,8 @@ from tasks.judge import verdict
 from tasks.judge.verdict import Policy
 from tasks.prepare.cases import default_cache
 
-#: Where jobs run: on Ray, one job at a time in child processes of this one, or in this very process.
-How = Literal["ray", "no-ray", "inline"]
+#: Where jobs run: on Ray, in child processes of this one, or in this very process; "auto": what `farm.work.choice` says.
+How = Literal["auto", "ray", "no-ray", "inline"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Request:
 
     path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the config
     further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
-    matches nothing is most likely misspelt; address, cpus, dashboard: of Ray's cluster; fresh: what backends have
-    answered before does not count.
+    matches nothing is most likely misspelt; address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
+    this machine; fresh: what backends have answered before does not count; dry: only to show what would be run.
     """
 
     config: Config
@@ -41,11 +41,12 @@ class Request:
     ops: tuple[str, ...] = ()
     whole: bool = True
     record: dict[str, Any] | None = None
-    how: How = "ray"
+    how: How = "auto"
     address: str | None = None
     cpus: int | None = None
     dashboard: bool = True
     fresh: bool = False
+    dry: bool = False
 
     def announce(self) -> None:
         """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""

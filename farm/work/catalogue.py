@@ -21,11 +21,6 @@ from tasks.model import Status
 from tasks.plugins import PluginError
 
 
-def is_listed(name: str, cache: Path) -> bool:
-    """True if a catalog's list is in the cache."""
-    return _path(name, cache).exists()
-
-
 def _path(name: str, cache: Path) -> Path:
     """Where a catalog's list is kept. Raises ConfigError if the catalog's package is not installed."""
     try:

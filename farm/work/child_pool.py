@@ -39,17 +39,28 @@ class Children(Protocol):
         """What children have cost since it was last told."""
 
 
+class Closed(Exception):
+    """The pool was killed: no child is started any more."""
+
+
 class ChildPool:
-    """Children by what they serve. A worker process runs one task at a time, so it needs no lock."""
+    """Children by what they serve. Whoever has it runs one job at a time, so it needs no lock."""
 
     def __init__(self) -> None:
         self._children: collections.OrderedDict[tuple[Any, ...], tuple[ChildProcess, Any]] = collections.OrderedDict()
         self._told: dict[int, float] = {}  # CPU seconds already told, by child (its process id; a worker has few)
         self._cpu_s = self._start_s = 0.0
         self._starts = 0
+        self._killed = False
+
+    def has(self, job: Job) -> bool:
+        """Whether a child for such jobs was started, and is kept."""
+        return _key(job) in self._children
 
     def get(self, job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
-        """A living child, from the pool or new."""
+        """A living child, from the pool or new. Raises EnvError, Closed."""
+        if self._killed:
+            raise Closed
         key = _key(job)
         self._make_room(key, job.limits.pool_bytes)
         if key in self._children:
@@ -65,6 +76,9 @@ class ChildPool:
         if isinstance(answer, Death):
             self._end(child)
             return answer
+        if self._killed:
+            self._end(child)
+            raise Closed
         self._starts += 1
         self._start_s += time.monotonic() - began
         self.add(job, child, answer)
@@ -97,6 +111,12 @@ class ChildPool:
         told = wire.Spent(self._cpu_s, self._starts, self._start_s)
         self._cpu_s, self._starts, self._start_s = 0.0, 0, 0.0
         return told
+
+    def kill(self) -> None:
+        """From another thread: every child dies, and `get` raises Closed."""
+        self._killed = True
+        for child, _ in list(self._children.values()):
+            child.kill()
 
     def close(self) -> None:
         """End every child."""
@@ -133,6 +153,11 @@ POOL = ChildPool()
 def caches(cache: Path) -> dict[str, str]:
     """Variables that tell compilers where to keep what they make."""
     return {"TORCHINDUCTOR_CACHE_DIR": inductor_cache(cache), FOLDER: str(cache / "artefacts")}
+
+
+def alike(one: Job, other: Job) -> bool:
+    """Whether the same child can serve both."""
+    return _key(one) == _key(other)
 
 
 def _key(job: Job) -> tuple[Any, ...]:

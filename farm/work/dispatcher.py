@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from farm import lake as lakes
@@ -25,6 +26,7 @@ from farm.work.stock import Stock
 from farm.work.supports import Supports
 from tasks import wire
 from tasks.catalogs.base import Failure
+from tasks.model import Status
 
 #: Seconds without a word, beyond the deadline, after which a supervisor is given up.
 SILENCE_S = 120.0
@@ -75,24 +77,33 @@ class Dispatcher:
         Whatever ends it, rows that have arrived are flushed first if they can be.
         """
         try:
+            self.progress(self)
+            there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, 1.0)
+            for b in [b for b in there if self.placement.available[b]][:slots]:
+                self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b))
             while True:
                 self._fill()
-                if not self.flights and not self._waits():
+                if self.flights:
+                    self._stuck = 0.0
+                elif self._waits():
+                    time.sleep(0.1)  # for a node to come
+                else:
                     break
                 for handle, message in self.plan.executor.poll(0.2):
                     self._handle(handle, message)
-                if self.flights:
-                    self._stuck = 0.0
-                else:
-                    time.sleep(0.1)  # for a node to come
+                    self._show()  # a job in this very process says all that it has to say within one poll
                 self._give_up_silent()
                 self.outages.look()
-                self.ledger.flush_if_due()
-                self.progress(self)
+                self._show()
         finally:
             self.ledger.flush()
             self.progress(self)
             self.supports.save()
+
+    def _show(self) -> None:
+        """Rows to the lake and figures to the screen, as often as is good for them. Raises OSError."""
+        self.ledger.flush_if_due()
+        self.progress(self)
 
     def _waits(self) -> bool:
         """Whether there is work for which a node may still come. Raises OSError when there is none for preparing."""
@@ -269,4 +280,5 @@ class Dispatcher:
         if len(new) < len(rows.numbers):
             batches = [pa.RecordBatch.from_struct_array(b.to_struct_array().take(pa.array(new))) for b in batches]
         self.ledger.keep(b, batches, rows.status, rows.busy_ms)
-        self.supports.learn(flight, [rows.numbers[k] for k in new], batches)
+        if Status.UNSUPPORTED.value in rows.status:
+            self.supports.learn(flight, [rows.numbers[k] for k in new], batches)

@@ -46,6 +46,10 @@ class Executor(abc.ABC):
     def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
         """Take a job; its handle. among: ids of the nodes that it may go to (default: all of its offer)."""
 
+    def expect(self, job: Job, offer: Offer) -> None:
+        """Such jobs are to come: whoever is idle may start their child."""
+        return None
+
     @abc.abstractmethod
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         """What has come: (handle, message of `tasks.wire`) while a job goes on, (handle, None) at its end, and (handle,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from farm.fleet.health import CaseRef
@@ -109,6 +110,18 @@ class Jobs:
         flight.asked = asked
         return flight
 
+    def expected(self, b: int) -> Job:
+        """A batch of a backend without cases: what its children serve."""
+        return Job(
+            name=self._plan.name(b),
+            cache=str(self._plan.cache),
+            limits=self._plan.limits(b),
+            backend=self._plan.backends[b],
+            policy=self._plan.policy,
+            run_id=self._plan.run_id,
+            info=self._plan.offer(b).info,
+        )
+
     def _batch(self, b: int, chosen: list[Portion]) -> Flight:
         self._begun.add(b)
         cases = [CaseRef(g, b, p) for g, positions in chosen for p in positions]
@@ -119,15 +132,10 @@ class Jobs:
             items.append(ToRun(self._plan.matrix.groups[g], str(self._stock.pack(g)), tuple(positions), exported))
             parcels |= self._stock.parcels(g)
         known = ((n, self._supports.words(c.group, b, c.position)) for n, c in enumerate(cases))
-        job = Job(
+        job = replace(
+            self.expected(b),
             name=f"{self._plan.unit(chosen[0][0])} +{len(chosen) - 1}/{self._plan.name(b)}",
-            cache=str(self._plan.cache),
-            limits=self._plan.limits(b),
             run=tuple(items),
-            backend=self._plan.backends[b],
-            policy=self._plan.policy,
-            run_id=self._plan.run_id,
-            info=self._plan.offer(b).info,
             attempts={n: times for n, c in enumerate(cases) if (times := self._accounts.attempts(c))},
             known={n: words for n, words in known if words},
             parcels=parcels,

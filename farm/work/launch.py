@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import datetime
-import importlib
 import platform
 import re
 import secrets
@@ -13,9 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
 from farm.fleet.inventory import offers, probe
@@ -26,7 +23,7 @@ from farm.plan import policies
 from farm.plan.config import ConfigError
 from farm.plan.matrix import Matrix
 from farm.plan.request import Request
-from farm.work import catalogue
+from farm.work import catalogue, choice
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.local import ALONE, ChildProcesses, Inline
@@ -37,36 +34,35 @@ from tasks.judge.verdict import PolicyError
 from tasks.model import Status
 from tasks.nearest import nearest
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: Columns that tell one group of the matrix from another.
 GROUP = ("check", "op", "variant", "dtype", "distribution")
 
 
 @contextlib.contextmanager
 def ready(request: Request, started: Callable[[Executor], None] = lambda e: None) -> Iterator[Plan]:
-    """Start what the request runs on, plan its cells and ask its backends; ended with the context.
+    """Plan the request's cells, start what they run on and ask the backends; ended with the context.
 
     started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError.
     """
     request.announce()
     specs = [b.spec() for b in request.config.backends]
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
-    inline, matrix = request.how == "inline", None
-    # Lists that are in the cache are looked at before anything is started; the others are made while Ray starts.
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
-        listing = {
-            name: background.submit(catalogue.entries, name, request.cache, inline, request.path) for name in names
-        }
-        here = None
-        if request.how != "ray" or not request.address:  # the one node is this machine, asked while Ray starts
-            apart = ALONE if inline else ""
-            here = background.submit(probe, specs, request.cache, fresh=request.fresh, apart=apart)
-        background.submit(importlib.import_module, "farm.report")  # slow to import, needed at the end
-        if all(catalogue.is_listed(name, request.cache) for name in names):
+    inline = request.how == "inline"
+    with contextlib.ExitStack() as ended:
+        with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
+            listing = {
+                name: background.submit(catalogue.entries, name, request.cache, inline, request.path) for name in names
+            }
+            here = None
+            if not request.address:  # the one node is this machine, asked while its executor starts
+                more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
+                here = background.submit(probe, specs, request.cache, **more)  # type: ignore[arg-type]
             matrix = _plan(request, {name: future.result() for name, future in listing.items()})
-        executor = _executor(request)
-    try:
-        started(executor)
-        matrix = matrix or _plan(request, {name: future.result() for name, future in listing.items()})
+            executor = ended.enter_context(contextlib.closing(_executor(request, matrix)))
+            started(executor)
         if here is not None:
             answers = {executor.nodes[0]["id"]: here.result()}
         else:
@@ -74,14 +70,14 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
             answers = executor.probe(specs, str(request.cache), request.fresh)
         labels = {b.name: b.labels for b in request.config.backends}
         yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
-    finally:
-        executor.close()
 
 
-def _executor(request: Request) -> Executor:
-    if request.how == "ray":
+def _executor(request: Request, matrix: Matrix) -> Executor:
+    """What a plan runs on. A dry run runs nothing, and starts no cluster unless it is told to."""
+    on_ray = request.how == "auto" and not (request.dry or choice.is_small(request.config, matrix))
+    if request.address or request.how == "ray" or on_ray:
         return RayCluster(request.address, request.cpus, request.dashboard)
-    return Inline() if request.how == "inline" else ChildProcesses()
+    return Inline() if request.how == "inline" else ChildProcesses(request.cpus)
 
 
 def _plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:

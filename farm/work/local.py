@@ -1,9 +1,11 @@
-"""Executors without Ray: one job at a time, in this very process or in children of it."""
+"""Executors without Ray: in children of this process, as many jobs at once as it has CPUs; or in this very process."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import queue
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,22 +13,74 @@ from typing import Any
 
 from farm.fleet import envs, inventory
 from farm.fleet.inventory import Offer
-from farm.work.child_pool import POOL, Children, caches
+from farm.work.child_pool import Children, caches
 from farm.work.executor import Executor
 from farm.work.job import Job
+from farm.work.lanes import Line
+from farm.work.state import HERE
 from farm.work.supervisor import run_job
 from tasks import wire
 
 #: Why a backend has no part in --inline: one process cannot be several environments.
 ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
+#: Seconds that the end of a lane is waited for: a process that hangs in a driver's call cannot be killed.
+ENDING_S = 5.0
 
 
 class ChildProcesses(Executor):
-    """Each job in a child process of this one: a crash of a case is a row."""
+    """Each job in a child process of this one: a crash of a case is a row. As many at once as there are CPUs; one on any
+    other device, whose number is not known here."""
 
-    def __init__(self, children: Children = POOL) -> None:
+    def __init__(self, cpus: int | None = None) -> None:
+        self._cpus = cpus or len(os.sched_getaffinity(0))
+        self.nodes = [inventory.this_node(self._cpus)]
+        self._lines: dict[str, Line] = {}  # by resource
+        self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self._next = 0
+
+    def slots(self, offer: Offer | None, fraction: float) -> int:
+        return int(self.nodes[0]["resources"][_resource(offer)])
+
+    def submit(self, job: Job, offer: Offer | None, fraction: float, among: Sequence[str] = ()) -> int:
+        self._next += 1
+        self._line(offer).put(self._next, job)
+        return self._next
+
+    def expect(self, job: Job, offer: Offer) -> None:
+        self._line(offer).expect(job)
+
+    def _line(self, offer: Offer | None) -> Line:
+        resource = _resource(offer)
+        if resource not in self._lines:
+            self._lines[resource] = Line(self.slots(offer, 1.0), self._came)
+        return self._lines[resource]
+
+    def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
+        with contextlib.suppress(queue.Empty):
+            yield self._came.get(timeout=timeout_s)
+            while True:
+                yield self._came.get_nowait()
+
+    def cancel(self, handle: int) -> None:
+        """One that runs goes on: there is nowhere else that its cases could go."""
+        if any(line.withdraw(handle) for line in self._lines.values()):
+            self._came.put((handle, None))
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close(ENDING_S)
+
+
+def _resource(offer: Offer | None) -> str:
+    return offer.resources[HERE.node] if offer else "CPU"
+
+
+class Inline(Executor):
+    """Everything in this process, without isolation: a crash of a case is a crash of the run."""
+
+    def __init__(self) -> None:
         self.nodes = [inventory.this_node(1)]
-        self.children = children
+        self.children = DirectChildren()
         self._queue: deque[tuple[int, Job | None]] = deque()  # None: a job that was called back
         self._next = 0
 
@@ -50,14 +104,6 @@ class ChildProcesses(Executor):
 
     def close(self) -> None:
         self._queue.clear()
-        POOL.close()
-
-
-class Inline(ChildProcesses):
-    """Everything in this process, without isolation: a crash of a case is a crash of the run."""
-
-    def __init__(self) -> None:
-        super().__init__(DirectChildren())
 
 
 class DirectChildren(Children):

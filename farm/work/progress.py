@@ -1,8 +1,9 @@
-"""What a run shows while it goes on: one line per backend with counts by status and the time left."""
+"""What a run shows while it goes on: on a terminal a line per backend, in a log what changed; and the time left."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -10,22 +11,29 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from farm.work import pace
+from tasks.model import FAILED, names
+
 if TYPE_CHECKING:
     from farm.work.accounts import Count
     from farm.work.dispatcher import Dispatcher
 
-#: Seconds between two plain lines where there is no terminal to redraw.
-PLAIN_S = 10.0
+#: Seconds between two lines where there is no terminal to redraw, and between two drawings where there is.
+LINE_S, DRAW_S = 60.0, 0.3
+#: A terminal of fewer columns has no room for bars and every status.
+WIDE = 120
 
 
 class Progress:
-    """Called by the dispatcher; draws on a terminal, prints lines elsewhere."""
+    """Called by the dispatcher; draws on a terminal, prints lines elsewhere. before: an earlier run of the same config."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, before: pace.Pace | None = None) -> None:
         self.console = console
+        self.before = before
         self._live: Live | None = None
-        self._drawn = 0.0
-        self._last = ""
+        self._drawn = float("-inf")
+        self._told: dict[str, Counter[str]] = {}  # backend → counts by status, as last printed
+        self._first: dict[str, float] | None = None  # cases that were done when this launch began
         self._noticed = 0
 
     def __call__(self, run: Dispatcher) -> None:
@@ -37,15 +45,15 @@ class Progress:
             if self._live is None:
                 self._live = Live(console=self.console, auto_refresh=False, transient=True)
                 self._live.start()
-            if now - self._drawn > 0.3:
+            if now - self._drawn > DRAW_S:
                 self._drawn = now
                 self._live.update(self._table(run), refresh=True)
-        elif now - self._drawn > PLAIN_S:
+        elif now - self._drawn > LINE_S:
             self._drawn = now
             self._print(run)
 
     def close(self, run: Dispatcher | None = None) -> None:
-        """Stop redrawing; elsewhere print the last state once more."""
+        """Stop redrawing; elsewhere print what changed since the last line."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -53,52 +61,63 @@ class Progress:
             self._print(run)
 
     def _print(self, run: Dispatcher) -> None:
-        text = f"{now_and_left(run)}"
-        for name, count in run.accounts.counts.items():
-            if count.planned:
-                text += f"\n  {name}: {count.done}/{count.planned}{_statuses(count)}"
-        if text != self._last:
-            self._last = text
-            self.console.print(text, highlight=False, soft_wrap=True)
+        """The state, and what came since the last line: nothing where nothing did."""
+        new = {
+            name: Counter(count.status) - self._told.get(name, Counter()) for name, count in run.accounts.counts.items()
+        }
+        if self._told and not any(new.values()):
+            return
+        self._told = {name: Counter(count.status) for name, count in run.accounts.counts.items()}
+        self.console.print(self._state(run) + _news(new), highlight=False, soft_wrap=True)
 
     def _table(self, run: Dispatcher) -> Table:
-        table = Table(title=now_and_left(run), title_justify="left", box=None, pad_edge=False)
+        wide = self.console.width >= WIDE
+        table = Table(title=self._state(run), title_justify="left", box=None, pad_edge=False)
         for name in ("backend", "done", "", "by status"):
-            table.add_column(name)
+            table.add_column(name, overflow="fold")
         for name, count in run.accounts.counts.items():
             if not run.plan.offers[name].available:
                 continue
             share = count.done / count.planned if count.planned else 0.0
-            bar = "█" * int(share * 20) + "·" * (20 - int(share * 20))
-            table.add_row(name, f"{count.done}/{count.planned}", bar, _statuses(count).lstrip())
+            bar = "█" * int(share * 20) + "·" * (20 - int(share * 20)) if wide else f"{share:4.0%}"
+            table.add_row(name, f"{count.done}/{count.planned}", bar, _all(count) if wide else _short(count))
         return table
 
-
-def _statuses(count: Count) -> str:
-    order = sorted(count.status.items(), key=lambda s: -s[1])
-    return "  " + " ".join(f"{name} {number}" for name, number in order) if order else ""
-
-
-def now_and_left(run: Dispatcher) -> str:
-    """Elapsed time, what is being prepared, and the time left as far as it can be told."""
-    elapsed = time.monotonic() - run.started
-    done = sum(c.done for c in run.accounts.counts.values())
-    planned = sum(c.planned for c in run.accounts.counts.values())
-    text = f"{_duration(elapsed)}  {done}/{planned} cases"
-    to_prepare, to_export = run.stock.left["prepare"], run.stock.left["export"]
-    if to_prepare:
-        text += f", {to_prepare} groups to prepare"
-    if to_export:
-        text += f", {to_export} to export"
-    left_s = (
-        sum((c.planned - c.done) * run.accounts.case_ms(b) for b, c in enumerate(run.accounts.counts.values())) / 1e3
-    )
-    slots = max(run.plan.executor.slots(None, 1.0), 1)
-    if planned > done and not to_prepare and not to_export:
-        text += f", about {_duration(left_s / slots)} left"
-    return text
+    def _state(self, run: Dispatcher) -> str:
+        """Elapsed time, cases done, what is still being made, and the time left."""
+        elapsed_s = time.monotonic() - run.started
+        done = {name: float(count.done) for name, count in run.accounts.counts.items()}
+        cases = pace.expected(run)
+        self._first = self._first or done
+        minutes, seconds = divmod(int(elapsed_s), 60)
+        text = f"{minutes}:{seconds:02d}  {sum(done.values()):.0f} of {sum(cases.values()):.0f} cases done"
+        for kind, what in (("prepare", "inputs and references to make"), ("export", "models to export")):
+            if left := run.stock.left[kind]:
+                text += f", {left} {what}"
+        if sum(done.values()) >= sum(cases.values()):
+            return text
+        left_s = pace.measured_s(run)
+        if self.before:
+            work, made, first = map(self.before.work, (cases, done, self._first))
+            left_s = self.before.left_s(work, made, first, elapsed_s)
+        return f"{text}, about {pace.duration(left_s)} left"
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+def _news(new: dict[str, Counter[str]]) -> str:
+    """What came, by status; a failure with its backends."""
+    total: Counter[str] = sum(new.values(), Counter())
+    told = []
+    for status, number in total.most_common():
+        where = [f"{name} {some[status]}" for name, some in new.items() if some[status]]
+        told.append(f"{status} {number}" + (f" ({', '.join(where)})" if status in names(FAILED) else ""))
+    return f"; new: {', '.join(told)}" if told else ""
+
+
+def _all(count: Count) -> str:
+    return " ".join(f"{name} {number}" for name, number in sorted(count.status.items(), key=lambda s: -s[1]))
+
+
+def _short(count: Count) -> str:
+    failed = sum(count.status.get(name, 0) for name in names(FAILED))
+    others = sum(count.status.values()) - failed - count.status.get("pass", 0)
+    return f"pass {count.status.get('pass', 0)}, failed {failed}, others {others}"

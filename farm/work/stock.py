@@ -22,7 +22,7 @@ class Stock:
     """Groups before, in and after preparing.
 
     wanted[g, b]: samples that a backend is to run, 0 where it was never there; done: (g, b) → indices of samples that
-    are already in the lake.
+    are already in the lake. groups: how many there are; asked: samples of them all, by backend; group_ms: what one takes.
     """
 
     def __init__(self, plan: Plan, there: list[bool], done: dict[tuple[int, int], set[int]]) -> None:
@@ -34,12 +34,13 @@ class Stock:
         self.exporting = _exporting_backends(plan)
         self.queues = {"prepare": deque(np.flatnonzero(self.wanted.any(axis=1)).tolist()), "export": deque[int]()}
         self.left = {"prepare": len(self.queues["prepare"]), "export": 0}
+        self.groups, self.asked = self.left["prepare"], self.wanted.sum(axis=0).tolist()
         self.suspects: dict[str, deque[list[int]]] = {
             "prepare": deque(),
             "export": deque(),
         }  # of losses: jobs of their own
         self._parcels: dict[int, dict[str, Any]] = {}  # group → files that a node may lack, as Ray references
-        self._group_ms = PREPARE_S * 1e3 / PREPARE_MIN  # time to prepare a group: little once it is in the cache
+        self.group_ms = PREPARE_S * 1e3 / PREPARE_MIN  # time to prepare a group: little once it is in the cache
 
     # --- what is to be made ---------------------------------------------------------------------------------------
 
@@ -49,7 +50,7 @@ class Stock:
             return self.suspects[kind].popleft()
         most = EXPORT_GROUPS
         if kind == "prepare":
-            most = max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self._group_ms)))
+            most = max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))
         return [self.queues[kind].popleft() for _ in range(min(len(self.queues[kind]), most))]
 
     def complete(self, b: int) -> bool:
@@ -74,7 +75,7 @@ class Stock:
         now = time.monotonic()
         flight.first = flight.first or now
         if flight.job.prepare and len(flight.done) == len(flight.groups) > 1:
-            self._group_ms = max((now - flight.first) * 1e3 / (len(flight.groups) - 1), 0.1)
+            self.group_ms = max((now - flight.first) * 1e3 / (len(flight.groups) - 1), 0.1)
 
     # --- what is there --------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from farm.fleet.probing import WORDS, Support
 from farm.work.state import Flight, Plan
@@ -36,6 +35,8 @@ class Supports:
         support = self._of.get(flight.backend)
         if support is None:
             return
+        import pyarrow.compute as pc
+
         rows = pa.Table.from_batches(batches).select(["status", *WORDS]).append_column("number", pa.array(numbers))
         for row in rows.filter(pc.equal(rows["status"], Status.UNSUPPORTED.value)).to_pylist():
             case = flight.cases[row["number"]]

@@ -181,7 +181,7 @@ def _of_wheel(name: str) -> str:
 def _clang() -> str:
     """$CC if it is a clang; the one of the package ziglang; the newest on the path ("clang" may be one before 17,
     which has no __bf16 to compute with)."""
-    if "clang" in _version(os.environ.get("CC", "")):
+    if "clang" in compiler_version(os.environ.get("CC", "")):
         return os.environ["CC"]
     if found := _zig():
         return found
@@ -211,7 +211,7 @@ def _as_cc(where: str) -> None:
     os.environ["CC"] = where
 
 
-def _version(compiler: str) -> str:
+def compiler_version(compiler: str) -> str:
     """The first line that a compiler says of itself; "" if it cannot be started."""
     try:
         done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=False)

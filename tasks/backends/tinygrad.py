@@ -18,7 +18,7 @@ import numpy as np
 from tasks import vendors
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
-from tasks.backends.needs import C_COMPILER, OPENCL, Need
+from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
@@ -147,6 +147,8 @@ class Tinygrad(Backend):
         opened: Any = Device[self._target]
         name, driver = str(getattr(opened, "device_name", "")), str(getattr(opened, "driver_version", ""))
         self.emulated = self._target.startswith("CL") and _is_cpu(opened)
+        if C_COMPILER in self.needs:  # what compiles decides what is unsupported
+            driver = compiler_version(os.environ["CC"])
         return RuntimeInfo(metadata.version("tinygrad"), name or self.device, driver)
 
     def build(self, form: Form) -> Program:

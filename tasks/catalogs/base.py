@@ -139,6 +139,14 @@ class Catalog:
         """The op as a callable on tensors of the "torch" form (args and kwargs of a sample)."""
         raise NotImplementedError
 
+    def is_public(self, group: Group) -> bool:
+        """Whether `public` finds what `call` returns. Asked when the group is prepared."""
+        return False
+
+    def public(self, group: Group) -> Callable[..., Any]:
+        """As `call`, where `is_public`: by its name alone, without the import of a list of all ops."""
+        return self.call(group)
+
 
 #: Samples that may be made for every one that is wanted, in search of strong ones.
 CANDIDATES = 3

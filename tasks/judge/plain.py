@@ -34,9 +34,8 @@ from tasks.model.status import Status
 BLOCK = 1 << 15
 #: Relative error, in units of the op's own scale, that leaves no right digit: nothing so far off is "imprecise".
 GROSS = 0.25
-#: What lies within so many times its limit is the right function that has lost precision, if it is also off by no more
-#: than DIGIT in the op's own scale, so that a decimal digit is right. From 11 times on, and in bfloat16 from 14 error
-#: units (DIGIT is 8) on, planted faults of logic are no farther off than that (docs/verdict.md has the table).
+#: What lies within so many times its limit is the right function that has lost precision, if a decimal digit is right as
+#: well: off by DIGIT at most, in the op's own scale. Twice as wide, faults of logic pass for it (docs/verdict.md).
 BAND, DIGIT = 8.0, 1 / 16
 #: End of the name of an oracle whose case brings a tolerance of its own, within which a result is right.
 OWN_TOLERANCE = ", own tolerance"

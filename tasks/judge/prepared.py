@@ -1,4 +1,4 @@
-"""What preparing asks of the judge: how far two oracles are apart, and whether a constant would pass."""
+"""What preparing asks of the judge: how far two oracles are apart, whether a constant would pass, what noise excuses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import Sums, measure, unit_of
-from tasks.model import WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
+from tasks.judge.plain import GROSS, Sums, measure, unit_of
+from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
 
 
 def compare_oracles(
@@ -75,6 +75,28 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
             bool((p - tolerance).max() <= (p + tolerance).min())
             for p in ((y.real, y.imag) if is_complex(leaf.dtype) else (y,))
         )
+
+
+def excused(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> float:
+    """Which share of the reference ``threshold`` error units do not ask for, 0 to 1: the sum of what each element may be off,
+    no more than all of it, over the sum of their sizes.
+
+    From GROSS on no right digit is asked for. Where the noise floor has no part in that it is 0: in dtypes of so few bits
+    that the threshold alone is as wide, for integers, and for steps, whose floor is the height of a jump.
+    """
+    y, (eps, _, noise) = leaf.reference, unit_of(leaf, op_class)
+    if (
+        y is None
+        or noise is None
+        or op_class is OpClass.DISCONTINUOUS
+        or not 0 < EPS.get(leaf.dtype, 0) * threshold < GROSS
+    ):
+        return 0.0
+    size = np.abs(y)
+    known = np.isfinite(size)
+    size = size[known]
+    total = float(size.sum())
+    return float(np.minimum(threshold * (size * eps + noise[known]), size).sum()) / total if total else 0.0
 
 
 def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:

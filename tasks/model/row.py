@@ -62,7 +62,15 @@ class Row:
     seed: int = column("int64", "case", "seed of the samples", default=0)
     digest: str | None = column("string", "case", "SHA-256 of the inputs' bytes, first 16 hex digits")
     shapes: str | None = column("string", "case", "shapes of the input tensors")
-    weak: bool | None = column("bool", "case", "a constant output would have passed this sample")
+    weak: bool | None = column(
+        "bool", "case", "it is no evidence: a constant output, or nearly any, would have passed this sample"
+    )
+    excused: float | None = column(
+        "float64",
+        "case",
+        "share of the result that the limit does not ask for, as rounding the inputs moves it so far",
+        "1",
+    )
     attempts: int = column("int32", "times", "how often the case was started in this run", default=1)
     status: str = column("string", "outcome", "one of the closed set of statuses", default=_REQUIRED)
     kind: str = column(

@@ -20,7 +20,9 @@ from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
-from tasks.judge.prepared import common_constant, compare_oracles, constant_would_pass, zero_would_pass
+from tasks.judge import verdict
+from tasks.judge.plain import GROSS
+from tasks.judge.prepared import common_constant, compare_oracles, constant_would_pass, excused, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
@@ -116,7 +118,7 @@ def _collect(
             sample = Sample(-1, failure=Failure.of(error, "sample"))
             made = iter(())
         found.append((sample, (time.perf_counter() - begin) * 1e3))
-        sound.append(sample.failure is None and not _weak(sample))
+        sound.append(sample.failure is None and not _weak(sample) and _excused(sample, group) < GROSS)
         place += 1
         if place >= group.samples:
             strong = _strong([sample for sample, _ in found], sound)
@@ -126,9 +128,10 @@ def _collect(
     for k in _chosen(found, strong, group.samples):
         sample, milliseconds = found[k]
         record = _record(sample, arrays)
-        record |= {"weak": not strong[k], "prepare_ms": milliseconds}
+        record |= {"weak": not strong[k], "excused": _excused(sample, group), "prepare_ms": milliseconds}
         records.append(record)
-    return {"group": asdict(group), "samples": _ranked(records)}, arrays
+    found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
+    return {"group": asdict(group), "public": found_by_name, "samples": _ranked(records)}, arrays
 
 
 def _strong(samples: list[Sample], sound: list[bool]) -> list[bool]:
@@ -162,6 +165,20 @@ def _weak(sample: Sample) -> bool:
     """Whether a constant would pass as every output; of outputs of one element each, whether zero would."""
     check = zero_would_pass if _one_element(sample) else constant_would_pass
     return all(check(leaf, WEAK_THRESHOLD, sample.op_class) for leaf in _judged(sample))
+
+
+def _excused(sample: Sample, group: Group) -> float:
+    """What the default policy's limit excuses of every output, because rounding the inputs moves it; 0 of what is derived."""
+    if sample.failure or sample.definition:
+        return 0.0
+    limit = _default_policy().limit_value(group.label, sample.op_class.value, group.dtype)
+    known = [leaf for leaf in sample.expected if leaf.reference is not None and leaf.reference.size]
+    return min((excused(leaf, limit, sample.op_class) for leaf in known), default=0.0) if limit else 0.0
+
+
+@functools.cache
+def _default_policy() -> verdict.Policy:
+    return verdict.load("error_units")
 
 
 def _one_element(sample: Sample) -> bool:
@@ -355,7 +372,7 @@ class PreparedSample:
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif catalog is not None and kind in catalog.forms:
-            form.call = catalog.call(group)
+            form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif group.check != "forward":
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         elif kind in counterparts.FRAMEWORKS:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from unittest import mock
+
+import pandas as pd
 
 from farm.plan import config as configs
 from farm.plan.known import not_known
-from tasks.model import MEASURED, NOT_VALID, Status, names
+from farm.policies.rejudge import rejudge
+from tasks.judge import plain, verdict
+from tasks.model import FAILED, MEASURED, NOT_VALID, Status, names
+from tasks.zoo import PRECISION, faults
 from tests.bench.record import ROOT, Result
 from tests.bench.running import Size, environment, launch, newest, run, write_config
 
@@ -32,7 +38,29 @@ def zoo(folder: Path, size: Size) -> Result:
             names = ("steep faults caught", "steep faults", "steep twins passed", "steep twins")
             figures |= dict(zip(names, map(int, found.groups())))
             lines.append(line)
-    return Result(figures, "; ".join(lines))
+    tried = bands(newest(folder / "zoo"))
+    told = "; ".join(f"{name}: {', '.join(found) or 'none'}" for name, found in tried.items())
+    lines.append(f"faults of logic that would be imprecise in a dtype, by the width of the band: {told}")
+    return Result(figures | {name: len(found) for name, found in tried.items()}, "; ".join(lines))
+
+
+def bands(rows: pd.DataFrame) -> dict[str, list[str]]:
+    """By the width of the band beyond the limit: the faults of logic, each in a dtype, that it makes merely imprecise."""
+    logic = {f"user:{name}" for name, fault in faults().items() if fault.kind not in PRECISION}
+    rows, policy = rows[rows["op"].isin(logic)], verdict.load("error_units")
+
+    def failed(band: float, digit: float) -> set[str]:
+        with mock.patch.multiple(plain, BAND=band, DIGIT=digit):
+            status = rejudge(rows, policy)["status"]
+        some = rows[status.isin(names(FAILED))]
+        return set(some["op"].str.removeprefix("user:") + " " + some["dtype"])
+
+    every = failed(1, 0)
+    return {
+        f"{band} limits{', a decimal digit right' if digit < plain.GROSS else ''}": sorted(every - failed(band, digit))
+        for digit in (plain.GROSS, plain.DIGIT)
+        for band in (4, 8, 16, 32)
+    }
 
 
 def verdicts(folder: Path, size: Size) -> Result:

@@ -37,14 +37,16 @@ class Killer:
     killed: dict[str, int]
 
     def haunt(self, driver: subprocess.Popen[bytes], results: Path) -> None:
-        """Kill until the driver has ended, one way or the other; itself once its run is in the lake and can be resumed."""
+        """Kill until the driver has ended, one way or the other, from when its run is in the lake and can be resumed."""
         while driver.poll() is None:
             time.sleep(self.chance.expovariate(1 / self.every_s) if self.left else LOOK_S)
-            if self.left in self.drivers and _begun(results):
+            if not self.left or not _begun(results):
+                continue
+            if self.left in self.drivers:
                 self.drivers.discard(self.left)
                 driver.kill()
                 self._count("drivers")
-            elif self.left and (found := _victims(driver.pid)):
+            elif found := _victims(driver.pid):
                 kind = self.chance.choice(sorted(found))
                 try:
                     self.chance.choice(found[kind]).kill()
@@ -96,7 +98,7 @@ def kills(folder: Path, size: Size) -> Result:
             _one(config, results, [how], environment(folder / f"cache-{figures['runs']:.0f}", **more), killer)
             found = lake.read_table(results).select([*CASE, "status"]).to_pandas()
             figures["doubled"] += found.duplicated(CASE).sum()
-            both = pd.concat([expected, found.drop_duplicates(CASE).set_index(CASE)["status"]], axis=1, keys="ab")
+            both = pd.concat([expected, found.drop_duplicates(CASE).set_index(CASE)["status"]], axis=1, keys=["a", "b"])
             figures["lost"] += both["b"].isna().sum()
             other = both[both["b"].notna() & (both["a"] != both["b"])]
             figures["other status"] += len(other)

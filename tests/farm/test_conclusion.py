@@ -17,14 +17,14 @@ from farm import lake
 from farm.commands import reproduce, run
 from farm.commands.report import main
 from farm.exits import FOUND, OK
-from farm.report import Report, causes, ranking, since, stale, verdict
+from farm.report import Report, causes, findings, ranking, since, stale, verdict
 from farm.report.faces.markdown import markdown
 from tests.farm.test_report import RUN, frame, make_row, printed
 
 #: One known failure that is met, by two rows; one of which nothing is seen; one about an op that did not run.
 KNOWN = [
     {"op": "torch:add", "backend": "torch-cpu", "status": "wrong", "reason": "sums in 16 bits"},
-    {"op": "sub", "backend": "torch-*", "status": "error", "reason": "refused until version 2"},
+    {"op": "sub", "backend": "torch-*", "reason": "refused until version 2"},
     {"op": "torch:other", "reason": "never run"},
 ]
 REC: dict[str, Any] = RUN | {"config": {"name": "quick", "known_failures": KNOWN}, "planned": 7}
@@ -101,6 +101,12 @@ def test_causes_are_what_is_new_and_then_the_commonest_with_the_worst_row_of_eac
     ]
     assert made["case_id"].tolist() == ["forward/torch:mul/float32/0", "forward/torch:add/float32/1"]
     assert made["reproduce"][0].endswith("'r1:forward/torch:mul/float32/0:torch-cpu' --child")
+
+
+def test_what_is_new_in_a_cell_is_told_of_all_its_samples() -> None:
+    rows = frame(make_row("crash"), make_row("wrong", sample=1), make_row(sample=2))
+    made = findings(Report.of(rows, REC).rows, standing="new")
+    assert made[["status", "samples", "planned"]].values.tolist() == [["crash", 1, 3]]
 
 
 def test_a_known_failure_that_is_not_seen_is_named_with_what_is_seen_instead() -> None:

@@ -27,18 +27,17 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_doctor_says_what_is_missing_and_the_command_that_installs_it(
     tool: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", NEEDY, NOTHING, "torch-cuda", "null-cpu"]) == 0
+    assert main(["doctor", NEEDY, NOTHING, "torch-cuda", "inductor-cuda", "null-cpu"]) == 0
     said = capsys.readouterr().out
-    words = " ".join(said.split())
-    assert "needy-cpu missing no planted tool on this machine: " in words
-    assert "nothing-cpu missing Nothing.probe() returns a RuntimeInfo; it returned None" in words
-    assert "missing    no NVIDIA device on this node" in said
-    assert "1 of 4 backends can run here\n1 more with: " in said and said.rstrip().endswith(" planted-tool")
+    assert "  missing    needy-cpu: no planted tool on this machine: " in said
+    assert "  missing    nothing-cpu: Nothing.probe() returns a RuntimeInfo; it returned None" in said
+    assert "  missing    torch-cuda, inductor-cuda: no NVIDIA device on this node" in said
+    assert "1 of 5 backends can run here\n1 more with: " in said and said.rstrip().endswith(" planted-tool")
     tool.touch()
     assert main(["doctor", NEEDY, NOTHING, "null-cpu"]) == 0
     said = capsys.readouterr().out
     assert f"planted tool: {tool} (for needy-cpu)" in said
-    assert f"there      needy 1, led to {tool}, emulated, on " in said and "more with" not in said
+    assert f"  there      needy-cpu: needy 1, led to {tool}, emulated, on " in said and "more with" not in said
 
 
 def test_the_list_says_what_is_emulated_and_what_is_missing(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.fleet import envs
+from farm.commands import run
+from farm.exits import OK
+from farm.fleet import envs, inventory
 from farm.fleet.child_process import ChildProcess, Limits, tasks_alone
 from farm.fleet.envs import EnvError, Environment
 from farm.fleet.inventory import probe
@@ -143,6 +145,18 @@ def test_an_installer_that_hangs_is_bounded_and_leaves_nothing(tmp_path: Path, m
         envs.build(Environment(("numpy",)), tmp_path, timeout_s=1)
     assert time.monotonic() - began < 5
     assert list((tmp_path / "envs").glob("*/")) == []
+
+
+def test_a_dry_run_builds_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
+    config = tmp_path / "c.yaml"
+    backend = "{like: torch-cpu, packages: [farm-no-such-package==1]}"
+    config.write_text(f"catalogs: [{{name: planted, ops: [none]}}]\nbackends: [{backend}]\n")
+    assert run.main([str(config), "--dry-run", "--results", str(tmp_path / "r")]) == OK
+    assert inventory.UNBUILT in capsys.readouterr().out
+    assert not (tmp_path / "cache" / "envs").exists()
 
 
 def test_an_environment_that_fails_is_a_line_and_the_others_go_on(wheels: Path, tmp_path: Path) -> None:

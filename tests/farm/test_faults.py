@@ -67,7 +67,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """One run of every fault on a real local Ray cluster."""
     folder = tmp_path_factory.mktemp("faults")
     file = config(folder / "faults.yaml", [{"name": "planted-cpu", "memory_gib": 0.5}], list(EXPECTED), deadline_s=3)
-    done = launch(file, "--results", folder / "results", dashboard=True)
+    done = launch(file, "--ray", "--results", folder / "results", dashboard=True)
     assert done.returncode == 1, done.stdout + done.stderr
     run_id = lake.run_ids(folder / "results")[-1]
     record = lake.read_run(folder / "results", run_id)

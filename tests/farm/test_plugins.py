@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm import lake
+from tasks.plugins import Part, PluginError
 from tests.conftest import ROOT
 
 EXAMPLE = ROOT / "examples" / "plugin"
@@ -97,3 +98,10 @@ def test_a_run_takes_the_plugins_and_goes_on_without_the_broken_one(python: Path
     assert "libexample.so" in done.stdout
     rows = lake.read(tmp_path / "results", lake.run_ids(tmp_path / "results")[-1])
     assert len(rows) == 4 and set(rows["status"]) == {"pass"} and set(rows["vendor"]) == {"Example Inc."}
+
+
+def test_an_entry_point_that_is_no_class_is_told() -> None:
+    with pytest.raises(
+        PluginError, match="backend 'x': planted:STRUCK is a tuple, not a class; name a class in the entry"
+    ):
+        Part("backend", "x", "planted:STRUCK").load()

@@ -30,11 +30,13 @@ from farm.report.tables.coverage import (
     STATUSES,
     built,
     cell_matrix,
+    distinct,
     latest,
     records,
     unavailable,
     worst_matrix,
 )
+from farm.report.tables.excused import excused
 from farm.report.tables.findings import disagreements
 from farm.report.tables.view import Report
 from farm.report.words import number, percent
@@ -720,3 +722,25 @@ def test_what_was_only_built_does_not_count_as_numbers(tmp_path: Path) -> None:
     assert "built" not in write(frame(*numbers), RUN, tmp_path / "without")
     alone = write(frame(*aot), RUN, tmp_path / "alone")  # nothing but compilers
     assert "66.7 % (4/6)" in alone["html"].read_text() and "Coverage –" in alone["markdown"].read_text()
+
+
+def test_what_noise_excuses_is_listed_with_the_class_that_would_judge_it() -> None:
+    weak = {"weak": True, "excused": 0.33, "op_class": "composite", "numel": 35.0}
+    rows = frame(
+        make_row(op="user:steep_sin", shapes="5x7 scalar", **weak),
+        make_row(op="user:steep_sin", shapes="5x7", sample=1, **weak | {"excused": 0.5}),
+        make_row(op="user:cancels", shapes="5x7x9", **weak),
+        make_row(op="torch:digamma", shapes="5x7", **weak),
+        make_row(op="user:constant", shapes="5x7", **weak | {"excused": 0.0}),
+        make_row("wrong", op="user:seen", shapes="5x7", **weak),
+    )
+    told = excused(distinct(rows))[["op", "samples", "excused", "judged_by"]]
+    assert told.values.tolist() == [
+        ["torch:digamma", 1, 0.33, ""],  # the farm's own table says what it is
+        ["user:cancels", 1, 0.33, ""],
+        ["user:steep_sin", 2, 0.5, "elementary"],
+    ]
+    shown = markdown(rows, {"run_id": "r1"})
+    assert "Weak, as the noise floor excuses nearly any result" in shown and "elementary" in shown
+    older = frame(make_row(weak=True)).drop(columns=["excused"])  # a lake of before
+    assert excused(distinct(older)).empty and "noise floor excuses" not in markdown(older, {"run_id": "r1"})

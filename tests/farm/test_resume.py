@@ -37,8 +37,8 @@ def load_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARM_LOAD_OPS", str(OPS))
 
 
-def start(config: Path, results: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results), "--no-dashboard"]
+def start(config: Path, results: Path, how: str = "--ray") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results), "--no-dashboard", how]
     # A shell's background job, and so its children, ignore Ctrl-C unless told otherwise.
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(
@@ -82,10 +82,12 @@ def complete(frame: pd.DataFrame) -> None:
 
 
 @pytest.fixture
-def running(config: Path, results: Path) -> Iterator[subprocess.Popen[str]]:
-    process = start(config, results)
+def running(request: pytest.FixtureRequest, config: Path, results: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run that has rows on disk and goes on; the parameter says where (default: on Ray)."""
+    process = start(config, results, getattr(request, "param", "--ray"))
     try:
         wait_for(lambda: parts(results), "the first rows")
+        assert process.poll() is None
         yield process
     finally:
         if process.poll() is None:
@@ -93,7 +95,9 @@ def running(config: Path, results: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("how", ["last", "id"])
+@pytest.mark.parametrize(
+    ("running", "how"), [("--ray", "last"), ("--no-ray", "id"), ("--inline", "id")], indirect=["running"]
+)
 def test_a_killed_driver_is_resumed_to_exactly_the_planned_rows(
     running: subprocess.Popen[str], config: Path, results: Path, how: str
 ) -> None:
@@ -150,6 +154,7 @@ def test_a_killed_child_blames_nobody(running: subprocess.Popen[str], results: P
     assert set(frame["status"]) == {"pass"}, out
 
 
+@pytest.mark.parametrize("running", ["--ray", "--no-ray"], indirect=True)
 def test_ctrl_c_flushes_and_is_resumable(running: subprocess.Popen[str], results: Path) -> None:
     os.kill(running.pid, signal.SIGINT)
     out, _ = running.communicate(timeout=60)

@@ -16,6 +16,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.backends.onnxruntime import OnnxRuntime
 from tasks.catalogs.base import Entry, Sample
 from tasks.catalogs.onnx import node_suite as onnx_node
+from tasks.catalogs.onnx import pooling
 from tasks.catalogs.onnx.node_suite import OnnxNode
 from tasks.judge.plain import classic_tolerance
 from tasks.model import Form, Group, OpClass, is_inexact, np_dtype, wide
@@ -134,6 +135,7 @@ def test_a_model_without_a_node_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> N
 ALONE = """
 import hashlib, sys
 from tasks.catalogs.onnx import node_suite as onnx_node
+from tasks.catalogs.onnx import pooling
 from tasks.model import OpClass, Group
 made = next(onnx_node.OnnxNode().samples(Group(sys.argv[1], sys.argv[2], "float32", 1), 0))
 loaded = len(sys.modules[onnx_node._CASES]._NodeTestCases)
@@ -201,3 +203,28 @@ def outcome(backend: OnnxRuntime, entry: Entry) -> str:
 def test_the_cases_hold_on_onnxruntime(variant: str, entries: dict[str, Entry]) -> None:
     pytest.importorskip("onnxruntime")
     assert outcome(OnnxRuntime("ort-cpu", "cpu", {}), entries[variant]) == "pass"
+
+
+# --- pooling ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["AVG", "MAX"])
+@pytest.mark.parametrize("count_include_pad", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_pooling_has_the_bits_of_onnxs_own_loop(kind: str, count_include_pad: int, dtype: str) -> None:
+    pooling.install()
+    (loop,) = pooling._loops
+    random = np.random.default_rng(0)
+    for kernel, strides, dilations, tail in (
+        ((2, 3), (1, 1), (1, 1), 0),
+        ((3, 3), (2, 3), (1, 2), 1),
+        ((9, 9), (2, 2), None, 2),
+    ):
+        x = random.standard_normal((2, 3, 17, 19)).astype(dtype)
+        pads = [1, 0, tail, 1]
+        padded = np.pad(x, [(0, 0), (0, 0), (1, tail), (0, 1)], constant_values=0 if count_include_pad else np.nan)
+        gaps = dilations or (1, 1)
+        sizes = [n + pads[i] + pads[i + 2] - 1 - (kernel[i] - 1) * gaps[i] for i, n in enumerate(x.shape[2:])]
+        out = [n // stride + 1 for n, stride in zip(sizes, strides)]
+        given = (padded, x.shape, kernel, strides, out, kind, pads, pads, dilations, count_include_pad)
+        np.testing.assert_array_equal(pooling.pool(*given), loop(*given))

@@ -17,6 +17,7 @@ from tasks.catalogs.user import load, samples, scripts, sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
+from tasks.judge.plain import GROSS
 from tasks.model import Group, OpClass
 from tasks.prepare.cases import key, prepare
 from tasks.runner import Runner, whole
@@ -155,6 +156,31 @@ def test_a_right_softmax_keeps_its_invariants(declare: Any, cache: Path, dtype: 
     )
     assert outcome(cache, dtype=dtype) == {("pass", "")}
     assert outcome(cache, dtype=dtype, distribution="nan") == {("pass", "")}  # NaN in excuses NaN out
+
+
+STEEP = """
+def reference(x): return np.sin(x)
+def right(x): return torch.sin(x)
+def kernel(x):
+    turn = torch.tensor(6.2831855)  # two π in float32: the error grows with the number of turns
+    return torch.sin(x - torch.round(x / turn) * turn)
+"""
+
+
+@pytest.mark.parametrize("kernel", ("kernel", "right"))
+def test_where_noise_excuses_nearly_any_result_a_pass_is_no_evidence(declare: Any, cache: Path, kernel: str) -> None:
+    """sin at 1e5 as the default composite: rounding the inputs moves it by the size of the result, whatever it is."""
+
+    def found(op_class: str, first: float) -> set[tuple[str, bool, bool]]:
+        values = [first * (1 + k / 977) for k in range(200)]
+        steep = {"shape": ["n"], "data": values}
+        declare(STEEP, inputs={"x": steep}, dims={"n": [100, 200]}, op_class=op_class, kernel=f"k.py:{kernel}")
+        return {(row["status"], row["weak"], row["excused"] >= GROSS) for row in rows(cache)}
+
+    assert found("composite", 1e5) == {("pass", True, True)}
+    # Elementary: the inputs are given exactly, so it is evidence either way.
+    assert found("elementary", 1e5) == {("wrong" if kernel == "kernel" else "pass", False, False)}
+    assert found("composite", 1.0) == {("pass", False, False)}
 
 
 # --- references ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ async function copy(text, button) {
 function fill(box, row) { // what happened and how to see it, then the others on the same bytes, then every figure
   const list = make("dl"), here = side(value("case", row), place.backend[row]);
   const shown = data.fields.map(([words, name]) => [words, value(name, row)]);
-  shown.push(["weak", value("weak", row) ? "yes: a constant output would have passed" : "no"]);
+  shown.push(["weak", value("weak", row) ? "yes: a constant output, or nearly any, would have passed" : "no"]);
   for (const [words, raw] of shown) list.append(make("dt", {}, words), make("dd", {}, raw === "" ? DASH : number(raw)));
   const error = value("error", row), line = command(row);
   const button = make("button", { type: "button", onclick: () => copy(line, button) }, "copy");
@@ -82,7 +82,7 @@ function drawPanel(wanted) {
   panel.append(make("p", {}, `pass rate ${rate(sum.passed, sum.judged)}, coverage ${rate(sum.judged, sum.valid)}`
     + `; ${sum.planned} planned${only ? `, ${only} only` : ""}`),
   make("p", {}, statuses.map((name, s) => counts[square * S + s] ? `${name} ${counts[square * S + s]}` : "").filter(Boolean).join(" · ") || "not planned"));
-  if (sum.weakly) panel.append(make("p", { class: "alarm" }, "Weakly tested: a constant output would have passed every sample that passed."));
+  if (sum.weakly) panel.append(make("p", { class: "alarm" }, "Weakly tested: a constant output, or nearly any, would have passed every sample that passed."));
   const [from, to] = squares.get(square) || [0, 0];
   const rows = [];
   for (let row = from; row < to; row++) if (passes(row)) rows.push(row);

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from farm.report.tables.agreement import units
-from farm.report.tables.causes import NEW, broken, worst_first
+from farm.report.tables.causes import NEW, worst_first
 from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records
 from farm.report.tables.overview import how_much
 from farm.report.tables.view import Column, Line, Report, View, label, measured, op, status, text, view
@@ -44,18 +44,20 @@ def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(reproduce=commands(rows, results))[[*keys, *told, "reproduce"]].reset_index(drop=True)
 
 
-def findings(rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str] | None = None) -> pd.DataFrame:
+def findings(
+    rows: pd.DataFrame, limit: int | None = 20, statuses: Iterable[str] | None = None, standing: str = ""
+) -> pd.DataFrame:
     """The worst row of each cell (check, op, variant, dtype, backend) that did not pass, most severe first.
 
     Within a status, rows without error units (a shape, a dtype, a misplaced NaN) come before the largest error
     units. ``samples`` is the number of the cell's rows in that status, ``planned`` of all its rows; ``reproduce`` is
-    the command that shows it; ``standing`` and ``cause`` where the rows have them. ``statuses``: keep these only (default: all but ``pass``). ``limit``: None for all.
+    the command that shows it; ``standing`` and ``cause`` where the rows have them. ``statuses``: keep these only (default: all but ``pass``); ``standing``: rows with this one only. ``limit``: None for all.
     """
     results = str(rows.attrs.get("results", "results"))  # before pandas forgets it
     rows = distinct(rows)
     wanted = [status for status in (SEVERITY if statuses is None else statuses) if status != Status.PASS]
     planned = rows.groupby(CELL, sort=False)["status"].size().rename("planned")
-    rows = rows[rows["status"].isin(wanted)]
+    rows = rows[rows["status"].isin(wanted) & (rows["standing"] == standing if standing else True)]
     rows = rows.assign(samples=rows.groupby([*CELL, "status"], sort=False)["status"].transform("size"))
     rows = worst_first(rows).drop_duplicates(CELL)
     if limit is not None:
@@ -82,12 +84,11 @@ def _found(name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Colum
 @view(2)
 def new(report: Report) -> Iterator[View]:
     """The user's own kernels that were not judged, and what no known failure covers."""
-    rows = report.rows[report.rows["standing"] == NEW]
-    own = broken(rows)
-    broken_ones, others = (findings(some, limit=None) for some in (rows[own], rows[~own]))
+    frame = findings(report.rows, limit=None, standing=NEW)
+    own = frame["status"] == Status.INVALID.value
     caption = "Own kernels not judged, their reference or inputs are broken"
-    yield _found("own_not_judged", caption, broken_ones, open=True, faces=("terminal", "markdown", "page"))
-    yield _found("new", "New, no known failure covers them", others, open=True)
+    yield _found("own_not_judged", caption, frame[own], open=True, faces=("terminal", "markdown", "page"))
+    yield _found("new", "New, no known failure covers them", frame[~own], open=True)
 
 
 @view(70)

@@ -18,6 +18,7 @@ from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import differentiable, has_gradient
 from tasks.catalogs.torch.gradients import GradientMaker
 from tasks.catalogs.torch.samples import Maker, is_random, unseeded
+from tasks.importing import uncollected
 from tasks.model import Group
 
 CATALOG_VERSION = 1
@@ -53,6 +54,14 @@ class TorchOpInfo(Catalog):
     def call(self, group: Group) -> Callable[..., Any]:
         info = _op_db()[group.op_name, group.variant]
         return unseeded(info.op) if group.check == "forward" else differentiable(info)
+
+    def is_public(self, group: Group) -> bool:
+        info = _op_db()[group.op_name, group.variant]
+        return group.check == "forward" and _public(group.op_name) is info.op
+
+    def public(self, group: Group) -> Callable[..., Any]:
+        # op_db takes three times as long to import as torch itself.
+        return _public(group.op_name) or self.call(group)
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         import torch
@@ -103,6 +112,17 @@ class TorchOpInfo(Catalog):
         return GradientMaker(info, group, draws, self.call(group))
 
 
+def _public(name: str) -> Callable[..., Any] | None:
+    """torch's function of that name, of those that torch itself lists as functions of tensors; None for any other."""
+    import torch
+    from torch.overrides import get_testing_overrides
+
+    found: Any = torch
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if callable(found) and found in get_testing_overrides() else None
+
+
 def _seed(group: Group) -> int:
     return zlib.crc32(f"{group.label}/{group.dtype}/{group.seed}".encode())
 
@@ -118,10 +138,11 @@ def _cpu_capability() -> str:
 
 @functools.cache
 def _op_db() -> dict[tuple[str, str], Any]:
-    import torch.testing._internal.common_utils as common_utils
+    with uncollected():
+        import torch.testing._internal.common_utils as common_utils
 
-    # Each sample_inputs call looks for the running unittest with inspect.stack(): a tenth of the time, for nothing.
-    common_utils.extract_test_fn = lambda: None
-    from torch.testing._internal.common_methods_invocations import op_db
+        # Each sample_inputs call looks for the running unittest with inspect.stack(): a tenth of the time, for nothing.
+        common_utils.extract_test_fn = lambda: None
+        from torch.testing._internal.common_methods_invocations import op_db
 
     return {(info.name, info.variant_test_name): info for info in op_db}

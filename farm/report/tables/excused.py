@@ -1,0 +1,64 @@
+"""Passes that are no evidence because the noise floor excuses nearly any result, and the class that would judge them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pandas as pd
+
+from farm.report.tables.view import Column, Report, View, op, text, view
+from tasks.judge.plain import GROSS
+from tasks.model import OpClass, Status
+
+
+def excused(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per op and dtype whose weak passes are excused: op, variant, dtype, op_class, samples, excused, judged_by.
+
+    excused: the largest share of a result that its limit does not ask for; judged_by: the class that would judge the op,
+    "" where none of them does, or where the class is not the user's to choose. Of `distinct` rows.
+    """
+    kept = rows[rows["weak"] & (rows["status"] == Status.PASS.value) & (rows["excused"] >= GROSS)]
+    keys = ["catalog", "op", "variant", "dtype", "op_class"]
+    by_itself = pd.Series([_by_itself(*pair) for pair in zip(kept["shapes"], kept["numel"])], kept.index, dtype=bool)
+    found = (
+        kept.assign(by_itself=by_itself)
+        .groupby(keys, sort=True)
+        .agg(samples=("case_id", "nunique"), excused=("excused", "max"), by_itself=("by_itself", "all"))
+    )
+    found = found.reset_index()
+    own = found.pop("by_itself") & (found.pop("catalog") == "user")  # of the farm's own ops a table says what they are
+    return found.assign(judged_by=own.map({True: OpClass.ELEMENTARY.value, False: ""}))
+
+
+def _by_itself(shapes: str, numel: float) -> bool:
+    """Whether an output may be made element by element: it has as many as the largest input."""
+    sizes = [math.prod(int(n) for n in shape.split("x")) for shape in shapes.split() if shape != "scalar"]
+    return max(sizes, default=1) == numel
+
+
+@view(85)
+def no_evidence(report: Report) -> Iterator[View]:
+    """The ops whose samples are so steep that nearly any result passes."""
+    found = excused(report.rows)
+    if found.empty:
+        return
+    yield View(
+        "excused",
+        "Weak, as the noise floor excuses nearly any result",
+        found,
+        (
+            op(),
+            text("dtype"),
+            text("op_class", "judged as"),
+            Column("samples", lambda line: str(line["samples"]), right=True),
+            Column("excused", lambda line: f"{100 * line['excused']:.0f} %", right=True),
+            text("judged_by", "class that would judge it"),
+        ),
+        unit="ops and dtypes, passes are no evidence",
+        counted=True,
+        notes=(
+            "A kernel of yours that is made element by element is judged in ulps with `class: elementary`, which takes its "
+            "inputs as given exactly. Any other needs inputs that its result depends on less steeply.",
+        ),
+    )

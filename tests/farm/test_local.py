@@ -1,0 +1,214 @@
+"""Runs without Ray: which plans they are for, what they show and keep while they go on, how their lanes share jobs."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from farm import lake
+from farm.fleet.child_process import Limits
+from farm.plan import request as requests
+from farm.plan.matrix import Matrix
+from farm.plan.request import How
+from farm.work import choice, lanes, launch, ledger, local, supervisor
+from farm.work.dispatcher import Dispatcher
+from farm.work.job import Job
+from farm.work.lanes import Line
+from farm.work.launch import Run, ready
+from tasks.backends import BackendSpec
+from tasks.model import Group
+from tests.conftest import launch as farm_run
+
+OPS, SAMPLES = 10, 5
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FARM_LOAD_OPS", str(OPS))
+    path = tmp_path / "load.yaml"
+    catalog = {"name": "load", "dtypes": ["float32"], "samples": SAMPLES}
+    path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["null-cpu"]}))
+    return path
+
+
+def plan(groups: int, backend: str = "null-cpu", samples: int = 1) -> Matrix:
+    made = [Group(f"load:op{i}", "", "float32", samples, 0) for i in range(groups)]
+    return Matrix(made, [BackendSpec.parse(backend)], np.full((groups, 1), samples, dtype=np.int32))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "small"),
+    [
+        (plan(1), True),
+        (plan(1600), True),  # ONNX's node suite on one backend
+        (plan(1600, samples=20), False),
+        (plan(100, "inductor-cpu"), True),
+        (plan(300, "inductor-cpu"), False),  # a compiler takes its time
+    ],
+)
+def test_a_plan_is_small_by_its_estimated_work(config: Path, matrix: Matrix, small: bool) -> None:
+    assert choice.is_small(requests.new(str(config), lake.open_lake("r")).config, matrix) is small
+
+
+def test_nodes_by_label_are_rays(config: Path) -> None:
+    asked = requests.new(str(config), lake.open_lake("r")).config
+    labelled = asked.backends[0].model_copy(update={"labels": {"rack": "a*"}})
+    assert not choice.is_small(asked.model_copy(update={"backends": [labelled]}), plan(1))
+
+
+@pytest.mark.parametrize(
+    ("how", "more", "groups", "expected"),
+    [
+        ("auto", {}, 1, "ChildProcesses"),
+        ("auto", {}, 10_000, "Cluster"),
+        ("auto", {"address": "auto"}, 1, "Cluster"),
+        ("auto", {"dry": True}, 10_000, "ChildProcesses"),
+        ("ray", {}, 1, "Cluster"),
+        ("ray", {"dry": True}, 1, "Cluster"),
+        ("no-ray", {}, 10_000, "ChildProcesses"),
+        ("inline", {}, 10_000, "Inline"),
+    ],
+)
+def test_where_a_run_goes(
+    config: Path, monkeypatch: pytest.MonkeyPatch, how: How, more: dict[str, Any], groups: int, expected: str
+) -> None:
+    class Cluster:
+        def __init__(self, *args: object) -> None: ...
+
+    monkeypatch.setattr(launch, "RayCluster", Cluster)
+    asked = requests.new(str(config), lake.open_lake("r"), how=how, **more)
+    made = launch._executor(asked, plan(groups))
+    assert type(made).__name__ == expected
+
+
+def test_a_small_run_says_where_it_runs(config: Path, results: Path) -> None:
+    done = farm_run(config, "--results", results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = done.stdout.splitlines()[1]  # after what it is
+    assert "small" in said and "--ray" in said
+    assert lake.read_run(results, lake.run_ids(results)[0])["inventory"]["nodes"][0]["id"] == "local"
+
+
+@pytest.mark.parametrize("how", ["inline", "no-ray"])
+def test_rows_and_figures_come_while_a_job_goes_on(
+    config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, how: How
+) -> None:
+    for module, name in ((ledger, "FLUSH_S"), (supervisor, "CHUNK_S")):
+        monkeypatch.setattr(module, name, 0.0)
+    seen: list[tuple[int, int]] = []  # rows on disk and cases done, whenever progress is shown
+
+    def progress(run: Dispatcher) -> None:
+        seen.append((lake.read_table(results).num_rows, run.accounts.counts["null-cpu"].done))
+
+    where = lake.open_lake(str(results))
+    with ready(requests.new(str(config), where, how=how, cpus=1)) as made:
+        run = Run(made)
+        run.begin()
+        run.dispatch(progress)
+        rows, missing = run.finish()
+    assert not missing and len(rows) == OPS * SAMPLES
+    between = {pair for pair in seen if 0 < pair[0] < OPS * SAMPLES}
+    assert len(between) > 1 and all(0 < done <= OPS * SAMPLES for _, done in between)
+
+
+# --- lanes --------------------------------------------------------------------------------------------------------------
+
+
+class FakeChildren:
+    """What a lane knows of its children: for which jobs they were started."""
+
+    def __init__(self) -> None:
+        self.of: list[str] = []
+
+    def has(self, job: Job) -> bool:
+        return job.name in self.of
+
+    def get(self, job: Job) -> None:
+        self.of.append(job.name)
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def job(name: str) -> Job:
+    return Job(name=name, cache="", limits=Limits(), backend=BackendSpec(name, name, "cpu"), env={})
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that makes a line of two lanes whose jobs do ``work``; the jobs that each lane's children are of."""
+    made: list[Line] = []
+
+    def make(work: Callable[[Job], None]) -> tuple[Line, Any, list[FakeChildren]]:
+        children = [FakeChildren(), FakeChildren()]
+        left = iter(children)
+        monkeypatch.setattr(lanes, "ChildPool", lambda: next(left))
+
+        def run(job: Job, own: FakeChildren) -> Any:
+            own.get(job)
+            work(job)
+            yield job.name
+
+        monkeypatch.setattr(lanes, "run_job", run)
+        came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        made.append(Line(2, came))
+        return made[-1], came, children
+
+    yield make
+    for one in made:
+        one.close(5)
+
+
+def until_idle(line: Line) -> None:
+    end = time.monotonic() + 30
+    while line._waiting or line._expected or not all(one.idle and not one.starting for one in line._lanes):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_job_goes_where_its_child_is(line: Any) -> None:
+    made, came, children = line(lambda job: None)
+    for handle, name in enumerate(["a", "b", "a", "b", "a"], 1):
+        made.put(handle, job(name))
+        until_idle(made)
+    of = [set(one.of) for one in children]
+    assert of in ([{"a"}, {"b"}], [{"b"}, {"a"}], [{"a", "b"}, set()], [set(), {"a", "b"}])
+    ends = [came.get() for _ in range(5 * 3)]
+    assert [handle for handle, message in ends if message is None] == [1, 2, 3, 4, 5]
+
+
+def test_an_idle_lane_starts_the_child_of_what_is_expected(line: Any) -> None:
+    made, _, children = line(lambda job: None)
+    made.expect(job("a"))
+    until_idle(made)
+    assert sorted(len(one.of) for one in children) == [0, 1]
+    made.put(1, job("a"))
+    until_idle(made)
+    assert sorted(len(one.of) for one in children) == [0, 2]  # by the lane that had started it
+
+
+def test_a_job_that_raises_ends_with_it(line: Any) -> None:
+    def fail(job: Job) -> None:
+        raise ValueError("no such thing")
+
+    made, came, _ = line(fail)
+    made.put(1, job("a"))
+    until_idle(made)
+    assert [type(message).__name__ for _, message in (came.get(), came.get())] == ["Begun", "ValueError"]
+
+
+def test_a_job_that_waits_can_be_called_back() -> None:
+    executor = local.ChildProcesses(1)
+    executor._lines["CPU"] = Line(0, executor._came)
+    handle = executor.submit(job("a"), None, 1.0)
+    executor.cancel(handle)
+    assert list(executor.poll(1.0)) == [(handle, None)]
+    executor.close()

@@ -1,0 +1,151 @@
+"""What a run says while it goes on: at once, then what changed, with the time left; and how much is planned."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from farm import lake as lakes
+from farm.commands.run import main
+from farm.exits import OK
+from farm.lake import LakeError
+from farm.work import pace, progress
+from farm.work.accounts import Count
+
+CONFIG = """
+name: mine
+catalogs: [{name: torch, ops: [abs, add], samples: 2}]
+dtypes: [float32, float64]
+backends: [torch-cpu, torch-npu]
+"""
+
+
+class Clock:
+    """Seconds since a run began, as progress sees them."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def monotonic(self) -> float:
+        return self.s
+
+
+class Said:
+    """A run under way, and what its progress prints into a log."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, before: pace.Pace | None = None) -> None:
+        self.clock, self.out = Clock(), io.StringIO()
+        monkeypatch.setattr(progress, "time", self.clock)
+        self.counts = {"torch-cpu": Count(), "tvm-cpu": Count()}
+        accounts = SimpleNamespace(counts=self.counts, case_ms=lambda b: 100.0)
+        stock = SimpleNamespace(left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0)
+        plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, fraction: 2))
+        self.run: Any = SimpleNamespace(
+            started=0.0, accounts=accounts, stock=stock, plan=plan, outages=SimpleNamespace(notices=[])
+        )
+        self.progress = progress.Progress(Console(file=self.out, width=200), before)
+
+    def at(self, seconds: float, **came: dict[str, int]) -> str:
+        """What is printed at a time, with so many rows by status come from torch_cpu or tvm_cpu."""
+        self.clock.s = seconds
+        for name, statuses in came.items():
+            count = self.counts[name.replace("_", "-")]
+            count.status = dict(Counter(count.status) + Counter(statuses))
+            count.done += sum(statuses.values())
+        self.out.seek(0)
+        self.out.truncate()
+        self.progress(self.run)
+        return self.out.getvalue()
+
+
+def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said(monkeypatch)
+    assert "0:00  0 of 1000 cases done, 40 inputs and references to make" in said.at(0.0)
+    said.run.stock.left["prepare"] = 0
+    said.counts["torch-cpu"].planned, said.counts["tvm-cpu"].planned = 500, 400
+    assert said.at(30.0, torch_cpu={"pass": 10}) == ""
+    line = said.at(61.0, torch_cpu={"pass": 80, "wrong": 3}, tvm_cpu={"wrong": 2, "unsupported": 5})
+    assert line.startswith("1:01  100 of 900 cases done")
+    assert "new: pass 90, wrong 5 (torch-cpu 3, tvm-cpu 2), unsupported 5" in line and line.count("\n") == 1
+    assert said.at(130.0) == ""  # nothing is new
+    assert "new: crash 1 (tvm-cpu 1)" in said.at(200.0, tvm_cpu={"crash": 1})
+
+
+def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "about 50 s left" in Said(monkeypatch).at(0.0)
+    before = pace.Pace(1200.0, {"torch-cpu": 600, "tvm-cpu": 400}, {"torch-cpu": 10.0, "tvm-cpu": 1000.0})
+    said = Said(monkeypatch, before)
+    assert "about 20 min left" in said.at(0.0)
+    # The quick backend's cases are no measure of the slow one's.
+    assert "about 21 min left" in said.at(120.0, torch_cpu={"pass": 600})
+    assert "about 10 min left" in said.at(660.0, tvm_cpu={"pass": 200})
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (99, "99 s"), (150, "2 min"), (7800, "2 h 10 min")])
+def test_a_duration_is_words(seconds: float, text: str) -> None:
+    assert pace.duration(seconds) == text
+
+
+# --- a run ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    return tmp_path / "c.yaml"
+
+
+def test_a_run_says_at_once_what_it_is_explains_its_words_once_and_knows_how_long_the_last_one_took(
+    config: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(config), "--inline", "--results", str(results)]
+    assert main(arguments) == OK
+    said = capsys.readouterr().out
+    assert said.startswith("mine: the ops of torch on 2 backends")
+    assert said.count("a cell is an op in a dtype on a backend, and has a case for each of its inputs") == 1
+    assert re.search(r"^0:00  0 of 8 cases done, .*left$", said, re.M)
+    assert re.search(r"^\d+:\d\d  6 of 6 cases done; new: pass 6", said, re.M)
+    lake = lakes.open_lake(results)
+    before = pace.earlier(lake, "mine", 8)
+    assert before is not None and before.cases == {"torch-cpu": 6} and before.took_s > 0
+    assert before.work({"torch-cpu": 3.0}) == pytest.approx(0.5)
+    assert pace.earlier(lake, "other", 8) is None and pace.earlier(lake, "mine", 1000) is None
+    assert main([*arguments, "--dry-run"]) == OK
+    assert "the last run of this config took " in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_lake_that_says_nothing_of_times_has_no_pace(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = lakes.open_lake(results)
+    for record in (
+        {},
+        {"name": "c", "finished_at": "x", "planned": 8},
+        {"name": "c", "finished_at": None, "planned": 8},
+    ):
+        lakes.write_run(lake, "20260101-000000-aaaa", record | {"run_id": "20260101-000000-aaaa", "started_at": "y"})
+        assert pace.earlier(lake, "c", 8) is None
+
+    def broken(lake: lakes.Lake) -> list[str]:
+        raise LakeError("gone")
+
+    monkeypatch.setattr(lakes, "run_ids", broken)
+    assert pace.earlier(lake, "c", 8) is None
+
+
+def test_a_dry_run_on_a_terminal_is_a_short_table_with_the_sum_last(
+    config: Path, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([str(config), "--inline", "--dry-run", "--results", str(results)]) == OK
+    said = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
+    assert "torch:abs" not in said
+    assert re.search(r"torch-cpu +│ +4 │ +8 │", said)
+    assert said.splitlines()[-1].startswith("8 cells planned, 4 of them on backends that are available, 0 skipped")
+    assert "--dry-run > " in said
