@@ -32,8 +32,7 @@ class ChildProcesses(Executor):
     other device, whose number is not known here."""
 
     def __init__(self, cpus: int | None = None) -> None:
-        self._cpus = cpus or len(os.sched_getaffinity(0))
-        self.nodes = [inventory.this_node(self._cpus)]
+        self.nodes = [inventory.this_node(cpus or usable_cpus())]
         self._lines: dict[str, Line] = {}  # by resource
         self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._next = 0
@@ -69,6 +68,15 @@ class ChildProcesses(Executor):
     def close(self) -> None:
         for line in self._lines.values():
             line.close(ENDING_S)
+
+
+def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """How many CPUs this process may use: those that it may run on, within the quota of a container (at least one)."""
+    count = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # "max 100000": no quota
+        share, period = map(int, quota.read_text().split())
+        count = min(count, max(share // period, 1))
+    return count
 
 
 def _resource(offer: Offer | None) -> str:

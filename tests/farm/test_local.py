@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 from collections.abc import Callable
@@ -86,6 +87,14 @@ def test_where_a_run_goes(
     asked = requests.new(str(config), lake.open_lake("r"), how=how, **more)
     made = launch._executor(asked, plan(groups))
     assert type(made).__name__ == expected
+
+
+@pytest.mark.parametrize(
+    ("quota", "cpus"), [("max 100000", None), ("50000 100000", 1), ("100000 100000", 1), ("", None)]
+)
+def test_the_quota_of_a_container_bounds_the_cpus(tmp_path: Path, quota: str, cpus: int | None) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    assert local.usable_cpus(tmp_path / "cpu.max") == (cpus or len(os.sched_getaffinity(0)))
 
 
 def test_a_small_run_says_where_it_runs(config: Path, results: Path) -> None:
