@@ -24,7 +24,7 @@ from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, how_option, where_option
 from farm.report.tables.overview import backend_lines, headline
-from farm.report.tables.sides import sides
+from farm.report.tables.sides import Sides, sides
 from farm.report.tables.view import Report, cell
 from farm.report.words import DASH
 from tasks import checks
@@ -201,23 +201,31 @@ def payload(report: Report) -> dict[str, Any]:
         "rows": {"length": len(kept), "columns": columns},
         "sums": SUMS,
         "standings": list(STANDING_WORDS.items()),
+        **_packed_sides(beside),
+        "changes": list(CHANGES),
+        "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
+        "command": [COMMAND, where_option(results), {status: how_option(status) for status in SEVERITY}],
+    }
+
+
+def _packed_sides(beside: Sides) -> dict[str, Any]:
+    """Every case with all its backends, and their outcomes, as columns."""
+    found = beside.outcomes
+    return {
         "sides": {
             "length": len(beside.cases),
             "columns": {name: column(beside.cases[name].tolist()) for name in beside.cases},
             "agrees": beside.agrees,
         },
         "outcomes": {
-            "length": len(beside.outcomes),
+            "length": len(found),
             "columns": {
-                "units": {"v": _numbers(beside.outcomes["units"])},
-                "limit": column(_numbers(beside.outcomes["limit"])),
-                "why": column(beside.outcomes["why"].tolist()),
+                "units": {"v": _numbers(found["units"])},
+                "limit": column(_numbers(found["limit"])),
+                "why": column(found["why"].tolist()),
             },
         },
         "units": UNITS,
-        "changes": list(CHANGES),
-        "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
-        "command": [COMMAND, where_option(results), {status: how_option(status) for status in SEVERITY}],
     }
 
 

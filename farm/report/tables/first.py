@@ -108,7 +108,7 @@ def best(report: Report) -> Iterator[View]:
         fewest = f"{plain(least['backend'])} was given the fewest cells, {least['given']:,}."
         yield View(
             f"ranking_{catalog}",
-            f"{plain(catalog)}{_about(catalog)}: right on the {cells:,} cells that all {backends} backends were given",
+            f"{plain(catalog)}{_about(str(catalog))}: right on the {cells:,} cells that all {backends} backends were given",
             lines,
             (
                 measured("place", "#"),
