@@ -64,7 +64,9 @@ def _calibrate(args: argparse.Namespace, console: Console) -> None:
     reasons = reasons_of(args.op)
     policy = verdict.load(args.policy)
     rows, _ = load(args.results, args.run)
-    backends = [name for name in args.backends.split(",") if name]
+    backends = [name for name in args.backends.split(",") if name.strip()]
+    if not backends:
+        raise PolicyError(f"--backends {args.backends!r}: names nothing; name those held to be right, e.g. torch-cpu")
     made, findings = propose(rows, policy, backends, args.quantile, reasons)
     if args.out:
         made = replace(made, name=Path(args.out).stem)

@@ -127,6 +127,16 @@ def test_the_terminal_and_the_markdown_say_the_verdict_first_then_what_is_new_ca
     assert printed(rows, record).count("torch:add") == 1, "a known failure stands in its cause and nowhere else"
 
 
+def test_a_figure_has_its_unit_and_its_limit() -> None:
+    rows = frame(
+        make_row("wrong", "torch:sigmoid", op_class="elementary", error_units=526.0, max_ulp=572.0, limit=8.0),
+        make_row("wrong", "torch:softmax", op_class="normalisation", error_units=110.0, max_ulp=958.0, limit=4.0),
+    )
+    for said in (printed(rows, REC), markdown(rows, REC)):
+        assert "572 ulps, limit 8" in said and "110 units, limit 4" in said and "958" not in said
+        assert "ulps: units in the last place" in said and "units: error units." in said
+
+
 def test_a_fallback_is_counted_and_no_finding() -> None:
     said = printed(frame(make_row("fallback")), REC | {"planned": 1})
     assert "fallback 1" in said and "No findings" in said

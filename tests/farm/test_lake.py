@@ -10,12 +10,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs as pafs
 
 from farm import lake
 from farm.lake import SCHEMA, Lake, LakeError, LakeWarning
@@ -509,3 +511,23 @@ def test_a_whole_run_on_s3(server: str, tmp_path: Path) -> None:
     assert record["finished_at"]
     farm("--resume", run_id)  # there is nothing left to do, and nothing is done twice
     assert len(quietly("s3://bucket/runs", run_id)) == len(pd.read_parquet("s3://bucket/runs")) == record["planned"]
+
+
+def test_a_store_that_does_not_answer_is_asked_for_seconds_not_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def from_uri(uri: str) -> tuple[pafs.FileSystem, str]:
+        asked.append(uri)
+        return pafs.LocalFileSystem(), "/bucket"
+
+    monkeypatch.setattr(
+        "farm.lake.store.pafs",
+        SimpleNamespace(FileSystem=SimpleNamespace(from_uri=from_uri), LocalFileSystem=pafs.LocalFileSystem),
+    )
+    for uri in ("gs://bucket/x", "gs://bucket/x?retry_limit_seconds=300", "gs://bucket?endpoint_override=h"):
+        assert lake.open_lake(uri).uri == uri
+    assert asked == [
+        "gs://bucket/x?retry_limit_seconds=15",
+        "gs://bucket/x?retry_limit_seconds=300",
+        "gs://bucket?endpoint_override=h&retry_limit_seconds=15",
+    ]

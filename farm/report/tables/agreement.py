@@ -61,16 +61,12 @@ def unit(op_class: str) -> str:
     return "ulps" if op_class in _WITHOUT_NOISE else "units"
 
 
-def far(line: Line) -> str:
-    """How far off a result is, with unit and limit, "142 ulps, limit 4"; "" of what was not measured.
-
-    Of a line: op_class, error_units, max_ulp, limit.
-    """
-    unit_of = "units" if math.isinf(line["error_units"]) else unit(line["op_class"])
-    size = line["max_ulp" if unit_of == "ulps" else "error_units"]
-    if math.isnan(size):
-        return ""
-    return f"{number(size)} {unit_of}" + (f", limit {number(line['limit'])}" if line["limit"] > 0 else "")
+def figure(value: float, op_class: str, limit: float = math.nan) -> str:
+    """A number of `units` as people read it: "572 ulps, limit 8"; "–" for what was not measured."""
+    said = number(value)
+    if said != DASH:
+        said += f" {unit(op_class)}" + (f", limit {number(limit)}" if limit == limit else "")
+    return said
 
 
 def why(line: Line) -> str:
@@ -329,14 +325,15 @@ def case_views(table: pd.DataFrame) -> list[View]:
             Column("backend", lambda line: plain(line["backend"]) + "  ← outlier" * line["outlier"], foreign=True),
             Column("device, version", device, foreign=True),
             Column("status", what, foreign=True),
-            *(measured("units", unit(said["op_class"])), measured("limit"), measured("max_diff")),
+            measured("units", unit(said["op_class"])),
+            *(measured(name) for name in ("limit", "max_diff")),
             Column("agrees with", lambda line: agrees_words(line["agrees"])),
             text("same_bytes", "same bytes as"),
             measured("run_ms"),
         ),
         lines=lines,
         style=lambda line: "sum" if line["outlier"] else "",
-        lead=[f"{said['case_id']}: {said['op_class']}, inputs {said['shapes']}"],
+        lead=[f"{said['case_id']}: {said['op_class']}, inputs {said['shapes']}", UNITS[unit(said["op_class"])]],
         notes=said["verdict"],
         command="reproduce",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from farm.report.tables.agreement import units
+from farm.report.tables.agreement import figure, units
 from farm.report.tables.coverage import commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, View, label, measured, status, text
 from farm.report.words import DASH, percent, plain
@@ -220,8 +220,8 @@ def diff_views(table: pd.DataFrame) -> list[View]:
                 Column("samples", lambda line: f"{line['changed']}/{line['samples']}", right=True),
                 status("status_a", "before"),
                 status("status_b", "after"),
-                measured("units_a", "units before"),
-                measured("units_b", "units after"),
+                Column("error before", lambda line: figure(line["units_a"], line["op_class"]), right=True),
+                Column("error after", lambda line: figure(line["units_b"], line["op_class"]), right=True),
                 measured("ratio"),
                 Column("same bytes", same, right=True),
                 text("error_b", "error", length=160, faces=("markdown",)),

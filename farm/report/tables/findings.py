@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.tables.agreement import units
+from farm.report.tables.agreement import UNITS, unit, units
 from farm.report.tables.causes import NEW, worst_first
 from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records
 from farm.report.tables.overview import how_much
@@ -18,7 +18,7 @@ from tasks.model import Status
 #: What a finding tells.
 _TOLD = [
     *("status", *CELL, "sample", "samples", "planned", "kind", "stage", "error_type", "error", "error_units"),
-    *("max_ulp", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement", "limit", "op_class"),
+    *("max_ulp", "limit", "op_class", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement"),
     *("run_id", "case_id", "reproduce"),
 ]
 
@@ -78,7 +78,9 @@ _COLUMNS = (
 
 
 def _found(name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Column] = _COLUMNS, **more: Any) -> View:
-    return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", **more)
+    told = frame[frame["limit"].notna()]
+    notes = [UNITS[name] for name in sorted(set(told["op_class"].map(unit)))]
+    return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", notes=notes, **more)
 
 
 @view(2)

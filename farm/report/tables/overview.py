@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
-from farm.report.tables.agreement import far
+from farm.report.tables.agreement import figure, unit
 from farm.report.tables.causes import many, verdict
 from farm.report.tables.coverage import (
     NO_REASON,
@@ -37,9 +38,11 @@ def status_count(line: Mapping[str, Any], status: str) -> str:
 
 
 def how_much(line: Mapping[str, Any]) -> str:
-    """One line on what is wrong with a finding: kind, stage, numbers, error."""
+    """One line on what is wrong with a finding: kind, stage, how far off in what is judged and its limit, error."""
     parts = [str(line[name]) for name in ("kind", "stage") if line[name]]
-    parts += [far(line)] if far(line) else []
+    far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
+    if math.isfinite(far):  # a misplaced NaN is told by the error
+        parts.append(figure(far, line["op_class"], line["limit"]))
     if number(line["max_diff"]) != DASH:
         parts.append(f"{number(line['max_diff'])} max diff")
     if not pd.isna(line["mismatched"]) and not pd.isna(line["numel"]):

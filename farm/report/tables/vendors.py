@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from farm.report.tables.agreement import REFERENCE, groups, units
+from farm.report.tables.agreement import REFERENCE, figure, groups, units
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JUDGED_STATUSES,
@@ -17,7 +17,7 @@ from farm.report.tables.coverage import (
     severity,
 )
 from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, op, text, view
-from farm.report.words import DASH, number, percent, plain
+from farm.report.words import DASH, percent, plain
 from tasks import checks
 from tasks.model import Status
 
@@ -170,7 +170,10 @@ def _wrong(part: pd.DataFrame, alone: bool, faces: tuple[str, ...]) -> View:
         return plain(line["passed"]) if alone else "yes: suspect the reference" if line["agree"] else "no"
 
     def worst(line: Line) -> Cell:
-        return Cell(f"{line['status']}, {number(line['units'])}, {plain(line['backend'])}", status=line["status"])
+        return Cell(
+            f"{line['status']}, {figure(line['units'], line['op_class'])}, {plain(line['backend'])}",
+            status=line["status"],
+        )
 
     everybody = "Everybody is wrong: look at the reference, or at an op that nobody gets right"
     return View(
