@@ -21,9 +21,9 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup
 	$(BIN)/python -m farm.launch $(CONFIG) $(ARGS) || { code=$$?; test $$code -eq 1; }
 
-# Two at once, a file in one process: most tests wait for processes and clusters of their own.
+# Two at once, a file in one process: most tests wait for processes and clusters of their own. The longest files come first.
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

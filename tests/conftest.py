@@ -19,6 +19,15 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 
+#: The files that take longest, in that order. They are run first: at the end no process waits long for another.
+LONGEST = "benches heterogeneous faults resume docs recipes reproduce dispatch launch_errors cluster plugins envs zoo generated"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = [f"test_{name}.py" for name in LONGEST.split()]
+    items.sort(key=lambda item: order.index(item.path.name) if item.path.name in order else len(order))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The cache of prepared cases, shared by all tests; $FARM_TEST_CACHE keeps it between sessions."""

@@ -69,8 +69,8 @@ def _environment(cache: Path) -> None:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    key = parse(args.key, args.results)
-    case = load(key, args.results, args.backend, Path(args.cache) if args.cache else default_cache())
+    results = lakes.open_lake(args.results)
+    case = load(parse(args.key, results), results, args.backend, Path(args.cache) if args.cache else default_cache())
     print_case(case)
     child = args.child or case.environment is not None
     if case.environment:

@@ -76,7 +76,7 @@ class Case:
             raise ReproduceError(f"{self.spec.name} cannot be run here: {error}") from None
 
 
-def parse(text: str, results: str) -> Key:
+def parse(text: str, results: lakes.Lake) -> Key:
     """The key in ``text``; "last" is replaced by the newest run's id. Raises ReproduceError."""
     run_id, first, rest = text.partition(":")
     case_id, second, backend = rest.rpartition(":")
@@ -88,15 +88,13 @@ def parse(text: str, results: str) -> Key:
     if run_id == "last":
         known = lakes.run_ids(results)
         if not known:
-            raise ReproduceError(f"no run in {results!r}")
+            raise ReproduceError(f"no run in {results.uri!r}")
         run_id = known[-1]
     return Key(run_id, case_id, backend)
 
 
-def find(key: Key, results: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(the key's row, the rows of its case on all backends). Raises LakeError and ReproduceError."""
-    if key.run_id not in lakes.run_ids(results):
-        lakes.read_run(results, key.run_id)  # raises, and names the nearest
     table = lakes.read_table(results, key.run_id)
     rows = table.filter(pc.equal(table["case_id"], key.case_id)).sort_by("attempts").to_pylist()
     if not rows:
@@ -111,13 +109,13 @@ def find(key: Key, results: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return by_backend[key.backend], list(by_backend.values())
 
 
-def load(key: Key, results: str, backend: str | None, cache: Path) -> Case:
+def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Case:
     """Find a case's row, and its inputs and reference in the cache (they are made again if they are gone).
 
     ``backend``: run it on this one instead. Raises LakeError, ReproduceError and PolicyError.
     """
-    row, rows = find(key, results)
     record = lakes.read_run(results, key.run_id)
+    row, rows = find(key, results)
     try:
         config = Config(**record["config"])
     except (ValueError, KeyError, TypeError) as error:

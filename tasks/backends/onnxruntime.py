@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import platform
 import re
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
+from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
@@ -153,7 +152,7 @@ class OnnxRuntime(Backend):
         said: list[str] = []
 
         def compute() -> Any:
-            with _stderr(said):
+            with captured(said):
                 program = self.build(one_add())
                 result = program.run()[0]
             if program.fallback:
@@ -316,27 +315,6 @@ class OnnxRuntime(Backend):
         if self._level:
             flags.append(f"graph_optimization={self._level}")
         return " ".join(flags)
-
-
-@contextlib.contextmanager
-def _stderr(said: list[str]) -> Iterator[None]:
-    """Keep what the process's libraries write to stderr in ``said``; without an exception it is passed on."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
-        real = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        failed = True
-        try:
-            yield
-            failed = False
-        finally:
-            os.dup2(real, 2)
-            os.close(real)
-            file.seek(0)
-            text = file.read()
-            said.append(text.decode(errors="replace"))
-            if text and not failed:
-                os.write(2, text)
 
 
 def _assigned_nodes(session: Any) -> dict[str, Counter[str]] | None:

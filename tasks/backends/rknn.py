@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.backends.base import Backend, smoke_test
+from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
@@ -78,7 +77,7 @@ class Rknn(Backend):
         if self.emulated and platform.machine().lower() == "aarch64":
             raise Unavailable("the simulator of rknn-toolkit2 is only made for x86-64")
         try:
-            with _quiet([]):
+            with captured([]):
                 import rknn.api  # noqa: F401
         except Exception as error:
             raise Unavailable(f"rknn-toolkit2 cannot be imported: {error}") from error
@@ -105,7 +104,7 @@ class Rknn(Backend):
         said: list[str] = []
         toolkit, failed = None, ""
         halves: list[bool] = []
-        with _quiet(said), tempfile.TemporaryDirectory() as folder:
+        with captured(said), tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             try:
                 model, halves = _lowered(form.model or b"")
@@ -150,7 +149,7 @@ class _Run:
 
     def __call__(self) -> list[np.ndarray]:
         said: list[str] = []
-        with _quiet(said):
+        with captured(said):
             # Without a format, what has four dimensions is taken as NHWC.
             found = self._toolkit.inference(inputs=self._arrays, data_format=["nchw"] * len(self._arrays))
         if found is None:
@@ -159,7 +158,7 @@ class _Run:
             return [np.array(x, np.float16 if half else None) for x, half in zip(found, self._halves, strict=True)]
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception), _quiet([]):
+        with contextlib.suppress(Exception), captured([]):
             self._toolkit.release()
 
 
@@ -190,24 +189,3 @@ def _refusal(step: str, said: str) -> Exception:
     words = "; ".join(dict.fromkeys(lines)) or " ".join(plain.split())[-600:] or "it did not say why"
     text = f"{step} failed: {words}"
     return Unsupported(text) if _UNSUPPORTED.search(words) else RuntimeError(text)
-
-
-@contextlib.contextmanager
-def _quiet(said: list[str]) -> Iterator[None]:
-    """Keep what Python and the toolkit's libraries write to stdout and stderr in ``said``."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
-        real = [os.dup(1), os.dup(2)]
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            for number, copy in zip((1, 2), real):
-                os.dup2(copy, number)
-                os.close(copy)
-            file.seek(0)
-            said.append(file.read().decode(errors="replace"))

@@ -65,7 +65,7 @@ def whole(folder: Path, size: Size) -> Result:
     figures: dict[str, float] = {}
     said = []
     for how, bound in size["bounds"].items():
-        wall = launch(config, folder / "results", env)
+        wall = launch(config, folder / "results", env, *size.get("flags", ()))
         rows = newest(folder / "results")
         record = lake.read_run(folder / "results", lake.run_ids(folder / "results")[-1])
         first = (rows["started_at"].min() - pd.Timestamp(record["started_at"])).total_seconds()

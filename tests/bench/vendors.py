@@ -73,10 +73,10 @@ class Watch:
         return sum(spent for _, spent in self.cpu.values())
 
 
-def launch(config: Path, results: Path, env: dict[str, str]) -> tuple[float, Watch]:
+def launch(config: Path, results: Path, env: dict[str, str], *more: str) -> tuple[float, Watch]:
     """(wall seconds, what was seen) of a run of ``config``. Exits unless it ended with 0 or 1."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results)]
+    command = [sys.executable, "-m", "farm.launch", str(config), "--results", str(results), *more]
     log = results.with_suffix(".log")
     with open(log, "w") as out:
         process = subprocess.Popen(command, env=env, stdout=out, stderr=out, text=True)
@@ -100,7 +100,7 @@ def vendors(folder: Path, size: Size) -> Result:
     said = [f"{built} environments built from nothing in {figures['environments s']:.0f} s (bound: 900 s)"]
     slots = os.cpu_count() or 1
     for how in ("cold", "warm"):
-        wall, watch = launch(config, folder / how, env)
+        wall, watch = launch(config, folder / how, env, *size.get("flags", ()))
         run_id = lake.run_ids(folder / how)[-1]
         rows, record = lake.read(folder / how, run_id), lake.read_run(folder / how, run_id)
         numbers = rows[rows["status"].isin(names(MEASURED))]

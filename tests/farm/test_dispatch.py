@@ -224,7 +224,7 @@ def test_a_device_that_is_back_when_it_is_asked_again_costs_no_row(run: Run) -> 
 
     done, _, rows = run([GPU], Simulated([node("cpu", CPU=1), node("one", NVIDIA, GPU=1)], status))
     assert set(rows["status"]) == {"pass"}
-    assert done.notices[0] == "gpu-nvidia is asked again in 0.05 s: it has fallen off the bus"
+    assert done.outages.notices[0] == "gpu-nvidia is asked again in 0.05 s: it has fallen off the bus"
 
 
 @pytest.mark.parametrize("kills", ["at random", "by a case"])

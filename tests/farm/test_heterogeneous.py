@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from tasks.vendors import BY_LABEL
 from tests.conftest import ROOT, launch
 from tests.farm.test_resume import wait_for
 
-OPS, SAMPLES = 10, 40
+OPS, SAMPLES = 10, 20
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +62,18 @@ class Nodes:
         self.cluster.remove_node(node, allow_graceful=False)
 
 
-@pytest.fixture
-def nodes(head: Cluster) -> Iterator[Nodes]:
+@contextlib.contextmanager
+def beside(head: Cluster) -> Iterator[Nodes]:
     made = Nodes(head)
     yield made
     for node in list(made.there):
         made.remove(node)
+
+
+@pytest.fixture
+def nodes(head: Cluster) -> Iterator[Nodes]:
+    with beside(head) as made:
+        yield made
 
 
 def config(path: Path, backends: list[object], samples: int = SAMPLES, **more: object) -> Path:
@@ -98,10 +106,9 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(
     nodes.add("nvidia-a", nvidia=2, huawei=1)
     nodes.add("nvidia-b", nvidia=1, intel=1)  # Ray's GPU is NVIDIA's there
     leaving = nodes.add("amd-a", amd=1)
-    nodes.add("intel-a", intel=1)
-    nodes.add("huawei-a", huawei=2)
+    nodes.add("intel-a", intel=1, huawei=2)
     nodes.cluster.wait_for_nodes()
-    slow = {"ms": 60}
+    go = tmp_path / "go"
     file = config(
         tmp_path / "c.yaml",
         [
@@ -109,7 +116,8 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(
             "gpu-nvidia",
             "gpu-intel",
             "npu-huawei",
-            {"name": "gpu-amd", "options": slow},
+            {"name": "gpu-amd", "options": {"hold": str(go)}},
+            "gpu-apple",
             {"name": "quarter", "like": "gpu-nvidia", "fraction": 0.25, "options": {"ms": 5}},
             {"name": "model", "like": "gpu-nvidia", "labels": {"device-model": "X*", "farm.io/intel": "1"}},
             {"name": "no-such-model", "like": "gpu-nvidia", "labels": {"device-model": "H200"}},
@@ -119,6 +127,7 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(
     process = start(file, nodes, results)
     wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave", 400)
     nodes.remove(leaving)
+    go.touch()
     nodes.add("amd-b", amd=1)
     out, _ = process.communicate(timeout=400)
     assert process.returncode == 0, out
@@ -131,66 +140,89 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(
         "null-cpu": {"head"},
         "gpu-nvidia": {"nvidia-a", "nvidia-b"},
         "gpu-intel": {"intel-a", "nvidia-b"},
-        "npu-huawei": {"huawei-a", "nvidia-a"},
+        "npu-huawei": {"intel-a", "nvidia-a"},
         "quarter": {"nvidia-a", "nvidia-b"},
         "model": {"nvidia-b"},
     }
     assert where.keys() == fitting.keys()
     assert all(where[backend] <= fitting[backend] for backend in fitting), where
     # Rows tell the devices of a node apart.
-    assert set(frame[frame["node"] == "huawei-a"]["device_ids"]) <= {"0", "1"}
-    assert "labelled device-model=X1, not H200" in record(results)["inventory"]["backends"]["no-such-model"]["reason"]
+    of_one = frame[(frame["node"] == "nvidia-a") & (frame["backend"] == "gpu-nvidia")]
+    assert set(of_one["device_ids"]) <= {"0", "1"} and (of_one["placement"] == "visible " + of_one["device_ids"]).all()
+    offers = record(results)["inventory"]["backends"]
+    assert "labelled device-model=X1, not H200" in offers["no-such-model"]["reason"]
+    assert "vendor=amd, not apple" in offers["gpu-apple"]["reason"]
+    assert "offers no Ray resource GPU" in offers["gpu-apple"]["reason"]
     assert "node amd-a has left" in out
     assert "node amd-b has joined, with gpu-amd" in out
     assert not record(results)["quarantined"]
 
 
-@pytest.mark.parametrize("sickness", ["wrong", "crash:1"])
+@dataclass(frozen=True)
+class Done:
+    """What a run left: its rows, its record, what it said."""
+
+    rows: pd.DataFrame
+    record: dict[str, Any]
+    said: str
+
+
+@pytest.fixture(scope="module")
+def sick(head: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A run on a cluster where a node's devices are sick, one device of another's, and all of a third vendor's."""
+    folder = tmp_path_factory.mktemp("sick")
+    with beside(head) as nodes:
+        nodes.add("well", nvidia=1)
+        nodes.add("sick", "wrong", nvidia=2)
+        nodes.add("well-too", amd=1)
+        nodes.add("sick-too", "crash:1", amd=2)
+        for name in ("one", "two"):
+            nodes.add(name, "wrong", intel=1)
+        nodes.cluster.wait_for_nodes()
+        slow = {"options": {"ms": 20}}
+        backends = [{"name": "gpu-nvidia", **slow}, {"name": "gpu-amd", **slow}, "gpu-intel"]
+        file = config(folder / "c.yaml", backends, samples=40)
+        done = launch(file, "--address", nodes.address, "--results", folder)
+    assert done.returncode == 1, done.stdout + done.stderr
+    frame = rows(folder)
+    assert frame.groupby("backend").size().eq(OPS * 40).all()
+    return Done(frame, record(folder), done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("backend", "status", "devices"),
+    [("gpu-nvidia", "wrong", {("sick", "0"), ("sick", "1")}), ("gpu-amd", "crash", {("sick-too", "1")})],
+)
 def test_a_sick_device_is_quarantined_and_its_cells_are_run_elsewhere(
-    nodes: Nodes, tmp_path: Path, results: Path, sickness: str
+    sick: Done, backend: str, status: str, devices: set[tuple[str, str]]
 ) -> None:
-    nodes.add("well", nvidia=1)
-    nodes.add("sick", sickness, nvidia=2)
-    nodes.cluster.wait_for_nodes()
-    done = launch(
-        config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"ms": 20}}]),
-        "--address",
-        nodes.address,
-        "--results",
-        results,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    frame = rows(results)
-    assert len(frame) == OPS * SAMPLES
+    frame = sick.rows[sick.rows["backend"] == backend]
     assert set(frame["status"]) == {"pass"}
-    quarantined = record(results)["quarantined"]
-    devices = {(q["node"], q["device"]) for q in quarantined}
-    assert devices == ({("sick", "0"), ("sick", "1")} if sickness == "wrong" else {("sick", "1")})
+    quarantined = [q for q in sick.record["quarantined"] if backend in q["backends"]]
+    assert {(q["node"], q["device"]) for q in quarantined} == devices
     again = frame[frame["attempts"] > 1]
     assert 0 < len(again) <= sum(q["failures"] for q in quarantined)
-    assert {e["status"] for q in quarantined for e in q["evidence"]} == {sickness.partition(":")[0]}
-    assert "quarantined: device" in done.stdout
+    assert {e["status"] for q in quarantined for e in q["evidence"]} == {status}
+    assert "quarantined: device" in sick.said
 
 
-def test_a_kernel_that_fails_everywhere_is_no_sickness(nodes: Nodes, tmp_path: Path, results: Path) -> None:
-    for name in ("one", "two"):
-        nodes.add(name, "wrong", nvidia=1)
-    nodes.cluster.wait_for_nodes()
-    done = launch(config(tmp_path / "c.yaml", ["gpu-nvidia"]), "--address", nodes.address, "--results", results)
-    assert done.returncode == 1, done.stdout + done.stderr
-    frame = rows(results)
+def test_a_kernel_that_fails_everywhere_is_no_sickness(sick: Done) -> None:
+    frame = sick.rows[sick.rows["backend"] == "gpu-intel"]
     assert set(frame["status"]) == {"wrong"}
     assert set(frame["node"]) == {"one", "two"}
-    assert not record(results)["quarantined"]
+    assert not [q for q in sick.record["quarantined"] if "gpu-intel" in q["backends"]]
 
 
 def test_the_last_node_of_a_backend_leaves_rows_that_say_so(nodes: Nodes, tmp_path: Path, results: Path) -> None:
     leaving = nodes.add("amd-a", amd=1)
     nodes.cluster.wait_for_nodes()
-    file = config(tmp_path / "c.yaml", [{"name": "gpu-amd", "options": {"ms": 60}}, "null-cpu"], node_wait_s=2)
+    go = tmp_path / "go"
+    held = {"name": "gpu-amd", "options": {"hold": str(go)}}
+    file = config(tmp_path / "c.yaml", [held, "null-cpu"], node_wait_s=2)
     process = start(file, nodes, results)
     wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave", 400)
     nodes.remove(leaving)
+    go.touch()
     out, _ = process.communicate(timeout=400)
     assert process.returncode == 3, out
     frame = rows(results)

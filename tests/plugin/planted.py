@@ -262,17 +262,39 @@ class LoadCatalog(Catalog):
         return lambda x: x
 
 
+#: Cases that a process runs at once before it heeds the option hold, and seconds for each of those that follow.
+HELD_AFTER, HELD_S = 20, 0.25
+
+
 class Null(Backend):
-    """Does nothing, at once. The device is any name, so that there can be many."""
+    """Does nothing, at once. The device is any name, so that there can be many.
+
+    Option hold: a file; as long as it is not there, a process is slow from some case on: a run that goes on until then.
+    """
 
     vendor = "Planted"
     forms = ("planted",)
+
+    def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
+        super().__init__(name, device, options)
+        self.uses = 0
+
+    def used(self) -> None:
+        """Count a case, and hold it up if it is to be."""
+        self.uses += 1
+        hold = self.options.get("hold")
+        if hold and self.uses > HELD_AFTER and not os.path.exists(hold):
+            time.sleep(HELD_S)
 
     def probe(self) -> RuntimeInfo:
         return RuntimeInfo("null 1", "none")
 
     def build(self, form: Form) -> Program:
-        return Program(lambda: form.arrays)
+        def run() -> list[Any]:
+            self.used()
+            return form.arrays
+
+        return Program(run)
 
 
 class Busy(Null):
@@ -324,7 +346,7 @@ class Nothing(Null):
 class FakeGpu(Null):
     """A backend of a GPU of the vendor its device names; its placement says which device it was given.
 
-    Options: ms, milliseconds of the device's time a case takes; lost_after, cases of one process after which it makes the
+    Options beside hold: ms, milliseconds of the device's time a case takes; lost_after, cases of one process after which it makes the
     file that $FARM_LOST names: while that exists, the device is lost, also for a new process. $FARM_SICK, a variable of a
     node: what is the matter with its devices, "wrong" numbers or "crash"; after a colon, the number of the one device.
     """
@@ -337,7 +359,6 @@ class FakeGpu(Null):
         self.given = os.environ.get("CUDA_VISIBLE_DEVICES", "nothing")
         what, _, number = os.environ.get("FARM_SICK", "").partition(":")
         self.sick = what if number in ("", self.given) else ""
-        self.uses = 0
 
     def lost(self) -> bool:
         return os.path.exists(os.environ.get("FARM_LOST", ""))
@@ -353,7 +374,7 @@ class FakeGpu(Null):
     def build(self, form: Form) -> Program:
         def run() -> list[Any]:
             time.sleep(float(self.options.get("ms", 0)) / 1e3)
-            self.uses += 1
+            self.used()
             if self.uses == self.options.get("lost_after"):
                 open(os.environ["FARM_LOST"], "w").close()
             if self.lost():
