@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -34,6 +35,9 @@ from tasks.catalogs.base import Entry
 if TYPE_CHECKING:
     from farm.report import Report
     from farm.report.tables.causes import Verdict
+
+#: Seconds after which a run's own process has handed out the first jobs and has nothing to do.
+IDLE_S = 0.3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -232,7 +236,7 @@ def _print_all(console: Console, plan: Plan) -> None:
 
 def _sizes(plan: Plan) -> str:
     """How much is planned, with the two words that progress uses."""
-    wanted = plan.matrix.wanted[:, [plan.offer(b).available for b in range(len(plan.backends))]]
+    wanted = _given(plan)
     return (
         f"{plan.matrix.cells} cells planned, {int((wanted > 0).sum())} of them on backends that are available, "
         f"{len(plan.matrix.skipped)} skipped; a cell is an op in a dtype on a backend, and has a case for each of its "
@@ -240,8 +244,13 @@ def _sizes(plan: Plan) -> str:
     )
 
 
+def _given(plan: Plan) -> np.ndarray:
+    """Cases that backends that are available are given, by group and backend."""
+    return plan.matrix.wanted[:, [plan.offer(b).available for b in range(len(plan.backends))]]
+
+
 def _earlier(plan: Plan) -> Pace | None:
-    return earlier(plan.request.lake, plan.config.name, int(plan.matrix.wanted.sum()))
+    return earlier(plan.request.lake, plan.config.name, int(_given(plan).sum()))
 
 
 def _run(plan: Plan, console: Console) -> int:
@@ -258,9 +267,11 @@ def _run(plan: Plan, console: Console) -> int:
     say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"farm run --resume {run.run_id}{elsewhere}"
-    progress = Progress(console, _earlier(plan))
-    # pandas takes a while to import, and the end of the run needs it.
-    threading.Thread(target=importlib.import_module, args=("farm.report",), daemon=True).start()
+    progress = Progress(console, lambda: _earlier(plan))
+    # pandas takes a while to import, and the end of the run needs it: while the first children start.
+    later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report",))
+    later.daemon = True
+    later.start()
     try:
         with interruptible():
             run.dispatch(progress)

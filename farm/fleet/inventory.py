@@ -65,9 +65,7 @@ class Offer:
     def record(self) -> dict[str, Any]:
         """Plain data for the run's record."""
         kept = {k: self.info.get(k, "") for k in ("device", "runtime_version", "driver_version", "compute_precision")}
-        return {
-            k: v for k, v in asdict(self).items() if k not in ("info", "resources", "devices", "models", "installs")
-        } | kept
+        return {k: v for k, v in asdict(self).items() if k not in ("info", "resources", "devices", "models")} | kept
 
     def admit(self, node: dict[str, Any], answer: Mapping[str, Any]) -> str:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""

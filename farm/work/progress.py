@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -25,16 +27,21 @@ WIDE = 120
 
 
 class Progress:
-    """Called by the dispatcher; draws on a terminal, prints lines elsewhere. before: an earlier run of the same config."""
+    """Called by the dispatcher; draws on a terminal, prints lines elsewhere. earlier: finds an earlier run of the same config,
+    asked when the first jobs are under way."""
 
-    def __init__(self, console: Console, before: pace.Pace | None = None) -> None:
+    def __init__(self, console: Console, earlier: Callable[[], pace.Pace | None] = lambda: None) -> None:
         self.console = console
-        self.before = before
+        self._earlier = earlier
         self._live: Live | None = None
         self._drawn = float("-inf")
         self._told: dict[str, Counter[str]] = {}  # backend → counts by status, as last printed
         self._first: dict[str, float] | None = None  # cases that were done when this launch began
         self._noticed = 0
+
+    @functools.cached_property
+    def before(self) -> pace.Pace | None:
+        return self._earlier()
 
     def __call__(self, run: Dispatcher) -> None:
         for text in run.outages.notices[self._noticed :]:

@@ -26,6 +26,8 @@ from tasks.wire import Place
 
 #: Seconds between two looks at the cluster's nodes.
 LOOK_S = 2.0
+#: Why a run stops.
+DIED = "Ray on this machine has died: it was killed, or this machine too busy for it"
 #: A job names the nodes it may go to where they are no more than this; else only where some of all are left out.
 NAMED = 64
 
@@ -214,6 +216,8 @@ class RayCluster(Executor):
     def poll(self, timeout_s: float) -> Iterator[tuple[int, Any]]:
         if not self._running:
             return
+        if _dead():
+            raise OSError(DIED)
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout_s, fetch_local=False)
         if ready:  # take what else has arrived meanwhile
             ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0, fetch_local=False)
@@ -238,6 +242,9 @@ class RayCluster(Executor):
                 self._ended(stream)
                 self._looked = 0.0  # the list of nodes is out of date
                 yield handle, Unplaced(str(error))
+            except self._ray.exceptions.LocalRayletDiedError:
+                # From now on every task fails at once, and none of them is to blame.
+                raise OSError(DIED) from None
             except self._ray.exceptions.RayError as error:
                 self._ended(stream)
                 yield handle, error
@@ -258,6 +265,15 @@ class RayCluster(Executor):
         if self._asked is not None:
             self._asked[2].unlink(missing_ok=True)
         self._ray.shutdown()
+
+
+def _dead() -> bool:
+    """Whether a cluster that this process has started has lost a process without which it does nothing: Ray itself may
+    take minutes to say so."""
+    from ray._private import worker
+
+    ended: list[tuple[str, Any]] = getattr(getattr(worker, "_global_node", None), "dead_processes", list)()
+    return any(kind in ("raylet", "gcs_server") for kind, _ in ended)
 
 
 def _reachable(address: str | None) -> None:

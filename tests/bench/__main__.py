@@ -57,7 +57,7 @@ BENCHES = {
     ),
     "kills": Bench(
         kills.kills,
-        {"config": "quick", "kills": {"--ray": 100, "--no-ray": 100}, "drivers": 3, "every_s": 1.0, "seed": 1},
+        {"config": "quick", "kills": {"--ray": 100, "--no-ray": 100}, "drivers": 3, "every_s": 0.7, "seed": 1},
         {"config": LOAD, "kills": {"--no-ray": 6}, "drivers": 1, "every_s": 0.3, "seed": 1},
         long=True,
     ),

@@ -72,7 +72,9 @@ def _victims(driver: int) -> dict[str, list[psutil.Process]]:
                 line = " ".join(process.cmdline())
             except psutil.Error:
                 continue
-            kind = "children" if "tasks.child" in line else "workers" if line.startswith("ray::") else ""
+            # Without its agents a node of Ray ends by itself: they are none of the farm's workers.
+            worker = line.startswith("ray::") and "Agent" not in line
+            kind = "children" if "tasks.child" in line else "workers" if worker else ""
             if kind:
                 found.setdefault(kind, []).append(process)
     except psutil.NoSuchProcess:

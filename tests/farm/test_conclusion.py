@@ -119,7 +119,7 @@ def test_the_terminal_and_the_markdown_say_the_verdict_first_then_what_is_new_ca
     rows = pd.concat([planted(), other], ignore_index=True)
     record = REC | {"planned": 14}
     order = ("1 new failure, look here", "New, no known", "torch:mul", "Why 3 rows failed", "NEW: SIGSEGV", "sums in 16 bits",
-             "torch: right on the 6 cells that all 2 backends were given", "Coverage by vendor")  # fmt: skip
+             "torch (PyTorch's own op samples): right on the 6 cells that all 2 backends were given", "Coverage by vendor")  # fmt: skip
     for said in (printed(rows, record), markdown(rows, record)):
         assert [said.index(words) for words in order] == sorted(said.index(words) for words in order)
         assert said.index("farm reproduce") < said.index("Why 3 rows failed")

@@ -306,3 +306,23 @@ def test_a_square_and_its_panel_say_the_cause_and_lead_to_where_else_it_is(judge
     assert judged.look("panel", ".sample")[0]["text"].startswith("W KNOWN")
     (link,) = [one["href"] for one in judged.lines("panel", "a") if one["text"] == "where else"]
     assert parse_qs(link.lstrip("#")) == {"cause": ["it adds in float16"]}
+
+
+def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() -> None:
+    failed = [outcome("a-1", "wrong", op=f"torch:{name}", errors=90.0) for name in "ab"]
+    rows = frame(*failed, outcome("b-1", op="torch:a"), outcome("b-1", op="torch:b"))
+    gone = {"vendor": "v", "available": False, "reason": "no driver", "installs": [["apt-get install", "a-driver"]]}
+    record = {"config": {"name": "quick", "known_failures": KNOWN}, "inventory": {"backends": {"x-vulkan": gone}}}
+    record |= {"planned": len(rows), "finished_at": "2026-01-01T01:00:00Z"}
+    html = render(rows, RUN | record)
+    places = [
+        *('class="verdict new">1 new failure, look here (1 more are known)', 'id="view-new"', "farm reproduce"),
+        *('id="view-causes"', '<a href="#cause=it+adds+in+float16">it adds in float16</a>', 'id="view-ranking_torch"'),
+        *("100 % (2/2) <meter", "Not here: 1 of 1 backends", "no driver", "apt-get install a-driver", 'id="grid"'),
+        *('id="more"', 'id="view-coverage"'),
+    ]
+    found = [html.find(text) for text in places]
+    assert -1 not in found and found == sorted(found), dict(zip(places, found, strict=True))
+    assert 'href="#sel=torch%3Aa%7Ca-1"' in html, "an example of a cause leads to its square"
+    fine = render(frame(make_row()), RUN | {"planned": 1})
+    assert 'class="verdict ok">OK: no failures, 1 judged' in fine

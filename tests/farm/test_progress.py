@@ -50,7 +50,7 @@ class Said:
         self.run: Any = SimpleNamespace(
             started=0.0, accounts=accounts, stock=stock, plan=plan, outages=SimpleNamespace(notices=[])
         )
-        self.progress = progress.Progress(Console(file=self.out, width=200), before)
+        self.progress = progress.Progress(Console(file=self.out, width=200), lambda: before)
 
     def at(self, seconds: float, **came: dict[str, int]) -> str:
         """What is printed at a time, with so many rows by status come from torch_cpu or tvm_cpu."""

@@ -154,6 +154,16 @@ def test_a_killed_child_blames_nobody(running: subprocess.Popen[str], results: P
     assert set(frame["status"]) == {"pass"}, out
 
 
+def test_a_killed_raylet_stops_the_run_which_is_resumed(running: subprocess.Popen[str], results: Path) -> None:
+    descendants(running.pid, "raylet/raylet")[0].send_signal(signal.SIGKILL)
+    out, _ = running.communicate(timeout=120)
+    assert running.returncode == 3, out
+    assert "stopped: Ray on this machine has died" in out
+    assert set(rows(results)["status"]) == {"pass"}
+    assert launch("--resume", "last", "--results", results, "--no-ray").returncode == 0
+    complete(rows(results))
+
+
 @pytest.mark.parametrize("running", ["--ray", "--no-ray"], indirect=True)
 def test_ctrl_c_flushes_and_is_resumable(running: subprocess.Popen[str], results: Path) -> None:
     os.kill(running.pid, signal.SIGINT)

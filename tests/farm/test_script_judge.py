@@ -52,6 +52,7 @@ def run_script(text: str, actual: list[np.ndarray]) -> tuple[int, dict[str, str]
     """Exit code and printed lines of a script whose operation gives ``actual``."""
     module = sys.modules["standalone_script"] = types.ModuleType("standalone_script")
     space: dict[str, Any] = vars(module)
+    space["__file__"] = "/nowhere/standalone_script.py"  # whose folder a script takes off the path
     exec(compile(text, "standalone_script", "exec"), space)
     space["run"], space["named"] = lambda: actual, lambda x: space["widened"](np.asarray(x))
     with contextlib.redirect_stdout(io.StringIO()) as out:

@@ -7,15 +7,15 @@ options("dtype", cells.dtype);
 options("catalog", catalogs);
 options("check", cells.check);
 options("vendor", data.backends.map((one) => one.vendor));
-function chip(set, name, ...children) {
-  $(set).append(make("button", { type: "button", class: "chip", "data-name": name, "aria-pressed": "false", onclick: () => {
+function chip(set, name, title, ...children) {
+  $(set).append(make("button", { type: "button", class: "chip", title, "data-name": name, "aria-pressed": "false", onclick: () => {
     if (!state[set].delete(name)) state[set].add(name);
     update();
   } }, ...children));
 }
 const occurring = new Set(cells.status);
-for (const name of statuses) if (occurring.has(name)) chip("status", name, make("span", { class: `sign s-${name}`, "aria-hidden": "true" }, sign[name]), name);
-for (const name of data.standings) chip("standing", name, make("b", {}, String(cells[name].reduce((sum, n) => sum + n, 0))), name);
+for (const name of statuses) if (occurring.has(name)) chip("status", name, name, make("span", { class: `sign s-${name}`, "aria-hidden": "true" }, sign[name]), name);
+for (const [name, words] of data.standings) chip("standing", name, words, make("b", {}, String(cells[name].reduce((sum, n) => sum + n, 0))), name);
 // A row of chips is one stop of the Tab key; the arrow keys go along it.
 for (const bar of document.querySelectorAll(".chips")) {
   const chips = () => [...bar.querySelectorAll(".chip")];
@@ -62,6 +62,7 @@ function update() {
   drawChanges();
 }
 function start(event) {
+  if (event && /^#[^=]+$/.test(location.hash)) return; // a place of the page, no state
   readHash();
   showState();
   count();
@@ -76,7 +77,7 @@ function start(event) {
   }
   // A shared view opens where it is.
   if (state.a >= 0 && state.b >= 0 && !state.sel) $("two").scrollIntoView();
-  else if (location.hash.length > 1) $("filters").scrollIntoView();
+  else if (location.hash.includes("=")) $("filters").scrollIntoView();
 }
 window.addEventListener("hashchange", start);
 start();

@@ -24,7 +24,7 @@ from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
 from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, how_option, where_option
 from farm.report.tables.overview import backend_lines, headline
-from farm.report.tables.sides import sides
+from farm.report.tables.sides import Sides, sides
 from farm.report.tables.view import Report, cell
 from farm.report.words import DASH
 from tasks import checks
@@ -58,6 +58,12 @@ FIELDS = {
     if c.shown == block and c.name not in _APART
 }
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
+#: What the standings of rows mean.
+STANDING_WORDS = {
+    "new": "rows that failed and that no known failure covers",
+    "known": "rows that a known failure covers, imprecise ones too",
+    "stale": "rows that are right where a known failure says otherwise",
+}
 #: What a cell of the counts is.
 _COUNTED = ["label", "backend", "check", "dtype", "status"]
 
@@ -90,7 +96,13 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         run=run,
         run_id=str(run.get("run_id") or DASH),
         name=str(run.get("name") or ""),
-        headline=headline(report.rows, run),
+        verdict=(said := report.verdict).sentence,
+        tone="ok"
+        if said.sentence.startswith("OK")
+        else "new"
+        if said.found or said.missing or not said.finished
+        else "",
+        headline=[line for line in headline(report.rows, run) if line != said.sentence],
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")),
@@ -188,24 +200,32 @@ def payload(report: Report) -> dict[str, Any]:
         },
         "rows": {"length": len(kept), "columns": columns},
         "sums": SUMS,
-        "standings": STANDINGS,
+        "standings": list(STANDING_WORDS.items()),
+        **_packed_sides(beside),
+        "changes": list(CHANGES),
+        "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
+        "command": [COMMAND, where_option(results), {status: how_option(status) for status in SEVERITY}],
+    }
+
+
+def _packed_sides(beside: Sides) -> dict[str, Any]:
+    """Every case with all its backends, and their outcomes, as columns."""
+    found = beside.outcomes
+    return {
         "sides": {
             "length": len(beside.cases),
             "columns": {name: column(beside.cases[name].tolist()) for name in beside.cases},
             "agrees": beside.agrees,
         },
         "outcomes": {
-            "length": len(beside.outcomes),
+            "length": len(found),
             "columns": {
-                "units": {"v": _numbers(beside.outcomes["units"])},
-                "limit": column(_numbers(beside.outcomes["limit"])),
-                "why": column(beside.outcomes["why"].tolist()),
+                "units": {"v": _numbers(found["units"])},
+                "limit": column(_numbers(found["limit"])),
+                "why": column(found["why"].tolist()),
             },
         },
         "units": UNITS,
-        "changes": list(CHANGES),
-        "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
-        "command": [COMMAND, where_option(results), {status: how_option(status) for status in SEVERITY}],
     }
 
 

@@ -43,7 +43,7 @@ function side(n, b) { // the outcome of case n on backend b, null where it has n
 }
 
 // ---- state, kept in the address ------------------------------------------------------------------------------
-const NAMES = ["q", "dtype", "catalog", "check", "vendor", "cause"], SETS = { status: statuses, standing: data.standings }, PAIR = ["a", "b"];
+const NAMES = ["q", "dtype", "catalog", "check", "vendor", "cause"], SETS = { status: statuses, standing: data.standings.map((pair) => pair[0]) }, PAIR = ["a", "b"];
 let state;
 function readHash() {
   const given = new URLSearchParams(location.hash.slice(1));

@@ -2,12 +2,12 @@
 const grid = $("grid");
 let head = null, drawn = [], spacer = null, active = [0, 0], wide = 64, left = 300, whole = false;
 function measure(totals) { // how wide a column is, and the names of ops: no name is cut while there is room
-  const least = state.compact ? 32 : Math.max(64, ...totals.map((sum) => 10 + 6 * Math.max(`${sum.judged}/${sum.valid}`.length, `${sum.passed}/${sum.judged}`.length)));
+  const least = state.compact ? 30 : Math.max(64, ...totals.map((sum) => 10 + 6 * Math.max(`${sum.judged}/${sum.valid}`.length, `${sum.passed}/${sum.judged}`.length)));
   const longest = order.reduce((found, label) => data.ops[label].length > found.length ? data.ops[label] : found, "");
   const probe = make("div", { class: "op probe" }, longest);
   grid.replaceChildren(probe);
   const need = Math.ceil(1.06 * (probe.offsetWidth || 300)), full = grid.clientWidth - 12, room = full - columns.length * least;
-  left = Math.min(need, Math.max(room, Math.min(300, Math.round(0.4 * full))));
+  left = Math.min(need, Math.max(room, Math.min(240, Math.round(0.4 * full))));
   wide = Math.max(least, Math.min(state.compact ? 44 : 110, Math.floor((full - left) / Math.max(1, columns.length))));
   grid.classList.toggle("narrow", state.compact);
   grid.style.setProperty("--wide", `${wide}px`);

@@ -11,6 +11,7 @@ from farm.report.tables.ranking import ranking
 from farm.report.tables.since import Since, since
 from farm.report.tables.view import Cell, Column, Line, Report, View, label, measured, status, text, view
 from farm.report.words import percent, plain
+from tasks import catalogs
 
 
 @view(3)
@@ -21,7 +22,13 @@ def why(report: Report) -> Iterator[View]:
     def reason(line: Line) -> Cell:
         new = line["standing"] == NEW
         words = f"NEW: {line['reason']}" if new else line["reason"]
-        return Cell(plain(words, 160), small=f"e.g. {plain(label(line))} {line['dtype']}", tone="alarm" if new else "")
+        return Cell(
+            plain(words, 160),
+            small=f"e.g. {plain(label(line))} {line['dtype']}",
+            tone="alarm" if new else "",
+            square=f"{label(line)}|{line['backend']}",
+            asks={} if new else {"cause": line["reason"]},
+        )
 
     where = f"{many(len(idle), 'known failure')} not seen, though what {'it names' if len(idle) == 1 else 'they name'} was judged"
     yield View(
@@ -77,6 +84,12 @@ def _changed(found: Since) -> View:
     )
 
 
+def _about(catalog: str) -> str:
+    """What its ops are; a report imports no plug-in to know it."""
+    about = catalogs.get(catalog).about if catalog in catalogs.BUILT_IN else ""
+    return f" ({about})" * bool(about)
+
+
 @view(6)
 def best(report: Report) -> Iterator[View]:
     """Backends ranked on the cells that all of them were given, catalog by catalog."""
@@ -95,12 +108,14 @@ def best(report: Report) -> Iterator[View]:
         fewest = f"{plain(least['backend'])} was given the fewest cells, {least['given']:,}."
         yield View(
             f"ranking_{catalog}",
-            f"{plain(catalog)}: right on the {cells:,} cells that all {backends} backends were given",
+            f"{plain(catalog)}{_about(str(catalog))}: right on the {cells:,} cells that all {backends} backends were given",
             lines,
             (
                 measured("place", "#"),
                 Column("backend", who, foreign=True),
-                Column("right", lambda line: percent(line["right"], line["cells"]), right=True),
+                Column(
+                    "right", lambda line: Cell(percent(line["right"], line["cells"]), share=line["share"]), right=True
+                ),
                 measured("ran"),
                 measured("judged"),
                 Column("failed (known)", lambda line: f"{line['failed']} ({line['known']})", right=True),

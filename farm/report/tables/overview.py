@@ -21,10 +21,12 @@ from farm.report.tables.coverage import (
     distinct,
     records,
     status_table,
+    unavailable,
     worst_matrix,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, measured, rate, text, view
 from farm.report.words import DASH, number, percent, plain
+from tasks.backends.needs import install_line
 from tasks.model import Status
 
 
@@ -156,6 +158,26 @@ def _occurring(rows: pd.DataFrame) -> list[str]:
     return [name for name in SEVERITY if (rows["status"] == name).any()]
 
 
+@view(8)
+def not_here(report: Report) -> View | None:
+    """The backends that no node offers, why, and one line that installs what a package of the system brings."""
+    said = backends_of(report.inventory)
+    missing = unavailable(report.inventory).reset_index()
+    missing = missing[~missing["backend"].isin(report.rows["backend"])]
+    line = install_line(tuple(pair) for name in missing["backend"] for pair in said[name].get("installs") or ())
+    if missing.empty:
+        return None
+    return View(
+        "not_here",
+        f"Not here: {len(missing)} of {len(said)} backends",
+        missing,
+        (text("backend"), text("vendor"), text("reason", "why")),
+        notes=[f"with more of them: {line}"] * bool(line),
+        open=True,
+        faces=("page",),  # elsewhere the coverage is in sight, which says it too
+    )
+
+
 @view(10)
 def by_backend(report: Report) -> Iterator[View]:
     """Coverage per vendor and backend; an unavailable backend is a grey line without numbers."""
@@ -179,7 +201,6 @@ def by_backend(report: Report) -> Iterator[View]:
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backend.",
         index=True,
-        open=True,
         most=10_000,
     )
     for name, caption, frame in (

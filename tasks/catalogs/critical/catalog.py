@@ -33,6 +33,7 @@ class Critical(Catalog):
     """The ops of `critical_ops`; any number of samples each, all of one shape, from independent streams."""
 
     name = "critical"
+    about = "what current models need"
     forms = ("torch",)
     exports = ("onnx",)
 

@@ -44,6 +44,7 @@ class OnnxNode(Catalog):
     """
 
     name = "onnx"
+    about = "ONNX's own node tests"
     forms = ("onnx",)
 
     def version(self) -> str:

@@ -28,6 +28,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int64", "in
 
 class TorchOpInfo(Catalog):
     name = "torch"
+    about = "PyTorch's own op samples"
     forms = ("torch",)
     exports = ("onnx",)
 

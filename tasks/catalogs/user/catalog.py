@@ -48,6 +48,7 @@ class User(Catalog):
     """
 
     name = "user"
+    about = "your own kernels"
     forms = ("torch",)
     exports = ("onnx",)
 
