@@ -69,7 +69,6 @@ def test_everything() -> None:
         (("ABS*",), []),
         (("*:abs",), ["torch:abs"]),
         (("bs*",), []),
-        ((), []),
     ],
 )
 def test_globs(globs: tuple[str, ...], expected: list[str]) -> None:
