@@ -93,10 +93,11 @@ def excused(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE)
     ):
         return 0.0
     size = np.abs(y)
-    known = np.isfinite(size)
-    size = size[known]
-    total = float(size.sum())
-    return float(np.minimum(threshold * (size * eps + noise[known]), size).sum()) / total if total else 0.0
+    if not np.isfinite(total := float(size.sum())):
+        known = np.isfinite(size)
+        size, noise = size[known], noise[known]
+        total = float(size.sum())
+    return float(np.minimum(threshold * (size * eps + noise), size).sum()) / total if total else 0.0
 
 
 def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:

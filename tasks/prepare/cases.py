@@ -102,6 +102,7 @@ def _collect(
     Weak samples are left behind for strong ones that the catalog offers beyond the number asked for.
     """
     found: list[tuple[Sample, float]] = []
+    shares: list[float] = []  # excused of each
     sound: list[bool] = []  # neither failed nor weak by itself
     strong: list[bool] = []
     made = catalogs.get(group.catalog).samples(group, draws, bad)
@@ -118,7 +119,8 @@ def _collect(
             sample = Sample(-1, failure=Failure.of(error, "sample"))
             made = iter(())
         found.append((sample, (time.perf_counter() - begin) * 1e3))
-        sound.append(sample.failure is None and not _weak(sample) and _excused(sample, group) < GROSS)
+        shares.append(_excused(sample, group))
+        sound.append(sample.failure is None and not _weak(sample) and shares[-1] < GROSS)
         place += 1
         if place >= group.samples:
             strong = _strong([sample for sample, _ in found], sound)
@@ -128,7 +130,7 @@ def _collect(
     for k in _chosen(found, strong, group.samples):
         sample, milliseconds = found[k]
         record = _record(sample, arrays)
-        record |= {"weak": not strong[k], "excused": _excused(sample, group), "prepare_ms": milliseconds}
+        record |= {"weak": not strong[k], "excused": shares[k], "prepare_ms": milliseconds}
         records.append(record)
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
     return {"group": asdict(group), "public": found_by_name, "samples": _ranked(records)}, arrays
