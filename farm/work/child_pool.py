@@ -24,19 +24,22 @@ HELLO_S = 120.0
 
 
 class Children(Protocol):
-    """Where a supervisor has its children from."""
+    """Where a supervisor has its children from. What is not one's own process is not ended, and has cost nothing."""
 
     def get(self, job: Job) -> tuple[Any, wire.Ready | wire.Refused] | Death:
         """A living child for the job, with its answer to hello; its Death if it died of that. Raises EnvError."""
 
     def forget(self, job: Job) -> None:
         """End the job's child: the next one starts afresh."""
+        return
 
     def recycle(self, job: Job) -> None:
         """The job's child is done with its work for now."""
+        return
 
     def spent(self) -> wire.Spent:
         """What children have cost since it was last told."""
+        return wire.Spent()
 
 
 class Closed(Exception):

@@ -131,15 +131,6 @@ class DirectChildren(Children):
             self._children[key] = child, child.ask(wire.Hello(job.backend, job.policy, job.kernels))
         return self._children[key]
 
-    def forget(self, job: Job) -> None:
-        pass
-
-    def recycle(self, job: Job) -> None:
-        pass
-
-    def spent(self) -> wire.Spent:
-        return wire.Spent()
-
 
 class DirectChild:
     """`ChildProcess`'s interface over a `tasks.child.Child` in this process."""

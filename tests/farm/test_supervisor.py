@@ -11,7 +11,7 @@ import pytest
 
 from farm.fleet.child_process import ChildProcess, Death, Limits
 from farm.work import child_pool
-from farm.work.child_pool import ChildPool
+from farm.work.child_pool import ChildPool, Children
 from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import wire
@@ -70,7 +70,7 @@ def test_a_child_that_spins_while_it_waits_is_ended(pool: Any, monkeypatch: pyte
     assert (quiet.closed, busy.closed) == (False, True)
 
 
-class Nursery:
+class Nursery(Children):
     """Children that die of one death after another, and then do all there is; ``bad``: samples that are left out then."""
 
     def __init__(self, deaths: list[Death]) -> None:
@@ -86,15 +86,6 @@ class Nursery:
         self.bad = sum(len(item.bad) for item in command.items)
         yield from (wire.Prepared(n, "", "", ()) for n in range(len(command.items)))
         yield wire.Finished()
-
-    def forget(self, job: Job) -> None:
-        pass
-
-    def recycle(self, job: Job) -> None:
-        pass
-
-    def spent(self) -> wire.Spent:
-        return wire.Spent()
 
 
 @pytest.mark.parametrize(("times", "in_flight", "bad"), [(2, 1, 0), (3, 1, 1), (3, -1, 0)])
