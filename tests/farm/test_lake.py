@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from farm import lake
 from farm.lake import SCHEMA, Lake, LakeError, LakeWarning
 from farm.lake.columns import KEY
 from farm.lake.store import parts
-from farm.work.launch import durable
+from farm.work.launch import durable, run_id_at
 from farm.work.state import Before
 from tasks.model.row import Row
 
@@ -234,6 +236,12 @@ def test_resume_keys(local: Lake) -> None:
 
 
 # --- runs -------------------------------------------------------------------------------------------------------
+
+
+def test_ids_of_runs_sort_by_their_start_also_within_a_second() -> None:
+    start = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
+    ids = [run_id_at(start + datetime.timedelta(milliseconds=ms)) for ms in (0, 1, 20, 300, 999, 1000, 61_000)]
+    assert ids == sorted(set(ids)) and all(re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", name) for name in ids)
 
 
 def test_run_ids_and_records(local: Lake) -> None:
