@@ -1,1 +1,1 @@
-"""Whole ONNX graphs in float64: evaluated node by node, with their noise floors. onnx is imported inside functions."""
+"""Whole ONNX graphs: cut into parts, given further outputs, evaluated in float64. onnx is imported inside functions."""

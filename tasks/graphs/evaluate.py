@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,7 +13,7 @@ from tasks.graphs import moving, nodes
 from tasks.graphs.call import Call
 from tasks.graphs.nodes import Block, Node
 from tasks.graphs.ops import OPERATORS
-from tasks.graphs.widening import NARROW, WIDENED, NoOracle, is_floating, widen
+from tasks.graphs.widening import NARROW, NoOracle, widen
 from tasks.model import EPS
 
 #: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.

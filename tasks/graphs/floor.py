@@ -33,6 +33,7 @@ def reference_and_floor(
     The row floor of an element is the larger of its δ and the root mean square of δ over the last axis. Raises NoOracle
     for a model that has no float64 evaluation.
     """
+
     def outputs(move: Move | None) -> list[np.ndarray]:
         found = graph.run(feeds, move=move)
         return [np.ascontiguousarray(found[name]) for name in graph.outputs]
@@ -61,9 +62,7 @@ def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> l
 
     def outputs(draw: int) -> list[np.ndarray]:
         move = mover(graph, draw)
-        moved = [
-            move(name, x, graph.eps(name)) if moves else x for name, x, moves in zip(node.inputs, wide, movable)
-        ]
+        moved = [move(name, x, graph.eps(name)) if moves else x for name, x, moves in zip(node.inputs, wide, movable)]
         return [np.asarray(y) for y in graph.run_node(node, moved, move)]
 
     op_class = op_classes.of(f"onnx:{node.op}").op_class

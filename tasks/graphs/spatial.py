@@ -37,10 +37,7 @@ class Window:
         """For each element of the kernel: its index, and the slices of the padded image that it meets."""
         for at in itertools.product(*map(range, self.kernel)):
             first = [i * d for i, d in zip(at, self.dilations)]
-            yield (
-                at,
-                tuple(slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, self.places, self.strides)),
-            )
+            yield (at, tuple(slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, self.places, self.strides)))
 
 
 def window_of(shape: Sequence[int], kernel: Sequence[int], attributes: Mapping[str, Any]) -> Window:
@@ -64,9 +61,7 @@ def window_of(shape: Sequence[int], kernel: Sequence[int], attributes: Mapping[s
     if attributes.get("ceil_mode"):
         # A window that would begin in the end pad does not count.
         places = [-(-m // s) + 1 for m, s in zip(room, strides)]
-        places = [
-            p - (((p - 1) * s) >= n + b) for p, s, n, b in zip(places, strides, shape, begin)
-        ]
+        places = [p - (((p - 1) * s) >= n + b) for p, s, n, b in zip(places, strides, shape, begin)]
     beyond = [max((p - 1) * s - m, 0) for p, s, m in zip(places, strides, room)]
     return Window(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(places), tuple(beyond))
 
