@@ -125,7 +125,7 @@ class Graph:
 
         try:
             if node.blocks:
-                return _CONTROL[node.op](node, inputs, body)
+                return _CONTROL.get(node.op, _unknown)(node, inputs, body)
             found = None
             if node.op in OPERATORS:
                 found = OPERATORS[node.op](Call(inputs, node.attributes, node.version, len(node.outputs)))
@@ -177,7 +177,12 @@ def _evaluator(node: Node, given: Mapping[str, Any]) -> Any:
     outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs if name]
     graph = helper.make_graph([node.proto], "node", values, outputs)
     opset = helper.make_opsetid(node.proto.domain, node.version)
-    return ReferenceEvaluator(helper.make_model(graph, opset_imports=[opset]))
+    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=[opset]))
+    for operator in evaluator.rt_nodes_:  # a float32 attribute times a Python number is float32: digits would be lost
+        for name, value in list(vars(operator).items()):
+            if isinstance(value, np.float32):
+                setattr(operator, name, float(value))
+    return evaluator
 
 
 # --- ops with subgraphs: onnx's Loop stacks wrongly, and none of them lets what is inside be moved ------------------
@@ -235,9 +240,4 @@ def _unknown(node: Node, inputs: list[Any], body: Body) -> list[Any]:
     raise NoOracle(f"node {node.name!r}: {node.op} has no float64 evaluation here")
 
 
-_CONTROL: dict[str, Callable[[Node, list[Any], Body], list[Any]]] = {
-    "If": _if,
-    "Loop": _loop,
-    "Scan": _scan,
-    "SequenceMap": _unknown,
-}
+_CONTROL: dict[str, Callable[[Node, list[Any], Body], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}

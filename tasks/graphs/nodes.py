@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.graphs.cut import inferred
 from tasks.graphs.widening import NoOracle, widen_graph
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
-
-#: Elements up to which the inference of types is told the values of a weight: they may be shapes.
-_SMALL = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +18,8 @@ class Node:
     """A node of a model.
 
     name: unique in the model; op: its type, with its domain before a dot unless it is ONNX's own; inputs, outputs: names
-    of tensors, "" for one that is left out; attributes: Python values of those that it gives (floats as the model's
-    float32 has them), subgraphs apart as ``blocks``; proto: the node in double; version: of its domain's operators.
+    of tensors, "" for one that is left out; attributes: Python values of those that it gives (floats exactly as
+    the model's float32), subgraphs apart as ``blocks``; proto: the node in double; version: of its domain's operators.
     """
 
     name: str
@@ -86,40 +84,13 @@ def read(model: Any) -> tuple[Block, dict[str, str]]:
     if outside := [x.name for x in model.graph.initializer if uses_external_data(x)]:
         raise NoOracle(f"the weight {outside[0]} is in a file beside the model that was not loaded")
     weights = {x.name: np.asarray(numpy_helper.to_array(x)) for x in model.graph.initializer}
-    bare = _without_weights(model)
-    dtypes = _dtypes(bare.graph)
+    bare = inferred(model)
+    dtypes = _dtypes(bare.graph) | {x.name: DTYPE_OF_ELEMENT.get(x.data_type, "") for x in model.graph.initializer}
     widen_graph(bare.graph)
     versions = {x.domain: x.version for x in bare.opset_import}
     names: set[str] = set()
     inputs = tuple(x.name for x in model.graph.input if x.name not in weights)
     return _block(bare.graph, weights, inputs, versions, names), dtypes
-
-
-def _without_weights(model: Any) -> Any:
-    """The model with its weights as inputs, its own functions written out, and the types of its tensors inferred."""
-    import onnx
-    from onnx import inliner, shape_inference
-
-    bare = onnx.ModelProto(ir_version=model.ir_version)
-    bare.opset_import.extend(model.opset_import)
-    bare.functions.extend(model.functions)
-    graph, given = bare.graph, model.graph
-    graph.name = given.name or "graph"
-    graph.node.extend(given.node)
-    graph.output.extend(given.output)
-    graph.value_info.extend(given.value_info)
-    weights = {x.name: x for x in given.initializer}
-    graph.input.extend(x for x in given.input if x.name not in weights)
-    for name, tensor in weights.items():
-        if int(np.prod(tensor.dims)) <= _SMALL:
-            graph.initializer.append(tensor)
-        graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
-    if bare.functions:
-        bare = inliner.inline_local_functions(bare)
-    try:
-        return shape_inference.infer_shapes(bare, data_prop=True)
-    except Exception:  # damaged types: then a node's outputs are taken to be of its inputs' dtype
-        return bare
 
 
 def _dtypes(graph: Any) -> dict[str, str]:
@@ -188,9 +159,7 @@ def _node(proto: Any, versions: Mapping[str, int], names: set[str]) -> Node:
             blocks[attribute.name] = _block(attribute.g, own, inner, versions, names)
             continue
         value = helper.get_attribute_value(attribute)
-        if isinstance(value, float):
-            value = np.float32(value)
-        elif isinstance(value, bytes):
+        if isinstance(value, bytes):
             value = value.decode(errors="replace")
         attributes[attribute.name] = value
     op = f"{domain}.{proto.op_type}" if domain else proto.op_type

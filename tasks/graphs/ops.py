@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -82,8 +81,8 @@ def batch_normalization(call: Call) -> list[np.ndarray] | None:
     return [(x - mean) * (scale / np.sqrt(var + _epsilon(call))) + bias]
 
 
-def _epsilon(call: Call) -> Any:
-    return call.attributes.get("epsilon", np.float32(1e-5))
+def _epsilon(call: Call) -> float:
+    return call.attributes.get("epsilon", float(np.float32(1e-5)))
 
 
 def layer_normalization(call: Call) -> list[np.ndarray]:
@@ -121,19 +120,21 @@ def mean_variance_normalization(call: Call) -> list[np.ndarray]:
     axes = tuple(call.attributes.get("axes", (0, 2, 3)))
     mean = x.mean(axis=axes, keepdims=True)
     deviation = np.sqrt(np.square(x).mean(axis=axes, keepdims=True) - np.square(mean))
-    return [(x - mean) / (deviation + np.float64(np.float32(1e-9)))]
+    return [(x - mean) / (deviation + float(np.float32(1e-9)))]
 
 
 def dequantize_linear(call: Call) -> list[np.ndarray] | None:
     """DequantizeLinear of a tensor or along an axis; onnx's takes the difference in float32."""
     x, scale, zero = call.three()
-    if call.attributes.get("block_size") or x.dtype.kind not in "iu":
+    if call.attributes.get("block_size"):
         return None
     shape = [1] * x.ndim
     if scale.size > 1:
         shape[int(call.attributes.get("axis", 1))] = -1
-    moved = x.astype(np.int64) - (0 if zero is None else zero.astype(np.int64).reshape(shape if zero.size > 1 else ()))
-    return [moved.astype(np.float64) * scale.reshape(shape if scale.size > 1 else ())]
+    moved = x.astype(np.float64)
+    if zero is not None:
+        moved -= zero.astype(np.float64).reshape(shape if zero.size > 1 else ())
+    return [moved * scale.reshape(shape if scale.size > 1 else ())]
 
 
 def dynamic_quantize_linear(call: Call) -> list[np.ndarray]:

@@ -90,7 +90,8 @@ def _depthwise(padded: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
     kernel = w.reshape(c, times, *w.shape[2:])
     y = np.zeros((n, c, times, *window.places))
     for at, place in window.slices():
-        one = kernel[(..., *at)].reshape(c, times, *(1,) * len(window.places))
+        of_channel: Any = (..., *at)
+        one = kernel[of_channel].reshape(c, times, *(1,) * len(window.places))
         y += padded[(slice(None), slice(None), None, *place)] * one
     return y.reshape(n, c * times, *window.places)
 
@@ -131,8 +132,9 @@ def conv_transpose(call: Call) -> list[np.ndarray]:
             place = tuple(
                 slice(i * d, i * d + (m - 1) * s + 1, s) for i, d, m, s in zip(at, dilations, x.shape[2:], strides)
             )
-            part = w[(slice(g * few, (g + 1) * few), slice(None), *at)].T @ flat
-            y[(n, slice(g * many, (g + 1) * many), *place)] += part.reshape(many, *x.shape[2:])
+            of_kernel: Any = (slice(g * few, (g + 1) * few), slice(None), *at)
+            of_image: Any = (n, slice(g * many, (g + 1) * many), *place)
+            y[of_image] += (w[of_kernel].T @ flat).reshape(many, *x.shape[2:])
     y = y[(slice(None), slice(None), *(slice(b, b + o) for b, o in zip(begin, sizes)))]
     return [y if bias is None else y + bias.reshape(-1, *(1,) * dims)]
 
