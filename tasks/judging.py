@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.judge import fingerprint
+from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
 from tasks.model import WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
@@ -36,7 +37,10 @@ def judged(
     arrays = [[np.asarray(x) for x in actual] for actual in outputs]
     precision = info.precision_for(op_class, group.label)
     expected = sample.expected()
+    limit = policy.limit_value(group.label, op_class.value, group.dtype, precision)
     metrics = _measure(sample, arrays[0], expected, precision)
+    if op_class is OpClass.MODEL:
+        interpret(metrics, arrays[0], expected, op_class, precision, limit)
     _repeated(sample, arrays, metrics)
     oracle = record["oracle"]
 
@@ -44,10 +48,7 @@ def judged(
         return judge(metrics, policy, group.label, op_class.value, group.dtype, oracle, precision)
 
     status, kind = verdict(metrics)
-    more: dict[str, Any] = {
-        "limit": policy.limit_value(group.label, op_class.value, group.dtype, precision),
-        "output_digest": fingerprint.digest(arrays[0]),
-    }
+    more: dict[str, Any] = {"limit": limit, "output_digest": fingerprint.digest(arrays[0])}
     if status is not Status.PASS and oracle != "stored" and not record["definition"]:
         # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice
         # the limit.
