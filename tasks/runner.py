@@ -43,7 +43,7 @@ class Item:
 
     def __init__(self, asked: ToRun, first: int) -> None:
         self.asked, self.first = asked, first
-        self._group: PreparedGroup | None = None
+        self._group = asked.prepared if isinstance(asked, InHand) else None
         self._exported: Pack | None = None
 
     @property
@@ -63,10 +63,17 @@ class Item:
         self._group = self._exported = None
 
 
+@dataclass(frozen=True)
+class InHand(ToRun):
+    """Cases whose pack this process has read already."""
+
+    prepared: PreparedGroup | None = None
+
+
 def whole(prepared: PreparedGroup) -> ToRun:
-    """All samples of a prepared group."""
+    """All samples of a prepared group, to be run in this process."""
     group = replace(prepared.group, check=prepared.check)
-    return ToRun(group, prepared.pack.path, tuple(range(len(prepared.samples))))
+    return InHand(group, prepared.pack.path, tuple(range(len(prepared.samples))), prepared=prepared)
 
 
 @dataclass
