@@ -47,8 +47,8 @@ class Lake:
         return f"{self.root}/run={run_id}" + (f"/{name}" if name else "")
 
 
-#: Seconds within which a store is to answer (by themselves Google's is asked for 15 minutes, an S3 server that says nothing
-#: for as long), how often S3 is asked, and letters of an error that are told.
+#: Seconds within which a store is to answer (by itself Google's is asked for 15 minutes; an S3 server that says nothing,
+#: for 100 s at every step), in how many tries where that can be said, and letters of an error that are told.
 ANSWER_S, TRIES, WORDS = 15, 3, 400
 #: Options of S3 that are told of an open filesystem and are none of its URI's.
 NOT_TOLD = ("proxy_options", "load_frequency", "connect_timeout", "request_timeout")
@@ -100,8 +100,8 @@ def _impatient(filesystem: pafs.FileSystem, uri: str) -> pafs.FileSystem:
     _, (options,) = filesystem.__reduce__()
     return pafs.S3FileSystem(
         **{name: value for name, value in options.items() if value and name not in left_out},
-        connect_timeout=ANSWER_S,
-        request_timeout=ANSWER_S,
+        connect_timeout=ANSWER_S / TRIES,
+        request_timeout=ANSWER_S / TRIES,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(TRIES),
     )
 
@@ -116,6 +116,8 @@ def check_writable(lake: Lake) -> None:
     """Raise LakeError unless a file can be written to and removed from the lake's root."""
     probe = f"{lake.root}/_write-{uuid.uuid4().hex[:8]}"
     try:
+        if not lake.is_local:
+            lake.filesystem.get_file_info(lake.root)  # says at once that nobody answers
         lake.filesystem.create_dir(lake.root, recursive=True)
         with lake.filesystem.open_output_stream(probe) as file:
             file.write(b"x")
