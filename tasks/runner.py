@@ -15,7 +15,8 @@ import numpy as np
 from tasks import checks
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.judge.plain import Metrics, Policy
+from tasks.judge.plain import Metrics
+from tasks.judge.policy import Policy
 from tasks.judging import judged
 from tasks.model import Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.row import NAMES, Row
@@ -148,7 +149,7 @@ class Runner:
             case.stage = BUILD
             self.progress(case.number, BUILD, 1)
             begin = time.perf_counter()
-            case.program = self.backend.build(form)
+            case.program = checks.get(case.sample.owner.check).build(self.backend, form)
         except BaseException as error:
             case.error = error
         case.build_ms = (time.perf_counter() - begin) * 1e3
@@ -171,7 +172,8 @@ class Runner:
             self.progress(ready[0].number, BUILD, len(ready))
             begin = time.perf_counter()
             try:
-                built = self.backend.build_all([c.form for c in ready if c.form])
+                check = checks.get(ready[0].sample.owner.check)  # neighbours are of one check
+                built = check.build_all(self.backend, [c.form for c in ready if c.form])
             except Exception as error:
                 if len(ready) > 1 and self.backend.is_sticky(error):
                     # The device is lost to all of them. With this process the blame is open: each is built alone in a new one.

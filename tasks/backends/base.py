@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.needs import Need, secure
-from tasks.checks import FORWARD
+from tasks.checks.base import FORWARD, one_by_one
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 
 #: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
@@ -110,13 +110,7 @@ class Backend:
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op; the default builds one after another."""
-        built: list[Program | Exception] = []
-        for form in forms:
-            try:
-                built.append(self.build(form))
-            except Exception as error:
-                built.append(error)
-        return built
+        return one_by_one(self.build, forms)
 
     #: What the texts of a runtime's errors look like: see the methods of these names; None for never.
     sticky: re.Pattern[str] | None = None

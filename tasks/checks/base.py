@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tasks.model import Form, Program
+
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
 
 #: The check of an op's outputs. Every check without samples of its own takes this one's.
 FORWARD = "forward"
@@ -35,9 +38,33 @@ class Check:
         """What a backend must name in its `checks`; if it does not, the row says that it does not run this check."""
         return self.samples
 
+    def build(self, backend: Backend, form: Form) -> Program:
+        """Make one sample runnable as the check wants it; raises what `Backend.build` does.
+
+        A check that builds more than once, or otherwise, overrides it: its samples are then never built together.
+        """
+        return backend.build(form)
+
+    def build_all(self, backend: Backend, forms: Sequence[Form]) -> list[Program | Exception]:
+        """Build several samples of one op: by the backend's own way, or one after another where `build` is the check's."""
+        if type(self).build is Check.build:
+            return backend.build_all(forms)
+        return one_by_one(lambda form: self.build(backend, form), forms)
+
     def run(self, program: Program, form: Form) -> Sequence[Any]:
         """Run ``program`` as the check wants it and return outputs, which are judged as those of the forward check.
 
         Raises `tasks.model.Misbehaviour` (kind, text) for what is wrong beside the numbers.
         """
         return program.run()
+
+
+def one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:
+    """What ``build`` makes of each form, or what it raised."""
+    built: list[Program | Exception] = []
+    for form in forms:
+        try:
+            built.append(build(form))
+        except Exception as error:
+            built.append(error)
+    return built
