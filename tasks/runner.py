@@ -15,7 +15,8 @@ import numpy as np
 from tasks import checks
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.judge.plain import Metrics, Policy
+from tasks.judge.plain import Metrics
+from tasks.judge.policy import Policy
 from tasks.judging import judged, staged
 from tasks.model import Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.row import NAMES, Row
@@ -43,7 +44,7 @@ class Item:
 
     def __init__(self, asked: ToRun, first: int) -> None:
         self.asked, self.first = asked, first
-        self._group: PreparedGroup | None = None
+        self._group = asked.prepared if isinstance(asked, InHand) else None
         self._exported: Pack | None = None
 
     @property
@@ -63,10 +64,17 @@ class Item:
         self._group = self._exported = None
 
 
+@dataclass(frozen=True)
+class InHand(ToRun):
+    """Cases whose pack this process has read already."""
+
+    prepared: PreparedGroup | None = None
+
+
 def whole(prepared: PreparedGroup) -> ToRun:
-    """All samples of a prepared group."""
+    """All samples of a prepared group, to be run in this process."""
     group = replace(prepared.group, check=prepared.check)
-    return ToRun(group, prepared.pack.path, tuple(range(len(prepared.samples))))
+    return InHand(group, prepared.pack.path, tuple(range(len(prepared.samples))), prepared=prepared)
 
 
 @dataclass
