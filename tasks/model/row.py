@@ -80,6 +80,11 @@ class Row:
         "for crash: the signal",
         default="",
     )
+    culprit: str | None = column(
+        "string",
+        "outcome",
+        "what is to blame: a level of optimisation, a converter, a node, a pass, …; empty: nothing, or not known",
+    )
     stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")
     error_type: str | None = column("string", "outcome", "class of the error")
     error: str | None = column("string", "outcome", "text of the error, with the end of stderr for a dead process")
