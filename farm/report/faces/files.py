@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.faces.markdown import diff_markdown, markdown
+from farm.report.faces.markdown import diff_markdown, document, markdown
 from farm.report.faces.page import render
 from farm.report.tables.changes import diff_views
+from farm.report.tables.overview import headline
 from farm.report.tables.view import Report, View
 
 
@@ -40,6 +41,15 @@ def write_diff(found: pd.DataFrame, out: Path) -> dict[str, Path]:
     cells = diff_views(found)[-1]
     paths = {"csv": csv(cells, out), "markdown": out / f"{cells.name}.md"}
     paths["markdown"].write_text(diff_markdown(found), encoding="utf-8", errors="replace", newline="\n")
+    return paths
+
+
+def write_checklist(view: View, report: Report, out: Path) -> dict[str, Path]:
+    """Write a vendor's checklist as CSV and Markdown into ``out``; returns their paths by what they hold."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = {"csv": csv(view, out), "markdown": out / f"{view.name}.md"}
+    text = document(headline(report.rows, report.run), [view], 1_000)
+    paths["markdown"].write_text(text, encoding="utf-8", errors="replace", newline="\n")
     return paths
 
 
