@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.backends.needs import Need, secure
 from tasks.checks.base import FORWARD, one_by_one
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
+
+if TYPE_CHECKING:
+    from typing import Self
 
 #: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
 #: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
@@ -111,6 +115,19 @@ class Backend:
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op; the default builds one after another."""
         return one_by_one(self.build, forms)
+
+    def levels(self) -> Mapping[str, Backend]:
+        """The same backend at each of its levels of optimisation, by name, the least first and itself last.
+
+        Empty where the runtime lets nobody choose.
+        """
+        return {}
+
+    def but(self, **attributes: Any) -> Self:
+        """A copy with other values of some attributes."""
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
 
     #: What the texts of a runtime's errors look like: see the methods of these names; None for never.
     sticky: re.Pattern[str] | None = None

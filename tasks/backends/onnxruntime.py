@@ -8,7 +8,8 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -257,8 +258,20 @@ class OnnxRuntime(Backend):
             self._find_provider(ort)
         session = self._session(ort, form.model or b"")
         placement, fallback = self._placement(session)
-        feeds = {name: _feed(ort, value) for name, value in inputs_by_name(form).items()}
-        return Program(_runner(session, feeds), placement, fallback, self._flags())
+
+        def runner(form: Form) -> Callable[[], list[Any]]:
+            return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
+
+        def again(arrays: list[Any]) -> list[Any]:
+            return runner(replace(form, arrays=arrays))()
+
+        return Program(runner(form), placement, fallback, self._flags(), again, threads=True)
+
+    def levels(self) -> Mapping[str, Backend]:
+        """ORT's levels up to the one that is asked for."""
+        names = list(_LEVELS)
+        last = self._level or names[-1]
+        return {x: self.but(_level=x) for x in names[: names.index(last)]} | {last: self}
 
     def _session(self, ort: Any, model: bytes) -> Any:
         options = ort.SessionOptions()
