@@ -86,7 +86,8 @@ def judged(
             more["unasked"] = precision
     if op_class is OpClass.MODEL:
         more |= _of_model(arrays[0], expected, precision, status)
-        if status in (Status.WRONG, Status.IMPRECISE) and not (metrics.kind or metrics.nonfinite or precision):
+        numbers = status in (Status.WRONG, Status.IMPRECISE) and not (metrics.kind or metrics.nonfinite)
+        if numbers and not is_coarser(precision, group.dtype):
             more |= _told(sample, arrays[0], expected, policy, part)
     for number, other in enumerate(record["others"]):
         second = compare(arrays[0], sample.other(number)[part], op_class, precision)

@@ -95,12 +95,12 @@ class OpenVino(Backend):
         self.device_vendor = {"cpu": "", "npu": "intel-npu"}.get(kind, "intel")
         self.resource = kind.upper() if kind in ("cpu", "gpu", "npu") else "CPU"
         self._target = device.upper()
-        self._precision = str(options.get("inference_precision", "f32"))
+        precision = str(options.get("inference_precision", "f32"))
         self._asked: dict[str, Any] = {"EXECUTION_MODE_HINT": str(options.get("execution_mode", "accuracy")).upper()}
-        if self._precision == _DEFAULT:
+        if precision == _DEFAULT:
             del self._asked["EXECUTION_MODE_HINT"]  # "accuracy" asks for float32
         else:
-            self._asked["INFERENCE_PRECISION_HINT"] = self._precision
+            self._asked["INFERENCE_PRECISION_HINT"] = precision
         if kind == "cpu":
             self._asked |= {"INFERENCE_NUM_THREADS": int(str(options.get("threads", 1))), "NUM_STREAMS": 1}
         self._asked |= {str(k): v for k, v in self.many("properties", dict).items()}
@@ -130,7 +130,7 @@ class OpenVino(Backend):
             runtime_version=openvino.__version__.partition("-")[0],
             device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
             compute_precision=_PRECISION.get(hint, hint),
-            unasked=hint not in (self._precision, "f32", "dynamic"),
+            unasked=hint not in (str(self._asked.get("INFERENCE_PRECISION_HINT")), "f32", "dynamic"),
         )
 
     def build(self, form: Form) -> Program:
