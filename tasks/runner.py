@@ -352,5 +352,7 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "weak": record["weak"] or built,
         "excused": record["excused"],
         "oracle": "" if built else record["oracle"],
+        "licence": record.get("licence"),
+        "unobserved": record.get("unobserved"),
         "prepare_ms": record["prepare_ms"],
     }
