@@ -73,7 +73,9 @@ class Row:
     )
     licence: str | None = column("string", "case", "of a model: the licence of its weights, or of what defines it")
     unobserved: str | None = column(
-        "string", "case", "of a model: layers whose weights may be scaled by 1 + 2⁻⁶ unnoticed in this sample; empty: none"
+        "string",
+        "case",
+        "of a model: layers whose weights may be scaled by 1 + 2⁻⁶ unnoticed in this sample; empty: none",
     )
     attempts: int = column("int32", "times", "how often the case was started in this run", default=1)
     status: str = column("string", "outcome", "one of the closed set of statuses", default=_REQUIRED)
