@@ -139,6 +139,7 @@ class RuntimeInfo:
     driver_version: str = ""
     compute_precision: str = ""  # "" = that of the dtype
     precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
+    unasked: bool = False  # the runtime chose it: nobody asked for less than the dtype's own
 
     def __post_init__(self) -> None:
         if self.compute_precision and self.compute_precision not in EPS:

@@ -152,6 +152,12 @@ class Row:
     compute_precision: str | None = column(
         "string", "outcome", "precision the backend was asked to compute in; the dtype where it declares none"
     )
+    unasked: str | None = column(
+        "string",
+        "outcome",
+        "coarser precision that it was computed in though nobody asked for it: the runtime says so (and it is judged in it), "
+        "or a model's errors tell (and it is not)",
+    )
     placement: str | None = column(
         "string", "outcome", 'where the case ran, in the runtime\'s words; after "emulated" where no device was used'
     )
