@@ -336,6 +336,8 @@ class Runner:
             return Status.OOM, stage, name, text
         if self.backend.is_unsupported(error):
             return Status.UNSUPPORTED, stage, name, text
+        if case.form is not None and case.form.invalid:
+            return Status.UNSUPPORTED, "export", name, f"the exported graph is invalid: {case.form.invalid}; {text}"
         return Status.ERROR, stage, name, text
 
 

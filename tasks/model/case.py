@@ -101,6 +101,8 @@ class Form:
     args: Any = None
     kwargs: Any = None
     model: bytes | None = None
+    #: Why ONNX's own rules forbid the model that the exporter made: a runtime that refuses it is not to blame.
+    invalid: str = ""
     #: Outputs that come as pairs of real numbers in a last axis of two: complex ones, in ONNX.
     paired: tuple[int, ...] = ()
     #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``, by place among the tensors.

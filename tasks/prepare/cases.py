@@ -417,7 +417,7 @@ class PreparedSample:
             specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
             form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
             form.arrays = [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in form.arrays]
-            form.paired = tuple(made["paired"])
+            form.paired, form.invalid = tuple(made["paired"]), made.get("invalid", "")
             form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(specs))]}
         else:
             there = "" if catalog is not None else ": its package is not installed in the backend's environment"
