@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.model import Form, Group, OpClass, Program
+from tasks.model import Form, OpClass, Program
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
-    from tasks.catalogs.base import Catalog, Entry, Sample
+    from tasks.catalogs.base import Catalog, Entry
 
 #: The check of an op's outputs. Every check without samples of its own takes this one's.
 FORWARD = "forward"
@@ -69,10 +69,6 @@ class Check:
     def wanted(self, samples: int) -> int:
         """How many samples an op has where a config asks for ``samples`` (not 0)."""
         return samples
-
-    def make(self, catalog: Catalog, group: Group, draws: int, skip: Collection[int]) -> Iterator[Sample]:
-        """The samples of a group, for a check that is `prepared`: as `Catalog.samples`."""
-        return catalog.samples(group, draws, skip)
 
     def build(self, backend: Backend, form: Form) -> Program:
         """Make one sample runnable as the check wants it; raises what `Backend.build` does.

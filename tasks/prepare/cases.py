@@ -32,6 +32,7 @@ from tasks.judge.prepared import (
     zero_would_pass,
 )
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
+from tasks.prepare import derived
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
 WEAK_THRESHOLD = 32.0
@@ -113,7 +114,7 @@ def _collect(
     shares: list[float] = []  # excused of each
     sound: list[bool] = []  # neither failed nor weak by itself
     strong: list[bool] = []
-    made = checks.get(group.check).make(catalogs.get(group.catalog), group, draws, bad)
+    made = derived.samples(catalogs.get(group.catalog), group, draws, bad)
     place = 0
     while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
         started(place)
