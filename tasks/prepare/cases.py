@@ -32,6 +32,7 @@ from tasks.judge.prepared import (
     zero_would_pass,
 )
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
+from tasks.prepare import derived
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
 WEAK_THRESHOLD = 32.0
@@ -107,7 +108,7 @@ def _collect(
     shares: list[float] = []  # excused of each
     sound: list[bool] = []  # neither failed nor weak by itself
     strong: list[bool] = []
-    made = catalogs.get(group.catalog).samples(group, draws, bad)
+    made = derived.samples(catalogs.get(group.catalog), group, draws, bad)
     place = 0
     while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
         started(place)
@@ -271,6 +272,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else models[sample.model],
+        "columns": sample.columns,
         "failure": None if failure is None else asdict(failure),
     }
 
@@ -393,7 +395,7 @@ class PreparedSample:
             self.inputs(),
             args=self.record["args"],
             kwargs=self.record["kwargs"],
-            check=group.check,
+            check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
         )
@@ -401,7 +403,7 @@ class PreparedSample:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif catalog is not None and kind in catalog.forms:
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
-        elif group.check != "forward":
+        elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         elif kind in counterparts.FRAMEWORKS:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)

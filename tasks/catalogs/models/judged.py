@@ -49,6 +49,7 @@ class Network:
             others=[self._second(feeds)],
             coarse={precision: with_weights_in(graph, feeds, precision) for precision in SUSPECTS},
             model=self.content,
+            columns={"licence": self.model.licence},
         )
 
     def _leaf(self, name: str, y: np.ndarray, delta: np.ndarray) -> Leaf:
