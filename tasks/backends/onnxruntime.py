@@ -262,10 +262,10 @@ class OnnxRuntime(Backend):
         def runner(form: Form) -> Callable[[], list[Any]]:
             return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
 
-        def again(arrays: list[Any]) -> list[Any]:
-            return runner(replace(form, arrays=arrays))()
+        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+            return runner(replace(form, arrays=arrays))
 
-        return Program(runner(form), placement, fallback, self._flags(), again, threads=True)
+        return Program(runner(form), placement, fallback, self._flags(), given, threads=True)
 
     def levels(self) -> Mapping[str, Backend]:
         """ORT's levels up to the one that is asked for."""

@@ -135,11 +135,11 @@ class OpenVino(Backend):
         values = tensors_by_name(form, "OpenVINO")
         compiled = self._compile(form.model or b"")
 
-        def again(arrays: list[Any]) -> list[Any]:
-            given = tensors_by_name(replace(form, arrays=arrays), "OpenVINO")
-            return _runner(compiled, [_tensor(x) for x in _by_port(compiled.inputs, given)])()
+        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+            others = tensors_by_name(replace(form, arrays=arrays), "OpenVINO")
+            return _runner(compiled, [_tensor(x) for x in _by_port(compiled.inputs, others)])
 
-        return replace(self._program(compiled, values), again=again, threads=True)
+        return replace(self._program(compiled, values), given=given, threads=True)
 
     def levels(self) -> Mapping[str, Backend]:
         """The CPU without what makes code for whole subgraphs and without integer kernels for quantised ones; itself."""

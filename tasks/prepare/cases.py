@@ -392,6 +392,7 @@ class PreparedSample:
             check=group.check,
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
+            also=self.form,
         )
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
