@@ -11,6 +11,7 @@ from tasks.checks.build import Build
 from tasks.checks.forward import Forward
 from tasks.checks.gradients import Backward, DoubleBackward
 from tasks.checks.levels import Levels
+from tasks.checks.opsets import Opsets
 from tasks.checks.replay import Replay
 from tasks.checks.speedup import Speedup
 from tasks.model import Unsupported
@@ -18,7 +19,8 @@ from tasks.plugins import Part, PluginError, parts
 
 #: The farm's own checks by name, in the order of lists.
 BUILT_IN: dict[str, Check] = {
-    check.name: check for check in (Forward(), Backward(), DoubleBackward(), Levels(), Replay(), Speedup(), Build())
+    check.name: check
+    for check in (Forward(), Backward(), DoubleBackward(), Levels(), Opsets(), Replay(), Speedup(), Build())
 }
 
 
