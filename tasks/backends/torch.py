@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
-from tasks.backends.base import TF32_OPS, Backend, smoke_test
+from tasks.backends.base import TF32_OPS, Arm, Backend, smoke_test
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
@@ -213,6 +213,10 @@ class TorchEager(Backend):
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
         program.threads = self.target == "cpu"
         return program
+
+    def eager(self, form: Form) -> Arm:
+        """Eager torch in this backend's modes: those of a second one would become this process's."""
+        return Arm(f"torch-{self.device}", TorchEager.build(self, form), form)
 
     # -- asynchronous devices ------------------------------------------------------------------------------------
 

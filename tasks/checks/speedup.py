@@ -11,13 +11,11 @@ import numpy as np
 
 from tasks.checks import paired
 from tasks.checks.base import Check, Stage
-from tasks.model import Form, Misbehaviour, OpClass, Program, Unavailable, Unsupported, Vacuous, is_inexact
+from tasks.model import Form, Misbehaviour, OpClass, Program, Unsupported, Vacuous, is_inexact
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
 
-#: Torch's names of devices that other runtimes call otherwise.
-_DEVICES = {"gpu": "xpu", "tensorrt": "cuda", "tensorrt-rtx": "cuda", "migraphx": "rocm"}
 #: Elements that are off by a tenth, of themselves and of the output's root mean square, are another result; half of the
 #: elements, another output. What is finer the judge sees on the sample itself.
 _OFF, _MOST = 0.1, 0.5
@@ -61,10 +59,12 @@ class Speedup(Check):
             raise Unsupported(
                 f"{backend.name} takes a program's inputs only once: runs on other inputs cannot be timed"
             )
-        name, eager, its_form = _eager(backend, form)
+        arm = backend.eager(form)
+        if arm.program.given is None:
+            raise Unsupported(f"{arm.name} takes a program's inputs only once: nothing can be timed against it")
         own = {f.name: getattr(program, f.name) for f in fields(Program)}
-        race = Race(**own, eager=eager.given, arrays=its_form.arrays, alike=_alike(form.arrays, its_form.arrays))
-        race.flags = f"{program.flags} baseline={name}".strip()
+        race = Race(**own, eager=arm.program.given, arrays=arm.form.arrays, alike=_alike(form.arrays, arm.form.arrays))
+        race.flags = f"{program.flags} baseline={arm.name}".strip()
         return race
 
     def stages(self, program: Program, form: Form) -> Iterator[Stage]:
@@ -171,38 +171,6 @@ def _report(program: Race, taken: paired.Taken) -> None:
     program.columns |= {"speedup": found.value, "speedup_low": found.low, "speedup_high": found.high}
     if cpu is not None and cpus["null"] is not None and not cpus["null"].certain:
         program.columns["speedup_cpu"] = cpu.value
-
-
-def _eager(backend: Backend, form: Form) -> tuple[str, Program, Form]:
-    """The eager arm: its name, its program and the form of that. Raises Unsupported."""
-    from tasks.backends.torch import TorchEager
-
-    why = ""
-    try:
-        if isinstance(
-            backend, TorchEager
-        ):  # in its own modes; a second backend's probe would set those of this process
-            program, its_form, name = TorchEager.build(backend, form), form, f"torch-{backend.device}"
-        else:
-            its_form = form.also("torch") if form.also else form
-            device = _DEVICES.get(backend.device, backend.device) if backend.device_vendor else "cpu"
-            name = f"torch-{device}"
-            eager = TorchEager(name, device, {})
-            eager.start()
-            program = eager.build(its_form)
-        if program.given is not None:
-            return name, program, its_form
-    except (Unsupported, Unavailable) as error:
-        why = f" ({error})"
-    levels = backend.levels()
-    if len(levels) > 1:
-        name, level = next(iter(levels.items()))
-        program = level.build(form)
-        if program.given is not None:
-            return f"{backend.name}:{name}", program, form
-    raise Unsupported(
-        f"no eager arm: no torch form runs in this environment{why}, and {backend.name} has no lower level"
-    )
 
 
 def _alike(these: Sequence[Any], those: Sequence[Any]) -> bool:
