@@ -87,14 +87,14 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.small and args.write:
         parser.error("--write: the figures of --small mean nothing")
-    print(machine(), flush=True)
     for name in args.which or [name for name, bench in BENCHES.items() if not bench.long]:
-        bench = BENCHES[name]
+        bench, where = BENCHES[name], machine()
+        print(where, flush=True)
         with tempfile.TemporaryDirectory(prefix="farm-bench-") as folder:
             result = bench.run(Path(folder), bench.small if args.small else bench.full)
         print(f"{name}: {result.text}", flush=True)
         if args.write:
-            write(name, result)
+            write(name, result, where)
 
 
 if __name__ == "__main__":
