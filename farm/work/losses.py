@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from farm.fleet.health import CaseRef
-from farm.fleet.health import Failure as Failed
+from farm.fleet.health import Failed
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.ledger import Ledger
