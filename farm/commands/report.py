@@ -14,12 +14,13 @@ from rich.console import Console
 
 from farm import lake
 from farm.exits import BAD_INPUT
-from farm.report.faces.files import write, write_diff
+from farm.report.faces.files import write, write_diff, written
 from farm.report.faces.plot import draw
-from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen
+from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen, show
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
+from farm.report.tables.findings import new_cells
 from farm.report.tables.view import Report
 from farm.report.words import plain
 
@@ -42,9 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.diff:
             return _diff(rows, args, console)
         report = Report.of(rows, run, args.by)
+        if args.new:
+            show(new_cells(report), console, 0, len(rows))
+            print(report.verdict.sentence)
+            return 0
         print_coverage(report, run)
         run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
-        _tell(write(report, run, _out(args, run_id)))
+        _tell(write(report, run, _out(args, run_id)), args.files)
         print(report.verdict.sentence)  # again: the top of a long report is out of sight
         return 0
     except (lake.LakeError, ValueError) as problem:
@@ -65,6 +70,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", dest="results_option", metavar="PATH", help="the same")
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument("--out", help="directory of the files (default: _report beside the rows)")
+    parser.add_argument("--files", action="store_true", help="name every file that was written")
     parser.add_argument(
         "--by",
         default="backend",
@@ -80,6 +86,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     one = parser.add_mutually_exclusive_group()
     one.add_argument(
         "--case", metavar="CASE_ID", help="only show all backends side by side on one case, the outlier named"
+    )
+    one.add_argument(
+        "--new", action="store_true", help="only show every cell that no known failure covers, with its command"
     )
     one.add_argument(
         "--diff",
@@ -109,7 +118,8 @@ def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int
     table = diff(rows, *args.diff)
     print_diff(table, console)
     runs = rows["run_id"].unique()
-    _tell(write_diff(table, _out(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0]))))
+    paths = write_diff(table, _out(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0])))
+    _tell(paths, args.files)
     return gate(table)
 
 
@@ -118,6 +128,9 @@ def _out(args: argparse.Namespace, run_id: str) -> Path:
     return Path(args.out) if args.out else default_out(args.results, run_id)
 
 
-def _tell(paths: Mapping[str, Path]) -> None:
+def _tell(paths: Mapping[str, Path], every: bool) -> None:
+    if not every:
+        print(written(paths))
+        return
     for name, path in paths.items():
         print(f"{name:18} {path}")

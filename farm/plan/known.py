@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import has_magic
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,15 @@ def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) ->
     def match(globs: Sequence[str], values: Any, called: Any = lambda value: [value]) -> np.ndarray:
         place = {value: k for k, value in enumerate(dict.fromkeys(values))}
         codes = np.array([place[value] for value in values], dtype="int64")
-        asked, known = {glob: matcher([glob]) for glob in set(globs)}, [called(value) for value in place]
-        said = {glob: np.array([ask(value) for value in known], dtype=bool) for glob, ask in asked.items()}
+        index: dict[str, list[int]] = {}  # what values are called → their codes
+        for value, code in place.items():
+            for name in called(value):
+                index.setdefault(name, []).append(code)
+        said = {glob: np.zeros(len(place), dtype=bool) for glob in globs}
+        for glob, hit in said.items():
+            ask = matcher([glob])
+            named = [name for name in index if ask([name])] if has_magic(glob) else [glob]
+            hit[[code for name in named for code in index.get(name, ())]] = True
         return np.array([said[glob][codes] for glob in globs], dtype=bool).reshape(len(globs), len(values))
 
     called = list(zip(told["op"], told["variant"]))

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import quickjs
 
-from farm.report import case, coverage, diff
+from farm.report import case, coverage, diff, verdict
 from farm.report.faces.page import render
 from farm.report.tables.coverage import cell_matrix, distinct, records
 from farm.report.words import number, percent
@@ -306,6 +306,17 @@ def test_a_square_and_its_panel_say_the_cause_and_lead_to_where_else_it_is(judge
     assert judged.look("panel", ".sample")[0]["text"].startswith("W KNOWN")
     (link,) = [one["href"] for one in judged.lines("panel", "a") if one["text"] == "where else"]
     assert parse_qs(link.lstrip("#")) == {"cause": ["it adds in float16"]}
+
+
+def test_the_page_counts_as_known_what_the_verdict_does() -> None:
+    failed = [outcome("a-1", "wrong", op="torch:a", sample=k, errors=90.0) for k in range(3)]
+    rows = frame(*failed, outcome("a-1", "imprecise", op="torch:a", sample=3), outcome("b-1", "wrong", op="torch:b"))
+    record = RUN | {"config": {"name": "quick", "known_failures": KNOWN}}
+    said, page = verdict(rows, record), Shown(rows, record)
+    assert (said.new, said.failures - said.new) == (1, 3)
+    assert [one["text"] for one in page.look("standing", ".chip")] == ["1new", "3known", "0stale"]
+    page.visit(sel="torch:a|a-1")
+    assert "known: it adds in float16" in [one["text"] for one in page.look("panel", ".stands")][-1]
 
 
 def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() -> None:

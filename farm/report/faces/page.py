@@ -61,7 +61,7 @@ EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 #: What the standings of rows mean.
 STANDING_WORDS = {
     "new": "rows that failed and that no known failure covers",
-    "known": "rows that a known failure covers, imprecise ones too",
+    "known": "rows that failed and that a known failure covers",
     "stale": "rows that are right where a known failure says otherwise",
 }
 #: What a cell of the counts is.
