@@ -110,10 +110,19 @@ def not_known(rows: Any, config: Config) -> Any:
 
 
 def unmet(config: Config, matrix: Matrix) -> Iterator[str]:
-    """One line about the known failures of the run's backends that name no op it plans: most likely misspelt or gone."""
+    """One line about the known failures of the run's backends that name no op it plans: most likely misspelt or gone.
+
+    Not of a catalog that the config does not have or takes a part of: lists of known failures are shared.
+    """
     called = list({n for g in matrix.groups for n in names(Entry(g.op, g.variant, ()))})
     backends = [s.name for s in matrix.backends]
-    mine = [k for k in config.known_failures if matcher([k.backend])(backends)]
+    parts = {c.name for c in config.catalogs if "*" not in c.ops or c.exclude}
+    whole = {c.name for c in config.catalogs} - parts
+
+    def here(op: str) -> bool:
+        return op.partition(":")[0] in whole if ":" in op else not parts
+
+    mine = [k for k in config.known_failures if here(k.op) and matcher([k.backend])(backends)]
     idle = [f"{k.op} on {k.backend}" for k in mine if not matcher([k.op])(called)]
     if idle:
         more = f", and {len(idle) - 3} more" if len(idle) > 3 else ""
