@@ -21,7 +21,7 @@ def why(report: Report) -> Iterator[View]:
 
     def reason(line: Line) -> Cell:
         return Cell(
-            plain(line["reason"], 160),
+            plain(line["reason"], 300),
             small=f"e.g. {plain(label(line))} {line['dtype']}",
             square=f"{label(line)}|{line['backend']}",
             asks={"cause": line["reason"]},
