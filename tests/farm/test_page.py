@@ -328,7 +328,11 @@ def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() ->
     html = render(rows, RUN | record)
     places = [
         *('class="verdict new">1 new failure, look here (1 more are known)', 'id="view-new"', "farm reproduce"),
-        *('id="view-causes"', '<a href="#cause=it+adds+in+float16">it adds in float16</a>', 'id="view-ranking_torch"'),
+        *(
+            'id="view-causes"',
+            '<a class="go" href="#cause=it+adds+in+float16">it adds in float16</a>',
+            'id="view-ranking_torch"',
+        ),
         *("100 % (2/2) <meter", "Not here: 1 of 1 backends", "no driver", "apt-get install a-driver", 'id="grid"'),
         *('id="more"', 'id="view-coverage"'),
     ]
