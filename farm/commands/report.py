@@ -1,4 +1,4 @@
-"""Command line of the reports: farm report [results] [--run ID|last|all] [--by COLUMN | --case ID | --diff A B]."""
+"""Command line of the reports: farm report [results] [--run ID|last|all] [--by COLUMN | --case ID | --diff A B | --checklist NAME]."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,34 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake
-from farm.exits import BAD_INPUT
-from farm.report.faces.files import write, write_diff, written
+from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK
+from farm.report.faces.files import write, write_checklist, write_diff, written
 from farm.report.faces.plot import draw
 from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen, show
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
+from farm.report.tables.checklists import CHECKLISTS, checklist, checklist_view, proved
+from farm.report.tables.coverage import backends_of
 from farm.report.tables.findings import new_cells
 from farm.report.tables.view import Report
 from farm.report.words import plain
+from tasks.backends import BackendSpec
+from tasks.nearest import nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the report; exit code 0, 2 when the command line names what is not there.
 
-    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.tables.changes.gate`).
+    With --diff 1 if something regressed, newly fails or lost its coverage (`farm.report.tables.changes.gate`); with
+    --checklist 1 if an item failed, 3 if one is not proved.
     """
     args = _arguments(argv)
     try:
         rows, run = _load(args)
         console = screen()
         if args.plot:
-            print(draw(rows, args.backend, Path(args.plot)))
+            print(draw(rows, args.backend or "torch-cpu", Path(args.plot)))
             return 0
         if args.case:
             print_case(case(rows, args.case), console)
@@ -43,13 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.diff:
             return _diff(rows, args, console)
         report = Report.of(rows, run, args.by)
+        if args.checklist:
+            return _checklist(report, args, console)
         if args.new:
             show(new_cells(report), console, 0, len(rows))
             print(report.verdict.sentence)
             return 0
         print_coverage(report, run)
-        run_id = "all" if args.run == "all" else str(run.get("run_id") or args.run)
-        _tell(write(report, run, _out(args, run_id)), args.files)
+        _tell(write(report, run, _out(args, _run_id(run, args))), args.files)
         print(report.verdict.sentence)  # again: the top of a long report is out of sight
         return 0
     except (lake.LakeError, ValueError) as problem:
@@ -64,7 +71,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="farm report",
         description="Coverage, findings and an HTML page.",
-        epilog="exit code: 0; with --diff 1 if a cell regressed, newly fails or is no longer covered; 2 something named is not there",
+        epilog="exit code: 0; with --diff 1 if a cell regressed, newly fails or is no longer covered; with --checklist 1 if "
+        "an item failed, 3 if one is not proved; 2 something named is not there",
     )
     parser.add_argument("results", nargs="?", help="the lake, a directory or s3://… (default: results)")
     parser.add_argument("--results", dest="results_option", metavar="PATH", help="the same")
@@ -81,7 +89,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--plot", metavar="OUT.png", help="only draw how far every op of --backend is from its reference"
     )
     parser.add_argument(
-        "--backend", default="torch-cpu", metavar="NAME", help="the backend that --plot shows (torch-cpu)"
+        "--backend",
+        metavar="NAME",
+        help="the backend that --plot shows (torch-cpu), or that --checklist asks about (a name or glob; the vendor's)",
     )
     one = parser.add_mutually_exclusive_group()
     one.add_argument(
@@ -96,6 +106,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar=("A", "B"),
         help="only show what changed from backend A to backend B; RUN_ID:BACKEND takes one "
         "from another run, with --run all",
+    )
+    one.add_argument(
+        "--checklist",
+        choices=sorted(CHECKLISTS),
+        help="only show a vendor's checklist: every item proved n of n, failed, or not run with the reason",
     )
     args = parser.parse_args(argv)
     args.results = next((r for r in (args.results_option, args.results) if r is not None), "results")
@@ -121,6 +136,24 @@ def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int
     paths = write_diff(table, _out(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0])))
     _tell(paths, args.files)
     return gate(table)
+
+
+def _checklist(report: Report, args: argparse.Namespace, console: Console) -> int:
+    """Print and write a vendor's checklist; its exit code. Raises ValueError for a backend that there is not."""
+    seen = sorted({*report.rows["backend"], *backends_of(report.run.get("inventory"))})
+    if args.backend is not None and not any(fnmatchcase(name, args.backend) for name in seen):
+        try:
+            BackendSpec.parse(args.backend)
+        except KeyError:
+            raise ValueError(f"--backend: no backend {args.backend!r}{nearest(args.backend, seen)}") from None
+    view = checklist_view(args.checklist, checklist(report, args.checklist, args.backend or ""))
+    show(view, console, 1_000)
+    _tell(write_checklist(view, report, _out(args, _run_id(report.run, args))), args.files)
+    return {True: OK, False: FOUND, None: INCOMPLETE}[proved(view.frame)]
+
+
+def _run_id(run: Mapping[str, Any], args: argparse.Namespace) -> str:
+    return "all" if args.run == "all" else str(run.get("run_id") or args.run)
 
 
 def _out(args: argparse.Namespace, run_id: str) -> Path:

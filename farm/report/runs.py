@@ -27,10 +27,14 @@ def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 backends[name] = said
     last = runs[-1] if runs else {}
     known = [entry for run in reversed(runs) for entry in (run.get("config") or {}).get("known_failures") or ()]
+    named = {b["name"]: b for run in runs for b in (run.get("config") or {}).get("backends") or ()}
     return {
         "run_id": f"{len(runs)} runs",
         "name": "the newest outcome of every case: " + ", ".join(str(run.get("run_id")) for run in runs[-5:]),
-        "config": {"known_failures": list({json.dumps(entry, sort_keys=True): entry for entry in known}.values())},
+        "config": {
+            "known_failures": list({json.dumps(entry, sort_keys=True): entry for entry in known}.values()),
+            "backends": list(named.values()),
+        },
         "inventory": {"backends": backends},
         "quarantined": [record for run in runs for record in run.get("quarantined") or ()],
         "versions": last.get("versions"),

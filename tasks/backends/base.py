@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.backends.needs import Need, secure
-from tasks.checks import FORWARD
-from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.checks.base import FORWARD, one_by_one
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    from typing import Self
 
 #: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
 #: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
 TF32_OPS = (
+    "model",
     "contraction",
     "linear algebra",
     "*:*attention*",
@@ -29,6 +35,15 @@ TF32_OPS = (
     "*:cov",
     "*:corrcoef",
 )
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A program that another one is timed against, with its name and the form that it was built of."""
+
+    name: str
+    program: Program
+    form: Form
 
 
 class Backend:
@@ -110,13 +125,31 @@ class Backend:
 
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op; the default builds one after another."""
-        built: list[Program | Exception] = []
-        for form in forms:
-            try:
-                built.append(self.build(form))
-            except Exception as error:
-                built.append(error)
-        return built
+        return one_by_one(self.build, forms)
+
+    def levels(self) -> Mapping[str, Backend]:
+        """The same backend at each of its levels of optimisation, by name, the least first and itself last.
+
+        Empty where the runtime lets nobody choose.
+        """
+        return {}
+
+    def eager(self, form: Form) -> Arm:
+        """What a program is timed against, in the same process: this backend at its lowest level.
+
+        Raises Unsupported where it has but one, and what building raises.
+        """
+        levels = self.levels()
+        if len(levels) < 2:
+            raise Unsupported(f"{self.name} has no lower level of optimisation to be timed against")
+        name, level = next(iter(levels.items()))
+        return Arm(f"{self.name}:{name}", level.build(form), form)
+
+    def but(self, **attributes: Any) -> Self:
+        """A copy with other values of some attributes."""
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
 
     #: What the texts of a runtime's errors look like: see the methods of these names; None for never.
     sticky: re.Pattern[str] | None = None

@@ -8,13 +8,15 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import TF32_OPS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
+from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
@@ -186,6 +188,7 @@ class OnnxRuntime(Backend):
             device=device,
             compute_precision=precision,
             precision_of=TF32_OPS if precision == "tfloat32" else (),
+            unasked=bool(precision) and not self._asks_for_precision(),
         )
 
     def _find_provider(self, ort: Any) -> None:
@@ -230,6 +233,11 @@ class OnnxRuntime(Backend):
         except ImportError as error:
             return "", f"; its plugin package {package} cannot be imported ({error})"
 
+    def _asks_for_precision(self) -> bool:
+        """Whether an option of the backend decides what is computed in; else it is the provider's choice."""
+        given = {*self.options, *self.many("provider_options", dict)}
+        return bool(given & {"compute_precision", "precision", "enable_htp_fp16_precision", *_COARSER})
+
     def _compute_precision(self) -> str:
         if "compute_precision" in self.options:
             return str(self.options["compute_precision"])
@@ -257,8 +265,23 @@ class OnnxRuntime(Backend):
             self._find_provider(ort)
         session = self._session(ort, form.model or b"")
         placement, fallback = self._placement(session)
-        feeds = {name: _feed(ort, value) for name, value in inputs_by_name(form).items()}
-        return Program(_runner(session, feeds), placement, fallback, self._flags())
+
+        def runner(form: Form) -> Callable[[], list[Any]]:
+            return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
+
+        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+            return runner(replace(form, arrays=arrays))
+
+        return Program(runner(form), placement, fallback, self._flags(), given, threads=True)
+
+    def eager(self, form: Form) -> Arm:
+        return eager_torch(self, form)
+
+    def levels(self) -> Mapping[str, Backend]:
+        """ORT's levels up to the one that is asked for."""
+        names = list(_LEVELS)
+        last = self._level or names[-1]
+        return {x: self.but(_level=x) for x in names[: names.index(last)]} | {last: self}
 
     def _session(self, ort: Any, model: bytes) -> Any:
         options = ort.SessionOptions()

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from tasks.model import Form, Program
+from tasks.model import Form, OpClass, Program
+
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
+    from tasks.catalogs.base import Catalog, Entry
 
 #: The check of an op's outputs. Every check without samples of its own takes this one's.
 FORWARD = "forward"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one step of a check returned: outputs, flat, or what it raised.
+
+    name: what is to blame if this is the first of the worst steps of its case ("level extended"). part: from which to which of the
+    case's expected outputs these are.
+    """
+
+    name: str
+    outputs: Sequence[Any] = ()
+    error: Exception | None = None
+    part: tuple[int, int | None] = (0, None)
 
 
 class Check:
     """Base of all checks. A subclass without arguments is named in `tasks.checks.BUILT_IN`, or found by its entry point
     in the group "farm.checks", whose name is the check's.
 
-    prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
+    about: what it asks, in a line of a list. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
-    which needs a dtype with a rounding error.
+    which needs a dtype with a rounding error. without: classes of ops of which it asks nothing: their cases are vacuous.
     """
 
     name: str = ""
+    about: str = ""
     prepared: bool = False
     runs: bool = True
     gradient: bool = False
+    without: tuple[OpClass, ...] = ()
 
     @property
     def samples(self) -> str:
@@ -35,9 +56,51 @@ class Check:
         """What a backend must name in its `checks`; if it does not, the row says that it does not run this check."""
         return self.samples
 
+    @property
+    def plain(self) -> bool:
+        """Whether a row of it is about one program, built and run as any: what a standalone script can show."""
+        own = type(self)
+        return (own.build, own.run, own.stages) == (Check.build, Check.run, Check.stages)
+
+    def asks(self, entry: Entry, catalog: Catalog) -> bool:
+        """Whether it is asked of an op of a catalog."""
+        return self.samples in entry.checks
+
+    def wanted(self, samples: int) -> int:
+        """How many samples an op has where a config asks for ``samples`` (not 0)."""
+        return samples
+
+    def build(self, backend: Backend, form: Form) -> Program:
+        """Make one sample runnable as the check wants it; raises what `Backend.build` does.
+
+        A check that builds more than once, or otherwise, overrides it: its samples are then never built together.
+        """
+        return backend.build(form)
+
+    def build_all(self, backend: Backend, forms: Sequence[Form]) -> list[Program | Exception]:
+        """Build several samples of one op: by the backend's own way, or one after another where `build` is the check's."""
+        if type(self).build is Check.build:
+            return backend.build_all(forms)
+        return one_by_one(lambda form: self.build(backend, form), forms)
+
     def run(self, program: Program, form: Form) -> Sequence[Any]:
         """Run ``program`` as the check wants it and return outputs, which are judged as those of the forward check.
 
         Raises `tasks.model.Misbehaviour` (kind, text) for what is wrong beside the numbers.
         """
         return program.run()
+
+    def stages(self, program: Program, form: Form) -> Iterator[Stage]:
+        """The steps of the check, each judged: one, or those of which the first of the worst is the row's."""
+        yield Stage("", self.run(program, form))
+
+
+def one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:
+    """What ``build`` makes of each form, or what it raised."""
+    built: list[Program | Exception] = []
+    for form in forms:
+        try:
+            built.append(build(form))
+        except Exception as error:
+            built.append(error)
+    return built

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import GROSS, Sums, measure, unit_of
-from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
+from tasks.judge.plain import Sums, compare, measure, unit_of
+from tasks.judge.policy import GROSS, Policy, judge
+from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, Status, is_complex, is_inexact, np_dtype, rounded
 
 
 def compare_oracles(
@@ -110,12 +111,38 @@ def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.CO
     return common_constant([leaf, Leaf(leaf.dtype, (1,), np.zeros(1, y.dtype))], threshold, op_class)
 
 
+def bfloat16_would_pass(leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
+    """True if the exact outputs of a model in float32 or wider, rounded to bfloat16, would not be wrong under ``policy``.
+
+    A floor so wide tells a runtime that lost half its digits from none.
+    """
+    known = [leaf for leaf in leaves if leaf.reference is not None and EPS.get(leaf.dtype, 1.0) <= EPS["float32"]]
+    coarse = [rounded(leaf.reference, "bfloat16") for leaf in known if leaf.reference is not None]
+    return bool(known) and not _wrong(coarse, known, policy, label, dtype)
+
+
+def others_would_pass(leaves: Sequence[Leaf], others: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
+    """True if the exact outputs of another sample of a model would not be wrong for this one under ``policy``."""
+    found = [leaf.reference for leaf in others if leaf.reference is not None]
+    return len(found) == len(leaves) and not _wrong(found, leaves, policy, label, dtype)
+
+
+def _wrong(outputs: Sequence[np.ndarray], leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
+    with np.errstate(all="ignore"):
+        given = [y.astype(np_dtype(leaf.dtype)) for y, leaf in zip(outputs, leaves)]
+    metrics = compare(given, leaves, OpClass.MODEL)
+    return judge(metrics, policy, label, OpClass.MODEL, dtype, "float64")[0] is Status.WRONG
+
+
 def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:
     """True if one constant lies within ``threshold`` error units of every element of all ``leaves`` (of one dtype).
 
     What is integer, or of a class without noise, is taken with the noise of its own leaf alone.
     """
     known = [leaf for leaf in leaves if leaf.reference is not None and leaf.reference.size]
+    if op_class is OpClass.MODEL:  # whose rows are lost below
+        known = [replace(leaf, noise=unit_of(leaf, op_class)[2]) for leaf in known]
+        op_class = OpClass.COMPOSITE
     if len({leaf.dtype for leaf in known}) != 1:
         return not known
     noisy = any(leaf.noise is not None for leaf in known)

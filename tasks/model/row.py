@@ -71,14 +71,25 @@ class Row:
         "share of the result that the limit does not ask for, as rounding the inputs moves it so far",
         "1",
     )
+    licence: str | None = column("string", "case", "of a model: the licence of its weights, or of what defines it")
+    unobserved: str | None = column(
+        "string",
+        "case",
+        "of a model: layers whose weights may be scaled by 1 + 2⁻⁶ unnoticed in this sample; empty: none",
+    )
     attempts: int = column("int32", "times", "how often the case was started in this run", default=1)
     status: str = column("string", "outcome", "one of the closed set of statuses", default=_REQUIRED)
     kind: str = column(
         "string",
         "outcome",
-        "for wrong: numbers, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; "
+        "for wrong: numbers, flip, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; "
         "for crash: the signal",
         default="",
+    )
+    culprit: str | None = column(
+        "string",
+        "outcome",
+        "what is to blame: a level of optimisation, a converter, a node, a pass, …; empty: nothing, or not known",
     )
     stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")
     error_type: str | None = column("string", "outcome", "class of the error")
@@ -95,6 +106,9 @@ class Row:
     error_units: float | None = column(
         "float64", "metrics", "largest |actual − reference| / (ε·|reference| + δ + tiny)", "1"
     )
+    strict_units: float | None = column(
+        "float64", "metrics", "of a model: error_units with each element's own noise floor, not its row's", "1"
+    )
     noise_floor: float | None = column("float64", "metrics", "largest noise floor δ of the case", "as the output")
     limit: float | None = column(
         "float64", "metrics", "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"
@@ -109,6 +123,20 @@ class Row:
         "string",
         "metrics",
         "SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result",
+    )
+    decisions: int | None = column(
+        "int64", "metrics", "of a model whose outputs have a stated meaning: arg-maxes, or numbers against a threshold"
+    )
+    flips: int | None = column(
+        "int64", "metrics", "decisions other than the reference's, though its margin is wider than the limit allows for"
+    )
+    ties: int | None = column("int64", "metrics", "other decisions, of a margin within the limit: either is right")
+    flip_units: float | None = column("float64", "metrics", "the largest margin of a decision that is another one", "1")
+    divergence: float | None = column(
+        "float64", "metrics", "largest Kullback-Leibler divergence of logits or probabilities from the reference", "nat"
+    )
+    overlap: float | None = column(
+        "float64", "metrics", "intersection ÷ union with the reference of a mask's decisive numbers", "1"
     )
     signature: tuple[float, ...] | None = column(
         "list<float32>",
@@ -130,6 +158,12 @@ class Row:
     compute_precision: str | None = column(
         "string", "outcome", "precision the backend was asked to compute in; the dtype where it declares none"
     )
+    unasked: str | None = column(
+        "string",
+        "outcome",
+        "coarser precision that it was computed in though nobody asked for it: the runtime says so (and it is judged in it), "
+        "or a model's errors tell (and it is not)",
+    )
     placement: str | None = column(
         "string", "outcome", 'where the case ran, in the runtime\'s words; after "emulated" where no device was used'
     )
@@ -138,6 +172,15 @@ class Row:
     )
     build_ms: float | None = column("float64", "times", "time to build or compile", "ms")
     run_ms: float | None = column("float64", "times", "time of the measured call", "ms")
+    speedup: float | None = column(
+        "float64",
+        "times",
+        "check speedup: times as fast as the eager arm that the flags name, the median of pairs",
+        "1",
+    )
+    speedup_low: float | None = column("float64", "times", "lower end of its interval of confidence 99.9 %", "1")
+    speedup_high: float | None = column("float64", "times", "upper end of that interval", "1")
+    speedup_cpu: float | None = column("float64", "times", "the same of CPU time, which other processes move less", "1")
     #: In seconds since the epoch.
     started_at: float = column("timestamp", "times", "when the case was started on the backend", default=_REQUIRED)
     flags: str | None = column("string", "outcome", "modes in force, e.g. tf32=off, kernels=3")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tasks import checks
 from tasks.backends.base import Backend
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
@@ -35,8 +38,12 @@ class Compiler(Backend):
 
 def rows(backend: Backend, cache: Path, check: str = "build") -> list[dict[str, Any]]:
     _, made = prepare(Group(GROUP.op, "", "float32", 2, check=check), cache)
+    return run(backend, PreparedGroup(made.pack.path, check))
+
+
+def run(backend: Backend, prepared: PreparedGroup) -> list[dict[str, Any]]:
     runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load("error_units"), lambda *step: None)
-    return [done.row.values() for done in runner.run([whole(PreparedGroup(made.pack.path, check))])]
+    return [done.row.values() for done in runner.run([whole(prepared)])]
 
 
 def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> None:
@@ -84,3 +91,38 @@ def test_forward_and_build_share_their_pack(tmp_path: Path) -> None:
     name, made = prepare(build, tmp_path)
     assert Path(made.pack.path) == pack_path(tmp_path, name) and made.group.check == "forward"
     assert key(Group("torch:exp", "", "float32", 2, check="backward")) != key(Group("torch:exp", "", "float32", 2))
+
+
+def test_what_this_process_has_read_is_not_read_again(tmp_path: Path) -> None:
+    made = PreparedGroup(prepare(GROUP, tmp_path)[1].pack.path, "build")
+    Path(made.pack.path).unlink()
+    assert [r["status"] for r in run(Compiler(), made)] == ["pass", "pass"]
+
+
+class Joint(Compiler):
+    """Builds all samples at once, and says how many."""
+
+    checks = ("forward",)
+    joint = True
+
+    def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
+        return [Program(lambda: [np.zeros((8, 1024), np.float32)], f"joint {len(forms)}") for _ in forms]
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_check_that_builds_otherwise_is_asked_for_each_sample(
+    tmp_path: Path, joint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Other(checks.Check):
+        name = "other"
+
+        def build(self, backend: Backend, form: Form) -> Program:
+            raise Unsupported("not by this check")
+
+    monkeypatch.setitem(checks.BUILT_IN, "other", Other())
+    checks.get.cache_clear(), checks.installed.cache_clear()
+    backend = Joint() if joint else type("Single", (Compiler,), {"checks": ("forward",)})()
+    made = rows(backend, tmp_path, "other")
+    assert [(r["status"], r["stage"], r["error"]) for r in made] == [("unsupported", "build", "not by this check")] * 2
+    if joint:
+        assert {r["placement"] for r in rows(backend, tmp_path, "forward")} == {"joint 2"}

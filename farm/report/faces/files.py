@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.faces.markdown import diff_markdown, markdown
+from farm.report.faces.markdown import diff_markdown, document, markdown
 from farm.report.faces.page import render
 from farm.report.tables.causes import many
 from farm.report.tables.changes import diff_views
+from farm.report.tables.overview import headline
 from farm.report.tables.view import Report, View
 
 
@@ -48,6 +49,15 @@ def written(paths: Mapping[str, Path]) -> str:
     """One line that says what was written: the page, or what there is to read, and how many files are beside it."""
     first = paths.get("html") or paths["markdown"]
     return f"report: {first} ({many(len(paths) - 1, 'more file')} beside it: CSV{', Markdown' * (first.suffix == '.html')})"
+
+
+def write_checklist(view: View, report: Report, out: Path) -> dict[str, Path]:
+    """Write a vendor's checklist as CSV and Markdown into ``out``; returns their paths by what they hold."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = {"csv": csv(view, out), "markdown": out / f"{view.name}.md"}
+    text = document(headline(report.rows, report.run), [view], 1_000)
+    paths["markdown"].write_text(text, encoding="utf-8", errors="replace", newline="\n")
+    return paths
 
 
 def csv(view: View, out: Path) -> Path:

@@ -1,0 +1,331 @@
+"""Vendors' checklists: every item a query over the lake's rows, proved n of n, failed, or not run with the reason.
+
+An item is a row of `CHECKLISTS`; nothing is ticked by hand. The lists are those that vendors of hardware go through before a
+release: PyTorch on ROCm and on CUDA, ONNX Runtime with a provider of one's own, TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pandas as pd
+
+from farm.report.tables.causes import KNOWN, worst_first
+from farm.report.tables.coverage import (
+    CELL,
+    FAILED_STATUSES,
+    NO_REASON,
+    NOT_VALID_STATUSES,
+    PASSED_STATUSES,
+    backends_of,
+    commands,
+)
+from farm.report.tables.view import Cell, Column, Line, Report, View, text
+from farm.report.words import plain
+from tasks.model import Status
+
+#: What can be said of an item, and its colour.
+STATES = {"proved": "good", "failed": "bad", "partly": "warn", "not run": "dim"}
+PROVED, FAILED, PARTLY, NOT_RUN = STATES
+
+#: Where an op was asked to run, it must: what the CPU took instead, or nobody did, is no proof of a device.
+DISPATCHED = (Status.FALLBACK.value,)
+IMPLEMENTED = (Status.FALLBACK.value, Status.UNSUPPORTED.value)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item: what is claimed, and the rows that prove it.
+
+    check, ops, dtypes, flags: of the rows, the latter three by glob over the op's label, the dtype, and each word of the
+    column ``flags`` (one must match). backends: globs over a backend's name or what it is like, instead of the list's;
+    against: statuses that fail the item besides those that fail a row; each: a column and the globs of which every one must
+    be met by a proved cell. never: why no row of the farm can prove it.
+    """
+
+    words: str
+    ops: tuple[str, ...] = ("*",)
+    check: str = "forward"
+    dtypes: tuple[str, ...] = ("*",)
+    flags: str = "*"
+    backends: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    each: tuple[str, tuple[str, ...]] = ("", ())
+    never: str = ""
+
+
+@dataclass(frozen=True)
+class Checklist:
+    """A list of items. title; backends: globs of those it is about, "!" before what is left out; config: a run that has
+    them; items."""
+
+    title: str
+    backends: tuple[str, ...]
+    config: str
+    items: tuple[Item, ...]
+
+
+_PRODUCTS = (
+    *("torch:mm", "torch:bmm", "torch:addmm*", "torch:addbmm*", "torch:baddbmm*", "torch:matmul", "torch:__rmatmul__"),
+    *("torch:nn.functional.linear", "critical:matmul", "critical:bmm", "critical:addmm", "critical:linear"),
+)
+_CONVOLUTIONS = ("torch:nn.functional.conv*", "critical:conv*")
+_ATTENTION = ("torch:nn.functional.scaled_dot_product_attention*", "torch:*flash_attention*", "critical:scaled_dot_*")
+_HALVES = ("float16", "bfloat16")
+_ALONE = "a cell of the farm runs on one device, and none spans several"
+
+
+def _autocast(backend: str) -> Item:
+    return Item(
+        "Mixed precision (torch.amp) works",
+        check="amp",
+        backends=(backend,),
+        each=("flags", tuple(f"autocast={dtype}" for dtype in _HALVES)),
+    )
+
+
+_ROCM = (
+    Item("All ATen ops dispatch to HIP kernels correctly", ("torch:*",), backends=("torch-rocm",), against=DISPATCHED),
+    Item(
+        "torch.cuda.* APIs work on ROCm",
+        never="no check calls streams, events and memory statistics by name; what each cell goes through is device and synchronize",
+    ),
+    Item(
+        "torch.compile with the Triton backend generates valid GPU code",
+        flags="kernels=[1-9]*",
+        backends=("inductor-rocm",),
+    ),
+    _autocast("torch-rocm"),
+    Item("Autograd's backward pass matches the reference", check="backward", backends=("torch-rocm",)),
+    Item("torch.distributed works with the RCCL backend", never=_ALONE),
+)
+
+_CUDA = (
+    Item(
+        "cuDNN dispatches the fastest algorithm for each convolution",
+        never="no check times cuDNN's algorithms against one another",
+    ),
+    Item("Convolutions are right, whichever algorithm is dispatched", _CONVOLUTIONS, backends=("torch-cuda",)),
+    Item(
+        "cuBLAS GEMM is right in all dtypes", _PRODUCTS, backends=("torch-cuda",), each=("dtype", ("float32", *_HALVES))
+    ),
+    Item(
+        "FlashAttention is numerically right (scaled_dot_product_attention in its dtypes)",
+        _ATTENTION,
+        dtypes=_HALVES,
+        backends=("torch-cuda",),
+        each=("dtype", _HALVES),
+    ),
+    Item(
+        "TensorFloat32 is heeded: off it computes in float32, on within TF32",
+        (*_PRODUCTS, *_CONVOLUTIONS),
+        dtypes=("float32",),
+        backends=("torch-cuda",),
+        each=("flags", ("tf32=off", "tf32=on")),
+    ),
+    Item(
+        "CUDA graphs capture and replay correctly",
+        check="replay",
+        flags="enable_cuda_graph=1",
+        backends=("ort-cuda", "ort-tensorrt"),
+    ),
+    Item("torch.compile generates valid GPU code", flags="kernels=[1-9]*", backends=("inductor-cuda",)),
+    Item("Autograd's backward pass matches the reference", check="backward", backends=("torch-cuda",)),
+    _autocast("torch-cuda"),
+)
+
+_ONNX = (
+    Item("All ONNX ops are implemented in the execution provider", ("onnx:*",), against=IMPLEMENTED),
+    Item("Opsets 15 to 19", check="opsets", each=("flags", tuple(f"opset={n}" for n in range(15, 20)))),
+    Item("Dynamic shapes are handled correctly", check="shapes"),
+    Item("Quantised models (INT8, FP16)", check="quantized", each=("flags", ("quantized=int8", "quantized=float16"))),
+    Item("Graph optimisation passes don't change semantics", check="levels"),
+)
+
+_COMMON = tuple(f"critical:{name}" for name in ("matmul", "softmax", "relu", "gelu", "layer_norm"))
+_TENSORFLOW = (
+    Item("tf.matmul, softmax, relu, gelu and layer normalisation are right", _COMMON, each=("op", _COMMON)),
+    Item("The same in float16", _COMMON, dtypes=("float16",), each=("op", _COMMON)),
+    Item("Graph optimisation and XLA keep the results", _COMMON, backends=("tfxla-*",), each=("op", _COMMON)),
+    Item("Ops run on the device that they were asked for", against=DISPATCHED),
+    Item("A SavedModel that was written and read again gives the same", check="roundtrip"),
+)
+
+CHECKLISTS = {
+    "cuda": Checklist("PyTorch on CUDA (NVIDIA)", ("torch-cuda", "inductor-cuda"), "configs/cuda.yaml", _CUDA),
+    "onnx": Checklist(
+        "ONNX Runtime with a provider of one's own", ("ort-*", "!ort-cpu"), "configs/vendors.yaml", _ONNX
+    ),
+    "rocm": Checklist("PyTorch on ROCm (AMD)", ("torch-rocm", "inductor-rocm"), "configs/full.yaml", _ROCM),
+    "tensorflow": Checklist("TensorFlow", ("tensorflow-*", "tfxla-*"), "configs/tensorflow.yaml", _TENSORFLOW),
+}
+
+
+def checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame:
+    """What a report's rows say of every item of a list, a line for each backend that has rows of it; modes and versions
+    that are like the same backend stand together.
+
+    name: of `CHECKLISTS`; backend: a glob instead of the list's and the items' own. Columns: item, backend (names; "" where
+    none has rows), state (of `STATES`), proved and cells (a cell: check, op, variant, dtype, backend; proved: all its valid samples ran
+    where they were asked to and passed, and one of them is evidence), failed, known (failed ones whose failures are all known),
+    said (what stands against it, or why nothing was run), reproduce (the command that shows the worst failure).
+    """
+    asked = CHECKLISTS[name]
+    lines = [line for item in asked.items for line in _lines(report, asked, item, backend)]
+    return pd.DataFrame(lines, columns=_TOLD)
+
+
+_TOLD = ["item", "backend", "state", "proved", "cells", "failed", "known", "said", "reproduce"]
+
+
+def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterator[dict[str, Any]]:
+    globs = (backend,) if backend else item.backends or asked.backends
+    like = _likes(report.run)
+    seen = [str(name) for name in report.rows["backend"].unique()]
+    ours = [name for name in sorted({*seen, *like}) if any(_matches(globs, one) for one in (name, like.get(name, "")))]
+    some = _rows(report.rows[report.rows["backend"].isin(ours)], item)
+    if item.never or some.empty:
+        why = item.never or _why_none(report, replace(asked, backends=globs), item, ours)
+        yield _line(item, "", NOT_RUN, said=why)
+        return
+    for _, part in some.groupby(some["backend"].map(lambda name: like.get(name) or name), sort=True):
+        names = ", ".join(sorted(part["backend"].unique()))
+        yield _said(item, names, part, str(report.rows.attrs.get("results", "results")))
+
+
+def _line(item: Item, backend: str, state: str, **more: Any) -> dict[str, Any]:
+    counts = dict.fromkeys(("proved", "cells", "failed", "known"), 0)
+    return {"item": item.words, "backend": backend, "state": state, **counts, "said": "", "reproduce": "", **more}
+
+
+def _matches(globs: Sequence[str], name: str) -> bool:
+    wanted = [g for g in globs if not g.startswith("!")]
+    return any(fnmatchcase(name, g) for g in wanted) and not any(fnmatchcase(name, g[1:]) for g in globs if g[0] == "!")
+
+
+def _likes(run: Mapping[str, Any]) -> dict[str, str]:
+    """The backends of a run and what each is like."""
+    said = (run.get("config") or {}).get("backends") or ()
+    return dict.fromkeys(backends_of(run.get("inventory")), "") | {b["name"]: b.get("like") or "" for b in said}
+
+
+def _rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
+    """The valid rows that an item asks about. What could not be built has no flags: where flags are asked for, it is kept if
+    it fails the item."""
+
+    def met(column: str, globs: Sequence[str]) -> pd.Series:
+        verdicts = {value: any(fnmatchcase(value, g) for g in globs) for value in rows[column].unique()}
+        return rows[column].map(verdicts).astype(bool)
+
+    kept = (rows["check"] == item.check) & (met("op", item.ops) | met("label", item.ops)) & met("dtype", item.dtypes)
+    if item.flags != "*":
+        flagged = {flags: _has(flags, item.flags) for flags in rows["flags"].unique()}
+        kept &= rows["flags"].map(flagged).astype(bool) | ((rows["flags"] == "") & _fails(rows, item))
+    return rows[kept & ~rows["status"].isin(NOT_VALID_STATUSES)]
+
+
+def _fails(rows: pd.DataFrame, item: Item) -> pd.Series:
+    return rows["status"].isin([*FAILED_STATUSES, *item.against])
+
+
+def _has(flags: str, glob: str) -> bool:
+    return any(fnmatchcase(word, glob) for word in flags.split())
+
+
+def _said(item: Item, backend: str, rows: pd.DataFrame, results: str) -> dict[str, Any]:
+    """The line of an item on a backend with (valid) rows of it."""
+    failed, passed = _fails(rows, item), rows["status"].isin(PASSED_STATUSES)
+    evidence = passed & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
+    seen = pd.DataFrame({"failed": failed, "passed": passed, "evidence": evidence}).groupby(
+        [rows[key] for key in CELL], sort=False
+    )
+    right = seen["passed"].transform("all") & seen["evidence"].transform("any")
+    broken = seen["failed"].transform("any")
+    unknown = (failed & (rows["standing"] != KNOWN)).groupby([rows[key] for key in CELL]).transform("any")
+
+    def cells(kept: pd.Series) -> int:
+        return len(rows.loc[kept, CELL].drop_duplicates())
+
+    counts = {"proved": cells(right), "cells": cells(right | True), "failed": cells(broken)}
+    counts["known"] = cells(broken & ~unknown)
+    of = f"{counts['proved']} of {counts['cells']} cells, {rows['op'].nunique()} ops"
+    rest = rows[~right & ~broken & ~evidence]["status"].replace({Status.PASS.value: "weak"}).value_counts()
+    open_ = [f"{count} {status}" for status, count in rest.items()]
+    missing = _missing(item, rows[right])
+    lacks = [f"none of {', '.join(missing)}"] * bool(missing) + [f"no proof: {', '.join(open_)}"] * bool(open_)
+    if counts["failed"]:
+        worst = worst_first(rows[failed]).iloc[:1]
+        known = f" ({counts['known']} known)" * bool(counts["known"])
+        said = f"failed: {counts['failed']} cells{known}, e.g. {_words(worst.iloc[0])}; proved: {of}"
+        more = {"said": said, "reproduce": commands(worst, results).iloc[0]}
+        return _line(item, backend, FAILED, **counts, **more)
+    if not counts["proved"]:
+        return _line(item, backend, NOT_RUN, **counts, said="; ".join([_words(rows.iloc[0]), *lacks]))
+    whole = counts["proved"] == counts["cells"] and not missing
+    return _line(item, backend, PROVED if whole else PARTLY, **counts, said="; ".join([of, *([] if whole else lacks)]))
+
+
+def _missing(item: Item, proved: pd.DataFrame) -> list[str]:
+    """The globs of ``each`` that no proved row meets."""
+    column, globs = item.each
+    values = proved[column].unique() if column else ()
+    return [g for g in globs if not any(_has(str(value), g) for value in values)]
+
+
+def _words(row: pd.Series) -> str:
+    text = plain(row["error"] or row["kind"], 120)
+    return f"{row['label']} {row['dtype']} {row['status']}" + (f" ({text})" if text else "")
+
+
+def _why_none(report: Report, asked: Checklist, item: Item, ours: Sequence[str]) -> str:
+    """Why there is no row of an item: no such backend, none available, or it was not asked."""
+    said = backends_of(report.inventory)
+    names = ", ".join(g for g in asked.backends if g[0] != "!")
+    if not ours:
+        return f"no backend of the run is one of {names}, or like one; {asked.config} has them"
+    away = [name for name in ours if name in said and not said[name].get("available")]
+    if len(away) == len(ours):
+        return "; ".join(f"{name} is unavailable: {plain(said[name].get('reason') or NO_REASON, 200)}" for name in away)
+    ran = ", ".join(name for name in ours if name not in away)
+    if not (report.rows["check"] == item.check).any():
+        return f"{ran}: the run has no check {item.check}; add it to the config's checks"
+    what = [", ".join(item.ops)] * (item.ops != ("*",)) + [f"flags {item.flags}"] * (item.flags != "*")
+    what += [f"dtypes {', '.join(item.dtypes)}"] * (item.dtypes != ("*",))
+    return f"{ran}: no valid row of the check {item.check}" + (f" with {'; '.join(what)}" if what else "")
+
+
+def checklist_view(name: str, found: pd.DataFrame) -> View:
+    """`checklist` as a view."""
+    counts = found["state"].value_counts()
+    sums = ", ".join(f"{counts[state]} {state}" for state in STATES if state in counts)
+
+    def proved(line: Line) -> str:
+        return f"{line['proved']}/{line['cells']}" if line["cells"] else ""
+
+    return View(
+        f"checklist_{name}",
+        f"Checklist {name}, {CHECKLISTS[name].title}: {sums}",
+        found,
+        (
+            Column("item", lambda line: line["item"]),
+            text("backend"),
+            Column("state", lambda line: Cell(line["state"], tone=STATES[line["state"]])),
+            Column("proved", proved, right=True),
+            text("said", "which", length=400),
+        ),
+        most=10_000,
+        command="reproduce",
+        notes=(
+            "A cell is an op in a dtype on a backend under a check. It is proved if all its samples ran where they were asked "
+            "to and passed, one of them at least being evidence.",
+        ),
+    )
+
+
+def proved(found: pd.DataFrame) -> bool | None:
+    """Whether every item of a `checklist` is proved (True), one failed (False), or some are not proved (None)."""
+    states = set(found["state"])
+    return False if FAILED in states else True if states == {PROVED} else None
