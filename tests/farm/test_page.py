@@ -327,7 +327,8 @@ def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() ->
     record |= {"planned": len(rows), "finished_at": "2026-01-01T01:00:00Z"}
     html = render(rows, RUN | record)
     places = [
-        *('class="verdict new">1 new failure, look here (1 more are known)', 'id="view-new"', "farm reproduce"),
+        *('class="verdict new">1 new failure, look here (1 more are known)', "2026-01-01 00:00:00 UTC"),
+        *('id="view-new"', "farm reproduce"),
         *(
             'id="view-causes"',
             '<a class="go" href="#cause=it+adds+in+float16">it adds in float16</a>',

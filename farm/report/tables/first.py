@@ -31,6 +31,7 @@ def why(report: Report) -> Iterator[View]:
         parts = tuple((part, part.partition(" ")[0]) for part in line["statuses"].split(" · "))
         return Cell(line["statuses"], parts=parts) if len(parts) > 1 else Cell(line["status"], status=line["status"])
 
+    first = [f"see the first for yourself: {line}" for line in known["reproduce"].head(1)]
     where = f"{many(len(idle), 'known failure')} not seen, though what {'it names' if len(idle) == 1 else 'they name'} was judged"
     yield View(
         "causes",
@@ -48,12 +49,12 @@ def why(report: Report) -> Iterator[View]:
         unit="causes",
         counted=True,
         open=True,
-        notes=[f"{where}: mended? (stale.csv)"] * bool(len(idle)),
+        notes=[*first, *[f"{where}: mended, or of another machine? (stale.csv)"] * bool(len(idle))],
     )
     names = ("op", "dtype", "status", "reason")
     yield View(
         "stale",
-        "Known failures not seen, though what they name was judged: mended?",
+        "Known failures not seen, though what they name was judged: mended, or of another machine?",
         idle,
         (text("backend"), *map(text, names), measured("rows"), text("seen")),
         counted=True,
@@ -101,8 +102,8 @@ def _about(catalog: str) -> str:
 
 #: What the columns of a ranking count.
 _COUNTED = (
-    "right: all samples ran where they were asked to, and passed; ran: all gave numbers there; judged: all ran or failed "
-    "to. What a backend does not take, or ran elsewhere, is not right."
+    "A cell is an op in a dtype, with its samples. right: all of them ran where they were asked to, and passed; ran: all "
+    "gave numbers there; judged: all ran or failed to. What a backend does not take, or ran elsewhere, is not right."
 )
 
 
