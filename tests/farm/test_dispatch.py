@@ -80,6 +80,17 @@ GPU = {"name": "gpu-nvidia"}
 NVIDIA = {"vendor": "nvidia"}
 
 
+def test_the_first_numbers_wait_for_a_few_groups_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.work.jobs.PREPARE_MIN", 2)
+    batches: list[int] = []
+
+    def look(cluster: Simulated) -> None:
+        batches.extend(len(job.run) for job, _, _ in cluster.jobs.values() if job.run)
+
+    run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)], after=look))
+    assert batches[0] == 2  # of ten groups, what the first preparing job was given
+
+
 def where(rows: pd.DataFrame, backend: str) -> set[str]:
     return set(rows[rows["backend"] == backend]["node"])
 
