@@ -291,6 +291,7 @@ class Runner:
             where = case.program.placement
             row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
             row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags)))
+            row |= case.program.columns
             if case.program.fallback and not text:
                 text = case.program.fallback
         row |= {
@@ -355,8 +356,6 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "weak": record["weak"] or built,
         "excused": record["excused"],
         "oracle": "" if built else record["oracle"],
-        "licence": record.get("licence"),
-        "unobserved": record.get("unobserved"),
         "prepare_ms": record["prepare_ms"],
         **record.get("columns", {}),
     }

@@ -38,12 +38,6 @@ from tasks.prepare import derived
 WEAK_THRESHOLD = 32.0
 
 
-def default_cache() -> Path:
-    """$FARM_CACHE, or validation-farm in the user's cache directory."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(os.environ.get("FARM_CACHE") or os.path.join(base, "validation-farm"))
-
-
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
     """Content key of a prepared group. ``bad``: samples known to kill the preparer (see `prepare`).
 
@@ -136,10 +130,11 @@ def _collect(
     strong = _strong([sample for sample, _ in found], sound)
     strong = [good and not _loose(group, found[k][0], found[k - 1][0]) for k, good in enumerate(strong)]
     arrays: list[np.ndarray] = []
+    models: dict[bytes, int] = {}
     records = []
     for k in _chosen(found, strong, group.samples):
         sample, milliseconds = found[k]
-        record = _record(sample, arrays)
+        record = _record(sample, arrays, models)
         record |= {"weak": not strong[k], "excused": shares[k], "prepare_ms": milliseconds}
         records.append(record)
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
@@ -218,13 +213,16 @@ def _one_constant_for_all(samples: list[Sample]) -> bool:
     )
 
 
-def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
-    """The JSON record of a sample; its arrays are appended to ``arrays``."""
+def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) -> dict[str, Any]:
+    """The JSON record of a sample; its arrays are appended to ``arrays``. models: where those of other samples are: the weights
+    of a network are kept once."""
 
     def add(array: np.ndarray) -> int:
         arrays.append(array)
         return len(arrays) - 1
 
+    if sample.model is not None and sample.model not in models:
+        models[sample.model] = add(np.frombuffer(sample.model, dtype=np.uint8))
     base = len(arrays)
     arrays.extend(sample.arrays)
     args: Any = sample.args
@@ -273,7 +271,7 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
         "cotangents": list(sample.cotangents),
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
-        "model": None if sample.model is None else add(np.frombuffer(sample.model, dtype=np.uint8)),
+        "model": None if sample.model is None else models[sample.model],
         "columns": sample.columns,
         "failure": None if failure is None else asdict(failure),
     }
@@ -400,6 +398,7 @@ class PreparedSample:
             check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
+            also=self.form,
         )
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()

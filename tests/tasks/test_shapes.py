@@ -44,7 +44,9 @@ class Planted(Backend):
         shape = onnx_graph.read(form.model or b"").inputs[0].shape or ()
         kind = "open" if None in shape else "fixed"
         return Program(
-            lambda: [kernel(kind, form.arrays[0])], again=lambda arrays: [kernel(kind, arrays[0])], placement=kind
+            lambda: [kernel(kind, form.arrays[0])],
+            given=lambda arrays: lambda: [kernel(kind, arrays[0])],
+            placement=kind,
         )
 
 
