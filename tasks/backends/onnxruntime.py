@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import TF32_OPS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
+from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
@@ -187,6 +188,7 @@ class OnnxRuntime(Backend):
             device=device,
             compute_precision=precision,
             precision_of=TF32_OPS if precision == "tfloat32" else (),
+            unasked=bool(precision) and not self._asks_for_precision(),
         )
 
     def _find_provider(self, ort: Any) -> None:
@@ -231,6 +233,11 @@ class OnnxRuntime(Backend):
         except ImportError as error:
             return "", f"; its plugin package {package} cannot be imported ({error})"
 
+    def _asks_for_precision(self) -> bool:
+        """Whether an option of the backend decides what is computed in; else it is the provider's choice."""
+        given = {*self.options, *self.many("provider_options", dict)}
+        return bool(given & {"compute_precision", "precision", "enable_htp_fp16_precision", *_COARSER})
+
     def _compute_precision(self) -> str:
         if "compute_precision" in self.options:
             return str(self.options["compute_precision"])
@@ -262,10 +269,13 @@ class OnnxRuntime(Backend):
         def runner(form: Form) -> Callable[[], list[Any]]:
             return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
 
-        def again(arrays: list[Any]) -> list[Any]:
-            return runner(replace(form, arrays=arrays))()
+        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+            return runner(replace(form, arrays=arrays))
 
-        return Program(runner(form), placement, fallback, self._flags(), again, threads=True)
+        return Program(runner(form), placement, fallback, self._flags(), given, threads=True)
+
+    def eager(self, form: Form) -> Arm:
+        return eager_torch(self, form)
 
     def levels(self) -> Mapping[str, Backend]:
         """ORT's levels up to the one that is asked for."""
