@@ -49,7 +49,9 @@ class Jobs:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def _preparing(self) -> Flight | None:
-        groups = self._stock.take("prepare", 0 if self._begun else PREPARE_MIN)  # the first numbers wait for the first job
+        groups = self._stock.take(
+            "prepare", 0 if self._begun else PREPARE_MIN
+        )  # the first numbers wait for the first job
         items = tuple(ToPrepare(self._plan.matrix.groups[g]) for g in groups)
         return self._of_groups("prepare", groups, prepare=items) if groups else None
 
