@@ -14,12 +14,17 @@ import pytest
 
 from farm import lake
 from farm.fleet import inventory
+from farm.fleet.child_process import Death
 from farm.fleet.health import Health, Place
 from farm.plan import matrix
 from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.request import Request
 from farm.work.dispatcher import Dispatcher
+from farm.work.job import Job
+from farm.work.local import DirectChildren
+from farm.work.losses import NOT_BEGUN
 from farm.work.state import Plan
+from farm.work.supervisor import STRIKES
 from tasks import catalogs
 from tasks.judge import verdict
 from tests.farm.simulated import Simulated, node
@@ -74,6 +79,34 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         return made, cluster, rows
 
     return do
+
+
+class Killed(DirectChildren):
+    """Somebody kills the first so many children that are to prepare, before they begin."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def get(self, job: Job) -> Any:
+        if not job.prepare or not self.times:
+            return super().get(job)
+        self.times -= 1
+        return Death("crash", "SIGKILL", "the process died of SIGKILL at stage idle", -1, "idle", 1, 0)
+
+
+def test_preparers_that_are_killed_before_they_begin_cost_no_case_its_row(run: Run) -> None:
+    cluster = Simulated([node("cpu", CPU=2)])
+    cluster.children = Killed(STRIKES * (NOT_BEGUN - 1))
+    _, _, rows = run([{"name": "null-cpu"}], cluster)
+    assert set(rows["status"]) == {"pass"} and cluster.children.times == 0
+
+
+def test_a_run_whose_preparers_are_all_killed_stops_and_blames_no_case(run: Run) -> None:
+    cluster = Simulated([node("cpu", CPU=2)])
+    cluster.children = Killed(10**6)
+    with pytest.raises(OSError, match="no process lives long enough to prepare cases .*SIGKILL.*is memory short"):
+        run([{"name": "null-cpu"}], cluster)
 
 
 GPU = {"name": "gpu-nvidia"}
