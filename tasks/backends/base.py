@@ -134,6 +134,16 @@ class Backend:
         """
         return {}
 
+    def any_size(self) -> Backend:
+        """The same backend, whose programs take the form's arrays in any size that the form leaves open."""
+        return self
+
+    def fixed(self, form: Form) -> Form:
+        """The form with a model for the sizes of its arrays alone."""
+        from tasks.backends.shared.onnx_form import of_sizes
+
+        return form if form.model is None else of_sizes(form)
+
     def eager(self, form: Form) -> Arm:
         """What a program is timed against, in the same process: this backend at its lowest level.
 
