@@ -110,6 +110,13 @@ class Row:
         "float64", "metrics", "of a model: error_units with each element's own noise floor, not its row's", "1"
     )
     noise_floor: float | None = column("float64", "metrics", "largest noise floor δ of the case", "as the output")
+    loss: float | None = column(
+        "float64",
+        "metrics",
+        "what quantising cost: root mean square of the quantised graph's outputs less the float32 model's, both in float64, "
+        "over that of the float32 model's",
+        "1",
+    )
     limit: float | None = column(
         "float64", "metrics", "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"
     )
