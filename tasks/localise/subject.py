@@ -1,0 +1,108 @@
+"""The failing model of a search: its graph, its exact tensors, and whether values given for some of them make it fail."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs.cut import crossing, cut, producers, reads, types_of
+from tasks.graphs.evaluate import Graph
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
+
+
+@dataclass
+class Subject:
+    """model: a ModelProto; feeds: its inputs by name; dtype: of the case; fails: whether outputs, in the model's order and
+    dtypes, are beyond the limit; precision: what the backend declares that it computes in ("" for the dtype)."""
+
+    model: Any
+    feeds: Mapping[str, np.ndarray]
+    fails: Callable[[Sequence[np.ndarray]], bool]
+    dtype: str = "float32"
+    precision: str = ""
+
+    def __post_init__(self) -> None:
+        import onnx
+
+        if self.model.functions:  # their nodes are nodes as well
+            self.model = onnx.inliner.inline_local_functions(self.model)
+        self.types = types_of(self.model)
+        self.outputs = [x.name for x in self.model.graph.output]
+
+    @property
+    def graph(self) -> Any:
+        return self.model.graph
+
+    @functools.cached_property
+    def places(self) -> list[int]:
+        """Places of the nodes that compute: a Constant does not."""
+        return [i for i, node in enumerate(self.graph.node) if node.op_type != "Constant"]
+
+    @functools.cached_property
+    def producer(self) -> dict[str, int]:
+        return producers(self.graph)
+
+    @functools.cached_property
+    def names(self) -> dict[int, str]:
+        """A unique name of each node, by its place: its own; with its first output where it has none or shares it."""
+        own = [node.name for node in self.graph.node]
+        return {
+            i: node.name if node.name and own.count(node.name) == 1 else f"{node.name or node.op_type}→{node.output[0]}"
+            for i, node in enumerate(self.graph.node)
+        }
+
+    @functools.cached_property
+    def exact(self) -> dict[str, np.ndarray]:
+        """Every tensor that a node makes, by the float64 evaluation, rounded to its dtype; the graph's inputs as well."""
+        wanted = [name for place in self.places for name in self.graph.node[place].output if name]
+        found = Graph(self.model).run(dict(self.feeds), keep=wanted)
+        return dict(self.feeds) | {name: self.rounded(name, value) for name, value in found.items()}
+
+    def rounded(self, name: str, value: Any) -> Any:
+        """A float64 value as the model's tensor of that name has it."""
+        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        known = self.types.get(name)
+        dtype = DTYPE_OF_ELEMENT.get(known.type.tensor_type.elem_type, "") if known is not None else ""
+        with np.errstate(all="ignore"):
+            return value.astype(np_dtype(dtype or self.dtype))
+
+    def piece(self, places: Collection[int]) -> tuple[Any, list[str], list[str]]:
+        """(ModelProto of some nodes, names of its inputs, of its outputs)."""
+        inputs, outputs = crossing(self.graph, places)
+        return cut(self.model, inputs, outputs, self.types), inputs, outputs
+
+    def reaches(self, values: Mapping[str, np.ndarray]) -> bool:
+        """Whether the model fails when these tensors have these values, and all else is exact."""
+        try:
+            return self.fails(self._outputs(values))
+        except Exception:  # a shape that what follows cannot take, an index out of range: no such output is right
+            return True
+
+    def _outputs(self, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        later = self._after(values)
+        known = self.exact | dict(values)
+        wanted = [name for name in self.outputs if self.producer.get(name) in later and name not in values]
+        if wanted:
+            inputs = list(dict.fromkeys([*crossing(self.graph, later)[0], *self._read_by(later, values)]))
+            part = cut(self.model, inputs, wanted, self.types)
+            left = {x.name for x in part.graph.input}
+            known |= Graph(part).run({name: known[name] for name in inputs if name in left})
+        return [self.rounded(name, np.asarray(known[name])) for name in self.outputs]
+
+    def _read_by(self, places: Collection[int], names: Collection[str]) -> list[str]:
+        return [name for place in places for name in reads(self.graph.node[place]) if name in names]
+
+    def _after(self, names: Collection[str]) -> set[int]:
+        """Places of the nodes that tensors reach, but for those that only make ``names`` themselves."""
+        reached, later = set(names), set()
+        for place in self.places:
+            node = self.graph.node[place]
+            if reached.intersection(reads(node)) and not set(filter(None, node.output)) <= set(names):
+                later.add(place)
+                reached |= set(node.output)
+        return later
