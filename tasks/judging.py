@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.judge import fingerprint
-from tasks.judge.plain import Metrics, Policy, check_metadata, compare, judge, only_stored, times_coarser
+from tasks.judge.plain import Metrics, check_metadata, compare, times_coarser
+from tasks.judge.policy import Policy, judge, only_stored
 from tasks.model import WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
 from tasks.prepare.cases import PreparedSample
 
@@ -53,6 +54,8 @@ def judged(
         more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
     if precision:
         more["compute_precision"] = precision
+    if op_class is OpClass.MODEL:
+        more |= _of_model(arrays[0], expected, precision, status)
     for number, other in enumerate(record["others"]):
         second = compare(arrays[0], sample.other(number), op_class, precision)
         own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
@@ -68,6 +71,14 @@ def judged(
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return Judgement(metrics, status, kind, more)
+
+
+def _of_model(actual: list[np.ndarray], expected: list[Leaf], precision: str, status: Status) -> dict[str, Any]:
+    """What only the row of a whole model has."""
+    more: dict[str, Any] = {"strict_units": compare(actual, expected, OpClass.COMPOSITE, precision).error_units}
+    if status is Status.INVALID:
+        more["error"] = "the noise floor is not finite: moving an input, a weight or a node's output gave NaN or Inf"
+    return more
 
 
 def _apart(other: dict[str, Any], limit: float | None) -> bool:

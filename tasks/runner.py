@@ -15,7 +15,8 @@ import numpy as np
 from tasks import checks
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
-from tasks.judge.plain import Metrics, Policy
+from tasks.judge.plain import Metrics
+from tasks.judge.policy import Policy
 from tasks.judging import judged
 from tasks.model import Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.row import NAMES, Row

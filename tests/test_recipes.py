@@ -176,7 +176,7 @@ RECIPES: dict[str, list[Edit]] = {
             '    IMPRECISE = "imprecise"',
         ),
         Edit(
-            "tasks/judge/plain.py",
+            "tasks/judge/policy.py",
             "    if value <= limit.value and not beyond:\n"
             '        return (Status.CLOSE if value > limit.value / 4 else Status.PASS), ""\n',
             '    if value <= limit.value and not beyond:\n        return Status.PASS, ""\n',

@@ -19,7 +19,8 @@ from farm.work import catalogue
 from tasks import catalogs
 from tasks.judge import op_classes as classes
 from tasks.judge import verdict
-from tasks.judge.plain import Metrics, only_stored
+from tasks.judge.plain import Metrics
+from tasks.judge.policy import only_stored
 from tasks.judge.verdict import Policy
 from tasks.model import EPS, MEASURED, OpClass, Status, label_of, names
 from tasks.prepare.cases import default_cache

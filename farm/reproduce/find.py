@@ -22,7 +22,7 @@ from tasks import catalogs, checks, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
-from tasks.judge.plain import Policy
+from tasks.judge.policy import Policy
 from tasks.model import Group
 from tasks.nearest import nearest
 from tasks.prepare import forms

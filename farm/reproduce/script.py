@@ -23,12 +23,13 @@ from farm.reproduce.bundled import bundled
 from farm.reproduce.in_onnx import in_onnxruntime, in_openvino
 from farm.reproduce.in_torch import in_torch
 from farm.reproduce.source import Data, NoScript, Runtime, Source, templates, whole
-from tasks.judge.plain import Policy, unit_of
+from tasks.judge.plain import unit_of
+from tasks.judge.policy import Policy
 from tasks.model import Leaf, OpClass, Status
 from tasks.model.dtypes import NATIVE, PACKED_BITS
 
 #: What a script embeds as it stands: the judge, and what that knows of dtypes and classes of ops.
-JUDGE = ("model/dtypes.py", "model/op_class.py", "model/leaf.py", "judge/plain.py", "judge/worst.py")
+JUDGE = ("model/dtypes.py", "model/op_class.py", "model/leaf.py", "judge/plain.py", "judge/policy.py", "judge/worst.py")
 #: What else the script's own text needs.
 _IMPORTS = ("base64", "enum", "json", "math", "zlib")
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from farm.fleet.envs import Environment
 from tasks.backends.base import Backend
-from tasks.judge.plain import Policy
+from tasks.judge.policy import Policy
 from tasks.model import Form, Group, Leaf, OpClass
 from tasks.model.dtypes import NATIVE, dtype_name
 

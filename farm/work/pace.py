@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.lake import Lake, LakeError
+from farm.work.accounts import GUESS
 
 if TYPE_CHECKING:
     from farm.work.dispatcher import Dispatcher
@@ -100,6 +101,12 @@ def measured_s(run: Dispatcher) -> float:
     slots = max(run.plan.executor.slots(None, 1.0), 1)
     making_ms = run.stock.left["prepare"] * run.stock.group_ms + run.stock.left["export"] * EXPORT_MS
     return (cases_ms + making_ms) / 1e3 / slots
+
+
+def guessed(run: Dispatcher) -> bool:
+    """Whether `measured_s` takes the time of some backend's cases from a guess: it has run hardly any of its many."""
+    done = {name: count.done for name, count in run.accounts.counts.items()}
+    return any(done[name] < GUESS < cases for name, cases in expected(run).items())
 
 
 def duration(seconds: float) -> str:

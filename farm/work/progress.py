@@ -103,11 +103,12 @@ class Progress:
                 text += f", {left} {what}"
         if sum(done.values()) >= sum(cases.values()):
             return text
-        left_s = pace.measured_s(run)
+        left_s, about = pace.measured_s(run), "at least" if pace.guessed(run) else "about"
         if self.before:
+            about = "about"
             work, made, first = map(self.before.work, (cases, done, self._first))
             left_s = self.before.left_s(work, made, first, elapsed_s)
-        return f"{text}, about {pace.duration(left_s)} left"
+        return f"{text}, {about} {pace.duration(left_s)} left"
 
 
 def _news(new: dict[str, Counter[str]]) -> str:

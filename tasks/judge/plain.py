@@ -1,15 +1,12 @@
-"""The whole judge, on numpy and nothing else: outputs to metrics, metrics and a policy to a status.
+"""Outputs to metrics, on numpy and nothing else.
 
-A standalone script embeds this very file, so what it says is what a run says.
+A standalone script embeds this very file and `tasks.judge.policy`, so what it says is what a run says.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import functools
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,22 +23,11 @@ from tasks.model.dtypes import (
     rounded,
     wide,
 )
-from tasks.model.leaf import Leaf
+from tasks.model.leaf import Leaf, row_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
-from tasks.model.status import Status
 
 #: Elements handled at a time: the working set of one block stays inside a core's cache.
 BLOCK = 1 << 15
-#: Relative error, in units of the op's own scale, that leaves no right digit: nothing so far off is "imprecise".
-GROSS = 0.25
-#: What lies within so many times its limit is the right function that has lost precision, if a decimal digit is right as
-#: well: off by DIGIT at most, in the op's own scale. Twice as wide, faults of logic pass for it (docs/verdict.md).
-BAND, DIGIT = 8.0, 1 / 16
-#: End of the name of an oracle whose case brings a tolerance of its own, within which a result is right.
-OWN_TOLERANCE = ", own tolerance"
-
-
-# --- outputs to metrics -------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -111,7 +97,7 @@ def compare(
     Complex numbers are measured by the modulus of the difference, which bounds that of both parts; those of an EXACT op
     part by part. RANDOM compares shape, dtype and finiteness, UNINITIALISED shape and dtype alone; EXACT and ELEMENTARY
     do not consult the noise floor; DISCONTINUOUS takes it as the size of the jump that excuses an element which is not
-    the reference rounded; all others measure error units. precision: dtype name of a declared coarser compute
+    the reference rounded; all others measure error units, MODEL of the row floor. precision: dtype name of a declared coarser compute
     precision ("" for none); ε and the spacing are the coarser of the two, its range counts, and the noise floor grows in
     proportion. The inputs are then not given exactly, and ulps of an exact or elementary op count from four
     times the noise floor on. dtypes: of the outputs, where they have been widened since.
@@ -194,12 +180,14 @@ def times_coarser(precision: str, dtype: str) -> float:
 def unit_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, float, np.ndarray | None]:
     """(ε, smallest normal number, noise floor) of which a leaf's error unit is made: ε|y| + δ + ε·smallest.
 
-    The range of a coarser ``precision`` is declared as well, and it rounds the inputs of every op, however given.
+    The range of a coarser ``precision`` is declared as well, and it rounds the inputs of every op, however given. The floor
+    of a MODEL is that of the row.
     """
     eps, smallest = EPS.get(leaf.dtype, 0.0), SMALLEST_NORMAL.get(leaf.dtype, 0.0)
+    noise = row_floor(leaf.noise) if op_class is OpClass.MODEL and leaf.noise is not None else leaf.noise
     if not is_coarser(precision, leaf.dtype):
-        return eps, smallest, None if op_class in WITHOUT_NOISE else leaf.noise
-    noise = None if leaf.noise is None else leaf.noise * times_coarser(precision, leaf.dtype)
+        return eps, smallest, None if op_class in WITHOUT_NOISE else noise
+    noise = None if noise is None else noise * times_coarser(precision, leaf.dtype)
     # Below its range numbers have fewer digits, beyond it they saturate or are infinite.
     return EPS[precision], max(smallest, SMALLEST_NORMAL.get(precision, 0.0)), noise
 
@@ -224,6 +212,8 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
     rtol, atol = tolerance_of(leaf, op_class, precision)
     eps, smallest, noise = unit_of(leaf, op_class, precision)
     sums.measured += a.size
+    if op_class is OpClass.MODEL and noise is not None and not np.isfinite(noise).all():
+        sums.noise = np.inf  # whatever comes out lies within it, or nothing does: judging refuses it
     a, y = a.reshape(-1), leaf.reference.reshape(-1)
     noise = None if noise is None else noise.reshape(-1)
     if op_class is OpClass.EXACT and is_complex(dtype):
@@ -361,140 +351,3 @@ def within_range(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, dtype: 
     if not (over.any() or border.any()):
         return a
     return np.where(over, y, np.where(border, np.copysign(largest * (1 + eps), y), a.astype(y.dtype)))
-
-
-# --- metrics and a policy to a status -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Limit:
-    """One line of a policy: up to where a result is right, for the ops, classes and dtypes that it names.
-
-    Exactly one of ``units`` (error units) and ``ulps`` (spacings of the output dtype at the reference) is set.
-    imprecise: what tells imprecise from wrong. "band": BAND times the limit (and DIGIT) or, of error units, the
-    classic tolerance; "classic": that tolerance alone; a number in the limit's own measure; "never".
-    gross: error in units of the op's own scale, relative to 1, beyond which nothing within the tolerance is imprecise.
-    ops: globs over the op's label, with its catalog; classes, dtypes: names; empty means all.
-    """
-
-    evidence: str
-    date: str
-    units: float | None = None
-    ulps: float | None = None
-    imprecise: str | float = "band"
-    gross: float = GROSS
-    ops: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-
-    def covers(self, label: str, op_class: str, dtype: str) -> bool:
-        return (
-            (not self.classes or op_class in self.classes)
-            and (not self.dtypes or dtype in self.dtypes)
-            and (not self.ops or any(fnmatch.fnmatchcase(label, glob) for glob in self.ops))
-        )
-
-    def measure(self, metrics: Metrics) -> float | None:
-        """The metric that this limit bounds. Without noise an integer is equal or infinitely far, not some ulps off."""
-        equal_or_wrong = metrics.error_units == math.inf
-        return metrics.error_units if self.ulps is None or equal_or_wrong else metrics.max_ulp
-
-    @property
-    def value(self) -> float:
-        return self.units if self.ulps is None else self.ulps  # type: ignore[return-value]
-
-    def __str__(self) -> str:
-        return f"{self.units:g} error units" if self.ulps is None else f"{self.ulps:g} ulps"
-
-
-@dataclass(frozen=True)
-class Policy:
-    """Which numbers are right. rule: "error_units" (within the last of ``limits`` that covers the case), "classic"
-    (the classic tolerance alone), "absolute" (max_diff < ``bound``)."""
-
-    name: str
-    version: int
-    rule: str
-    reason: str
-    limits: tuple[Limit, ...] = ()
-    bound: float = 1e-2
-
-    @property
-    def id(self) -> str:
-        return f"{self.name}-{self.version}"
-
-    def limit(self, label: str, op_class: str, dtype: str, precision: str = "") -> Limit:
-        """The limit that holds for an op (its label with catalog and variant), its class and a dtype.
-
-        In a declared coarser ``precision`` an error unit is larger, and what rounds to it still sums in float32: error units
-        are bounded as those of a 16-bit dtype are. There, and in a dtype of 8 bits or fewer, in which a few spacings are all
-        that a number has, nothing that is grossly off is right.
-        """
-        key = (label, op_class, dtype, precision)
-        if key not in self._found:
-            found = next(x for x in reversed(self.limits) if x.covers(label, op_class, dtype))
-            if found.units is not None:
-                most = [found.units, found.gross / EPS[dtype] if EPS.get(dtype, 0.0) > EPS["bfloat16"] else found.units]
-                if is_coarser(precision, dtype):
-                    narrow = self.limit(label, op_class, "bfloat16" if precision == "bfloat16" else "float16")
-                    most += [narrow.units or found.units, found.gross / EPS[precision]]
-                found = replace(found, units=min(most))
-            self._found[key] = found
-        return self._found[key]
-
-    def limit_value(self, label: str, op_class: str, dtype: str, precision: str = "") -> float | None:
-        """Value of the limit that holds; None where none does: by another rule, or of results that have no numbers."""
-        if self.rule != "error_units" or op_class == OpClass.UNINITIALISED:
-            return None
-        return self.limit(label, op_class, dtype, precision).value
-
-    @functools.cached_property
-    def _found(self) -> dict[tuple[str, str, str, str], Limit]:
-        return {}
-
-
-def only_stored(oracle: str, op_class: str) -> bool:
-    """Whether there is a stored output and no float64 evaluation, so no noise floor; that of an exact op is exact."""
-    return oracle == "stored" and op_class != OpClass.EXACT
-
-
-def judge(
-    metrics: Metrics, policy: Policy, label: str, op_class: str, dtype: str, oracle: str, precision: str = ""
-) -> tuple[Status, str]:
-    """(status, kind) of a result with these metrics; ``precision``: the declared compute precision, if coarser.
-
-    Where the expected output is a stored one (oracle "stored") there is no noise floor: the classic tolerance
-    decides, except for exact ops, whose stored output is exact. Where the case brings a tolerance of its own (an oracle
-    ending in OWN_TOLERANCE), a result within it passes, and one outside is judged as any other.
-    """
-    if metrics.kind:
-        return Status.WRONG, metrics.kind
-    if metrics.numel == 0 and oracle != "metadata":
-        return Status.VACUOUS, "no elements"
-    kind = "nonfinite" if metrics.nonfinite else "numbers"
-    if policy.rule == "absolute":
-        near = metrics.classic if metrics.max_diff is None else metrics.max_diff < policy.bound
-        ok = near and not metrics.nonfinite
-        return (Status.PASS, "") if ok else (Status.WRONG, kind)
-    if policy.rule == "classic" or only_stored(oracle, op_class):
-        return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
-    if oracle.endswith(OWN_TOLERANCE) and metrics.classic:
-        return Status.PASS, ""
-    limit = policy.limit(label, str(op_class), dtype, precision)
-    value = limit.measure(metrics)
-    if value is None:
-        return (Status.PASS, "") if metrics.classic else (Status.WRONG, kind)
-    # Infinite units: NaN or Inf out of place, or another integer than the right one, which is no matter of ulps.
-    beyond = metrics.nonfinite or metrics.error_units == math.inf
-    if value <= limit.value and not beyond:
-        return Status.PASS, ""
-    if beyond or limit.imprecise == "never":
-        return Status.WRONG, kind
-    if limit.imprecise in ("band", "classic"):
-        scale = (metrics.error_units or 0.0) * max(EPS.get(dtype, EPS["float32"]), EPS.get(precision, 0.0))
-        near = metrics.classic and scale <= limit.gross and (limit.ulps is None or limit.imprecise == "classic")
-        # An integer has no digits to lose.
-        near = near or (limit.imprecise == "band" and dtype in EPS and value <= BAND * limit.value and scale <= DIGIT)
-    else:
-        near = value <= float(limit.imprecise)
-    return (Status.IMPRECISE if near else Status.WRONG), kind

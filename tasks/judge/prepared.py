@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import GROSS, Sums, measure, unit_of
+from tasks.judge.plain import Sums, measure, unit_of
+from tasks.judge.policy import GROSS
 from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
 
 
@@ -116,6 +117,9 @@ def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass 
     What is integer, or of a class without noise, is taken with the noise of its own leaf alone.
     """
     known = [leaf for leaf in leaves if leaf.reference is not None and leaf.reference.size]
+    if op_class is OpClass.MODEL:  # whose rows are lost below
+        known = [replace(leaf, noise=unit_of(leaf, op_class)[2]) for leaf in known]
+        op_class = OpClass.COMPOSITE
     if len({leaf.dtype for leaf in known}) != 1:
         return not known
     noisy = any(leaf.noise is not None for leaf in known)

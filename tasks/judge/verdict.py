@@ -1,4 +1,4 @@
-"""Policies are data: read from a file and checked here, applied by `tasks.judge.plain.judge`."""
+"""Policies are data: read from a file and checked here, applied by `tasks.judge.policy.judge`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tasks.judge.plain import Limit, Policy, judge
+from tasks.judge.policy import IMPRECISE, Limit, Policy, judge
 from tasks.model import DTYPES, OpClass
 from tasks.nearest import nearest
 
@@ -95,10 +95,9 @@ def _limit(entry: Any, where: str) -> Limit:
         if key in fields and not _positive(fields[key]):
             raise PolicyError(f"{where}.{key} must be a positive number, not {fields[key]!r}")
     imprecise = fields.get("imprecise", "band")
-    if imprecise not in ("band", "classic", "never") and not _positive(imprecise):
-        raise PolicyError(
-            f'{where}.imprecise must be "band", "classic", "never" or a positive number, not {imprecise!r}'
-        )
+    if imprecise not in IMPRECISE and not _positive(imprecise):
+        known_words = ", ".join(f'"{word}"' for word in IMPRECISE)
+        raise PolicyError(f"{where}.imprecise must be {known_words} or a positive number, not {imprecise!r}")
     if not isinstance(imprecise, str) and imprecise <= (fields["units"] if "units" in fields else fields["ulps"]):
         raise PolicyError(f"{where}.imprecise must lie beyond the limit, not {imprecise!r}")
     known: dict[str, Iterable[str]] = {"classes": [c.value for c in OpClass], "dtypes": DTYPES}

@@ -14,7 +14,8 @@ class Leaf:
     dtype: name of the dtype the backend must return; shape: its shape; reference: the exact result
     (float64 for floating dtypes, complex128 for complex ones, the dtype itself for integers, bool and
     strings), None when only the metadata is defined; noise: the noise floor δ, float64, same shape,
-    or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own.
+    or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own; meaning: what a model's
+    output stands for (`tasks.judge.meaning`), "" where nobody has said it.
     """
 
     dtype: str
@@ -23,3 +24,16 @@ class Leaf:
     noise: np.ndarray | None = None
     rtol: float | None = None
     atol: float | None = None
+    meaning: str = ""
+
+
+def row_floor(noise: np.ndarray) -> np.ndarray:
+    """The noise floor of the outputs of a whole model: δ, or its root mean square over the last axis where that is larger.
+
+    Of 10⁴ to 10⁶ elements that all hang on the same weights, a few hardly move in so few draws; their neighbours show
+    how far they may. A δ that is not finite spoils its row.
+    """
+    if not (noise.ndim and noise.size):
+        return noise
+    with np.errstate(all="ignore"):
+        return np.maximum(noise, np.sqrt(np.square(noise).mean(-1, keepdims=True)))

@@ -19,6 +19,7 @@ class OpClass(str, enum.Enum):
     RANDOM = "random"  # shape, dtype, range, moments
     UNINITIALISED = "uninitialised"  # shape and dtype
     DISCONTINUOUS = "discontinuous"  # equal, or within a jump that the noise floor shows
+    MODEL = "model"  # error units of the row floor, and what the outputs mean
 
     def __str__(self) -> str:
         return self.value

@@ -95,6 +95,9 @@ class Row:
     error_units: float | None = column(
         "float64", "metrics", "largest |actual − reference| / (ε·|reference| + δ + tiny)", "1"
     )
+    strict_units: float | None = column(
+        "float64", "metrics", "of a model: error_units with each element's own noise floor, not its row's", "1"
+    )
     noise_floor: float | None = column("float64", "metrics", "largest noise floor δ of the case", "as the output")
     limit: float | None = column(
         "float64", "metrics", "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"

@@ -21,7 +21,7 @@ from tasks.arrays.pack import Pack, PackError, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.judge import verdict
-from tasks.judge.plain import GROSS
+from tasks.judge.policy import GROSS
 from tasks.judge.prepared import common_constant, compare_oracles, constant_would_pass, excused, zero_would_pass
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
 

@@ -12,7 +12,8 @@ import pandas as pd
 from farm.plan import config as configs
 from farm.plan.known import not_known
 from farm.policies.rejudge import rejudge
-from tasks.judge import plain, verdict
+from tasks.judge import policy as rules
+from tasks.judge import verdict
 from tasks.model import FAILED, MEASURED, NOT_VALID, Status, names
 from tasks.zoo import PRECISION, faults
 from tests.bench.record import ROOT, Result
@@ -50,15 +51,15 @@ def bands(rows: pd.DataFrame) -> dict[str, list[str]]:
     rows, policy = rows[rows["op"].isin(logic)], verdict.load("error_units")
 
     def failed(band: float, digit: float) -> set[str]:
-        with mock.patch.multiple(plain, BAND=band, DIGIT=digit):
+        with mock.patch.multiple(rules, BAND=band, DIGIT=digit):
             status = rejudge(rows, policy)["status"]
         some = rows[status.isin(names(FAILED))]
         return set(some["op"].str.removeprefix("user:") + " " + some["dtype"])
 
     every = failed(1, 0)
     return {
-        f"{band} limits{', a decimal digit right' if digit < plain.GROSS else ''}": sorted(every - failed(band, digit))
-        for digit in (plain.GROSS, plain.DIGIT)
+        f"{band} limits{', a decimal digit right' if digit < rules.GROSS else ''}": sorted(every - failed(band, digit))
+        for digit in (rules.GROSS, rules.DIGIT)
         for band in (4, 8, 16, 32)
     }
 

@@ -29,7 +29,8 @@ from farm.reproduce.trial import LABELS
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import load
 from tasks.judge import verdict
-from tasks.judge.plain import OWN_TOLERANCE, Policy, compare, judge, only_stored
+from tasks.judge.plain import compare
+from tasks.judge.policy import OWN_TOLERANCE, Policy, judge, only_stored
 from tasks.model import DTYPES, EPS, Form, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
 
 POLICIES = {name: verdict.load(name) for name in verdict.names()}

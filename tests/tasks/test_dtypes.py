@@ -86,7 +86,8 @@ from pathlib import Path
 from tasks.arrays.inputs import fill
 from tasks.arrays.pack import Pack, save
 from tasks.judge import verdict
-from tasks.judge.plain import compare, judge
+from tasks.judge.plain import compare
+from tasks.judge.policy import judge
 from tasks.model import DTYPES, Leaf, OpClass, np_dtype, wide
 
 name = "float8_e3m4"

@@ -17,7 +17,7 @@ from tasks.catalogs.user import load, samples, scripts, sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
-from tasks.judge.plain import GROSS
+from tasks.judge.policy import GROSS
 from tasks.model import Group, OpClass
 from tasks.prepare.cases import key, prepare
 from tasks.runner import Runner, whole

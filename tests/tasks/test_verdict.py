@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tasks.judge import verdict
-from tasks.judge.plain import BAND, DIGIT, GROSS, Metrics, compare
+from tasks.judge.plain import Metrics, compare
+from tasks.judge.policy import BAND, DIGIT, GROSS
 from tasks.judge.verdict import Policy, PolicyError, from_json, judge, load
 from tasks.model import EPS, Leaf, OpClass, Status, np_dtype
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from farm.report.tables.view import Column, Report, View, op, text, view
-from tasks.judge.plain import GROSS
+from tasks.judge.policy import GROSS
 from tasks.model import OpClass, Status
 
 

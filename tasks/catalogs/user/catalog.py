@@ -17,7 +17,7 @@ from tasks.catalogs.user import gradients, load, promises, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.judge import definitions
-from tasks.judge.plain import OWN_TOLERANCE
+from tasks.judge.policy import OWN_TOLERANCE
 from tasks.model import (
     DISTRIBUTIONS,
     EPS,
