@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,21 @@ TF32_OPS = (
     "*:cov",
     "*:corrcoef",
 )
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A setting of a runtime that turns something off which may make a right program wrong.
+
+    culprit: "optimiser" or "precision", what is to blame if the program is right with it; name: in the runtime's words;
+    options: of the backend with everything off; parts: what can be turned off by itself, and ``of`` the options for some.
+    """
+
+    culprit: str
+    name: str
+    options: Mapping[str, Any]
+    parts: tuple[str, ...] = ()
+    of: Callable[[Sequence[str]], Mapping[str, Any]] | None = None
 
 
 class Backend:
@@ -111,6 +127,11 @@ class Backend:
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op; the default builds one after another."""
         return one_by_one(self.build, forms)
+
+    def switches(self) -> Sequence[Switch]:
+        """Its settings that may make the difference, in the order in which they are tried (`tasks.localise`); options are
+        whole: what the backend was given already is in them."""
+        return ()
 
     #: What the texts of a runtime's errors look like: see the methods of these names; None for never.
     sticky: re.Pattern[str] | None = None

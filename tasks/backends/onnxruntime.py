@@ -8,15 +8,16 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import TF32_OPS, Backend, Switch, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
+from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
@@ -241,6 +242,22 @@ class OnnxRuntime(Backend):
         if self._options.get("enable_htp_fp16_precision", "").lower() in ("0", "false"):
             return ""
         return self._known.compute_precision
+
+    def switches(self) -> Sequence[Switch]:
+        found = []
+        if self._compute_precision() == "tfloat32":
+            found.append(Switch("precision", "use_tf32=0", {**self.options, "tf32": False}))
+
+        def without(passes: Sequence[str]) -> dict[str, Any]:
+            return {**self.options, "session_config": {**self._session_config, DISABLED: ";".join(passes)}}
+
+        found.append(Switch("optimiser", "passes", without(PASSES), PASSES, without))
+        levels = tuple(_LEVELS)
+        lower = levels[: levels.index(self._level or "all")]
+        return found + [
+            Switch("optimiser", f"level {levels[levels.index(x) + 1]}", {**self.options, "graph_optimization": x})
+            for x in reversed(lower)
+        ]
 
     # -- one sample -------------------------------------------------------------------------------------------
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend, importing, smoke_test
+from tasks.backends.base import Backend, Switch, importing, smoke_test
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
@@ -120,6 +120,15 @@ class OpenVino(Backend):
             device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
             compute_precision=_PRECISION.get(hint, hint),
         )
+
+    def switches(self) -> Sequence[Switch]:
+        found = []
+        if self._asked["INFERENCE_PRECISION_HINT"] != "f32":
+            found.append(Switch("precision", "inference_precision=f32", {**self.options, "inference_precision": "f32"}))
+        if self._target.startswith("CPU"):
+            properties = {**self.many("properties", dict), "SNIPPETS_MODE": "DISABLE"}
+            found.append(Switch("optimiser", "snippets", {**self.options, "properties": properties}))
+        return found
 
     def build(self, form: Form) -> Program:
         """Convert and compile the model, and make its inputs.

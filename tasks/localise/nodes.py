@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut import probed
-from tasks.graphs.evaluate import Graph
-from tasks.graphs.floor import reference_and_floor
+from tasks.graphs.cut import crossing, probed
+from tasks.graphs.widening import NoOracle
 from tasks.judge.plain import compare
 from tasks.localise.asking import Ask, Ran, Search
 from tasks.localise.subject import Subject
@@ -20,20 +19,24 @@ from tasks.model.dtypes import dtype_name
 
 #: Error units of a node's own floor beyond which it is suspected: the limit that models are judged by.
 LIMIT = 32.0
-#: Draws of a node's noise floor. Each further number is asked for only where a node is beyond the limit by the one before:
-#: of a million elements a few lie still through eight draws.
-DRAWS = (2, 8, 32)
+#: Draws of a node's noise floor (`tasks.graphs.floor.node_floor` makes four times as many, nobody having computed the node in
+#: its dtype). The second number is asked for only where a node is beyond the limit by the first: of a million elements a
+#: few lie still through four draws.
+DRAWS = (1, 8)
 #: Bytes of tensors that are asked for in one run.
 CHUNK = 1 << 30
 #: Operators whose terms a device may multiply in a coarser precision.
 PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN")
+#: What float32 is computed in where a device is left to choose, the finest first.
+COARSER = ("tfloat32", "float16", "bfloat16")
 #: Operators that draw at random.
 _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A node beyond its own floor. errors: what it makes of exact inputs, if it errs as it did here, by tensor's name."""
+    """A node and its own error units. values: what it makes of exact inputs if it errs as it did here, by tensor's name (none
+    within the limit); feeds: the inputs that the backend gave it."""
 
     place: int
     units: float
@@ -93,8 +96,10 @@ def _chunks(subject: Subject, size: int) -> Iterator[tuple[list[int], list[str]]
     total = 0
     for place in subject.places:
         node = subject.graph.node[place]
-        _, inputs, _ = subject.piece([place])
-        fresh = [x for x in (*inputs, *node.output) if x in subject.producer and _is_tensor(subject, x) and x not in names]
+        inputs, _ = crossing(subject.graph, [place])
+        fresh = [
+            x for x in (*inputs, *node.output) if x in subject.producer and _is_tensor(subject, x) and x not in names
+        ]
         added = sum(subject.exact[x].nbytes for x in fresh)
         if places and total + added > size:
             yield places, list(names)
@@ -118,30 +123,27 @@ def judge(subject: Subject, place: int, values: Mapping[str, np.ndarray]) -> Sus
     evaluation. Units are infinite where shapes differ.
     """
     node = subject.graph.node[place]
-    part, inputs, outputs = subject.piece([place])
+    inputs, outputs = crossing(subject.graph, [place])
     if node.op_type in _RANDOM or not outputs or not all(x in values for x in (*inputs, *outputs)):
         return None
     feeds = {name: values[name] for name in inputs}
-    graph = Graph(part)
     try:
-        exact = graph.run(dict(feeds))
+        exact = subject.of_node(place, feeds)
         units = _units(exact, {}, values, outputs, subject.precision)
         for draws in DRAWS:
-            if not LIMIT < units < math.inf:
-                break
-            floors = reference_and_floor(graph, dict(feeds), draws)[1]
-            units = _units(exact, _by_name(floors, outputs), values, outputs, subject.precision)
-    except Exception:
+            if LIMIT < units < math.inf:
+                units = _units(exact, subject.floor_of(place, feeds, draws), values, outputs, subject.precision)
+    except NoOracle:
         return None
     return Suspect(place, units, _own(subject, exact, values, outputs) if units > LIMIT else {}, feeds)
 
 
-def _by_name(floors: Any, names: list[str]) -> dict[str, Any]:
-    return dict(floors) if isinstance(floors, Mapping) else dict(zip(names, floors))
-
-
 def _units(
-    exact: Mapping[str, Any], floors: Mapping[str, Any], values: Mapping[str, np.ndarray], names: list[str], precision: str
+    exact: Mapping[str, Any],
+    floors: Mapping[str, Any],
+    values: Mapping[str, np.ndarray],
+    names: list[str],
+    precision: str,
 ) -> float:
     """Error units of a node's outputs, the worst; without floors, an upper bound of them."""
     leaves = []
@@ -168,3 +170,17 @@ def _own(
             with np.errstate(all="ignore"):
                 found[name] = truth.astype(np.float64) + (got.astype(np.float64) - exact[name])
     return found
+
+
+def coarser(subject: Subject, suspect: Suspect) -> str:
+    """The finest precision coarser than float32 in which a suspect's result is right; "" where it is right in none."""
+    place = suspect.place
+    names = [name for name in suspect.values if name]
+    exact = {name: subject.exact[name] for name in crossing(subject.graph, [place])[0]}
+    try:
+        floors = subject.floor_of(place, exact, DRAWS[0])
+        truth = {name: np.asarray(subject.exact[name], np.float64) for name in names}
+    except (NoOracle, ValueError, TypeError):
+        return ""
+    got = {name: subject.rounded(name, np.asarray(suspect.values[name])) for name in names}
+    return next((p for p in COARSER if _units(truth, floors, got, names, p) <= LIMIT), "")

@@ -11,6 +11,8 @@ import numpy as np
 
 from tasks.graphs.cut import crossing, cut, producers, reads, types_of
 from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import node_floor, reference_and_floor
+from tasks.graphs.widening import NoOracle
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
 
 
@@ -56,10 +58,41 @@ class Subject:
         }
 
     @functools.cached_property
+    def evaluated(self) -> Graph:
+        return Graph(self.model)
+
+    @functools.cached_property
+    def _nodes(self) -> dict[str, Any]:
+        return {name: node for node in self.evaluated.nodes for name in node.outputs if name}
+
+    def of_node(self, place: int, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Outputs of a node by name, in float64, of its inputs from other nodes as in ``feeds``. Raises NoOracle."""
+        node, inputs = self._call(place, feeds)
+        if node.blocks:
+            return Graph(self.piece([place])[0]).run(dict(feeds))
+        return dict(zip(node.outputs, self.evaluated.run_node(node, inputs)))
+
+    def floor_of(self, place: int, feeds: Mapping[str, np.ndarray], draws: int) -> dict[str, np.ndarray]:
+        """The noise floors of a node's outputs by name. Raises NoOracle."""
+        node, inputs = self._call(place, feeds)
+        if node.blocks:
+            part = Graph(self.piece([place])[0])
+            return dict(zip(part.outputs, reference_and_floor(part, dict(feeds), draws)[1]))
+        return dict(zip(node.outputs, node_floor(self.evaluated, node, inputs, draws)))
+
+    def _call(self, place: int, feeds: Mapping[str, np.ndarray]) -> tuple[Any, list[Any]]:
+        """A node of the evaluation and its inputs by place. Raises NoOracle where one is not to be had."""
+        node = self._nodes[next(name for name in self.graph.node[place].output if name)]
+        known = self.evaluated.weights
+        if lacking := [x for x in node.inputs if x and x not in feeds and x not in known]:
+            raise NoOracle(f"nothing gives the tensor {lacking[0]!r}")
+        return node, [None if not x else feeds[x] if x in feeds else known[x] for x in node.inputs]
+
+    @functools.cached_property
     def exact(self) -> dict[str, np.ndarray]:
         """Every tensor that a node makes, by the float64 evaluation, rounded to its dtype; the graph's inputs as well."""
         wanted = [name for place in self.places for name in self.graph.node[place].output if name]
-        found = Graph(self.model).run(dict(self.feeds), keep=wanted)
+        found = self.evaluated.run(dict(self.feeds), keep=wanted)
         return dict(self.feeds) | {name: self.rounded(name, value) for name, value in found.items()}
 
     def rounded(self, name: str, value: Any) -> Any:
