@@ -31,6 +31,12 @@ def code(values: Iterable[object]) -> str:
     return ", ".join(f"`{value}`" for value in values) or "–"
 
 
+def checks() -> str:
+    from tasks.checks import BUILT_IN
+
+    return table(["check", "what it asks"], ([f"`{check.name}`", check.about] for check in BUILT_IN.values()))
+
+
 def commands() -> str:
     from farm.__main__ import COMMANDS
 
@@ -163,6 +169,7 @@ def _benches() -> dict[str, Any]:
 
 TABLES: dict[str, Callable[[], str]] = {
     "backends": backends,
+    "checks": checks,
     "columns": columns,
     "commands": commands,
     "dtypes": dtypes,

@@ -80,15 +80,34 @@ class Page:
 
 
 class Surroundings:
-    """What of this process a case must not take from those that come after it."""
+    """What of this process a case must not take from those that come after it.
+
+    A variable that is set while a module is loaded or a program built stays, since that is done once. What running sets is
+    undone.
+    """
 
     def __init__(self) -> None:
-        self._variables, self._on_term = dict(os.environ), signal.getsignal(signal.SIGTERM)
+        # The names and values as bytes, behind os.environ: to decode them all would cost as much as a small case.
+        self._now: dict[Any, Any] = vars(os.environ)["_data"]
+        self._first = self._kept = self._now.copy()
+        self._ran = False
+        self._on_term = signal.getsignal(signal.SIGTERM)
+
+    def runs(self) -> None:
+        """The case is about to run."""
+        self._kept, self._ran = self._first | self._now, True
 
     def put_back(self) -> None:
-        """As it was, at next to no cost if it still is."""
-        if len(os.environ) < len(self._variables):
-            os.environ.update({k: v for k, v in self._variables.items() if k not in os.environ})
+        """After a case: as it was, at next to no cost if it still is."""
+        if not self._ran:
+            self.runs()
+        self._ran = False
+        if self._now != self._kept:
+            for name in self._now.keys() - self._kept.keys():
+                del os.environ[os.fsdecode(name)]
+            for name, value in self._kept.items():
+                if self._now.get(name) != value:
+                    os.environ[os.fsdecode(name)] = os.fsdecode(value)
         if signal.getsignal(signal.SIGTERM) != self._on_term:
             signal.signal(signal.SIGTERM, self._on_term)
 
@@ -99,6 +118,7 @@ class Child:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.runner: Any = None
+        self.surroundings = Surroundings()
         self._serve: dict[type, Callable[[Any], Steps]] = {
             wire.Hello: self._hello,
             wire.List: self._list,
@@ -126,7 +146,12 @@ class Child:
         return self.runner is not None and self.runner.broken
 
     def _hello(self, command: wire.Hello) -> Steps:
-        from tasks.runner import Runner
+        from tasks.runner import RUN, Runner
+
+        def progress(number: int, stage: int, together: int) -> None:
+            if stage == RUN:
+                self.surroundings.runs()
+            self.page.write(number, stage, together)
 
         yield from ()
         announce(command.kernels)
@@ -141,7 +166,7 @@ class Child:
             return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:
             return wire.Refused(f"{type(error).__name__}: {error}")
-        self.runner = Runner(made, info, command.policy or verdict.load("error_units"), self.page.write)
+        self.runner = Runner(made, info, command.policy or verdict.load("error_units"), progress)
         own = {
             name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated", "found")
         }
@@ -187,10 +212,10 @@ class Child:
 
     def _run(self, command: wire.Run) -> Steps:
         self.page.write(-1, 1)
-        surroundings = Surroundings()
+        self.surroundings = Surroundings()
         for done in self.runner.run(command.items, set(command.skip), set(command.solo)):
             yield done
-            surroundings.put_back()
+            self.surroundings.put_back()
         return wire.Finished()
 
 

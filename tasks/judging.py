@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.checks import Stage
 from tasks.judge import fingerprint
+from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
 from tasks.model import WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
@@ -25,18 +27,47 @@ class Judgement:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-def judged(
-    sample: PreparedSample, outputs: list[list[Any]], paired: Sequence[int], policy: Policy, info: RuntimeInfo
+def staged(
+    sample: PreparedSample, stages: Sequence[Stage], paired: Sequence[int], policy: Policy, info: RuntimeInfo
 ) -> Judgement:
-    """What the runs of a case returned, flat, under a policy. paired: which outputs are complex, as pairs."""
+    """What the steps of a check returned: the judgement of the first of the worst, which is to blame if another is better.
+
+    Where all fare alike it is that of the one furthest off, and none of them is to blame.
+    """
+    found = [judged(sample, [list(x.outputs)], paired, policy, info, slice(*x.part)) for x in stages]
+    order = [x.status.facts.severity for x in found]
+    worst = min(order)
+    if worst == max(order):
+        return max(found, key=lambda x: x.metrics.error_units or 0.0)
+    place = order.index(worst)
+    first = found[place]
+    sound = ", ".join(x.name for x, rank in zip(stages, order) if rank > worst)
+    said = f"{first.metrics.detail}: " if first.metrics.detail else ""
+    first.columns.update(culprit=stages[place].name, error=f"{said}{stages[place].name} is {first.status}, {sound} not")
+    return first
+
+
+def judged(
+    sample: PreparedSample,
+    outputs: list[list[Any]],
+    paired: Sequence[int],
+    policy: Policy,
+    info: RuntimeInfo,
+    part: slice = slice(None),
+) -> Judgement:
+    """What the runs of a case returned, flat, under a policy. paired: which outputs are complex, as pairs; part: which of
+    the case's expected outputs they are."""
     group, record, op_class = sample.owner.group, sample.record, sample.op_class
     for actual in outputs:
         for i in paired:
             actual[i] = _unpaired(actual[i])
     arrays = [[np.asarray(x) for x in actual] for actual in outputs]
     precision = info.precision_for(op_class, group.label)
-    expected = sample.expected()
+    expected = sample.expected()[part]
+    limit = policy.limit_value(group.label, op_class.value, group.dtype, precision)
     metrics = _measure(sample, arrays[0], expected, precision)
+    if op_class is OpClass.MODEL:
+        interpret(metrics, arrays[0], expected, op_class, precision, limit)
     _repeated(sample, arrays, metrics)
     oracle = record["oracle"]
 
@@ -44,10 +75,7 @@ def judged(
         return judge(metrics, policy, group.label, op_class.value, group.dtype, oracle, precision)
 
     status, kind = verdict(metrics)
-    more: dict[str, Any] = {
-        "limit": policy.limit_value(group.label, op_class.value, group.dtype, precision),
-        "output_digest": fingerprint.digest(arrays[0]),
-    }
+    more: dict[str, Any] = {"limit": limit, "output_digest": fingerprint.digest(arrays[0])}
     if status is not Status.PASS and oracle != "stored" and not record["definition"]:
         # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice
         # the limit.
@@ -57,7 +85,7 @@ def judged(
     if op_class is OpClass.MODEL:
         more |= _of_model(arrays[0], expected, precision, status)
     for number, other in enumerate(record["others"]):
-        second = compare(arrays[0], sample.other(number), op_class, precision)
+        second = compare(arrays[0], sample.other(number)[part], op_class, precision)
         own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
         more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
         if _apart(other, policy.limit_value(group.label, op_class.value, group.dtype)) and not metrics.kind:

@@ -17,7 +17,7 @@ from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
-from tasks.judging import judged
+from tasks.judging import judged, staged
 from tasks.model import Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.row import NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
@@ -44,7 +44,7 @@ class Item:
 
     def __init__(self, asked: ToRun, first: int) -> None:
         self.asked, self.first = asked, first
-        self._group: PreparedGroup | None = None
+        self._group = asked.prepared if isinstance(asked, InHand) else None
         self._exported: Pack | None = None
 
     @property
@@ -64,10 +64,17 @@ class Item:
         self._group = self._exported = None
 
 
+@dataclass(frozen=True)
+class InHand(ToRun):
+    """Cases whose pack this process has read already."""
+
+    prepared: PreparedGroup | None = None
+
+
 def whole(prepared: PreparedGroup) -> ToRun:
-    """All samples of a prepared group."""
+    """All samples of a prepared group, to be run in this process."""
     group = replace(prepared.group, check=prepared.check)
-    return ToRun(group, prepared.pack.path, tuple(range(len(prepared.samples))))
+    return InHand(group, prepared.pack.path, tuple(range(len(prepared.samples))), prepared=prepared)
 
 
 @dataclass
@@ -81,6 +88,7 @@ class Trial:
     program: Program | None = None
     error: BaseException | None = None
     stage: int = LOAD
+    culprit: str = ""
     build_ms: float | None = None
     started_at: float = 0.0
 
@@ -189,6 +197,8 @@ class Runner:
         own, check = case.sample.owner.group.catalog, case.sample.owner.check
         if checks.installed(check).needs not in self.backend.checks and not case.sample.failure:
             raise Unsupported(f"{self.backend.name} does not run the {check} check")
+        if case.sample.op_class in checks.installed(check).without and not case.sample.failure:
+            raise Vacuous(f"the {check} check asks nothing of an op that is {case.sample.op_class}")
         reason: Exception | None = None
         for kind in self.backend.forms:
             try:
@@ -201,6 +211,7 @@ class Runner:
         metrics: Metrics | None = None
         run_ms: float | None = None
         outputs: list[list[Any]] = []
+        stages: list[checks.Stage] = []
         broken: Misbehaviour | None = None
         only_built = not checks.installed(case.sample.owner.check).runs
         if case.program is not None and not only_built:
@@ -208,7 +219,8 @@ class Runner:
             self.progress(case.number, RUN, together)
             begin = time.perf_counter()
             try:
-                outputs.append(list(self._asked(case, case.program)))
+                stages = self._asked(case, case.program)
+                outputs.append(list(stages[0].outputs))
                 run_ms = (time.perf_counter() - begin) * 1e3
                 if case.item.asked.keep:
                     save(case.item.asked.keep, {"outputs": len(outputs[0])}, [np.array(x) for x in outputs[0]])
@@ -233,7 +245,11 @@ class Runner:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
-                found = judged(case.sample, outputs, case.form.paired if case.form else (), self.policy, self.info)
+                paired = case.form.paired if case.form else ()
+                if len(stages) > 1 and broken is None:
+                    found = staged(case.sample, stages, paired, self.policy, self.info)
+                else:
+                    found = judged(case.sample, outputs, paired, self.policy, self.info)
                 metrics, status, kind, more = found.metrics, found.status, found.kind, found.columns
                 if broken is not None:
                     status, kind, more = (
@@ -248,11 +264,16 @@ class Runner:
         return Done(case.number, Row.of(self._row(case, metrics, status, kind, run_ms) | more))
 
     @staticmethod
-    def _asked(case: Trial, program: Program) -> Sequence[Any]:
-        """Outputs of a program, run as the case's check wants it."""
-        if case.form is None:
-            return program.run()
-        return checks.get(case.sample.owner.check).run(program, case.form)
+    def _asked(case: Trial, program: Program) -> list[checks.Stage]:
+        """The steps of a program, run as the case's check wants it. Raises what one of them raised."""
+        assert case.form is not None, "a program is built of a form"
+        stages = []
+        for stage in checks.get(case.sample.owner.check).stages(program, case.form):
+            if stage.error is not None:
+                case.culprit = stage.name
+                raise stage.error
+            stages.append(stage)
+        return stages
 
     def _row(
         self, case: Trial, metrics: Metrics | None, status: Status, kind: str, run_ms: float | None
@@ -277,6 +298,7 @@ class Runner:
             "kind": kind,
             "stage": stage,
             "error_type": error_type,
+            "culprit": case.culprit,
             "error": text[:ERROR_LIMIT],
             "build_ms": case.build_ms,
             "run_ms": run_ms,

@@ -47,8 +47,13 @@ class Lake:
         return f"{self.root}/run={run_id}" + (f"/{name}" if name else "")
 
 
-#: Seconds within which Google's store is to answer (by itself it is asked for 15 minutes); letters of an error that are told.
-ANSWER_S, WORDS = 15, 400
+#: Seconds within which a store is to answer (by itself Google's is asked for 15 minutes; an S3 server that says nothing,
+#: for 100 s at every step), in how many tries where that can be said, and letters of an error that are told.
+ANSWER_S, TRIES, WORDS = 15, 3, 400
+#: Options of S3 that are told of an open filesystem and are none of its URI's.
+NOT_TOLD = ("proxy_options", "load_frequency", "connect_timeout", "request_timeout")
+#: Those that are, for a URI without them, of this moment: temporary ones expire.
+CREDENTIALS = ("access_key", "secret_key", "session_token")
 #: A run's record, beside its parts; dataset readers leave it alone for its underscore.
 RECORD = "_run.json"
 #: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
@@ -69,6 +74,7 @@ def open_lake(uri: AnyLake) -> Lake:
         return Lake(pafs.LocalFileSystem(), os.path.abspath(text), text)
     try:
         filesystem, root = pafs.FileSystem.from_uri(_with_options(text))
+        filesystem = _impatient(filesystem, text) if filesystem.type_name == "s3" else filesystem
     except (pa.ArrowException, OSError) as error:
         raise LakeError(f"results {text!r}: {_why(error)}") from None
     if not root.strip("/") and not isinstance(filesystem, pafs.LocalFileSystem):
@@ -88,6 +94,18 @@ def _with_options(uri: str) -> str:
     return f"{uri}{more}endpoint_override={host.rstrip('/')}&scheme={scheme or 'https'}"
 
 
+def _impatient(filesystem: pafs.FileSystem, uri: str) -> pafs.FileSystem:
+    """The same S3 server, given up when it says nothing: its URI has no option for that."""
+    left_out = NOT_TOLD if "@" in uri.partition("?")[0] else (*NOT_TOLD, *CREDENTIALS)
+    _, (options,) = filesystem.__reduce__()
+    return pafs.S3FileSystem(
+        **{name: value for name, value in options.items() if value and name not in left_out},
+        connect_timeout=ANSWER_S / TRIES,
+        request_timeout=ANSWER_S / TRIES,
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(TRIES),
+    )
+
+
 def _why(error: Exception) -> str:
     """What a filesystem says, on one line: a store's own words are pages."""
     text = " ".join(str(error).split())
@@ -98,6 +116,8 @@ def check_writable(lake: Lake) -> None:
     """Raise LakeError unless a file can be written to and removed from the lake's root."""
     probe = f"{lake.root}/_write-{uuid.uuid4().hex[:8]}"
     try:
+        if not lake.is_local:
+            lake.filesystem.get_file_info(lake.root)  # says at once that nobody answers
         lake.filesystem.create_dir(lake.root, recursive=True)
         with lake.filesystem.open_output_stream(probe) as file:
             file.write(b"x")
@@ -225,7 +245,7 @@ def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
         return found
     except (pa.ArrowException, OSError) as error:
         raise LakeError(
-            f"results {lake.uri!r} cannot be read: {_why(error)}; check the place and the rights to it"
+            f"results {lake.uri!r} cannot be read: {_why(error)}; check the place, that it can be reached from here, and the rights to it"
         ) from None
 
 

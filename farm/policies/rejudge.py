@@ -28,7 +28,7 @@ from tasks.prepare.cases import default_cache
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
 DECIDED = tuple(names(MEASURED))
 #: Kinds of a wrong row that a policy decides; all others (shape, dtype, mutation, …) no number can mend.
-NUMBERS = ("", "numbers", "nonfinite")
+NUMBERS = ("", "numbers", "nonfinite", "flip")
 #: Columns that judging reads, beside those it writes.
 _READ = (
     "op",
@@ -45,6 +45,7 @@ _READ = (
     "max_diff",
     "max_ulp",
     "error_units",
+    "flip_units",
     "mismatched",
     "numel",
     "classic",
@@ -120,6 +121,7 @@ def _again(row: Mapping[str, Any], policy: Policy) -> tuple[str, tuple[str, str,
         max_diff=row["max_diff"],
         max_ulp=row["max_ulp"],
         error_units=row["error_units"],
+        flip_units=row["flip_units"],
         mismatched=int(row["mismatched"] or 0),
         nonfinite=int(nonfinite),
         numel=int(row["numel"]),

@@ -29,7 +29,15 @@ from tasks.model import Leaf, OpClass, Status
 from tasks.model.dtypes import NATIVE, PACKED_BITS
 
 #: What a script embeds as it stands: the judge, and what that knows of dtypes and classes of ops.
-JUDGE = ("model/dtypes.py", "model/op_class.py", "model/leaf.py", "judge/plain.py", "judge/policy.py", "judge/worst.py")
+JUDGE = (
+    "model/dtypes.py",
+    "model/op_class.py",
+    "model/leaf.py",
+    "judge/plain.py",
+    "judge/meaning.py",
+    "judge/policy.py",
+    "judge/worst.py",
+)
 #: What else the script's own text needs.
 _IMPORTS = ("base64", "enum", "json", "math", "zlib")
 
@@ -168,10 +176,11 @@ def _policy(source: Source) -> Policy:
 
 
 def _expected(leaf: Leaf, source: Source, data: Data) -> tuple[Any, ...]:
-    """(dtype, shape, numbers of the exact result and of its noise floor, (rtol, atol))."""
+    """(dtype, shape, numbers of the exact result and of its noise floor, (rtol, atol and, where it is stated, meaning))."""
     exact = noise = None
     if leaf.reference is not None and source.op_class is not OpClass.UNINITIALISED:
         exact = data.add(whole(leaf.reference))
         if leaf.noise is not None and unit_of(leaf, source.op_class, source.precision)[2] is not None:
             noise = data.add(leaf.noise)
-    return leaf.dtype, tuple(leaf.shape), (exact, noise), (leaf.rtol, leaf.atol)
+    own = (leaf.rtol, leaf.atol, *([leaf.meaning] if leaf.meaning else []))
+    return leaf.dtype, tuple(leaf.shape), (exact, noise), own

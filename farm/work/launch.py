@@ -44,7 +44,7 @@ GROUP = ("check", "op", "variant", "dtype", "distribution")
 def ready(request: Request, started: Callable[[Executor], None] = lambda e: None) -> Iterator[Plan]:
     """Plan the request's cells, start what they run on and ask the backends; ended with the context.
 
-    started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError.
+    started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
     """
     request.announce()
     specs = [b.spec() for b in request.config.backends]

@@ -40,7 +40,7 @@ class Parcel:
 
 
 class RayCluster(Executor):
-    """Jobs as Ray tasks (never retried by Ray) on an existing cluster or a local one."""
+    """Jobs as Ray tasks (never retried by Ray) on an existing cluster or a local one. Raises ClusterError, OSError."""
 
     def __init__(self, address: str | None, num_cpus: int | None = None, dashboard: bool = True) -> None:
         for name, value in NODE_ENV.items():
@@ -63,11 +63,8 @@ class RayCluster(Executor):
         try:
             _reachable(address)
             context = ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            raise ClusterError(
-                f"no Ray cluster at {address!r}: {str(error).splitlines()[0]}; start one with 'ray start --head', "
-                "set RAY_AUTH_MODE=token if it asks for its token, or leave --address out for a local one"
-            ) from None
+        except Exception as error:
+            raise _without(address, error) from None
         self.dashboard_url = getattr(context, "dashboard_url", "") or ""
         self.nodes = self._alive()
         self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
@@ -274,6 +271,22 @@ def _dead() -> bool:
 
     ended: list[tuple[str, Any]] = getattr(getattr(worker, "_global_node", None), "dead_processes", list)()
     return any(kind in ("raylet", "gcs_server") for kind, _ in ended)
+
+
+def _without(address: str | None, error: Exception) -> Exception:
+    """What is told of a Ray that cannot be had. A ClusterError is for who named it; what a machine does, nobody asked for."""
+    why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    if address is None:
+        return OSError(
+            f"Ray did not start on this machine: {why}; is it busy, or short of memory or of space in /tmp? Try again, or "
+            "leave Ray out with --no-ray"
+        )
+    if not isinstance(error, (RuntimeError, ValueError, OSError)):  # as that time has run out
+        return OSError(f"the Ray cluster at {address!r} took no driver: {why}; look at it with 'ray status', try again")
+    return ClusterError(
+        f"no Ray cluster at {address!r}: {why}; start one with 'ray start --head', set RAY_AUTH_MODE=token if it asks "
+        "for its token, or leave --address out for a local one"
+    )
 
 
 def _reachable(address: str | None) -> None:

@@ -26,6 +26,8 @@ STEP_DRAWS = 32
 #: are TIMES as many. Where somebody has, and lies more than FAR error units off, the floor is drawn MORE_DRAWS times: a
 #: rare element that hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
 TIMES, FAR, MORE_DRAWS = 4, 2.0, 16
+#: A whole model gets MODEL_TIMES as many draws, and no more without a witness: its row floor pools a row of elements.
+MODEL_TIMES = 2
 #: Elements of the inputs from which on no op gets more draws than asked for: one is then a matter of seconds.
 LARGE = 1 << 18
 
@@ -115,12 +117,15 @@ def count(op_class: OpClass, draws: int, elements: int) -> int:
     """How many of the first draws an op of a class gets whose inputs have so many elements, ``draws`` being asked for."""
     if op_class in WITHOUT_NOISE:
         return min(draws, FEW_DRAWS)
+    if op_class is OpClass.MODEL:
+        return MODEL_TIMES * draws
     return STEP_DRAWS if op_class is OpClass.DISCONTINUOUS and draws and elements <= LARGE else draws
 
 
 def unwitnessed(op_class: OpClass, draws: int, elements: int) -> int:
     """How many draws there are in all where nobody has computed the result in the dtype under test."""
-    return max(count(op_class, draws, elements), TIMES * draws)
+    first = count(op_class, draws, elements)
+    return first if op_class is OpClass.MODEL else max(first, TIMES * draws)
 
 
 def floor(

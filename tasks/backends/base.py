@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.backends.needs import Need, secure
 from tasks.checks.base import FORWARD, one_by_one
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
+
+if TYPE_CHECKING:
+    from typing import Self
 
 #: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
 #: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
@@ -30,21 +33,6 @@ TF32_OPS = (
     "*:cov",
     "*:corrcoef",
 )
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A setting of a runtime that turns something off which may make a right program wrong.
-
-    culprit: "optimiser" or "precision", what is to blame if the program is right with it; name: in the runtime's words;
-    options: of the backend with everything off; parts: what can be turned off by itself, and ``of`` the options for some.
-    """
-
-    culprit: str
-    name: str
-    options: Mapping[str, Any]
-    parts: tuple[str, ...] = ()
-    of: Callable[[Sequence[str]], Mapping[str, Any]] | None = None
 
 
 class Backend:
@@ -128,10 +116,39 @@ class Backend:
         """Build several samples of one op; the default builds one after another."""
         return one_by_one(self.build, forms)
 
-    def switches(self) -> Sequence[Switch]:
-        """Its settings that may make the difference, in the order in which they are tried (`tasks.localise`); options are
-        whole: what the backend was given already is in them."""
+    def levels(self) -> Mapping[str, Backend]:
+        """The same backend at each of its levels of optimisation, by name, the least first and itself last.
+
+        Empty where the runtime lets nobody choose.
+        """
+        return {}
+
+    def passes(self) -> tuple[str, ...]:
+        """Names of the passes of its optimiser that `without` can leave out; none where the runtime lets nobody choose."""
         return ()
+
+    def without(self, passes: Collection[str]) -> Backend:
+        """The same backend without some of its `passes`."""
+        raise NotImplementedError
+
+    def precise(self) -> Backend | None:
+        """The same backend told to compute in the dtype itself; None where it is told so already, or cannot be."""
+        return None
+
+    def at(self, setting: str) -> Backend:
+        """The same backend with a setting of it: "level NAME", "without NAME,NAME", "precise", "" for none."""
+        kind, _, names = setting.partition(" ")
+        if kind == "level":
+            return self.levels()[names]
+        if kind == "without":
+            return self.without(names.split(","))
+        return (self.precise() or self) if kind == "precise" else self
+
+    def but(self, **attributes: Any) -> Self:
+        """A copy with other values of some attributes."""
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
 
     #: What the texts of a runtime's errors look like: see the methods of these names; None for never.
     sticky: re.Pattern[str] | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tasks.arrays import autograd, torch_tree
+from tasks.backends.base import Backend
 from tasks.backends.needs import CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.torch import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
@@ -42,6 +43,14 @@ class Inductor(TorchEager):
             if importlib.util.find_spec("triton") is None:
                 raise Unavailable("inductor needs triton on this device: it is not installed")
         return info
+
+    def levels(self) -> Mapping[str, Backend]:
+        """What torch.compile is made of, one part more at a time: its graph run eagerly, that with ahead-of-time autograd,
+        with decompositions, and compiled."""
+        if self.compiler != "inductor":
+            return {}
+        less = ("eager", "aot_eager", "aot_eager_decomp_partition")
+        return {x: self.but(compiler=x) for x in less} | {self.compiler: self}
 
     def build(self, form: Form) -> Program:
         built = self._compile([form])
@@ -77,7 +86,7 @@ class Inductor(TorchEager):
 
         compiled = torch.compile(joint, fullgraph=True, dynamic=False, backend=self.compiler)
 
-        def compute() -> list[Any]:
+        def compute(forms: Sequence[Form] = forms) -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
                 form = forms[0]
                 args, kwargs = self.arguments(form)
@@ -99,9 +108,11 @@ class Inductor(TorchEager):
         fallback = self._fallback(kernels) if graphs else "no graph was compiled"
         flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")
         made = Program(lambda: [], self._where(kernels), fallback, flags)
-        return self._programs(len(forms), made, lambda: list(self.settled(compute)))
+        return self._programs(forms, made, lambda forms: list(self.settled(lambda: compute(forms))))
 
-    def _programs(self, count: int, like: Program, compute: Callable[[], list[Any]]) -> list[Program]:
+    def _programs(
+        self, forms: Sequence[Form], like: Program, compute: Callable[[Sequence[Form]], list[Any]]
+    ) -> list[Program]:
         """One program per sample of a graph that ``compute`` runs; it runs once for all of them."""
         results: list[Any] = []
         taken: set[int] = set()
@@ -115,16 +126,23 @@ class Inductor(TorchEager):
                     taken.clear()
                 taken.add(i)
                 if not results:
-                    results.extend(compute())
-                out = list(torch_tree.leaves(results[i]))
+                    results.extend(compute(forms))
+                return told(results[i])
+
+            def told(result: Any) -> Sequence[Any]:
+                out = list(torch_tree.leaves(result))
                 if self.target != "cpu" and made.fallback is None:
                     self._placed(out, made)
                 return [torch_tree.output(torch_tree.dense(x)) for x in out]
 
-            made.run = run
+            def again(arrays: list[Any]) -> Sequence[Any]:
+                given = [replace(form, arrays=arrays) if k == i else form for k, form in enumerate(forms)]
+                return told(compute(given)[i])
+
+            made.run, made.again = run, again
             return made
 
-        return [program(i) for i in range(count)]
+        return [program(i) for i in range(len(forms))]
 
     def _fallback(self, kernels: int) -> str | None:
         """Why what was just compiled, with ``kernels`` generated ones, is not this compiler's own work."""

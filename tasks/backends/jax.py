@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +56,7 @@ class Jax(Backend):
         self.device_vendor, self.packages = _DEVICES[device]
         self.resource = resource_of(self.device_vendor)
         self.jit = bool(options.get("jit", True))
+        self.compiler_options: dict[str, Any] | None = None
         self.precision = self.choice("precision", _PRECISION, "float32")
 
     def probe(self) -> RuntimeInfo:
@@ -81,6 +84,13 @@ class Jax(Backend):
             TF32_OPS if declared else (),
         )
 
+    def levels(self) -> Mapping[str, Backend]:
+        """Op by op; compiled with LLVM's optimisations off; compiled as asked."""
+        if not self.jit:
+            return {}
+        unoptimised = {"xla_backend_optimization_level": 0}
+        return {"op by op": self.but(jit=False), "disable": self.but(compiler_options=unoptimised), "all": self}
+
     def build(self, form: Form) -> Program:
         """Trace and compile the form's counterpart for its arrays' shapes and dtypes."""
         import jax
@@ -94,18 +104,20 @@ class Jax(Backend):
         function: Any = call
         if self.jit:
             try:
-                function = jax.jit(call).lower(*arrays).compile()
+                function = jax.jit(call).lower(*arrays).compile(self.compiler_options)
             except jax.errors.ConcretizationTypeError as error:
                 raise Unsupported(f"not under jit: {str(error).splitlines()[0]}") from error
         given = [jax.device_put(x) for x in arrays]
         program = Program(lambda: [], self.device, flags=flags)
 
-        def run() -> list[np.ndarray]:
+        def run(given: list[Any] = given) -> list[np.ndarray]:
             out = function(*given)
             self._placed(out, program)
             return [np.array(x) for x in out]
 
         program.run = run
+        program.again = lambda arrays: run([jax.device_put(x) for x in input_arrays(replace(form, arrays=arrays))])
+        program.threads = True
         return program
 
     def _placed(self, out: list[Any], program: Program) -> None:

@@ -8,12 +8,13 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, Switch, importing, smoke_test
+from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
@@ -243,22 +244,6 @@ class OnnxRuntime(Backend):
             return ""
         return self._known.compute_precision
 
-    def switches(self) -> Sequence[Switch]:
-        found = []
-        if self._compute_precision() == "tfloat32":
-            found.append(Switch("precision", "use_tf32=0", {**self.options, "tf32": False}))
-
-        def without(passes: Sequence[str]) -> dict[str, Any]:
-            return {**self.options, "session_config": {**self._session_config, DISABLED: ";".join(passes)}}
-
-        found.append(Switch("optimiser", "passes", without(PASSES), PASSES, without))
-        levels = tuple(_LEVELS)
-        lower = levels[: levels.index(self._level or "all")]
-        return found + [
-            Switch("optimiser", f"level {levels[levels.index(x) + 1]}", {**self.options, "graph_optimization": x})
-            for x in reversed(lower)
-        ]
-
     # -- one sample -------------------------------------------------------------------------------------------
 
     def build(self, form: Form) -> Program:
@@ -274,8 +259,29 @@ class OnnxRuntime(Backend):
             self._find_provider(ort)
         session = self._session(ort, form.model or b"")
         placement, fallback = self._placement(session)
-        feeds = {name: _feed(ort, value) for name, value in inputs_by_name(form).items()}
-        return Program(_runner(session, feeds), placement, fallback, self._flags())
+
+        def runner(form: Form) -> Callable[[], list[Any]]:
+            return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
+
+        def again(arrays: list[Any]) -> list[Any]:
+            return runner(replace(form, arrays=arrays))()
+
+        return Program(runner(form), placement, fallback, self._flags(), again, threads=True)
+
+    def levels(self) -> Mapping[str, Backend]:
+        """ORT's levels up to the one that is asked for."""
+        names = list(_LEVELS)
+        last = self._level or names[-1]
+        return {x: self.but(_level=x) for x in names[: names.index(last)]} | {last: self}
+
+    def passes(self) -> tuple[str, ...]:
+        return () if self._level == "disable" else PASSES
+
+    def without(self, passes: Collection[str]) -> Backend:
+        return self.but(_session_config={**self._session_config, DISABLED: ";".join(passes)})
+
+    def precise(self) -> Backend | None:
+        return self.but(_options={**self._options, "use_tf32": "0"}) if self._options.get("use_tf32") == "1" else None
 
     def _session(self, ort: Any, model: bytes) -> Any:
         options = ort.SessionOptions()

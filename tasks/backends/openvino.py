@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend, Switch, importing, smoke_test
+from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
@@ -57,6 +58,10 @@ _STICKY = re.compile(r"DEVICE_LOST|device lost|CL_OUT_OF_RESOURCES|CL_INVALID_CO
 
 #: Properties as read back, in the order of `OpenVino._flags`.
 _READ_BACK = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT", "INFERENCE_NUM_THREADS", "NUM_STREAMS")
+
+#: Properties of the CPU plugin (the switches of its developers; unknown ones are an error of its own): no code for
+#: whole subgraphs, no low precision transformations.
+_NOTHING_FUSED = {"SNIPPETS_MODE": "DISABLE", "LP_TRANSFORMS_MODE": "NO"}
 
 
 @functools.lru_cache(maxsize=1)
@@ -121,15 +126,6 @@ class OpenVino(Backend):
             compute_precision=_PRECISION.get(hint, hint),
         )
 
-    def switches(self) -> Sequence[Switch]:
-        found = []
-        if self._asked["INFERENCE_PRECISION_HINT"] != "f32":
-            found.append(Switch("precision", "inference_precision=f32", {**self.options, "inference_precision": "f32"}))
-        if self._target.startswith("CPU"):
-            properties = {**self.many("properties", dict), "SNIPPETS_MODE": "DISABLE"}
-            found.append(Switch("optimiser", "snippets", {**self.options, "properties": properties}))
-        return found
-
     def build(self, form: Form) -> Program:
         """Convert and compile the model, and make its inputs.
 
@@ -137,7 +133,23 @@ class OpenVino(Backend):
         errors as they are. A program that was placed elsewhere says so in ``fallback``.
         """
         values = tensors_by_name(form, "OpenVINO")
-        return self._program(self._compile(form.model or b""), values)
+        compiled = self._compile(form.model or b"")
+
+        def again(arrays: list[Any]) -> list[Any]:
+            given = tensors_by_name(replace(form, arrays=arrays), "OpenVINO")
+            return _runner(compiled, [_tensor(x) for x in _by_port(compiled.inputs, given)])()
+
+        return replace(self._program(compiled, values), again=again, threads=True)
+
+    def levels(self) -> Mapping[str, Backend]:
+        """The CPU without what makes code for whole subgraphs and without integer kernels for quantised ones; itself."""
+        if not self._target.startswith("CPU"):
+            return {}
+        return {"disable": self.but(_asked=_NOTHING_FUSED | self._asked), "all": self}
+
+    def precise(self) -> Backend | None:
+        hint = "INFERENCE_PRECISION_HINT"
+        return None if self._asked[hint] == "f32" else self.but(_asked=self._asked | {hint: "f32"})
 
     def _compile(self, model: bytes) -> Any:
         core = _core()

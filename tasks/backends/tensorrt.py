@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -133,6 +133,11 @@ class TensorRt(Backend):
         )
 
     # -- one sample --------------------------------------------------------------------------------------------
+
+    def levels(self) -> Mapping[str, Backend]:
+        """The builder's levels from 0 to the one that is asked for, 3 by TensorRT's own default."""
+        last = 3 if self._level is None else self._level
+        return {str(x): self.but(_level=x) for x in range(last)} | {str(last): self}
 
     def build(self, form: Form) -> Program:
         """Build the engine of a model, or take it from what was kept, and load it.

@@ -10,6 +10,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any, TypeVar
 
@@ -196,7 +197,7 @@ class TorchEager(Backend):
         given = self.cotangents(form)
         program = Program(run=lambda: [], placement=self.target, flags=self.flags)
 
-        def compute() -> list[Any]:
+        def compute(form: Form = form) -> list[Any]:
             # A kernel that writes to its inputs must not spoil its next run.
             args, kwargs = ready.pop() if ready else self.arguments(form)
             if form.check != "forward":
@@ -204,11 +205,16 @@ class TorchEager(Backend):
             with torch.no_grad():
                 return list(torch_tree.leaves(call(*args, **kwargs)))
 
-        def run() -> Sequence[Any]:
-            out = self.watched(compute, program)
+        def run(form: Form = form) -> Sequence[Any]:
+            out = self.watched(lambda: compute(form), program)
             return [torch_tree.output(torch_tree.dense(x)) for x in out]
 
-        program.run = run
+        def again(arrays: list[Any]) -> Sequence[Any]:
+            ready.clear()
+            return run(replace(form, arrays=arrays))
+
+        program.run, program.again = run, again
+        program.threads = self.target == "cpu"
         return program
 
     # -- asynchronous devices ------------------------------------------------------------------------------------

@@ -6,14 +6,19 @@ import functools
 from collections.abc import Collection
 
 from tasks.checks.base import FORWARD, Check
+from tasks.checks.base import Stage as Stage
 from tasks.checks.build import Build
 from tasks.checks.forward import Forward
 from tasks.checks.gradients import Backward, DoubleBackward
+from tasks.checks.levels import Levels
+from tasks.checks.replay import Replay
 from tasks.model import Unsupported
 from tasks.plugins import Part, PluginError, parts
 
 #: The farm's own checks by name, in the order of lists.
-BUILT_IN: dict[str, Check] = {check.name: check for check in (Forward(), Backward(), DoubleBackward(), Build())}
+BUILT_IN: dict[str, Check] = {
+    check.name: check for check in (Forward(), Backward(), DoubleBackward(), Levels(), Replay(), Build())
+}
 
 
 def known() -> dict[str, Part]:

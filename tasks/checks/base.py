@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.model import Form, Program
+from tasks.model import Form, OpClass, Program
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -14,19 +15,35 @@ if TYPE_CHECKING:
 FORWARD = "forward"
 
 
+@dataclass(frozen=True)
+class Stage:
+    """What one step of a check returned: outputs, flat, or what it raised.
+
+    name: what is to blame if this is the first of the worst steps of its case ("level extended"). part: from which to which of the
+    case's expected outputs these are.
+    """
+
+    name: str
+    outputs: Sequence[Any] = ()
+    error: Exception | None = None
+    part: tuple[int, int | None] = (0, None)
+
+
 class Check:
     """Base of all checks. A subclass without arguments is named in `tasks.checks.BUILT_IN`, or found by its entry point
     in the group "farm.checks", whose name is the check's.
 
-    prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
+    about: what it asks, in a line of a list. prepared: whether catalogs make samples of its own for it; else it takes those of the forward check. runs: whether its
     programs are run; what is only built says nothing about numbers. gradient: whether what it computes is a gradient,
-    which needs a dtype with a rounding error.
+    which needs a dtype with a rounding error. without: classes of ops of which it asks nothing: their cases are vacuous.
     """
 
     name: str = ""
+    about: str = ""
     prepared: bool = False
     runs: bool = True
     gradient: bool = False
+    without: tuple[OpClass, ...] = ()
 
     @property
     def samples(self) -> str:
@@ -57,6 +74,10 @@ class Check:
         Raises `tasks.model.Misbehaviour` (kind, text) for what is wrong beside the numbers.
         """
         return program.run()
+
+    def stages(self, program: Program, form: Form) -> Iterator[Stage]:
+        """The steps of the check, each judged: one, or those of which the first of the worst is the row's."""
+        yield Stage("", self.run(program, form))
 
 
 def one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:

@@ -5,4 +5,5 @@ from tasks.checks.base import FORWARD, Check
 
 class Forward(Check):
     name = FORWARD
+    about = "an op's outputs"
     prepared = True

@@ -1,1 +1,1 @@
-"""Whole ONNX graphs: in float64, their noise floor, parts of them. onnx is imported inside functions."""
+"""Whole ONNX graphs: cut into parts, given further outputs, evaluated in float64. onnx is imported inside functions."""

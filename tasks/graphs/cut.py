@@ -106,6 +106,18 @@ def types_of(model: Any) -> dict[str, Any]:
     """ValueInfoProto of every tensor of the main graph whose type is known: declared, or by shape inference."""
     import onnx
 
+    graph = inferred(model).graph
+    found = {x.name: x for values in (graph.value_info, graph.input, graph.output) for x in values}
+    for tensor in model.graph.initializer:
+        found[tensor.name] = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+    return found
+
+
+def inferred(model: Any) -> Any:
+    """The model with types by shape inference, in bodies too; its own functions are written out, large weights are inputs."""
+    import onnx
+    from onnx import inliner, shape_inference
+
     graph = model.graph
     light = onnx.ModelProto(ir_version=model.ir_version)
     light.opset_import.extend(model.opset_import)
@@ -120,15 +132,12 @@ def types_of(model: Any) -> dict[str, Any]:
             light.graph.initializer.append(tensor)
         elif tensor.name not in declared:
             light.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    if light.functions:
+        light = inliner.inline_local_functions(light)
     try:
-        light = onnx.shape_inference.infer_shapes(light)
+        return shape_inference.infer_shapes(light)
     except Exception:  # a graph that inference does not take may still run: its declared types are known
-        pass
-    fields = (light.graph.value_info, light.graph.input, light.graph.output)
-    found = {x.name: x for values in fields for x in values}
-    for tensor in graph.initializer:
-        found[tensor.name] = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-    return found
+        return light
 
 
 def _reached(graph: Any, inputs: set[str], outputs: Collection[str]) -> list[int]:

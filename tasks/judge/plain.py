@@ -39,7 +39,9 @@ class Metrics:
     max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype (of a
     coarser declared precision, if there is one) at the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for
     a misplaced NaN or Inf; mismatched: elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among
-    them; classic: mismatched == 0.
+    them; classic: mismatched == 0. The last six are of outputs of stated meaning (`interpret`): decisions that
+    were compared; flips: of them, other ones beyond the limit, and ties: within it; flip_units: the largest margin of
+    these, in error units; divergence, in nats; overlap of the decisive parts of masks.
     """
 
     kind: str = ""
@@ -54,6 +56,12 @@ class Metrics:
     nonfinite: int = 0
     numel: int = 0
     classic: bool = True
+    decisions: int | None = None
+    flips: int | None = None
+    ties: int | None = None
+    flip_units: float | None = None
+    divergence: float | None = None
+    overlap: float | None = None
 
 
 class Sums:

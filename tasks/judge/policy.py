@@ -123,7 +123,7 @@ def judge(
     Where the expected output is a stored one (oracle "stored") there is no noise floor: the classic tolerance
     decides, except for exact ops, whose stored output is exact. Where the case brings a tolerance of its own (an oracle
     ending in OWN_TOLERANCE), a result within it passes, and one outside is judged as any other. A noise floor of a model that
-    is not finite makes the case invalid.
+    is not finite makes the case invalid, and what is merely imprecise is wrong (kind "flip") where it decides otherwise.
     """
     if metrics.kind:
         return Status.WRONG, metrics.kind
@@ -158,4 +158,6 @@ def judge(
         near = {"band": near or digits, "digits": digits, "classic": near}[limit.imprecise]
     else:
         near = value <= float(limit.imprecise)
+    if near and (metrics.flip_units or 0.0) > limit.value:
+        return Status.WRONG, "flip"
     return (Status.IMPRECISE if near else Status.WRONG), kind

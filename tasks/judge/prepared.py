@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import Sums, measure, unit_of
-from tasks.judge.policy import GROSS
-from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
+from tasks.judge.plain import Sums, compare, measure, unit_of
+from tasks.judge.policy import GROSS, Policy, judge
+from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, Status, is_complex, is_inexact, np_dtype, rounded
 
 
 def compare_oracles(
@@ -109,6 +109,29 @@ def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.CO
     if leaf.dtype == "str":
         return bool((y == "").all())
     return common_constant([leaf, Leaf(leaf.dtype, (1,), np.zeros(1, y.dtype))], threshold, op_class)
+
+
+def bfloat16_would_pass(leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
+    """True if the exact outputs of a model in float32 or wider, rounded to bfloat16, would not be wrong under ``policy``.
+
+    A floor so wide tells a runtime that lost half its digits from none.
+    """
+    known = [leaf for leaf in leaves if leaf.reference is not None and EPS.get(leaf.dtype, 1.0) <= EPS["float32"]]
+    coarse = [rounded(leaf.reference, "bfloat16") for leaf in known if leaf.reference is not None]
+    return bool(known) and not _wrong(coarse, known, policy, label, dtype)
+
+
+def others_would_pass(leaves: Sequence[Leaf], others: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
+    """True if the exact outputs of another sample of a model would not be wrong for this one under ``policy``."""
+    found = [leaf.reference for leaf in others if leaf.reference is not None]
+    return len(found) == len(leaves) and not _wrong(found, leaves, policy, label, dtype)
+
+
+def _wrong(outputs: Sequence[np.ndarray], leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
+    with np.errstate(all="ignore"):
+        given = [y.astype(np_dtype(leaf.dtype)) for y, leaf in zip(outputs, leaves)]
+    metrics = compare(given, leaves, OpClass.MODEL)
+    return judge(metrics, policy, label, OpClass.MODEL, dtype, "float64")[0] is Status.WRONG
 
 
 def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:

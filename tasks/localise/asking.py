@@ -15,11 +15,11 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Ask:
     """A model to be run on the backend. model: a ModelProto, None for the case as it was run; feeds: its inputs by name;
-    options: of the backend, over its own."""
+    setting: of the backend (`tasks.backends.base.Backend.at`)."""
 
     model: Any = None
     feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,16 @@ class Found:
     alone: bool | None = None
     feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
     why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What of a backend can be turned off: names of its `levels` below its own, of its `passes`; precise: whether it can be
+    told to compute in the dtype itself."""
+
+    levels: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    precise: bool = False
 
 
 class Clock:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 
-from tasks.backends.base import Switch
-from tasks.localise import nodes, switches, windows
-from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran, Search
+from tasks.localise import nodes, settings, windows
+from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran, Search, Settings
 from tasks.localise.nodes import PRODUCTS, Probe, Suspect
 from tasks.localise.subject import Subject
 
@@ -17,8 +15,8 @@ from tasks.localise.subject import Subject
 FOLLOWED = 12
 
 
-def search(subject: Subject, clock: Clock, settings: Sequence[Switch] = (), pieces: bool = True) -> Search[Found]:
-    """What makes the model fail. pieces: whether the backend takes parts of the graph (it takes ONNX).
+def search(subject: Subject, clock: Clock, offered: Settings = Settings(), pieces: bool = True) -> Search[Found]:
+    """What makes the model fail. offered: settings of the backend that may be to blame; pieces: whether the backend takes parts of the graph (it takes ONNX).
 
     Raises NotFailing where the model does not fail when it is run again, or raises.
     """
@@ -32,7 +30,7 @@ def search(subject: Subject, clock: Clock, settings: Sequence[Switch] = (), piec
     found = Found()
     if pieces:
         found = yield from _where(subject, first, clock)
-    return (yield from _setting(subject, found, settings, clock))
+    return (yield from _setting(subject, found, offered, clock))
 
 
 def _where(subject: Subject, first: Ran, clock: Clock) -> Search[Found]:
@@ -89,17 +87,15 @@ def _precision(subject: Subject, probe: Probe) -> str:
     return Counter(nodes.coarser(subject, x) for x in beyond).most_common(1)[0][0]
 
 
-def _setting(subject: Subject, found: Found, settings: Sequence[Switch], clock: Clock) -> Search[Found]:
+def _setting(subject: Subject, found: Found, offered: Settings, clock: Clock) -> Search[Found]:
     """The setting of the backend that makes the difference takes the culprit's place. It is looked for with the culprit
     alone where that fails by itself, else with the whole model."""
-    if not settings:
-        return found
     asked, wrong = Ask(), lambda ran: subject.fails(ran.outputs)
     if found.alone:
         part, _, outputs = subject.piece(found.places)
         asked = Ask(part, {name: subject.exact[name] for name in found.feeds})
         wrong = lambda ran: subject.reaches(dict(zip(outputs, ran.outputs)))  # noqa: E731
-    name = yield from switches.blame(asked, wrong, settings, clock)
+    name = yield from settings.blame(asked, wrong, offered, clock)
     if not name:
         return found
     return replace(found, culprit=name, why=(*found.why, *([f"at {found.culprit}"] if found.culprit else [])))

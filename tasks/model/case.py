@@ -115,13 +115,17 @@ class Program:
     """A built case: ``run()`` returns the flat list of outputs as numpy arrays.
 
     placement: where it really runs, in the runtime's own words. fallback: why that is not where it was
-    asked to run (None when it is).
+    asked to run (None when it is). again: as ``run``, for other arrays in place of the form's: same dtypes, and same
+    shapes where the program was not built for any; None where the runtime takes a program's inputs only once. threads:
+    whether the runtime promises that ``again`` may be called from several threads at a time.
     """
 
     run: Callable[[], Sequence[Any]]
     placement: str = ""
     fallback: str | None = None
     flags: str = ""
+    again: Callable[[list[Any]], Sequence[Any]] | None = None
+    threads: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ class Leaf:
     (float64 for floating dtypes, complex128 for complex ones, the dtype itself for integers, bool and
     strings), None when only the metadata is defined; noise: the noise floor δ, float64, same shape,
     or None for zero everywhere; rtol/atol: the classic tolerance when the case brings its own; meaning: what a model's
-    output stands for (`tasks.judge.meaning`), "" where nobody has said it.
+    output stands for (`interpret`), "" where nobody has said it.
     """
 
     dtype: str

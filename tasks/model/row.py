@@ -76,9 +76,14 @@ class Row:
     kind: str = column(
         "string",
         "outcome",
-        "for wrong: numbers, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; "
+        "for wrong: numbers, flip, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; "
         "for crash: the signal",
         default="",
+    )
+    culprit: str | None = column(
+        "string",
+        "outcome",
+        "what is to blame: a level of optimisation, a converter, a node, a pass, …; empty: nothing, or not known",
     )
     stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")
     error_type: str | None = column("string", "outcome", "class of the error")
@@ -112,6 +117,20 @@ class Row:
         "string",
         "metrics",
         "SHA-256 of the outputs' dtypes, shapes and bytes, first 16 hex digits: equal for the very same result",
+    )
+    decisions: int | None = column(
+        "int64", "metrics", "of a model whose outputs have a stated meaning: arg-maxes, or numbers against a threshold"
+    )
+    flips: int | None = column(
+        "int64", "metrics", "decisions other than the reference's, though its margin is wider than the limit allows for"
+    )
+    ties: int | None = column("int64", "metrics", "other decisions, of a margin within the limit: either is right")
+    flip_units: float | None = column("float64", "metrics", "the largest margin of a decision that is another one", "1")
+    divergence: float | None = column(
+        "float64", "metrics", "largest Kullback-Leibler divergence of logits or probabilities from the reference", "nat"
+    )
+    overlap: float | None = column(
+        "float64", "metrics", "intersection ÷ union with the reference of a mask's decisive numbers", "1"
     )
     signature: tuple[float, ...] | None = column(
         "list<float32>",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -539,3 +542,39 @@ def test_a_store_that_does_not_answer_is_asked_for_seconds_not_minutes(monkeypat
         "gs://bucket/x?retry_limit_seconds=300",
         "gs://bucket?endpoint_override=h&retry_limit_seconds=15",
     ]
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[Any]]]:
+    """(address of a server that takes connections and never says a word, those that it has taken)."""
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    taken: list[Any] = []
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def take() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(server.accept())
+
+    threading.Thread(target=take, daemon=True).start()
+    yield f"127.0.0.1:{server.getsockname()[1]}", taken
+    server.close()
+
+
+def test_an_s3_server_that_says_nothing_is_given_up(
+    silent: tuple[str, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.lake.store.ANSWER_S", 3)
+    address, taken = silent
+    opened = lake.open_lake(f"s3://bucket/x?endpoint_override={address}&scheme=http")
+    with pytest.raises(LakeError, match="cannot be read: .*; check the place, that it can be reached") as caught:
+        lake.run_ids(opened)
+    assert "\n" not in str(caught.value) and 1 <= len(taken) <= 3
+    asked = len(taken)
+    with pytest.raises(LakeError, match="cannot be written: .*; choose another place with --results"):
+        lake.check_writable(opened)
+    assert len(taken) <= asked + 3

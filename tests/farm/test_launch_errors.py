@@ -11,7 +11,7 @@ import pytest
 
 from farm import lake
 from farm.commands.run import main
-from farm.exits import BAD_INPUT, OK
+from farm.exits import BAD_INPUT, INCOMPLETE, OK, guarded
 from tests.conftest import ROOT, launch
 
 CONFIG = """
@@ -221,6 +221,34 @@ def test_no_cluster_at_the_address(results: Path, config: Path) -> None:
         done = launch(config, "--address", address, "--results", results, timeout=60)
     assert done.returncode == BAD_INPUT, done.stdout + done.stderr
     assert f"no Ray cluster at '{address}'" in done.stderr and "ray start" in done.stderr
+    assert lake.run_ids(results) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--ray"], "Ray did not start on this machine: The current node timed out during startup"),
+        (["--address", "auto"], "the Ray cluster at 'auto' took no driver: The current node timed out during startup"),
+    ],
+)
+def test_a_ray_that_does_not_start_in_time_is_told_as_that(
+    args: list[str],
+    said: str,
+    results: Path,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def init(**options: object) -> None:
+        raise Exception(
+            "The current node timed out during startup. This could happen because some of the raylet failed"
+        )
+
+    monkeypatch.setattr("ray.init", init)
+    assert guarded(main, [str(config), *args, "--results", str(results)]) == INCOMPLETE
+    told = capsys.readouterr().err
+    assert said in told and "the farm itself" not in told and "Traceback" not in told
+    assert ("--no-ray" if args == ["--ray"] else "ray status") in told
     assert lake.run_ids(results) == []
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from farm.reproduce.trial import LABELS
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import load
 from tasks.judge import verdict
+from tasks.judge.meaning import interpret
 from tasks.judge.plain import compare
 from tasks.judge.policy import OWN_TOLERANCE, Policy, judge, only_stored
 from tasks.model import DTYPES, EPS, Form, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
@@ -107,8 +109,12 @@ def test_a_script_says_what_the_farm_says(
         noise = np.abs(g.choice([0.0, 1e-3, 1.0, 1e4, np.inf], shape)) if given_noise and dtype != "str" else None
         own = (0.1, 1e-3) if oracle.endswith(OWN_TOLERANCE) else (None, None)
         leaf = Leaf(dtype, shape, None if oracle == "metadata" else y, noise, *own)
-        rules = POLICIES[policy]
+        if op_class is OpClass.MODEL and shape:
+            leaf = replace(leaf, meaning=str(g.choice(["", "logits", "probabilities axis 0", "mask above 0.3"])))
+        rules, case = POLICIES[policy], ("torch:add", op_class.value, dtype)
         metrics = compare([a], [leaf], op_class, precision)
+        if op_class is OpClass.MODEL:
+            interpret(metrics, [a], [leaf], op_class, precision, rules.limit_value(*case[:3], precision))
         status, kind = judge(metrics, rules, "torch:add", op_class.value, dtype, oracle, precision)
     code, said = run_script(generate(source([leaf], dtype, op_class, rules, oracle, precision)), [a])
     assert (said["verdict"], said.get("kind", "")) == (status.value, kind)

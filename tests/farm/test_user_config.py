@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -202,11 +204,27 @@ def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, m
     assert definitions.announced() == ""
 
 
-def test_a_kernel_that_clears_the_environment_harms_no_other(config: Path, results: Path) -> None:
-    lines = "import os\ndef clearing(x, bias=None, **k):\n    os.environ.clear()\n    return double(x)\n"
-    (config.parent / "k.py").write_text(KERNELS + lines)
-    write(config, kernel(name="clearing", kernel='"k.py:clearing"'), kernel(name="right"))
-    assert main([str(config), "--no-ray", "--results", str(results)]) == OK
+@pytest.mark.parametrize("how", ["--no-ray", "--inline"])
+def test_what_a_kernel_does_to_the_environment_harms_no_other(config: Path, results: Path, how: str) -> None:
+    lines = [
+        "import os",
+        "os.environ['K_LOADED'] = 'once'",
+        "def clearing(x, bias=None, **k):",
+        "    os.environ.clear()",
+        "    return double(x)",
+        "def changing(x, bias=None, **k):",
+        "    os.environ.update(OMP_NUM_THREADS='7', K_OWN='1', K_LOADED='again')",
+        "    return double(x)",
+        "def right(x, bias=None, **k):",
+        "    found = {name: os.environ.get(name) for name in ('OMP_NUM_THREADS', 'K_OWN', 'K_LOADED')}",
+        "    assert found == {'OMP_NUM_THREADS': '1', 'K_OWN': None, 'K_LOADED': 'once'}, found",
+        "    return double(x)",
+    ]
+    (config.parent / "k.py").write_text(KERNELS + "\n".join(lines) + "\n")
+    names = ("clearing", "changing", "right")
+    write(config, *(kernel(name=f"op{k}", kernel=f'"k.py:{name}"') for k, name in enumerate(names)))
+    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
+        assert main([str(config), how, "--results", str(results)]) == OK
     assert set(lake.read(results)["status"]) == {"pass"}
 
 

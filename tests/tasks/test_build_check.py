@@ -38,8 +38,12 @@ class Compiler(Backend):
 
 def rows(backend: Backend, cache: Path, check: str = "build") -> list[dict[str, Any]]:
     _, made = prepare(Group(GROUP.op, "", "float32", 2, check=check), cache)
+    return run(backend, PreparedGroup(made.pack.path, check))
+
+
+def run(backend: Backend, prepared: PreparedGroup) -> list[dict[str, Any]]:
     runner = Runner(backend, RuntimeInfo("1", "none"), verdict.load("error_units"), lambda *step: None)
-    return [done.row.values() for done in runner.run([whole(PreparedGroup(made.pack.path, check))])]
+    return [done.row.values() for done in runner.run([whole(prepared)])]
 
 
 def test_a_program_that_is_built_passes_without_being_run(tmp_path: Path) -> None:
@@ -87,6 +91,12 @@ def test_forward_and_build_share_their_pack(tmp_path: Path) -> None:
     name, made = prepare(build, tmp_path)
     assert Path(made.pack.path) == pack_path(tmp_path, name) and made.group.check == "forward"
     assert key(Group("torch:exp", "", "float32", 2, check="backward")) != key(Group("torch:exp", "", "float32", 2))
+
+
+def test_what_this_process_has_read_is_not_read_again(tmp_path: Path) -> None:
+    made = PreparedGroup(prepare(GROUP, tmp_path)[1].pack.path, "build")
+    Path(made.pack.path).unlink()
+    assert [r["status"] for r in run(Compiler(), made)] == ["pass", "pass"]
 
 
 class Joint(Compiler):

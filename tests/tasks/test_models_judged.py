@@ -6,15 +6,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks.judge import verdict
+from tasks.judge.meaning import Meaning, interpret, parsed
 from tasks.judge.plain import Metrics, compare
 from tasks.judge.policy import judge
-from tasks.judge.prepared import constant_would_pass, excused, zero_would_pass
+from tasks.judge.prepared import bfloat16_would_pass, constant_would_pass, excused, others_would_pass, zero_would_pass
 from tasks.judge.worst import worst
 from tasks.model import EPS, Leaf, OpClass, row_floor
 
 POLICY = verdict.load("error_units")
+
+
+def measured(actual: np.ndarray, leaf: Leaf, precision: str = "") -> Metrics:
+    """All that is measured of one output."""
+    metrics = compare([actual], [leaf], OpClass.MODEL, precision)
+    interpret(
+        metrics, [actual], [leaf], OpClass.MODEL, precision, POLICY.limit_value("models:tiny", "model", "float32")
+    )
+    return metrics
 
 
 def of(metrics: Metrics, dtype: str = "float32", precision: str = "") -> tuple[str, str]:
@@ -105,3 +117,133 @@ def test_a_declared_precision_is_judged_in_it(precision: str, limit: float) -> N
     inside, outside = off(leaf, 0.5 * limit * ratio), off(leaf, 200 * limit * ratio)
     assert of(compare([inside], [leaf], OpClass.MODEL, precision), precision=precision) == ("pass", "")
     assert of(compare([outside], [leaf], OpClass.MODEL, precision), precision=precision)[0] == "wrong"
+
+
+# --- what the outputs mean ----------------------------------------------------------------------------------------
+
+
+def test_a_meaning_is_stated_in_words_that_there_are() -> None:
+    assert parsed("") is None and parsed("logits") == Meaning("logits")
+    assert parsed("probabilities axis 1") == Meaning("probabilities", axis=1)
+    assert parsed("mask above 0.3") == Meaning("mask", above=0.3) and parsed("embedding") == Meaning("embedding")
+    for text in ("logit", "mask axis 1", "logits above 2", "logits axis 1.5", "mask above", "logits "):
+        with pytest.raises(ValueError, match="no meaning of an output"):
+            parsed(text)
+
+
+def close(gap: float) -> tuple[Leaf, np.ndarray]:
+    """Logits of three rows whose two largest are ``gap`` error units of both apart; the same with the two exchanged."""
+    y = np.array([[0.0, 2.0, 1.0, -3.0], [1.0, -1.0, 0.5, 2.0], [2.0, 0.0, 0.0, 1.0]])
+    noise = np.full(y.shape, 2.0**-12)
+    y[0, 2] = y[0, 1] - gap * 2 * (noise[0, 0] + 2 * EPS["float32"])
+    actual = y.astype(np.float32)
+    actual[0, [1, 2]] = actual[0, [2, 1]]
+    return Leaf("float32", y.shape, y, noise, meaning="logits"), actual
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected", "flips", "ties"),
+    [
+        (3, ("pass", ""), 0, 1),
+        (25, ("imprecise", "numbers"), 0, 1),
+        (60, ("wrong", "flip"), 1, 0),
+        (900, ("wrong", "numbers"), 1, 0),
+    ],
+)
+def test_a_flip_counts_where_the_margin_is_wider_than_the_limit(
+    gap: float, expected: tuple[str, str], flips: int, ties: int
+) -> None:
+    leaf, actual = close(gap)
+    metrics = measured(actual, leaf)
+    assert of(metrics) == expected
+    assert (metrics.decisions, metrics.flips, metrics.ties) == (3, flips, ties)
+    assert metrics.flip_units == pytest.approx(gap, rel=0.01)
+    same = measured(leaf.reference.astype(np.float32), leaf)  # type: ignore[union-attr]
+    assert (same.flips, same.ties, same.flip_units) == (0, 0, 0.0) and same.divergence == pytest.approx(0, abs=1e-12)
+
+
+def test_what_is_imprecise_without_a_flip_stays_so() -> None:
+    leaf, actual = close(900)
+    assert leaf.reference is not None
+    actual = leaf.reference.astype(np.float32)
+    actual[1, 1] -= 200 * 2.0**-12  # the least likely of its row
+    metrics = measured(actual, leaf)
+    assert of(metrics) == ("imprecise", "numbers") and metrics.flips == 0
+
+
+def test_where_nothing_is_stated_nothing_is_decided() -> None:
+    leaf, actual = close(60)
+    silent = Leaf(leaf.dtype, leaf.shape, leaf.reference, leaf.noise)
+    metrics = measured(actual, silent)
+    assert of(metrics) == ("imprecise", "numbers")
+    assert (metrics.decisions, metrics.flips, metrics.divergence, metrics.overlap) == (None,) * 4
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    scale=st.sampled_from([0.1, 1.0, 30.0, 300.0, 1e5]),
+    meaning=st.sampled_from(["logits", "probabilities axis 0", "mask above 0.3", "logits axis 1"]),
+    precision=st.sampled_from(["", "bfloat16"]),
+)
+def test_no_result_within_the_limit_flips_a_decision_beyond_it(
+    seed: int, scale: float, meaning: str, precision: str
+) -> None:
+    """So a flip never contradicts the units: it tells wrong from imprecise, and nothing else."""
+    g = np.random.default_rng(seed)
+    y = np.round(g.normal(0, 1, (3, 4, 5)), int(g.integers(0, 8)))  # ties among them
+    noise = np.abs(g.normal(0, 1e-4, y.shape)) * g.integers(0, 2, y.shape)
+    leaf = Leaf("float32", y.shape, y, noise, meaning=meaning)
+    actual = np.asarray(y + scale * g.normal(0, 1e-4, y.shape), np.float32)
+    metrics = measured(actual, leaf, precision)
+    assert metrics.flip_units is not None and metrics.error_units is not None and metrics.flips is not None
+    assert metrics.flip_units <= metrics.error_units * (1 + 1e-9)
+    if metrics.flips:
+        assert metrics.error_units > 32
+
+
+def test_divergence_of_logits_and_of_their_probabilities_is_the_same() -> None:
+    g = np.random.default_rng(3)
+    y = g.normal(0, 2, (5, 9))
+    a = y + g.normal(0, 0.3, y.shape)
+    p, q = (np.exp(x) / np.exp(x).sum(-1, keepdims=True) for x in (y, a))
+    exact = float((p * np.log(p / q)).sum(-1).max())
+    floor = np.full(y.shape, 1e-6)
+    for expected, actual, meaning in ((y, a, "logits"), (p, q, "probabilities"), (p.T, q.T, "probabilities axis 0")):
+        shape = expected.shape
+        leaf = Leaf("float32", shape, expected, floor.reshape(shape), meaning=meaning)
+        assert measured(actual.astype(np.float32), leaf).divergence == pytest.approx(exact, rel=1e-3)
+    nothing = measured(np.zeros(p.shape, np.float32), Leaf("float32", p.shape, p, floor, meaning="probabilities"))
+    assert nothing.divergence is not None and 10 < nothing.divergence < np.inf
+
+
+def test_a_mask_overlaps_in_what_is_decisive() -> None:
+    y = np.array([[0.9, 0.8, 0.5 + 1e-6, 0.1, 0.0, 0.7]])
+    leaf = Leaf("float32", y.shape, y, np.full(y.shape, 1e-6), meaning="mask")
+    tie = np.array([[0.9, 0.8, 0.5 - 1e-6, 0.1, 0.0, 0.7]], np.float32)
+    metrics = measured(tie, leaf)
+    assert of(metrics) == ("pass", "") and (metrics.flips, metrics.ties, metrics.overlap) == (0, 1, 1.0)
+    metrics = measured(np.array([[0.9, 0.2, 0.4, 0.1, 0.6, 0.7]], np.float32), leaf)
+    assert of(metrics)[0] == "wrong" and (metrics.flips, metrics.ties, metrics.overlap) == (2, 1, 0.5)
+    assert measured(np.zeros(y.shape, np.float32), leaf).overlap == 0.0
+
+
+def test_nan_flips_whatever_it_stands_for() -> None:
+    leaf, actual = close(900)
+    actual[1, 1] = np.nan
+    metrics = measured(actual, leaf)
+    assert of(metrics) == ("wrong", "nonfinite") and metrics.flips == 2 and metrics.divergence == np.inf
+
+
+# --- samples that show nothing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("floor", "loose"), [(12.0, False), (3000.0, True)])
+def test_a_model_whose_floor_hides_bfloat16_or_another_sample_is_no_evidence(floor: float, loose: bool) -> None:
+    how = (POLICY, "models:tiny", "float32")
+    leaf, other = logits(floor=floor), logits(floor=floor, seed=7)
+    assert bfloat16_would_pass([leaf], *how) == loose
+    assert not others_would_pass([leaf], [other], *how) and others_would_pass([leaf], [leaf], *how)
+    deaf = Leaf("float32", leaf.shape, leaf.reference * (1 + 1e-9), leaf.noise)  # type: ignore[operator]
+    assert others_would_pass([leaf], [deaf], *how)
+    whole = Leaf("int64", (3,), np.arange(3))
+    assert not bfloat16_would_pass([whole], *how) and bfloat16_would_pass([leaf, whole], *how) == loose

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,22 +13,11 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.catalogs.base import Sample
+from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen, widen_graph
 from tasks.model import EPS, Leaf, OpClass, Oracle, np_dtype, wide
-
-#: Attributes that name the dtype something is computed or returned in.
-_DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "stash_type", "softmax_precision", "output_dtype")
-
-#: What may be widened; the low-bit floats may not: their rounding is what their cases are about.
-_NARROW = ("float32", "float16", "bfloat16")
-WIDENED = (*_NARROW, "float64")
-
 
 #: Output elements beyond which a case is left to its stored output: onnx pools in a Python loop (3 cases, 60 % of the time).
 LARGEST_OUTPUT = 20_000
-
-
-class NoOracle(Exception):
-    """The model has no float64 evaluation; the text says why."""
 
 
 #: Recurrent ops: gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off by ε.
@@ -87,7 +76,7 @@ def _noise(
     It is at least ε of the largest element in TRANSFORMS and where there is no input to be moved, ε in RECURRENT.
     """
     kinds = {node.op_type for node in case.model.graph.node}
-    places = [k for k, x in enumerate(inputs) if _floats(x)]
+    places = [k for k, x in enumerate(inputs) if is_floating(x)]
     elements = sum(x.size for value in inputs for x in (value if isinstance(value, list) else [value]) if x is not None)
     witness = [None if leaf.reference is None else (leaf.reference, EPS.get(leaf.dtype, 0.0)) for leaf in stored]
     floor: list[np.ndarray | None] = [np.full(y.shape, np.inf) if places else None for y in references]
@@ -106,12 +95,6 @@ def _noise(
             size = np.abs(y)
             np.maximum(d, EPS[leaf.dtype] * size.max(initial=0.0, where=np.isfinite(size)), out=d)
     return [d if d.any() else None for d in found]
-
-
-def _floats(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(_floats(x) for x in value)
-    return isinstance(value, np.ndarray) and value.dtype.name in WIDENED
 
 
 def _moved(
@@ -142,7 +125,7 @@ class Widened:
 
         wide = onnx.ModelProto()
         wide.CopyFrom(model)
-        _widen_graph(wide.graph)
+        widen_graph(wide.graph)
         self.names = [x.name for x in model.graph.input]
         try:
             self._evaluator = ReferenceEvaluator(wide)
@@ -158,44 +141,3 @@ class Widened:
         except Exception as error:
             raise NoOracle(f"{type(error).__name__}: {error}") from None
         return [y for x in found for y in (x if isinstance(x, (list, tuple)) else [x])]
-
-
-def widen(value: Any, move: Callable[[np.ndarray, float], np.ndarray] | None = None) -> Any:
-    """float64 twin of an array (or list of them) of a narrow dtype, as ``move`` moves it by ε; anything else as it is."""
-    if isinstance(value, list):
-        return [widen(x, move) for x in value]
-    if not isinstance(value, np.ndarray) or value.dtype.name not in WIDENED:
-        return value
-    wide = value.astype(np.float64)
-    return wide if move is None else move(wide, EPS[value.dtype.name])
-
-
-def _widen_graph(graph: Any) -> None:
-    import onnx
-    from onnx import numpy_helper
-
-    narrow = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-
-    def tensor(proto: Any) -> None:
-        if proto.data_type in narrow:
-            array = np.asarray(numpy_helper.to_array(proto)).astype(np.float64)
-            proto.CopyFrom(numpy_helper.from_array(array, proto.name))
-
-    for proto in graph.initializer:
-        tensor(proto)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type in narrow:
-            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _widen_graph(attribute.g)
-            if attribute.HasField("t"):
-                tensor(attribute.t)
-            if attribute.name in _DTYPE_ATTRIBUTES and attribute.i in narrow:
-                attribute.i = onnx.TensorProto.DOUBLE
-            if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
-                values = np.asarray(
-                    attribute.f if attribute.name == "value_float" else list(attribute.floats), np.float64
-                )
-                attribute.CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(values)))

@@ -1,0 +1,70 @@
+"""Torch programs in float64, whatever they cast to, and with every rounded result moved as a draw of the noise says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import noise
+
+#: Ops that only move, choose or make numbers: nothing is rounded. Views are known by their schema.
+_MOVEMENT = frozenset(
+    "_to_copy _unsafe_view cat clone constant_pad_nd copy_ detach embedding empty fill_ full full_like gather index "
+    "index_select lift_fresh max_pool2d_with_indices neg new_zeros ones ones_like relu repeat scatter select_backward "
+    "slice_backward stack threshold_backward topk tril triu where zeros zeros_like masked_fill scalar_tensor arange "
+    "max_pool2d_with_indices_backward eq ne lt le gt ge abs sign roll flip sort maximum minimum".split()
+)
+
+
+@contextlib.contextmanager
+def widened(eps: float = 0.0, draw: int = 0) -> Iterator[None]:
+    """In here torch computes in float64 on the CPU: a cast to a narrower floating dtype, or a tensor made in one, is float64.
+
+    Programs that cast by themselves (a norm that sums in float32) are so evaluated exactly, forward and backward.
+    eps: if not 0, every element of every result that a runtime would round, gradients' included, is multiplied by
+    1 + ε·s·u (see `tasks.arrays.noise`). torch's default dtype is float64 inside.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    narrow = (torch.float32, torch.float16, torch.bfloat16)
+    places = iter(range(1, 1 << 60))
+
+    def wide(x: Any) -> Any:
+        if isinstance(x, torch.dtype):
+            return torch.float64 if x in narrow else x
+        return x
+
+    def move(x: Any) -> None:
+        if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
+            steps = _factors(eps, draw, next(places), x.numel())
+            x.mul_(torch.from_numpy(steps).view(x.shape))
+
+    class Wide(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            args = tuple(map(wide, args))
+            out = func(*args, **{name: wide(x) for name, x in (kwargs or {}).items()})
+            if eps and not (func.is_view or func._schema.is_mutable or func.overloadpacket.__name__ in _MOVEMENT):
+                for x in out if isinstance(out, (tuple, list)) else (out,):
+                    move(x)
+            return out
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Wide():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _factors(eps: float, draw: int, place: int, count: int) -> np.ndarray:
+    """1 + ε·s·u for the ``count`` elements of one result, repeating a table."""
+    table = noise.factors(eps, draw)
+    start = place * 104729 % (len(table) // 2)
+    if count <= len(table) - start:
+        return table[start : start + count]
+    return np.resize(table[start:], count)

@@ -1,0 +1,392 @@
+"""Architectures that users know, built from transformers' configs (a U-Net from torch), with realistic seeded weights."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.catalogs.models import initial, networks
+from tasks.model import Unavailable
+
+#: Counts up whenever weights or example inputs change.
+VERSION = "1"
+#: Sizes in which every architecture is offered: as users know it; and narrow, of the same code, for training steps.
+SIZES = ("full", "small")
+#: How to get what the architectures are made of.
+EXTRA = 'pip install "validation-farm[models]"'
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network as transformers builds it from a config.
+
+    module: of transformers, with the classes ``model`` and ``config``; settings: of the config, by size; inputs: names
+    and kinds ("image", "ids", "mask", "frames") of what it is called with, shapes by size in `shapes`; outputs: fields
+    of what it returns; loss: what a training step minimises (see `tasks.catalogs.models.training`).
+    """
+
+    about: str
+    module: str
+    model: str
+    config: str
+    settings: Mapping[str, Settings]
+    inputs: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    outputs: tuple[str, ...]
+    loss: str
+
+
+_TOKENS = {"input_ids": "ids"}
+_STILL = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+_BERT_STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def _decoder(**settings: Any) -> Settings:
+    return {"use_cache": False, **settings}
+
+
+#: Every architecture by its name in the catalog. Dropout is off: a step is then the same everywhere.
+ARCHITECTURES: dict[str, Architecture] = {
+    "resnet50": Architecture(
+        "ResNet-50, 224 × 224",
+        "resnet",
+        "ResNetForImageClassification",
+        "ResNetConfig",
+        {
+            "full": {"num_labels": 1000},
+            "small": {"num_labels": 10, "embedding_size": 8, "hidden_sizes": [32, 64, 128, 256]},
+        },
+        {"pixel_values": "image"},
+        {"full": (1, 3, 224, 224), "small": (4, 3, 64, 64)},
+        ("logits",),
+        "classes",
+    ),
+    "vit_b16": Architecture(
+        "ViT-B/16, 224 × 224",
+        "vit",
+        "ViTForImageClassification",
+        "ViTConfig",
+        {
+            "full": {"num_labels": 1000, **_BERT_STILL},
+            "small": {
+                "num_labels": 10,
+                "hidden_size": 64,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "intermediate_size": 128,
+                "image_size": 32,
+                "patch_size": 8,
+                **_BERT_STILL,
+            },
+        },
+        {"pixel_values": "image"},
+        {"full": (1, 3, 224, 224), "small": (2, 3, 32, 32)},
+        ("logits",),
+        "classes",
+    ),
+    "efficientnet_b0": Architecture(
+        "EfficientNet-B0, 224 × 224",
+        "efficientnet",
+        "EfficientNetForImageClassification",
+        "EfficientNetConfig",
+        {
+            "full": {
+                "num_labels": 1000,
+                "image_size": 224,
+                "width_coefficient": 1.0,
+                "depth_coefficient": 1.0,
+                "hidden_dim": 1280,
+                "dropout_rate": 0.0,
+                "drop_connect_rate": 0.0,
+            },
+            "small": {
+                "num_labels": 10,
+                "image_size": 64,
+                "width_coefficient": 0.25,
+                "depth_coefficient": 1.0,
+                "hidden_dim": 320,
+                "dropout_rate": 0.0,
+                "drop_connect_rate": 0.0,
+            },
+        },
+        {"pixel_values": "image"},
+        {"full": (1, 3, 224, 224), "small": (4, 3, 64, 64)},
+        ("logits",),
+        "classes",
+    ),
+    "bert_base": Architecture(
+        "BERT-base, 128 tokens, padded",
+        "bert",
+        "BertModel",
+        "BertConfig",
+        {
+            "full": _BERT_STILL,
+            "small": {
+                "vocab_size": 199,
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "intermediate_size": 128,
+                "max_position_embeddings": 40,
+                **_BERT_STILL,
+            },
+        },
+        {"input_ids": "ids", "attention_mask": "mask"},
+        {"full": (1, 128), "small": (2, 24)},
+        ("last_hidden_state", "pooler_output"),
+        "features",
+    ),
+    "gpt2": Architecture(
+        "GPT-2, 32 tokens",
+        "gpt2",
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {
+            "full": _decoder(**_STILL),
+            "small": _decoder(vocab_size=199, n_positions=40, n_embd=64, n_layer=2, n_head=4, **_STILL),
+        },
+        _TOKENS,
+        {"full": (1, 32), "small": (2, 24)},
+        ("logits",),
+        "tokens",
+    ),
+    "llama_gqa": Architecture(
+        "Llama blocks with grouped-query attention, 4 × 512, 64 tokens",
+        "llama",
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {
+            "full": _decoder(
+                vocab_size=4096,
+                hidden_size=512,
+                intermediate_size=1408,
+                num_hidden_layers=4,
+                num_attention_heads=8,
+                num_key_value_heads=2,
+            ),
+            "small": _decoder(
+                vocab_size=199,
+                hidden_size=64,
+                intermediate_size=96,
+                num_hidden_layers=2,
+                num_attention_heads=8,
+                num_key_value_heads=2,
+            ),
+        },
+        _TOKENS,
+        {"full": (1, 64), "small": (2, 24)},
+        ("logits",),
+        "tokens",
+    ),
+    "mixtral_moe": Architecture(
+        "Mixtral's router and 8 experts, 2 × 256, 32 tokens",
+        "mixtral",
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {
+            "full": _decoder(
+                vocab_size=4096,
+                hidden_size=256,
+                intermediate_size=512,
+                num_hidden_layers=2,
+                num_attention_heads=8,
+                num_key_value_heads=2,
+                num_local_experts=8,
+                experts_implementation="batched_mm",
+            ),
+            "small": _decoder(
+                vocab_size=199,
+                hidden_size=48,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                num_local_experts=4,
+                experts_implementation="batched_mm",
+            ),
+        },
+        _TOKENS,
+        {"full": (1, 32), "small": (2, 16)},
+        ("logits",),
+        "tokens",
+    ),
+    "mamba2": Architecture(
+        "Mamba2, 4 × 256, 96 tokens in chunks of 64",
+        "mamba2",
+        "Mamba2ForCausalLM",
+        "Mamba2Config",
+        {
+            "full": _decoder(
+                vocab_size=4096,
+                hidden_size=256,
+                num_heads=8,
+                head_dim=64,
+                state_size=64,
+                num_hidden_layers=4,
+                n_groups=2,
+                chunk_size=64,
+            ),
+            "small": _decoder(
+                vocab_size=199,
+                hidden_size=32,
+                num_heads=4,
+                head_dim=16,
+                state_size=8,
+                num_hidden_layers=2,
+                n_groups=2,
+                chunk_size=8,
+            ),
+        },
+        _TOKENS,
+        {"full": (1, 96), "small": (2, 20)},
+        ("logits",),
+        "tokens",
+    ),
+    "whisper_encoder": Architecture(
+        "Whisper's encoder (tiny), 30 s of 80 bands",
+        "whisper",
+        "WhisperEncoder",
+        "WhisperConfig",
+        {
+            "full": {"dropout": 0.0},
+            "small": {
+                "dropout": 0.0,
+                "d_model": 48,
+                "encoder_layers": 2,
+                "encoder_attention_heads": 4,
+                "encoder_ffn_dim": 96,
+                "num_mel_bins": 16,
+                "max_source_positions": 32,
+            },
+        },
+        {"input_features": "frames"},
+        {"full": (1, 80, 3000), "small": (2, 16, 64)},
+        ("last_hidden_state",),
+        "features",
+    ),
+    "unet": Architecture(
+        "U-Net of 4 levels, 128 × 128, 4 classes",
+        "",
+        "",
+        "",
+        {"full": {"base": 32, "classes": 4}, "small": {"base": 6, "classes": 3}},
+        {"image": "image"},
+        {"full": (1, 3, 128, 128), "small": (2, 3, 32, 32)},
+        ("logits",),
+        "pixels",
+    ),
+}
+
+
+def version() -> str:
+    """What decides the weights: this table, the init, and the packages that lay the networks out."""
+    parts = [f"{name} {_installed(name)}" for name in ("transformers", "torch", "numpy")]
+    own = hashlib.sha256(
+        b"".join(Path(m).read_bytes() for m in (__file__, initial.__file__, networks.__file__))
+    ).hexdigest()[:12]
+    return f"{VERSION} {own} {' '.join(parts)}"
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def missing(name: str) -> str:
+    """Why an architecture cannot be built here, with the fix; "" where it can."""
+    needed = [p for p in ("torch", "transformers") if p == "torch" or ARCHITECTURES[name].module]
+    lacking = [p for p in needed if _installed(p) == "none"]
+    return f"models:{name} needs {' and '.join(lacking)}: {EXTRA}" if lacking else ""
+
+
+def build(name: str, size: str = "full", seed: int = 0) -> Any:
+    """The network as a torch module in evaluation mode, float32 on the CPU, called with its inputs in order.
+
+    It returns a tuple of tensors, one per name of its ``output_names``; ``input_names`` are those of its inputs. The
+    same bytes everywhere: weights come from NumPy's generator, running statistics are rounded. torch's random state is
+    left as it was. Raises ValueError for an unknown name or size, Unavailable where a package is missing.
+    """
+    import torch
+
+    one = _known(name, size)
+    if why := missing(name):
+        raise Unavailable(why)
+    with torch.random.fork_rng(devices=[]):
+        network = _network(one, dict(one.settings[size]))
+    module = networks.called(network, tuple(one.inputs), one.outputs).eval()
+    initial.initialise(module, f"{name}/{size}/{seed}")
+    shape = one.shapes[size]
+    # Statistics need many pixels or many images, not large ones.
+    shape = (4, shape[1], *(n // 2 for n in shape[2:])) if size == "full" else (16, *shape[1:])
+    batches = [example(name, size, 1000 + k, shape) for k in range(2)]
+    initial.calibrate(module, [list(batch.values()) for batch in batches])
+    return module
+
+
+def example(
+    name: str, size: str = "full", seed: int = 0, shape: tuple[int, ...] | None = None
+) -> dict[str, np.ndarray]:
+    """Seeded inputs of an architecture by name, in its order.
+
+    Images and frames are float32 of N(0, 1), smooth over neighbours; ids int64, uniform; a mask int64 whose last rows
+    end in padding. shape: of an input, if another than the size's.
+    """
+    one = _known(name, size)
+    rng = np.random.default_rng([zlib.crc32(f"{name}/{size}".encode()), seed])
+    shape = shape or one.shapes[size]
+    vocabulary = int(one.settings[size].get("vocab_size", {"bert_base": 30522, "gpt2": 50257}.get(name, 2)))
+    return {key: _DRAWN[kind](rng, shape, vocabulary) for key, kind in one.inputs.items()}
+
+
+def _smooth(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int) -> np.ndarray:
+    x = rng.standard_normal(shape)
+    for axis in range(2, len(shape)):
+        x = (x + np.roll(x, 1, axis) + np.roll(x, -1, axis)) / 3**0.5
+    return np.asarray(x, np.float32)
+
+
+def _mask(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int) -> np.ndarray:
+    mask = np.ones(shape, np.int64)
+    mask[-1, -(shape[1] // 4) :] = 0
+    return mask
+
+
+_DRAWN: dict[str, Callable[[np.random.Generator, tuple[int, ...], int], np.ndarray]] = {
+    "image": _smooth,
+    "frames": _smooth,
+    "ids": lambda rng, shape, vocabulary: rng.integers(0, vocabulary, shape),
+    "mask": _mask,
+}
+
+
+def _known(name: str, size: str) -> Architecture:
+    if name not in ARCHITECTURES or size not in SIZES:
+        raise ValueError(f"models: no architecture {name!r} in size {size!r}; there are {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[name]
+
+
+def _network(one: Architecture, settings: dict[str, Any]) -> Any:
+    if not one.module:
+        return networks.unet(**settings)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is looked up: kernels and weights are here
+    experts = settings.pop("experts_implementation", None)
+    importlib.import_module("transformers").logging.set_verbosity_error()
+    package = importlib.import_module(f"transformers.models.{one.module}.modeling_{one.module}")
+    configs = importlib.import_module(f"transformers.models.{one.module}.configuration_{one.module}")
+    config = getattr(configs, one.config)(**settings)
+    if experts:
+        config._experts_implementation = experts
+    return getattr(package, one.model)(config)

@@ -1,0 +1,129 @@
+"""The replay check: a program that is run again gives the same bytes, whatever else was run in between or beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.checks.base import Check
+from tasks.model import Form, Misbehaviour, OpClass, Program
+
+#: Runs of one kind.
+RUNS = 3
+
+
+class Replay(Check):
+    """Run three times; after a run on other inputs; and from two threads, one of which gives it other inputs.
+
+    The last two where the runtime takes other inputs for a program (`Program.again`) and promises that threads may
+    (`Program.threads`). Flags say what was done: ``replay=3,other,threads``. What is returned is judged as well.
+    """
+
+    name = "replay"
+    about = "the same bytes three times, after a run on other inputs, and beside a thread that runs on other inputs"
+    without = (OpClass.RANDOM, OpClass.UNINITIALISED)
+
+    def run(self, program: Program, form: Form) -> Sequence[Any]:
+        """The first run's outputs.
+
+        Raises Misbehaviour with them: kind "nondeterministic" (the same run gave other bytes), "state" (after another
+        input), "threads" (beside another thread).
+        """
+        first = _copied(program.run())
+        done = [str(RUNS)]
+
+        def same(outputs: Sequence[Any], kind: str, when: str, expected: list[Any] = first) -> None:
+            if different := _different(expected, _copied(outputs)):
+                program.flags = f"{program.flags} replay={','.join(done)}".strip()
+                raised = Misbehaviour(kind, f"{different} {when}")
+                raised.outputs = first
+                raise raised
+
+        for number in range(2, RUNS + 1):
+            same(program.run(), "nondeterministic", f"in run {number} on the same inputs")
+        other = [_other(x) for x in form.arrays]
+        others = None if program.again is None else _taken(program.again, other)
+        if program.again is not None and others is not None:
+            done.append("other")
+            same(program.again(form.arrays), "state", "after a run on other inputs")
+            same(program.run(), "state", "after a run on other inputs")
+            if program.threads:
+                done.append("threads")
+                for expected, found in zip((first, others), _beside(program.again, form.arrays, other)):
+                    for outputs in found:
+                        same(outputs, "threads", "while another thread ran the program on other inputs", expected)
+        program.flags = f"{program.flags} replay={','.join(done)}".strip()
+        return first
+
+
+def _copied(outputs: Sequence[Any]) -> list[Any]:
+    """What was returned, in memory of its own: a program that writes to it again is found out."""
+    return [None if x is None else np.array(x) for x in outputs]
+
+
+def _different(first: list[Any], outputs: list[Any]) -> str:
+    """Which output differs from the first run's, and where; "" where none does."""
+    if len(outputs) != len(first):
+        return f"{len(outputs)} outputs instead of {len(first)}"
+    for number, (a, b) in enumerate(zip(first, outputs)):
+        if a is None or b is None:
+            if a is not b:
+                return f"output {number} is {'none' if b is None else 'there'}"
+        elif a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {number} is {b.dtype}{list(b.shape)} instead of {a.dtype}{list(a.shape)}"
+        elif a.dtype.kind == "O":
+            if a.tolist() != b.tolist():
+                return f"output {number} differs"
+        elif a.tobytes() != b.tobytes():
+            size = a.dtype.itemsize
+            left, right = (np.frombuffer(x.tobytes(), np.uint8).reshape(-1, size) for x in (a, b))
+            where = np.flatnonzero((left != right).any(axis=1))
+            at = tuple(int(i) for i in np.unravel_index(where[0], a.shape))
+            return f"output {number} differs in {where.size} of {a.size} elements, first at {at}: {b[at]} for {a[at]}"
+    return ""
+
+
+def _other(array: Any) -> Any:
+    """Another input that is as valid: the elements the other way round, floating ones halved."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
+        return array
+    turned = np.ascontiguousarray(array.reshape(-1)[::-1]).reshape(array.shape)
+    return (turned * array.dtype.type(0.5)).astype(array.dtype) if array.dtype.kind in "fc" else turned
+
+
+def _taken(again: Callable[[list[Any]], Sequence[Any]], arrays: list[Any]) -> list[Any] | None:
+    """What the program gives for these inputs; None where it does not take them: a shape or an index among them may not
+    be valid the other way round."""
+    try:
+        return _copied(again(arrays))
+    except Exception:
+        return None
+
+
+def _beside(again: Callable[[list[Any]], Sequence[Any]], *inputs: list[Any]) -> list[list[list[Any]]]:
+    """What two threads get that run the program at the same time, each on its inputs. Raises what one of them raised."""
+    found: list[list[list[Any]]] = [[], []]
+    raised: list[BaseException] = []
+    together = threading.Barrier(2)
+
+    def runs(given: list[Any], kept: list[list[Any]]) -> None:
+        try:
+            for _ in range(RUNS):
+                together.wait(timeout=60)
+                kept.append(_copied(again(given)))
+        except BaseException as error:
+            together.abort()
+            raised.append(error)
+
+    threads = [threading.Thread(target=runs, args=x) for x in zip(inputs, found)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first = [x for x in raised if not isinstance(x, threading.BrokenBarrierError)]
+    if first:
+        raise first[0]
+    return found

@@ -1,0 +1,36 @@
+"""One call of an ONNX operator in float64: what a function of `tasks.graphs.ops` is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Call:
+    """inputs: by place, None for one that is left out, floats as float64; attributes: those that the node gives, by name,
+    as Python values; opset: version of the operator's set; outputs: how many outputs the node names."""
+
+    inputs: Sequence[Any]
+    attributes: Mapping[str, Any]
+    opset: int
+    outputs: int
+
+    def arrays(self) -> list[np.ndarray]:
+        """The inputs that are given."""
+        return [np.asarray(x) for x in self.inputs if x is not None]
+
+    def at(self, place: int) -> Any:
+        """The input at a place, None where it is left out."""
+        return self.inputs[place] if place < len(self.inputs) else None
+
+    def three(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Two inputs and a third that may be left out."""
+        return np.asarray(self.inputs[0]), np.asarray(self.inputs[1]), self.at(2)
+
+
+#: Outputs of a call in the node's order; None where onnx's own evaluator is to do it.
+Operator = Callable[[Call], "list[np.ndarray] | None"]

@@ -1,0 +1,243 @@
+"""A whole ONNX graph evaluated in float64, node by node; what is used up is freed, what is asked for is kept."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs import moving, nodes
+from tasks.graphs.call import Call
+from tasks.graphs.nodes import Block, Node
+from tasks.graphs.ops import OPERATORS
+from tasks.graphs.widening import NARROW, NoOracle, widen
+from tasks.model import EPS
+
+#: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.
+Move = Callable[[str, np.ndarray, float], np.ndarray]
+#: Tensors of a run by name; a sequence is a list of arrays.
+Values = dict[str, Any]
+
+
+class Graph:
+    """An ONNX model in float64.
+
+    nodes: those of the main graph in order, with unique names; inputs, outputs: names of tensors; weights: of the main
+    graph, as stored; dtypes: of all tensors whose type is known, as the model has them; places: a number of each tensor;
+    movable: the weights that noise moves. Operators are those of `tasks.graphs.ops`, else of onnx's evaluator.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """``model``: a ModelProto that the checker takes. Raises NoOracle for one that cannot be held."""
+        self.block, self.dtypes = nodes.read(model)
+        self.nodes, self.inputs, self.outputs = self.block.nodes, self.block.inputs, self.block.outputs
+        self.weights = self.block.weights
+        self.fixed = moving.fixed(self.block, self.dtypes)
+        self.movable = moving.layers(self.block, self.dtypes, self.fixed)
+        every = [*self.inputs, *self.block.all_weights(), *(x for node in self.block.walk() for x in node.outputs)]
+        self.places = {name: place for place, name in enumerate(dict.fromkeys(every), 1)}
+        self._by_name = {node.name: node for node in self.block.walk()}
+        self._rounding = {node.name: moving.rounds(node, self.dtypes) for node in self.block.walk()}
+        self._foreign: dict[tuple[str, ...], Any] = {}
+
+    def node(self, name: str) -> Node:
+        """The node of a name, in subgraphs as well. Raises KeyError."""
+        return self._by_name[name]
+
+    def eps(self, name: str) -> float:
+        """ε of the dtype that a tensor has in the model; that of float32 where nothing is known of it."""
+        return EPS.get(self.dtypes.get(name) or "float32", 0.0)
+
+    def run(
+        self, feeds: Mapping[str, Any], *, move: Move | None = None, keep: Collection[str] = ()
+    ) -> dict[str, np.ndarray]:
+        """The outputs, and the tensors named in ``keep`` (those of a subgraph: from its last run), by name; floats as float64.
+
+        feeds: an array for every input, in the model's dtype or wider. move: what moves floating inputs, movable weights
+        and the outputs of nodes that round. Raises KeyError for an input that is not given, NoOracle for a node that has
+        no float64 evaluation.
+        """
+        values: Values = {}
+        for name in self.inputs:
+            values[name] = self._moved(name, widen(feeds[name]), move)
+        kept: Values = {name: values[name] for name in keep if name in values}
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found = self._execute(self.block, values, move, kept, frozenset(keep))
+            kept |= {name: self._weight(self.weights[name], name, move) for name in keep if name in self.weights}
+        return dict(zip(self.outputs, found)) | kept
+
+    def run_node(self, node: Node, inputs: Sequence[Any], move: Move | None = None) -> list[Any]:
+        """Outputs of one node on the inputs of its places (None for one left out), in float64.
+
+        move: of what is inside its subgraphs; the outputs themselves are as they are. Raises NoOracle.
+        """
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return self._outputs(node, [widen(x) for x in inputs], {}, move, {}, frozenset())
+
+    def _execute(
+        self, block: Block, values: Values, move: Move | None, kept: Values, keep: frozenset[str]
+    ) -> list[Any]:
+        """Outputs of a block whose inputs, and what it captures, are in ``values``, which is used up."""
+        left = Counter(name for node in block.nodes for name in node.reads) + Counter(block.outputs)
+        for node in block.nodes:
+            reads = {name: self._value(name, block, values, move) for name in node.reads}
+            outputs = self._outputs(node, [reads[x] if x else None for x in node.inputs], reads, move, kept, keep)
+            for name in node.reads:
+                left[name] -= 1
+                if not left[name]:
+                    values.pop(name, None)
+            rounding = move is not None and self._rounding[node.name]
+            for name, value in zip(node.outputs, outputs):
+                made = self._moved(name, value, move) if rounding and name not in self.fixed else value
+                if left[name]:
+                    values[name] = made
+                if name in keep:
+                    kept[name] = made
+        return [self._value(name, block, values, move) for name in block.outputs]
+
+    def _value(self, name: str, block: Block, values: Values, move: Move | None) -> Any:
+        if name in values:
+            return values[name]
+        if name in block.weights:
+            return self._weight(block.weights[name], name, move)
+        raise NoOracle(f"nothing computes the tensor {name!r}")
+
+    def _weight(self, stored: np.ndarray, name: str, move: Move | None) -> Any:
+        return self._moved(name, widen(stored), move if name in self.movable else None)
+
+    def _moved(self, name: str, value: Any, move: Move | None) -> Any:
+        if move is None or not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        return move(name, value, self.eps(name))
+
+    def _outputs(
+        self, node: Node, inputs: list[Any], outer: Values, move: Move | None, kept: Values, keep: frozenset[str]
+    ) -> list[Any]:
+        def body(name: str, given: Mapping[str, Any]) -> list[Any]:
+            block = node.blocks[name]
+            captured = {x: outer[x] for x in block.captured}
+            return self._execute(block, captured | dict(given), move, kept, keep)
+
+        try:
+            if node.blocks:
+                return _CONTROL.get(node.op, _unknown)(node, inputs, body)
+            found = None
+            if node.op in OPERATORS:
+                found = OPERATORS[node.op](Call(inputs, node.attributes, node.version, len(node.outputs)))
+            found = self._by_onnx(node, inputs) if found is None else found
+        except NoOracle:
+            raise
+        except Exception as error:
+            text = " ".join(str(error).split())[:300]
+            raise NoOracle(f"node {node.name!r} ({node.op}): {type(error).__name__}: {text}") from None
+        return [self._checked(node, value, inputs) for value in found]
+
+    @staticmethod
+    def _checked(node: Node, value: Any, inputs: list[Any]) -> Any:
+        """A result with its floats in float64. Raises NoOracle for digits that were lost on the way."""
+        if not isinstance(value, np.ndarray) or value.dtype.name not in NARROW:
+            return value
+        if any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in inputs):
+            raise NoOracle(f"node {node.name!r}: onnx computes {node.op} in {value.dtype.name}")
+        return value.astype(np.float64)
+
+    def _by_onnx(self, node: Node, inputs: list[Any]) -> list[Any]:
+        """Outputs by onnx's own evaluator, of a model of this node alone; it is built once for each dtype of the inputs."""
+        given = {name: x for name, x in zip(node.inputs, inputs) if name}
+        key = (node.name, *(x.dtype.name if isinstance(x, np.ndarray) else "" for x in given.values()))
+        if key not in self._foreign:
+            self._foreign[key] = _evaluator(node, given)
+        names = [name for name in node.outputs if name]
+        found = iter(self._foreign[key].run(names, given))
+        return [next(found) if name else None for name in node.outputs]
+
+
+def _evaluator(node: Node, given: Mapping[str, Any]) -> Any:
+    import onnx
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    if "." in node.op and not node.op.startswith("ai.onnx"):
+        raise NoOracle(
+            f"node {node.name!r}: {node.op} is no operator of ONNX: give the model without it, or judge it against a "
+            "reference of your own (catalog user)"
+        )
+    values = []
+    for name, x in given.items():
+        if isinstance(x, np.ndarray) and x.dtype != object:
+            kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+            values.append(helper.make_tensor_value_info(name, kind, list(x.shape)))
+        else:
+            values.append(onnx.ValueInfoProto(name=name))
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs if name]
+    graph = helper.make_graph([node.proto], "node", values, outputs)
+    opset = helper.make_opsetid(node.proto.domain, node.version)
+    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=[opset]))
+    for operator in evaluator.rt_nodes_:  # a float32 attribute times a Python number is float32: digits would be lost
+        for name, value in list(vars(operator).items()):
+            if isinstance(value, np.float32):
+                setattr(operator, name, float(value))
+    return evaluator
+
+
+# --- ops with subgraphs: onnx's Loop stacks wrongly, and none of them lets what is inside be moved ------------------
+
+Body = Callable[[str, Mapping[str, Any]], "list[Any]"]
+
+
+def _if(node: Node, inputs: list[Any], body: Body) -> list[Any]:
+    return body("then_branch" if bool(np.asarray(inputs[0]).reshape(-1)[0]) else "else_branch", {})
+
+
+def _loop(node: Node, inputs: list[Any], body: Body) -> list[Any]:
+    most, going, *states = inputs
+    block = node.blocks["body"]
+    count = len(block.inputs) - 2
+    stacked: list[list[Any]] = [[] for _ in block.outputs[1 + count :]]
+    limit = None if most is None else int(np.asarray(most).reshape(-1)[0])
+    go, step = going is None or bool(np.asarray(going).reshape(-1)[0]), 0
+    while go and (limit is None or step < limit):
+        given = dict(zip(block.inputs, [np.asarray(step, np.int64), np.asarray(go), *states]))
+        condition, *outputs = body("body", given)
+        go, states, step = bool(np.asarray(condition).reshape(-1)[0]), outputs[:count], step + 1
+        for rows, value in zip(stacked, outputs[count:]):
+            rows.append(value)
+    if not step and stacked:
+        raise NoOracle(f"node {node.name!r}: a Loop without a turn has no shape of its scan outputs")
+    return [*states, *(np.stack(rows) for rows in stacked)]
+
+
+def _scan(node: Node, inputs: list[Any], body: Body) -> list[Any]:
+    if node.version < 9:
+        raise NoOracle(f"node {node.name!r}: Scan of opset 8 has no float64 evaluation here")
+    a, block = node.attributes, node.blocks["body"]
+    many = int(a["num_scan_inputs"])
+    states, scanned = inputs[: len(inputs) - many], inputs[len(inputs) - many :]
+    results = len(block.outputs) - len(states)
+
+    def given(name: str, count: int) -> list[int]:
+        return list(a.get(name) or [0] * count)
+
+    rows = [np.moveaxis(x, axis, 0) for x, axis in zip(scanned, given("scan_input_axes", many))]
+    rows = [x[::-1] if back else x for x, back in zip(rows, given("scan_input_directions", many))]
+    stacked: list[list[Any]] = [[] for _ in range(results)]
+    for step in range(len(rows[0])):
+        outputs = body("body", dict(zip(block.inputs, [*states, *(x[step] for x in rows)])))
+        states = outputs[: len(states)]
+        for made, value in zip(stacked, outputs[len(states) :]):
+            made.append(value)
+    found = [made[::-1] if back else made for made, back in zip(stacked, given("scan_output_directions", results))]
+    axes = given("scan_output_axes", results)
+    return [*states, *(np.stack(made, axis=axis) for made, axis in zip(found, axes))]
+
+
+def _unknown(node: Node, inputs: list[Any], body: Body) -> list[Any]:
+    raise NoOracle(f"node {node.name!r}: {node.op} has no float64 evaluation here")
+
+
+_CONTROL: dict[str, Callable[[Node, list[Any], Body], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}

@@ -1,0 +1,90 @@
+"""The noise floor of a whole model, and of one node of it: how far float64 results move when what rounds moves by ε.
+
+Of a model, inputs, movable weights and the outputs of all nodes that round are moved: inputs alone are no floor, since those
+of a language model are integers. Of a node, its inputs alone. The steps are those of `tasks.arrays.noise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import noise
+from tasks.graphs import moving
+from tasks.graphs.evaluate import Graph, Move
+from tasks.graphs.nodes import Node
+from tasks.graphs.widening import NoOracle, widen
+from tasks.judge import op_classes
+from tasks.model import OpClass, row_floor
+
+
+def mover(graph: Graph, draw: int) -> Move:
+    """How a draw moves the tensors of a graph."""
+    return lambda name, x, eps: noise.moved(x, eps, draw, graph.places[name])
+
+
+def reference_and_floor(
+    graph: Graph, feeds: Mapping[str, Any], draws: int
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """(references, element floors δ, row floors) of the graph's outputs in order; float64, integers in their own dtype.
+
+    The row floor of an element is the larger of its δ and the root mean square of δ over the last axis. Raises NoOracle
+    for a model that has no float64 evaluation.
+    """
+
+    def outputs(move: Move | None) -> list[np.ndarray]:
+        found = graph.run(feeds, move=move)
+        return [np.ascontiguousarray(found[name]) for name in graph.outputs]
+
+    references = outputs(None)
+    elements = sum(np.size(x) for x in feeds.values()) + sum(x.size for x in graph.movable.values())
+    floors = _floors(references, lambda draw: outputs(mover(graph, draw)), OpClass.MODEL, draws, elements)
+    return references, floors, [row_floor(delta) for delta in floors]
+
+
+def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> list[np.ndarray]:
+    """Element floors δ of a node's outputs on the float64 inputs of its places (None for one left out).
+
+    Every floating input is moved by the ε of its dtype in the model, unless it says what is computed and not on what, or is
+    a constant of one element. Raises NoOracle.
+    """
+    wide = [widen(x) for x in inputs]
+    references = [np.asarray(y) for y in graph.run_node(node, wide)]
+    movable = [
+        isinstance(x, np.ndarray)
+        and x.dtype == np.float64
+        and not moving.is_structural(node, place)
+        and node.inputs[place] not in graph.fixed
+        for place, x in enumerate(wide)
+    ]
+
+    def outputs(draw: int) -> list[np.ndarray]:
+        move = mover(graph, draw)
+        moved = [move(name, x, graph.eps(name)) if moves else x for name, x, moves in zip(node.inputs, wide, movable)]
+        return [np.asarray(y) for y in graph.run_node(node, moved, move)]
+
+    op_class = op_classes.of(f"onnx:{node.op}").op_class
+    elements = sum(x.size for x in wide if isinstance(x, np.ndarray))
+    return _floors(references, outputs, op_class, draws, elements)
+
+
+def _floors(
+    references: list[np.ndarray],
+    outputs: Callable[[int], list[np.ndarray]],
+    op_class: OpClass,
+    draws: int,
+    elements: int,
+) -> list[np.ndarray]:
+    """δ of every output; infinite where a draw is refused or changes a shape."""
+
+    def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
+        for draw in drawn:
+            try:
+                yield outputs(draw)
+            except NoOracle:
+                yield None
+
+    found = noise.floor(references, evaluate, op_class, draws, elements)
+    return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(references, found)]

@@ -1,0 +1,90 @@
+"""What the noise of a model moves, and what it leaves alone: weights that are data, outputs of nodes that round."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from tasks.graphs.nodes import Block, Node
+from tasks.graphs.widening import WIDENED
+from tasks.judge import op_classes
+from tasks.model import EPS, OpClass
+
+#: Ops with inputs that say what is computed, not on what: a moved scale of Resize changes a shape, a moved exponent of Pow
+#: makes NaN.
+_STRUCTURAL: Mapping[str, Collection[int]] = {
+    "Clip": range(1, 3),
+    "ConstantOfShape": range(1),
+    "DequantizeLinear": range(1, 3),
+    "Dropout": range(1, 3),
+    "Expand": range(1, 2),
+    "NonMaxSuppression": range(2, 5),
+    "OneHot": range(1, 3),
+    "Pad": range(1, 4),
+    "Pow": range(1, 2),
+    "QuantizeLinear": range(1, 3),
+    "Range": range(3),
+    "Reshape": range(1, 2),
+    "Resize": range(1, 4),
+    "Slice": range(1, 5),
+    "Tile": range(1, 2),
+    "TopK": range(1, 2),
+    "Upsample": range(1, 2),
+}
+#: Ops whose output does not depend on the values of their input.
+_OF_SHAPES = ("Shape", "Size")
+#: Ops that round to an integer: their input counts as structural where it depends on shapes and weights alone.
+_TO_INTEGERS = ("Cast", "Ceil", "Floor", "Round", "Range")
+
+
+def rounds(node: Node, dtypes: Mapping[str, str]) -> bool:
+    """Whether a node's outputs carry a rounding of their own; those of subgraphs have got it inside."""
+    if node.blocks:
+        return False
+    if node.op == "Cast":
+        before, after = (EPS.get(dtypes.get(names[0], ""), 0.0) for names in (node.inputs, node.outputs))
+        return after > before > 0.0
+    return op_classes.of(f"onnx:{node.op}").op_class is not OpClass.EXACT
+
+
+def is_structural(node: Node, place: int) -> bool:
+    """Whether an input of a node says what is computed, not on what."""
+    return place in _STRUCTURAL.get(node.op, ())
+
+
+def fixed(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:
+    """Names of the tensors that are left alone: weights and what is made of weights and shapes alone, where it ends as a
+    shape, scale, exponent, bound or axis; and weights of one element."""
+    nodes, weights = list(block.walk()), block.all_weights()
+    static = set(weights)
+    for node in nodes:
+        if node.op in _OF_SHAPES or (node.reads and not node.blocks and static.issuperset(node.reads)):
+            static.update(node.outputs)
+    made_by = {name: node for node in nodes for name in node.outputs}
+    left = [
+        name
+        for node in nodes
+        for place, name in enumerate(node.inputs)
+        if is_structural(node, place) or (node.op in _TO_INTEGERS and not _floating(node.outputs[0], dtypes))
+    ]
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in static and name not in found:
+            found.add(name)
+            left += made_by[name].inputs if name in made_by and made_by[name].op not in _OF_SHAPES else ()
+    return frozenset(found | {name for name, x in weights.items() if x.size == 1})
+
+
+def _floating(name: str, dtypes: Mapping[str, str]) -> bool:
+    return dtypes.get(name, "float32") in WIDENED
+
+
+def layers(block: Block, dtypes: Mapping[str, str], left_alone: Collection[str]) -> dict[str, np.ndarray]:
+    """The weights that are moved, by name: floating ones of more than one element that are not left alone."""
+    return {
+        name: x
+        for name, x in block.all_weights().items()
+        if name not in left_alone and x.size > 1 and _floating(name, dtypes) and x.dtype.name in WIDENED
+    }

@@ -1,0 +1,225 @@
+"""The checks that build or run a program more than once, each with a planted fault beside its sound twin."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.backends import BackendSpec
+from tasks.backends.base import Backend
+from tasks.judge import verdict
+from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
+from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.runner import Runner, whole
+
+SOFTMAX = Group("onnx:Softmax", "softmax_default_axis", "float32", 1)
+Kernel = Callable[[list[np.ndarray]], list[np.ndarray]]
+
+
+def softmax(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    wide = np.exp(arrays[0].astype(np.float64) - arrays[0].max(-1, keepdims=True))
+    return [(wide / wide.sum(-1, keepdims=True)).astype(np.float32)]
+
+
+def dropped(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Without its last node, the division."""
+    return [np.exp(arrays[0] - arrays[0].max(-1, keepdims=True))]
+
+
+def coarse(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    return [x.astype(np.float16).astype(np.float32) for x in softmax(arrays)]
+
+
+def broken(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    raise RuntimeError("kernel missing")
+
+
+class Planted(Backend):
+    """Runs a kernel per level, made anew for each program; ``again`` and ``threads`` as a runtime would promise."""
+
+    forms = ("onnx",)
+
+    def __init__(self, *levels: Callable[[], Kernel], threads: bool = True, refusing: str = "") -> None:
+        super().__init__("planted-cpu", "cpu", {})
+        self.ladder, self.safe, self.refusing, self.level = levels, threads, refusing, len(levels) - 1
+
+    def levels(self) -> Mapping[str, Backend]:
+        return {f"O{i}": self.but(level=i) for i in range(len(self.ladder))} if len(self.ladder) > 1 else {}
+
+    def build(self, form: Form) -> Program:
+        if f"O{self.level}" == self.refusing:
+            raise Unsupported("not at this level")
+        kernel = self.ladder[self.level]()
+        return Program(lambda: kernel(form.arrays), f"O{self.level}", None, "own=1", kernel, self.safe)
+
+
+def row(backend: Backend, check: str, cache: Path, group: Group = SOFTMAX) -> dict[str, Any]:
+    _, made = prepare(Group(group.op, group.variant, group.dtype, 1, check=check), cache)
+    info = RuntimeInfo("1", "cpu")
+    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
+    return next(iter(runner.run([whole(PreparedGroup(made.pack.path, check))]))).row.values()
+
+
+# -- levels ---------------------------------------------------------------------------------------------------------
+
+
+def sound() -> Kernel:
+    return softmax
+
+
+def test_the_first_level_that_is_wrong_is_to_blame(tmp_path: Path) -> None:
+    made = row(Planted(sound, sound, lambda: dropped, lambda: dropped), "levels", tmp_path)
+    assert (made["status"], made["culprit"], made["placement"]) == ("wrong", "level O2", "O3")
+    assert made["error"] == "level O2 is wrong, level O0, level O1 not"
+    assert made["flags"] == "own=1 levels=O0,O1,O2,O3 changed=O2,O3" and made["error_units"] > 32
+    made = row(Planted(sound, lambda: coarse, lambda: dropped), "levels", tmp_path)
+    assert (made["status"], made["culprit"]) == ("wrong", "level O2")
+    made = row(Planted(sound, lambda: coarse, lambda: coarse), "levels", tmp_path)
+    assert (made["status"], made["culprit"]) == ("imprecise", "level O1")
+
+
+def test_sound_levels_pass_and_one_that_is_wrong_at_all_of_them_is_no_levels_fault(tmp_path: Path) -> None:
+    made = row(Planted(sound, sound), "levels", tmp_path)
+    assert (made["status"], made["culprit"], made["flags"]) == ("pass", "", "own=1 levels=O0,O1 changed=none")
+    made = row(Planted(lambda: dropped, lambda: dropped), "levels", tmp_path)
+    assert (made["status"], made["culprit"], made["error"]) == ("wrong", "", "")
+
+
+def test_a_level_that_fails_where_another_runs_is_to_blame(tmp_path: Path) -> None:
+    made = row(Planted(sound, lambda: broken), "levels", tmp_path)
+    assert (made["status"], made["stage"], made["culprit"]) == ("error", "run", "level O1")
+    made = row(Planted(lambda: broken, sound), "levels", tmp_path)
+    assert (made["status"], made["culprit"], made["error"]) == ("error", "level O0", "kernel missing")
+
+
+def test_a_level_may_say_that_it_does_not_do_this(tmp_path: Path) -> None:
+    made = row(Planted(sound, sound, sound, refusing="O1"), "levels", tmp_path)
+    assert (made["status"], made["flags"]) == ("pass", "own=1 levels=O0,O2 changed=none")
+    made = row(Planted(sound, sound, refusing="O1"), "levels", tmp_path)
+    assert (made["status"], made["error"]) == ("unsupported", "not at this level")
+
+
+def test_a_backend_without_levels_says_so(tmp_path: Path) -> None:
+    made = row(Planted(sound), "levels", tmp_path)
+    assert made["status"] == "unsupported" and "no levels of optimisation" in made["error"]
+
+
+@pytest.mark.parametrize("name", ["ort-cpu", "openvino-cpu"])
+def test_levels_of_real_runtimes(name: str, tmp_path: Path) -> None:
+    backend = BackendSpec.parse(name).create()
+    backend.start()
+    made = row(backend, "levels", tmp_path)
+    assert made["status"] == "pass" and "levels=disable," in made["flags"] and ",all" in made["flags"]
+
+
+def test_the_ladder_ends_at_the_level_that_is_asked_for() -> None:
+    backend = BackendSpec.parse("ort-cpu", options={"graph_optimization": "basic"}).create()
+    levels = backend.levels()
+    assert list(levels) == ["disable", "basic"] and levels["basic"] is backend
+
+
+# -- replay ---------------------------------------------------------------------------------------------------------
+
+
+def counting() -> Kernel:
+    """Gives another result from the second run on, as one that adds to what it returned before."""
+    runs = [0]
+
+    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        runs[0] += 1
+        return [x * np.float32(1 + (runs[0] > 1) * 2.0**-23) for x in softmax(arrays)]
+
+    return run
+
+
+def keeping() -> Kernel:
+    """Gives the same until it is run on other inputs: what it then computed stays with it."""
+    kept: list[tuple[bytes, list[np.ndarray]]] = []
+
+    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        seen = arrays[0].tobytes()
+        if not kept or (len(kept) == 1 and kept[0][0] != seen):
+            kept.append((seen, softmax(arrays)))
+        return kept[-1][1]
+
+    return run
+
+
+def sharing() -> Kernel:
+    """Has one scratch buffer for all its runs: sound one after another, not beside each other."""
+    scratch: list[np.ndarray] = []
+    met = threading.Barrier(2)
+
+    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        scratch[:] = arrays[:1]
+        if threading.current_thread() is not threading.main_thread():
+            met.wait(timeout=30)  # both have written
+        return softmax(scratch)
+
+    return run
+
+
+def replayed(kernel: Callable[[], Kernel], cache: Path, **options: Any) -> dict[str, Any]:
+    return row(Planted(kernel, **options), "replay", cache)
+
+
+def test_a_sound_program_replays(tmp_path: Path) -> None:
+    made = replayed(sound, tmp_path)
+    assert (made["status"], made["flags"]) == ("pass", "own=1 replay=3,other,threads")
+    made = replayed(sound, tmp_path, threads=False)
+    assert (made["status"], made["flags"]) == ("pass", "own=1 replay=3,other")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "text"),
+    [
+        (counting, "nondeterministic", "in run 2 on the same inputs"),
+        (keeping, "state", "after a run on other inputs"),
+        (sharing, "threads", "while another thread"),
+    ],
+)
+def test_a_program_that_gives_other_bytes_is_found_out(
+    kernel: Callable[[], Kernel], kind: str, text: str, tmp_path: Path
+) -> None:
+    made = replayed(kernel, tmp_path)
+    assert (made["status"], made["kind"]) == ("wrong", kind) and text in made["error"]
+    assert made["error_units"] is not None and made["error_units"] < 32  # the first run's numbers are right
+
+
+def test_threads_are_not_used_where_the_runtime_does_not_promise_them(tmp_path: Path) -> None:
+    assert replayed(sharing, tmp_path, threads=False)["status"] == "pass"
+
+
+def test_an_op_that_draws_at_random_is_not_replayed(tmp_path: Path) -> None:
+    backend = BackendSpec.parse("ort-cpu").create()
+    backend.start()
+    made = row(backend, "replay", tmp_path, Group("onnx:Bernoulli", "bernoulli_double", "float32", 1))
+    assert made["status"] == "vacuous" and "random" in made["error"]
+
+
+@pytest.mark.parametrize("name", ["ort-cpu", "openvino-cpu", "torch-cpu"])
+def test_real_runtimes_replay(name: str, tmp_path: Path) -> None:
+    backend = BackendSpec.parse(name).create()
+    backend.start()
+    group = Group("critical:softmax", "", "float32", 1) if name == "torch-cpu" else SOFTMAX
+    made = row(backend, "replay", tmp_path, group)
+    assert made["status"] == "pass" and "replay=3,other,threads" in made["flags"]
+
+
+def outputs(program: Program) -> Sequence[Any]:
+    assert program.again is not None
+    return program.again([np.zeros((3, 4, 5), np.float32)])
+
+
+@pytest.mark.parametrize("name", ["ort-cpu", "openvino-cpu"])
+def test_a_program_is_run_on_other_inputs(name: str, tmp_path: Path) -> None:
+    backend = BackendSpec.parse(name).create()
+    backend.start()
+    _, made = prepare(SOFTMAX, tmp_path)
+    program = backend.build(made.samples[0].form("onnx"))
+    assert np.allclose(outputs(program)[0], 1 / 5) and not np.allclose(program.run()[0], 1 / 5)
