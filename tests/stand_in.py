@@ -115,7 +115,7 @@ class Site:
 # --- kinds ----------------------------------------------------------------------------------------------------------
 
 
-def _bfloat16(site: Site) -> None:
+def bfloat16(site: Site) -> None:
     for k, name in enumerate(list(site.node.input)[:2]):
         low = site.add("Cast", [name], to=16)
         site.node.input[k] = site.add("Cast", [low], to=1)
@@ -162,7 +162,7 @@ def _is_bias(site: Site, name: str) -> bool:
     return value is not None and value.dtype == np.float32 and value.size > 1 and value.size == max(value.shape)
 
 
-def _lost_rows(site: Site) -> None:
+def lost_rows(site: Site) -> None:
     table = site.weight(site.node.input[0])
     assert table is not None
     table = table.copy()
@@ -183,7 +183,7 @@ def heads(count: int) -> Callable[[Site], None]:
     return lambda site: site.after("Gather", lambda x: [x, site.constant([1, 0, *range(2, count)], np.int64)], axis=1)
 
 
-def _pads(site: Site) -> None:
+def shifted(site: Site) -> None:
     pads = list(site.attribute("pads"))
     half = len(pads) // 2
     pads[0] += 1
@@ -207,7 +207,7 @@ def kinds(site: Site, shape: Sequence[int]) -> Iterator[tuple[str, Callable[[Sit
     """The faults that a node can have, given the shape of its first output."""
     node, op = site.node, site.node.op_type
     if op in ("Conv", "MatMul", "Gemm", "ConvTranspose"):
-        yield from (("bfloat16", _bfloat16), ("TF32", _tf32), ("float16", _float16))
+        yield from (("bfloat16", bfloat16), ("TF32", _tf32), ("float16", _float16))
     if op in ("Conv", "Gemm") and len(node.input) > 2 and node.input[2]:
         yield from (("no bias", _no_bias), ("one bias", _one_bias))
     if op == "Add" and sum(_is_bias(site, x) for x in node.input) == 1:
@@ -215,7 +215,7 @@ def kinds(site: Site, shape: Sequence[int]) -> Iterator[tuple[str, Callable[[Sit
     if op in ("Conv", "MaxPool", "AveragePool"):
         pads = list(site.attribute("pads", []))
         if pads and pads[len(pads) // 2] > 0 and site.attribute("auto_pad", b"NOTSET") in (b"NOTSET", b""):
-            yield "shifted pad", _pads
+            yield "shifted pad", shifted
     if op in ("Softmax", "LogSoftmax") and len(shape) > 2:
         yield "axis", setting("axis", -2)
     if op in ("LayerNormalization", "BatchNormalization", "InstanceNormalization"):
@@ -227,7 +227,7 @@ def kinds(site: Site, shape: Sequence[int]) -> Iterator[tuple[str, Callable[[Sit
         yield "Resize mode", setting("mode", "linear" if mode == b"nearest" else "nearest")
     table = site.weight(node.input[0]) if op == "Gather" else None
     if table is not None and table.dtype == np.float32 and table.ndim == 2 and len(table) > 64:
-        yield "truncated table", _lost_rows
+        yield "truncated table", lost_rows
     if op == "Erf":
         yield "tanh for erf", _erf
     if op == "Sigmoid":

@@ -52,7 +52,9 @@ def convolutional(seed: int = 0) -> tuple[Any, dict[str, np.ndarray]]:
     x = b.node("Conv", x, b.weight(8, 8, 3, 3, fan=72), b.weight(8), pads=[1] * 4)
     x = b.node("Sigmoid", x)
     sizes = b.constant(np.float32([1, 1, 2, 2]))
-    x = b.node("Resize", x, "", sizes, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric")
+    x = b.node(
+        "Resize", x, "", sizes, mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric"
+    )
     x = b.node("Add", x, skip)
     x = b.node("Conv", x, b.weight(8, 8, 3, 3, fan=72), b.weight(8), pads=[1] * 4)
     x = b.node("Relu", x)
@@ -84,7 +86,9 @@ def transformer(seed: int = 0, length: int = 7, width: int = 16) -> tuple[Any, d
 
     x = skip = b.node("Gather", b.weight(96, width), "ids")
     x = normal(x)
-    query, keys, values = (heads(linear(x, width, width), order) for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
+    query, keys, values = (
+        heads(linear(x, width, width), order) for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    )
     scores = b.node("Div", b.node("MatMul", query, keys), b.constant(np.float32(half**0.5)))
     x = b.node("MatMul", b.node("Softmax", scores, axis=-1), values)
     x = b.node("Reshape", b.node("Transpose", x, perm=[0, 2, 1, 3]), b.constant(np.int64([1, length, width])))

@@ -68,6 +68,9 @@ class Settings:
     precise: bool = False
 
 
+NOTHING = Settings()
+
+
 class Clock:
     """Seconds that a search may take."""
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tasks.localise import nodes, settings, windows
-from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran, Search, Settings
+from tasks.localise.asking import NOTHING, Ask, Clock, Found, NotFailing, Ran, Search, Settings
 from tasks.localise.nodes import PRODUCTS, Probe, Suspect
 from tasks.localise.subject import Subject
 
@@ -15,7 +15,7 @@ from tasks.localise.subject import Subject
 FOLLOWED = 12
 
 
-def search(subject: Subject, clock: Clock, offered: Settings = Settings(), pieces: bool = True) -> Search[Found]:
+def search(subject: Subject, clock: Clock, offered: Settings = NOTHING, pieces: bool = True) -> Search[Found]:
     """What makes the model fail. offered: settings of the backend that may be to blame; pieces: whether the backend takes parts of the graph (it takes ONNX).
 
     Raises NotFailing where the model does not fail when it is run again, or raises.
@@ -57,13 +57,13 @@ def _window(subject: Subject, found: Found, clock: Clock) -> Search[Found]:
     if len(places) > windows.WIDEST:
         return replace(found, culprit="fusion", why=(*found.why, f"none of up to {windows.WIDEST} nodes fails alone"))
     feeds = {name: subject.exact[name] for name in subject.piece(places)[1]}
-    first, last = (subject.names[place] for place in (places[0], places[-1]))
+    first, last = (subject.name(place) for place in (places[0], places[-1]))
     culprit = _node(subject, places[0]) if len(places) == 1 else f"window {first}..{last}"
     return replace(found, culprit=culprit, places=tuple(places), alone=True, feeds=feeds)
 
 
 def _node(subject: Subject, place: int) -> str:
-    return f"node {subject.names[place]} ({subject.graph.node[place].op_type})"
+    return f"node {subject.name(place)} ({subject.graph.node[place].op_type})"
 
 
 def _said(probe: Probe) -> str:

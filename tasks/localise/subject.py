@@ -48,14 +48,9 @@ class Subject:
     def producer(self) -> dict[str, int]:
         return producers(self.graph)
 
-    @functools.cached_property
-    def names(self) -> dict[int, str]:
-        """A unique name of each node, by its place: its own; with its first output where it has none or shares it."""
-        own = [node.name for node in self.graph.node]
-        return {
-            i: node.name if node.name and own.count(node.name) == 1 else f"{node.name or node.op_type}→{node.output[0]}"
-            for i, node in enumerate(self.graph.node)
-        }
+    def name(self, place: int) -> str:
+        """The unique name of a node."""
+        return str(self._nodes[next(x for x in self.graph.node[place].output if x)].name)
 
     @functools.cached_property
     def evaluated(self) -> Graph:
