@@ -337,6 +337,8 @@ class Runner:
             return Status.OOM, stage, name, text
         if self.backend.is_unsupported(error):
             return Status.UNSUPPORTED, stage, name, text
+        if case.form is not None and case.form.invalid:
+            return Status.UNSUPPORTED, "export", name, f"the exported graph is invalid: {case.form.invalid}; {text}"
         return Status.ERROR, stage, name, text
 
 
@@ -353,5 +355,7 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "weak": record["weak"] or built,
         "excused": record["excused"],
         "oracle": "" if built else record["oracle"],
+        "licence": record.get("licence"),
+        "unobserved": record.get("unobserved"),
         "prepare_ms": record["prepare_ms"],
     }

@@ -273,6 +273,7 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
         "definition": sample.definition,
         "derived": [leaf_record(leaf) for leaf in sample.derived],
         "others": others,
+        "coarse": {name: [add(y) for y in outputs] for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
         "wrt": list(sample.wrt),
         "cotangents": list(sample.cotangents),
@@ -380,6 +381,11 @@ class PreparedSample:
         references = [self.owner.pack.array(i) for i in self.record["others"][number]["references"]]
         return [replace(leaf, reference=y) for leaf, y in zip(self.expected(), references)]
 
+    def coarse(self) -> dict[str, list[np.ndarray]]:
+        """Of a model, by precision: the outputs with its products' weights rounded to it."""
+        found = self.record.get("coarse", {})
+        return {name: [self.owner.pack.array(i) for i in places] for name, places in found.items()}
+
     def form(self, kind: str, exported: Pack | None = None) -> Form:
         """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own.
 
@@ -418,7 +424,7 @@ class PreparedSample:
             specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
             form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
             form.arrays = [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in form.arrays]
-            form.paired = tuple(made["paired"])
+            form.paired, form.invalid = tuple(made["paired"]), made.get("invalid", "")
             form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(specs))]}
         else:
             there = "" if catalog is not None else ": its package is not installed in the backend's environment"
