@@ -42,4 +42,5 @@ def print_located(case: Case, found: Located, seconds: float) -> None:
         line("known by" if not number else "", why)
     line("took", f"{seconds:.0f} s")
     if found.piece is not None:
-        line("next", f"farm localise '{case.key}' --script culprit.py   # its nodes alone, with their inputs")
+        # Not wrapped: it is to be copied.
+        print(f"{'next':13} farm localise '{case.key}' --script culprit.py   # its nodes alone, with their inputs")

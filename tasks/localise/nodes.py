@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from tasks.graphs.cut import crossing, probed
 from tasks.graphs.widening import NoOracle
 from tasks.judge.plain import compare
-from tasks.localise.asking import Ask, Ran, Search
+from tasks.localise.asking import Ask, Clock, Ran, Search
 from tasks.localise.subject import Subject
 from tasks.model import Leaf, OpClass
 from tasks.model.dtypes import dtype_name
@@ -20,15 +20,17 @@ from tasks.model.dtypes import dtype_name
 #: Error units of a node's own floor beyond which it is suspected: the limit that models are judged by.
 LIMIT = 32.0
 #: Draws of a node's noise floor (`tasks.graphs.floor.node_floor` makes four times as many, nobody having computed the node in
-#: its dtype). The second number is asked for only where a node is beyond the limit by the first: of a million elements a
-#: few lie still through four draws.
+#: its dtype): first where the result is not right without one, then where the node is beyond the limit by the first, since
+#: of a million elements a few lie still through four draws.
 DRAWS = (1, 8)
 #: Bytes of tensors that are asked for in one run.
 CHUNK = 1 << 30
 #: Operators whose terms a device may multiply in a coarser precision.
 PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN")
 #: What float32 is computed in where a device is left to choose, the finest first.
-COARSER = ("tfloat32", "float16", "bfloat16")
+COARSER = ("tfloat32", "bfloat16")
+#: Error units of a precision within which a product is rounded in it; the next coarser one is eight times as wide.
+ONCE = 6.0
 #: Operators that draw at random.
 _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 
@@ -59,14 +61,15 @@ class Probe:
 _EFFECTS = ("same", "changed", "healed")
 
 
-def probe(subject: Subject, first: Ran, chunk: int = CHUNK) -> Search[Probe]:
-    """Run the model with its tensors as further outputs, and judge each node. first: what it returned unprobed.
+def probe(subject: Subject, first: Ran, clock: Clock) -> Search[Probe]:
+    """Run the model with its tensors as further outputs, and judge each node, as long as there is time. first: what it
+    returned unprobed.
 
     A part that heals is no evidence: its nodes are judged (their units are shown) and not suspected.
     """
     found = Probe()
     assert first.outputs is not None
-    for places, names in _chunks(subject, chunk):
+    for places, names in _chunks(subject, CHUNK):
         ran = yield Ask(probed(subject.model, names, subject.types), subject.feeds)
         if ran.outputs is None:
             found.effect, found.error = "", ran.error
@@ -77,6 +80,8 @@ def probe(subject: Subject, first: Ran, chunk: int = CHUNK) -> Search[Probe]:
         effect = "healed" if not subject.fails(own) else "same" if _same(own, first.outputs) else "changed"
         found.effect = max(found.effect or "same", effect, key=_EFFECTS.index)
         for place in places:
+            if clock.over:
+                break
             suspect = judge(subject, place, values)
             if suspect is not None:
                 found.units[place] = suspect.units
@@ -97,18 +102,19 @@ def _chunks(subject: Subject, size: int) -> Iterator[tuple[list[int], list[str]]
     for place in subject.places:
         node = subject.graph.node[place]
         inputs, _ = crossing(subject.graph, [place])
-        fresh = [
-            x for x in (*inputs, *node.output) if x in subject.producer and _is_tensor(subject, x) and x not in names
-        ]
-        added = sum(subject.exact[x].nbytes for x in fresh)
-        if places and total + added > size:
+        needed = [x for x in (*inputs, *node.output) if x in subject.producer and _is_tensor(subject, x)]
+        if places and total + _bytes(subject, set(needed) - set(names)) > size:
             yield places, list(names)
             places, names, total = [], {}, 0
         places.append(place)
-        names |= dict.fromkeys(fresh)
-        total += added
+        total += _bytes(subject, set(needed) - set(names))
+        names |= dict.fromkeys(needed)
     if places:
         yield places, list(names)
+
+
+def _bytes(subject: Subject, names: Iterable[str]) -> int:
+    return sum(subject.exact[name].nbytes for name in names)
 
 
 def _is_tensor(subject: Subject, name: str) -> bool:
@@ -130,8 +136,8 @@ def judge(subject: Subject, place: int, values: Mapping[str, np.ndarray]) -> Sus
     try:
         exact = subject.of_node(place, feeds)
         units = _units(exact, {}, values, outputs, subject.precision)
-        for draws in DRAWS:
-            if LIMIT < units < math.inf:
+        for draws, beyond in zip(DRAWS, (1.0, LIMIT)):
+            if beyond < units < math.inf:
                 units = _units(exact, subject.floor_of(place, feeds, draws), values, outputs, subject.precision)
     except NoOracle:
         return None
@@ -173,7 +179,7 @@ def _own(
 
 
 def coarser(subject: Subject, suspect: Suspect) -> str:
-    """The finest precision coarser than float32 in which a suspect's result is right; "" where it is right in none."""
+    """The finest precision coarser than float32 that a suspect's result is rounded in once; "" where it is in none."""
     place = suspect.place
     names = [name for name in suspect.values if name]
     exact = {name: subject.exact[name] for name in crossing(subject.graph, [place])[0]}
@@ -183,4 +189,4 @@ def coarser(subject: Subject, suspect: Suspect) -> str:
     except (NoOracle, ValueError, TypeError):
         return ""
     got = {name: subject.rounded(name, np.asarray(suspect.values[name])) for name in names}
-    return next((p for p in COARSER if _units(truth, floors, got, names, p) <= LIMIT), "")
+    return next((p for p in COARSER if _units(truth, floors, got, names, p) <= ONCE), "")

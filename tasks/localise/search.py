@@ -34,7 +34,7 @@ def search(subject: Subject, clock: Clock, offered: Settings = NOTHING, pieces: 
 
 
 def _where(subject: Subject, first: Ran, clock: Clock) -> Search[Found]:
-    probe = yield from nodes.probe(subject, first)
+    probe = yield from nodes.probe(subject, first, clock)
     units = tuple(probe.units.get(place, math.nan) for place in subject.places)
     found = Found(effect=probe.effect, node_units=units, why=(_said(probe),))
     precision = _precision(subject, probe)

@@ -49,7 +49,8 @@ FAULTS: Mapping[str, Sequence[Fault]] = {
         Fault("fused", "softmax16", stand_in.times(1.01), ("div15",)),
     ),
     "products": tuple(
-        Fault("bfloat16", at, stand_in.bfloat16) for at in ("conv0", "conv4", "conv8", "matmul2", "matmul14", "matmul31", "matmul24")
+        Fault("bfloat16", at, stand_in.bfloat16)
+        for at in ("conv0", "conv4", "conv8", "matmul2", "matmul14", "matmul31", "matmul24")
     ),
     "dies": (),
 }
