@@ -291,7 +291,7 @@ class Runner:
         if case.program is not None:
             where = case.program.placement
             row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
-            row["flags"] = case.program.flags
+            row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags)))
             if case.program.fallback and not text:
                 text = case.program.fallback
         row |= {
@@ -320,6 +320,7 @@ class Runner:
         if isinstance(error, Invalid):
             failure = case.sample.failure
             assert failure is not None
+            case.culprit = failure.culprit
             return Status(failure.status), failure.stage, failure.error_type, failure.error
         if isinstance(error, Misbehaviour):
             return Status.WRONG, stage, "", text
@@ -355,7 +356,6 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "weak": record["weak"] or built,
         "excused": record["excused"],
         "oracle": "" if built else record["oracle"],
-        "licence": record.get("licence"),
-        "unobserved": record.get("unobserved"),
         "prepare_ms": record["prepare_ms"],
+        **record.get("columns", {}),
     }
