@@ -23,8 +23,9 @@ from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.state import limits
 from tasks import wire
+from tasks.cache import default_cache
 from tasks.judge import verdict
-from tasks.prepare.cases import PreparedGroup, default_cache
+from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Located, ToRun
 
 #: Exit codes.

@@ -19,13 +19,14 @@ from tasks.catalogs.base import Sample
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
 from tasks.graphs.widening import NoOracle
+from tasks.judge.policy import Policy
 from tasks.judging import judged
 from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran, Settings
 from tasks.localise.search import search
 from tasks.localise.subject import Subject
 from tasks.model import Form, Group, Invalid, Leaf, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.dtypes import dtype_name
-from tasks.prepare.cases import PreparedGroup, save_alone
+from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 from tasks.wire import Located, ToRun, Wants
 
 #: Draws of the noise floor of the culprit's own case.
@@ -53,13 +54,7 @@ class Locator:
         backend = command.backend.create()
         known = {k: v for k, v in command.info.items() if k in RuntimeInfo.__dataclass_fields__}
         info = RuntimeInfo(**{**known, "precision_of": tuple(known.get("precision_of", ()))})
-
-        def fails(outputs: Any) -> bool:
-            verdict = judged(self._sample, [list(outputs)], form.paired, command.policy, info)
-            return verdict.status in (Status.WRONG, Status.IMPRECISE)
-
-        precision = info.precision_for(self._sample.op_class, command.item.group.label)
-        self._subject = Subject(model, feeds, fails, command.item.group.dtype, precision)
+        self._subject = subject_of(self._sample, form, model, feeds, command.policy, info)
         self._search = search(self._subject, Clock(command.seconds), settings_of(backend), "onnx" in backend.forms)
         return self._step(None)
 
@@ -136,6 +131,18 @@ def parsed(form: Form) -> tuple[Any, dict[str, np.ndarray]]:
     if sum(node.op_type != "Constant" for node in model.graph.node) < 2:
         raise Unsupported("the graph has one node: there is nothing to localise, farm reproduce shows it")
     return model, inputs_by_name(form)
+
+
+def subject_of(
+    sample: PreparedSample, form: Form, model: Any, feeds: Mapping[str, np.ndarray], policy: Policy, info: RuntimeInfo
+) -> Subject:
+    """The subject of a search for a prepared sample: it fails where a policy says so. model, feeds: of its ``form``."""
+
+    def fails(outputs: Any) -> bool:
+        return judged(sample, [list(outputs)], form.paired, policy, info).status in (Status.WRONG, Status.IMPRECISE)
+
+    group = sample.owner.group
+    return Subject(model, feeds, fails, group.dtype, info.precision_for(sample.op_class, group.label))
 
 
 def settings_of(backend: Backend) -> Settings:

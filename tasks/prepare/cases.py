@@ -144,7 +144,7 @@ def _collect(
 def save_alone(path: Path, group: Group, sample: Sample) -> None:
     """Write a pack of one sample that no catalog makes. Raises OSError."""
     arrays: list[np.ndarray] = []
-    record = _record(sample, arrays) | {"weak": False, "excused": 0.0, "prepare_ms": 0.0}
+    record = _record(sample, arrays, {}) | {"weak": False, "excused": 0.0, "prepare_ms": 0.0}
     save(path, {"group": asdict(group), "public": False, "samples": [record]}, arrays)
 
 
