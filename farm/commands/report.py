@@ -6,6 +6,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
 from farm.report.tables.checklists import CHECKLISTS, checklist, checklist_view, proved
+from farm.report.tables.coverage import backends_of
 from farm.report.tables.view import Report
 from farm.report.words import plain
+from tasks.backends import BackendSpec
+from tasks.nearest import nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,7 +129,13 @@ def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int
 
 
 def _checklist(report: Report, args: argparse.Namespace, console: Console) -> int:
-    """Print and write a vendor's checklist; its exit code."""
+    """Print and write a vendor's checklist; its exit code. Raises ValueError for a backend that there is not."""
+    seen = sorted({*report.rows["backend"], *backends_of(report.run.get("inventory"))})
+    if args.backend is not None and not any(fnmatchcase(name, args.backend) for name in seen):
+        try:
+            BackendSpec.parse(args.backend)
+        except KeyError:
+            raise ValueError(f"--backend: no backend {args.backend!r}{nearest(args.backend, seen)}") from None
     view = checklist_view(args.checklist, checklist(report, args.checklist, args.backend or ""))
     show(view, console, 1_000)
     _tell(write_checklist(view, report, _out(args, _run_id(report.run, args))))
