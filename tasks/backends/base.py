@@ -5,12 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-<<<<<<< HEAD
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-=======
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
->>>>>>> main
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,7 +134,6 @@ class Backend:
         """
         return {}
 
-<<<<<<< HEAD
     def passes(self) -> tuple[str, ...]:
         """Names of the passes of its optimiser that `without` can leave out; none where the runtime lets nobody choose."""
         return ()
@@ -159,7 +154,7 @@ class Backend:
         if kind == "without":
             return self.without(names.split(","))
         return (self.precise() or self) if kind == "precise" else self
-=======
+
     def any_size(self) -> Backend:
         """The same backend, whose programs take the form's arrays in any size that the form leaves open."""
         return self
@@ -180,7 +175,6 @@ class Backend:
             raise Unsupported(f"{self.name} has no lower level of optimisation to be timed against")
         name, level = next(iter(levels.items()))
         return Arm(f"{self.name}:{name}", level.build(form), form)
->>>>>>> main
 
     def but(self, **attributes: Any) -> Self:
         """A copy with other values of some attributes."""
