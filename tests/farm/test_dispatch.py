@@ -113,6 +113,21 @@ GPU = {"name": "gpu-nvidia"}
 NVIDIA = {"vendor": "nvidia"}
 
 
+def test_the_first_numbers_wait_for_a_few_groups_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.work.jobs.PREPARE_MIN", 2)
+    given: set[str] = set()
+    prepared: list[int] = []  # groups that were prepared whenever a batch was under way
+
+    def look(cluster: Simulated) -> None:
+        jobs = [job for job, _, _ in cluster.jobs.values()]
+        waiting = {item.group.op for job in jobs for item in job.prepare}
+        given.update(waiting)
+        prepared.extend(len(given - waiting) for job in jobs if job.run)
+
+    run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)], after=look))
+    assert prepared[0] == 2  # of ten: those of the first preparing job
+
+
 def where(rows: pd.DataFrame, backend: str) -> set[str]:
     return set(rows[rows["backend"] == backend]["node"])
 
