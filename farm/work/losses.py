@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from farm.fleet.health import CaseRef
-from farm.fleet.health import Failure as Failed
+from farm.fleet.health import CaseRef, Failed
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.ledger import Ledger
