@@ -16,7 +16,7 @@ from tasks.judge import verdict
 
 CONFIG = """
 dtypes: [float32]
-catalogs: [{name: tiny, samples: 2}]
+catalogs: [{name: residual, samples: 2}]
 backends:
   - ort-cpu
   - openvino-cpu
@@ -41,7 +41,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
 
 
 def of(rows: pd.DataFrame, *backends: str) -> pd.DataFrame:
-    found = rows[(rows["op"] == "tiny:residual") & rows["backend"].isin(backends)]
+    found = rows[(rows["op"] == "residual:sound") & rows["backend"].isin(backends)]
     assert len(found) == 2 * len(backends)
     return found
 
@@ -64,7 +64,7 @@ def test_what_is_not_the_model_s_output_is_wrong(rows: pd.DataFrame, backend: st
 
 
 def test_a_floor_that_is_nan_makes_every_row_invalid(rows: pd.DataFrame) -> None:
-    found = rows[rows["op"] == "tiny:nan_floor"]
+    found = rows[rows["op"] == "residual:nan_floor"]
     assert len(found) == 20 and set(found["status"]) == {"invalid"} and set(found["kind"]) == {"oracle"}
     assert found["error"].str.contains("the noise floor is not finite").all()
 
@@ -95,6 +95,6 @@ def test_a_lake_of_models_is_judged_again_as_it_was(rows: pd.DataFrame) -> None:
 
 def test_the_report_shows_them(rows: pd.DataFrame) -> None:
     found = models(rows).set_index(["op", "backend"])
-    assert found.loc[("tiny:residual", "bf16"), "unasked"] == "bfloat16"
+    assert found.loc[("residual:sound", "bf16"), "unasked"] == "bfloat16"
     shown = {view.name for view in Report.of(rows, {}).views}
     assert {"models", "models_not_right"} <= shown

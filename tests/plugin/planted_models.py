@@ -1,45 +1,26 @@
-"""Planted faults of whole models: a catalog of tiny ones, and a runtime that lies about them."""
+"""Two tiny models as a catalog, and a backend that runs them with a planted fault, which its device names."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tasks.backends.onnxruntime import OnnxRuntime
+from tasks.arrays.tree import TensorSpec
+from tasks.backends.base import Backend
+from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.catalogs.base import Catalog, Entry, Sample
-from tasks.model import Form, Group, Program, RuntimeInfo, rounded
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import reference_and_floor
+from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
+from tests import stand_in, tiny_models
+from tests.stand_in import Fault
+
+MODELS = {"convolutional": tiny_models.convolutional, "transformer": tiny_models.transformer}
 
 
-@dataclass(frozen=True)
-class Tiny:
-    """A model of `tests.tasks.tiny_models` as the catalog of models has its own."""
-
-    licence: str = "MIT"
-    outputs: dict[str, str] = field(default_factory=lambda: {"y": "logits"})
-
-    def model(self, cache: Path) -> bytes:
-        from tests.tasks import tiny_models
-
-        return bytes(tiny_models.residual().SerializeToString(deterministic=True))
-
-    def inputs(self, index: int, seed: int, cache: Path) -> dict[str, np.ndarray]:
-        import onnx
-
-        from tests.tasks import tiny_models
-
-        return tiny_models.inputs(onnx.load_from_string(self.model(cache)), 100 * seed + index)
-
-    def module(self, cache: Path) -> None:
-        return None
-
-
-class TinyModels(Catalog):
-    """residual: a sound model; nan_floor: the same with a noise floor that is NaN in one place."""
-
+class TinyCatalog(Catalog):
     name = "tiny"
     forms = ("onnx",)
 
@@ -47,56 +28,70 @@ class TinyModels(Catalog):
         return "1"
 
     def entries(self) -> list[Entry]:
-        return [Entry(f"tiny:{name}", "", ("float32",)) for name in ("nan_floor", "residual")]
+        return [Entry(f"tiny:{name}", "", ("float32",)) for name in sorted(MODELS)]
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
-        from tasks.catalogs.models.judged import Network
-
-        network = Network(Tiny(), Path())
-        for index in range(group.samples):
-            sample = network.sample(index, network.model.inputs(index, group.seed, Path()), draws)
-            if group.op_name == "nan_floor":
-                (leaf,) = sample.expected
-                assert leaf.noise is not None
-                leaf.noise[-1, 3] = np.nan
-            yield sample
+        model, feeds = MODELS[group.op_name]()
+        exact, floors, _ = reference_and_floor(Graph(model), feeds, draws)
+        expected = [Leaf("float32", y.shape, y, delta) for y, delta in zip(exact, floors)]
+        arrays = [np.asarray(x) for x in feeds.values()]
+        args = tuple(TensorSpec(i) for i in range(len(arrays)))
+        yield Sample(0, args, {}, arrays, expected, OpClass.MODEL, model=model.SerializeToString())
 
 
-class Lying(OnnxRuntime):
-    """ONNX Runtime on the CPU that returns something else, or computes in less than it says.
+#: Planted faults by name: what a device of the backend is called.
+FAULTS: Mapping[str, Sequence[Fault]] = {
+    "clean": (),
+    "pad": (Fault("shifted pad", "conv4", stand_in.shifted),),
+    "table": (Fault("truncated table", "gather0", stand_in.lost_rows),),
+    "fused": (
+        Fault("fused", "sigmoid5", stand_in.times(1.01), ("conv4",)),
+        Fault("fused", "softmax16", stand_in.times(1.01), ("div15",)),
+    ),
+    "products": tuple(
+        Fault("bfloat16", at, stand_in.bfloat16)
+        for at in ("conv0", "conv4", "conv8", "matmul2", "matmul14", "matmul31", "matmul24")
+    ),
+    "dies": (),
+}
 
-    Options: returns: "zeros", "other" (the outputs on other inputs), "bfloat16" (its outputs rounded); computes: the
-    precision that products round their inputs to; declares: what it says.
-    """
 
-    takes = ("returns", "computes", "declares")
+class Faulty(Backend):
+    """ONNX Runtime node by node, with a fault; at the level "disable" the fault is not there."""
+
     vendor = "Planted"
-
-    def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
-        self.returns, self.computes = options.get("returns", ""), options.get("computes", "")
-        self.declares = options.get("declares", "")
-        super().__init__(name, "cpu", options)
+    forms = ("onnx",)
+    optimises = True
 
     def probe(self) -> RuntimeInfo:
-        return replace(super().probe(), compute_precision=self.declares)
+        return RuntimeInfo("faulty 1", "cpu")
+
+    def levels(self) -> Mapping[str, Backend]:
+        return {"disable": self.but(device="clean"), "all": self} if self.device == "level" else {}
+
+    def passes(self) -> tuple[str, ...]:
+        return ("PlantedFusion", "OtherFusion", "ThirdFusion") if self.device == "pass" else ()
+
+    def without(self, passes: Collection[str]) -> Backend:
+        return self.but(device="clean") if "PlantedFusion" in passes else self
 
     def build(self, form: Form) -> Program:
         import onnx
 
-        from tests.tasks import tiny_models
+        model, feeds = onnx.load_from_string(form.model), inputs_by_name(form)
+        names = {"level": "pad", "pass": "pad"}
 
-        if not form.op.startswith("tiny:"):
-            return super().build(form)  # of the smoke test
-        if self.computes:
-            model = tiny_models.with_products_in(onnx.load_from_string(form.model or b""), self.computes)
-            form = replace(form, model=model.SerializeToString())
-        if self.returns == "other":
-            form = replace(form, arrays=[x[::-1].copy() for x in form.arrays])
-        program = super().build(form)
-        given = program.run
-        change = {
-            "zeros": np.zeros_like,
-            "bfloat16": lambda y: rounded(y.astype(np.float64), "bfloat16").astype(y.dtype),
-        }.get(self.returns, lambda y: y)
-        program.run = lambda: [change(np.asarray(y)) for y in given()]
-        return program
+        def run() -> Sequence[Any]:
+            if self.device == "dies" and len(model.graph.output) > 1:
+                import os
+
+                os.abort()
+            planted = model
+            for fault in FAULTS["pad" if self.device == "dies" else names.get(self.device, self.device)]:
+                planted = fault.planted(planted)
+            ran = stand_in.run(planted, feeds)
+            if ran.outputs is None:
+                raise RuntimeError(ran.error)
+            return ran.outputs
+
+        return Program(run, "CPU")
