@@ -24,6 +24,7 @@ class Inductor(TorchEager):
     joint = True
     devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
+    dynamic = False
     checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
@@ -43,6 +44,9 @@ class Inductor(TorchEager):
             if importlib.util.find_spec("triton") is None:
                 raise Unavailable("inductor needs triton on this device: it is not installed")
         return info
+
+    def any_size(self) -> Backend:
+        return self.but(dynamic=True)
 
     def levels(self) -> Mapping[str, Backend]:
         """What torch.compile is made of, one part more at a time: its graph run eagerly, that with ahead-of-time autograd,
@@ -84,7 +88,7 @@ class Inductor(TorchEager):
         def joint(bundle: list[Any]) -> list[Any]:
             return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, bundle)]  # type: ignore[misc]
 
-        compiled = torch.compile(joint, fullgraph=True, dynamic=False, backend=self.compiler)
+        compiled = torch.compile(joint, fullgraph=True, dynamic=self.dynamic, backend=self.compiler)
 
         def compute(bundle: list[Any]) -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
