@@ -264,10 +264,10 @@ def test_the_culprits_of_a_run_join_the_folder(
     culprit: str, ops: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MODELS, ("mine", ""), Mine())
-    row = make_row("wrong", op="models:mine", backend="ort-cpu", sample=2, culprit=culprit) | {"started_at": None}
+    rows = [make_row("wrong", op="models:mine", sample=k, culprit=found) for k, found in ((0, None), (2, culprit))]
     (tmp_path / "lake" / "run=r1").mkdir(parents=True)
     part = tmp_path / "lake" / "run=r1" / "part-0.parquet"
-    pq.write_table(pa.Table.from_pylist([row, row | {"culprit": None, "sample": 0}], schema=lake.SCHEMA), part)
+    pq.write_table(pa.Table.from_pylist([row | {"started_at": None} for row in rows], schema=lake.SCHEMA), part)
     where = written(tmp_path / "nodes", model("LogSoftmax"))
     code = main(["--run", "last", "--results", str(tmp_path / "lake"), "--out", str(where)])
     assert code == (0 if ops else 2)
