@@ -269,6 +269,14 @@ def test_backends_are_ranked_on_the_cells_that_all_were_given() -> None:
     assert ranking(Report.of(frame(), REC).rows).empty
 
 
+@pytest.mark.parametrize("status", ["vacuous", "unsupported"])
+def test_where_nothing_is_common_or_valid_nobody_is_right(status: str) -> None:
+    rows = [make_row(status), make_row(status, backend="b"), make_row(status, backend="c", sample=1)]
+    made = ranking((report := Report.of(frame(*rows), REC)).rows)
+    assert made["right"].tolist() == [0, 0, 0] and made["share"].isna().all()
+    assert "right on the 0 cells that all 3 backends were given" in printed(report, REC)
+
+
 def test_a_backend_that_was_given_little_is_not_ranked_and_does_not_shrink_the_comparison() -> None:
     ops = [f"op{n}" for n in range(10)]
     rows = given(
