@@ -159,6 +159,7 @@ class Config(_Model):
     """A run as its YAML file says it; docs/config.md explains every key.
 
     include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names none;
+    localise_s: how long, in seconds, the culprit of a failing model is looked for;
     node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone.
     """
 
@@ -168,6 +169,7 @@ class Config(_Model):
     checks: list[str] = Field(default=["forward"], min_length=1)
     policy: str = "error_units"
     deadline_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    localise_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     node_wait_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     dtypes: list[str] = ["float32", "float16", "bfloat16"]
     catalogs: list[CatalogConfig] = Field(min_length=1)

@@ -141,6 +141,13 @@ def _collect(
     return {"group": asdict(group), "public": found_by_name, "samples": _ranked(records)}, arrays
 
 
+def save_alone(path: Path, group: Group, sample: Sample) -> None:
+    """Write a pack of one sample that no catalog makes. Raises OSError."""
+    arrays: list[np.ndarray] = []
+    record = _record(sample, arrays, {}) | {"weak": False, "excused": 0.0, "prepare_ms": 0.0}
+    save(path, {"group": asdict(group), "public": False, "samples": [record]}, arrays)
+
+
 def _strong(samples: list[Sample], sound: list[bool]) -> list[bool]:
     """Which samples are evidence: those of one element are not, if one and the same constant would pass for all of them."""
     single = [k for k, sample in enumerate(samples) if sample.failure is None and _one_element(sample)]

@@ -49,14 +49,14 @@ SUMS = ["planned", "valid", "judged", "passed", "failed", "weak", *STANDINGS]
 #: Columns that the panel of a square shows in another way, or not.
 _APART = [
     *("case_id", "run_id", "backend", "vendor", "check", "catalog", "op", "variant", "dtype", "sample", "seed"),
-    *("weak", "error", "output_digest", "signature", "started_at"),
+    *("weak", "error", "output_digest", "started_at"),
 ]
 #: What the panel shows of a sample, in this order: column of the lake → words.
 FIELDS = {
     c.name: {"runtime_version": "runtime", "driver_version": "driver"}.get(c.name, c.name.replace("_", " "))
     for block in ("outcome", "metrics", "case", "origin", "times")
     for c in COLUMNS
-    if c.shown == block and c.name not in _APART
+    if c.shown == block and c.name not in _APART and not c.type.startswith("list")
 }
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 #: What the standings of rows mean.
