@@ -263,12 +263,6 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
             "meaning": leaf.meaning,
         }
 
-    others = []
-    for oracle in sample.others:
-        found = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
-        others.append(
-            {"name": oracle.name, "references": [add(a) for a in oracle.references], "rounded": oracle.rounded, **found}
-        )
     return {
         "sample": sample.index,
         "args": args,
@@ -280,8 +274,8 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "op_class": sample.op_class.value,
         "definition": sample.definition,
         "derived": [leaf_record(leaf) for leaf in sample.derived],
-        "others": others,
-        "coarse": {name: [add(y) for y in outputs] for name, outputs in sample.coarse.items()},
+        "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
+        "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
         "wrt": list(sample.wrt),
         "cotangents": list(sample.cotangents),
@@ -291,6 +285,12 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "columns": sample.columns,
         "failure": None if failure is None else asdict(failure),
     }
+
+
+def _oracle_record(oracle: Oracle, sample: Sample, add: Callable[[np.ndarray], int]) -> dict[str, Any]:
+    """The record of a further oracle, with its distance to the first."""
+    found = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
+    return {"name": oracle.name, "references": list(map(add, oracle.references)), "rounded": oracle.rounded, **found}
 
 
 def _digest(sample: Sample) -> str:
