@@ -150,7 +150,8 @@ class Runner:
             case.stage = BUILD
             self.progress(case.number, BUILD, 1)
             begin = time.perf_counter()
-            case.program = checks.get(case.sample.owner.check).build(self.backend, form)
+            backend = self.backend.at(case.item.asked.setting)
+            case.program = checks.get(case.sample.owner.check).build(backend, form)
         except BaseException as error:
             case.error = error
         case.build_ms = (time.perf_counter() - begin) * 1e3

@@ -46,12 +46,14 @@ ROOT = Path(__file__).resolve().parents[2]
 class Limits:
     """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped;
     recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of a worker's children
-    that wait for further batches, above which those that were not used lately are ended."""
+    that wait for further batches, above which those that were not used lately are ended; localise_s: seconds that the
+    search for the culprit of a failing model may take, 0 for none."""
 
     deadline_s: float = 60.0
     memory_gib: float = 6.0
     recycle_bytes: int = 2 << 30
     pool_bytes: int = 1 << 30
+    localise_s: float = 60.0
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ _TOLD = [
 ]
 #: What differs between errors that are alike: names in quotes, brackets or with a digit, numbers, paths.
 _OWN_WORDS = re.compile(r"\"[^\"]*\"|'[^']*'|\([^()]*\)|\[[^\[\]]*\]|<[^<>]*>|\S*[\d/]\S*")
+#: Characters of an error that tell what it is.
+_ENOUGH = 2_000
 
 
 @dataclass(frozen=True)
@@ -210,8 +212,10 @@ def _commonest(names: pd.Series) -> pd.Series:
 
 def _alike(line: Mapping[str, Any]) -> str:
     """What new failures that are told in one line have in common."""
-    error = _OWN_WORDS.sub("", gist(line["error"]).replace(line["op"].partition(":")[2], "")).lower()
-    what = " ".join(error.split()) if line["error_type"] else line["op"]
+    what = line["op"]
+    if line["error_type"]:
+        own = re.compile(rf"\b{re.escape(what.partition(':')[2])}\b")
+        what = " ".join(_OWN_WORDS.sub("", own.sub("", gist(line["error"])[:_ENOUGH])).lower().split())
     return "\0".join([*(line[name] for name in ("vendor", "status", "kind", "stage", "error_type")), what])
 
 
