@@ -18,7 +18,19 @@ from tasks.model import Status
 
 #: What a finding tells.
 _TOLD = [
-    *("status", *CELL, "sample", "samples", "planned", "kind", "stage", "error_type", "error", "error_units"),
+    *(
+        "status",
+        *CELL,
+        "sample",
+        "samples",
+        "planned",
+        "kind",
+        "culprit",
+        "stage",
+        "error_type",
+        "error",
+        "error_units",
+    ),
     *("max_ulp", "limit", "op_class", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement"),
     *("run_id", "case_id", "reproduce"),
 ]
