@@ -201,6 +201,8 @@ class Row:
     speedup_low: float | None = column("float64", "times", "lower end of its interval of confidence 99.9 %", "1")
     speedup_high: float | None = column("float64", "times", "upper end of that interval", "1")
     speedup_cpu: float | None = column("float64", "times", "the same of CPU time, which other processes move less", "1")
+    speedup_cpu_low: float | None = column("float64", "times", "lower end of its interval", "1")
+    speedup_cpu_high: float | None = column("float64", "times", "upper end of its interval", "1")
     #: In seconds since the epoch.
     started_at: float = column("timestamp", "times", "when the case was started on the backend", default=_REQUIRED)
     flags: str | None = column("string", "outcome", "modes in force, e.g. tf32=off, kernels=3")

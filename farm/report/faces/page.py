@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from farm import lake
 from farm.lake.columns import COLUMNS
+from farm.report.faces.curve import svg
 from farm.report.tables.agreement import UNITS
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
@@ -86,7 +87,7 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(signs=SIGNS, cell=cell)
+    environment.globals.update(signs=SIGNS, cell=cell, svg=svg)
     report = Report.of(rows, run)
     return environment.get_template("page.html.j2").render(
         script=Markup(script),

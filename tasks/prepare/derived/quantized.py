@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks.catalogs.base import Sample
 from tasks.checks.quantized import KINDS
-from tasks.model import Group, Leaf, OpClass, Vacuous
+from tasks.model import Group, OpClass, Vacuous
 from tasks.prepare.derived.parts import Spoilt, feeds_of
 
 #: Classes whose outputs no reference says.
@@ -63,7 +63,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     expected = []
     for leaf, name, y, delta in zip(base.expected, graph.outputs, references, floors, strict=True):
         floor = np.maximum(delta, STEP * steps.get(name, 0.0))
-        expected.append(Leaf(leaf.dtype, y.shape, y, floor if floor.any() else None))
+        expected.append(replace(leaf, shape=y.shape, reference=y, noise=floor if floor.any() else None))
     version = importlib.metadata.version("onnxruntime")
     return replace(
         base,
