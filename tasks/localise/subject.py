@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.graphs.branches import taken
 from tasks.graphs.cut import crossing, cut, producers, reads, types_of
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import node_floor, reference_and_floor
@@ -30,8 +31,9 @@ class Subject:
     def __post_init__(self) -> None:
         import onnx
 
-        if self.model.functions:  # their nodes are nodes as well
+        if self.model.functions:  # what they are made of are nodes as well
             self.model = onnx.inliner.inline_local_functions(self.model)
+        self.model = taken(self.model, self.feeds)  # and so are those of branches
         self.types = types_of(self.model)
         self.outputs = [x.name for x in self.model.graph.output]
 
