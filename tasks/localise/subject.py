@@ -113,6 +113,24 @@ class Subject:
         except Exception:  # a shape that what follows cannot take, an index out of range: no such output is right
             return True
 
+    def reaches_all(self, values: Sequence[Mapping[str, np.ndarray]]) -> bool:
+        """Whether the model fails when tensors are off by as much as these values of them are, wherever the others lead."""
+        errors = {
+            name: value.astype(np.float64) - self.exact[name].astype(np.float64)
+            for one in values
+            for name, value in one.items()
+            if value.dtype.kind == "f" and value.shape == self.exact[name].shape
+        }
+
+        def moved(name: str, x: np.ndarray, eps: float) -> np.ndarray:
+            return x + errors[name] if name in errors and x.shape == errors[name].shape else x
+
+        try:
+            found = self.evaluated.run(dict(self.feeds), move=moved)
+        except NoOracle:
+            return True
+        return self.fails([self.rounded(name, np.asarray(found[name])) for name in self.outputs])
+
     def _outputs(self, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         later = self._after(values)
         known = self.exact | dict(values)
