@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from tasks import wire
 from tasks.arrays.pack import PackError
-from tasks.catalogs.user.load import announce
+from tasks.catalogs.told import announce
 from tasks.importing import uncollected
 from tasks.judge import verdict
 from tasks.model import Unavailable

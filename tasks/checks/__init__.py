@@ -12,6 +12,7 @@ from tasks.checks.forward import Forward
 from tasks.checks.gradients import Backward, DoubleBackward
 from tasks.checks.levels import Levels
 from tasks.checks.opsets import Opsets
+from tasks.checks.quantized import Quantized
 from tasks.checks.replay import Replay
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
@@ -21,7 +22,18 @@ from tasks.plugins import Part, PluginError, parts
 #: The farm's own checks by name, in the order of lists.
 BUILT_IN: dict[str, Check] = {
     check.name: check
-    for check in (Forward(), Backward(), DoubleBackward(), Levels(), Opsets(), Replay(), Shapes(), Speedup(), Build())
+    for check in (
+        Forward(),
+        Backward(),
+        DoubleBackward(),
+        Levels(),
+        Opsets(),
+        Quantized(),
+        Replay(),
+        Shapes(),
+        Speedup(),
+        Build(),
+    )
 }
 
 

@@ -123,6 +123,13 @@ class Row:
         "float64", "metrics", "of a model: error_units with each element's own noise floor, not its row's", "1"
     )
     noise_floor: float | None = column("float64", "metrics", "largest noise floor δ of the case", "as the output")
+    loss: float | None = column(
+        "float64",
+        "metrics",
+        "what quantising cost: root mean square of the quantised graph's outputs less the float32 model's, both in float64, "
+        "over that of the float32 model's",
+        "1",
+    )
     limit: float | None = column(
         "float64", "metrics", "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"
     )
@@ -194,6 +201,8 @@ class Row:
     speedup_low: float | None = column("float64", "times", "lower end of its interval of confidence 99.9 %", "1")
     speedup_high: float | None = column("float64", "times", "upper end of that interval", "1")
     speedup_cpu: float | None = column("float64", "times", "the same of CPU time, which other processes move less", "1")
+    speedup_cpu_low: float | None = column("float64", "times", "lower end of its interval", "1")
+    speedup_cpu_high: float | None = column("float64", "times", "upper end of its interval", "1")
     #: In seconds since the epoch.
     started_at: float = column("timestamp", "times", "when the case was started on the backend", default=_REQUIRED)
     flags: str | None = column("string", "outcome", "modes in force, e.g. tf32=off, kernels=3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,10 +112,7 @@ def _symbols(value: Any, array: np.ndarray) -> list[str]:
     shape = value.type.tensor_type.shape
     if not value.type.tensor_type.HasField("shape") or len(shape.dim) != array.ndim:
         return [""] * array.ndim
-    return [
-        "" if dim.HasField("dim_value") else dim.dim_param or f"{value.name}_{axis}"
-        for axis, dim in enumerate(shape.dim)
-    ]
+    return ["" if dim.dim_value > 0 else dim.dim_param or f"{value.name}_{axis}" for axis, dim in enumerate(shape.dim)]
 
 
 def _lengths(value: Any) -> list[int | str]:
@@ -158,7 +156,8 @@ def _sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndar
         if not expected and not compare_oracles(references, base.expected, base.op_class)["classic"]:
             raise Vacuous("at its own size its float64 evaluation is not what is expected there")
         for leaf, y, delta in zip(base.expected, references, floors, strict=True):
-            expected.append(Leaf(leaf.dtype, y.shape, y, delta if delta.any() else None, leaf.rtol, leaf.atol))
+            noise = delta if delta.any() else None
+            expected.append(replace(leaf, shape=y.shape, reference=y, noise=noise))
     arrays = [x for feeds in sizes for x in feeds.values()]
     return Sample(
         number,
