@@ -260,7 +260,7 @@ def _said(item: Item, backend: str, rows: pd.DataFrame, report: Report) -> dict[
     counts["known"] = cells(broken & ~unknown)
     rest = rows["status"][~whole & ~broken & ~passed].value_counts()
     missing = _missing(item, rows[right & evidence])
-    narrowed = bool(item.whole) and not _whole(report.run, item.whole, rows["backend"].unique())
+    narrowed = bool(item.whole) and not _whole(report.run, item.whole, list(rows["backend"].unique()))
     lacks = [f"none of {', '.join(missing)}"] * bool(missing)
     lacks += [f"the run asks only some ops of the catalog {item.whole}"] * narrowed
     lacks += [f"no proof: {', '.join(f'{count} {status}' for status, count in rest.items())}"] * bool(len(rest))
