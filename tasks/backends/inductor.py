@@ -24,7 +24,7 @@ class Inductor(TorchEager):
     joint = True
     devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
-    checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
+    checks: tuple[str, ...] = ("forward", "backward", "amp")  # AOT autograd has no double backward
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -91,7 +91,7 @@ class Inductor(TorchEager):
                 form = forms[0]
                 args, kwargs = self.arguments(form)
                 call = functools.partial(_only, compiled)
-                return [autograd.backward(form.check, call, args, kwargs, form.wrt, self.cotangents(form))]
+                return [autograd.computed(form, call, args, kwargs, self.cotangents(form))]
             with torch.no_grad():
                 return list(compiled([self.arguments(form) for form in forms]))
 

@@ -201,7 +201,7 @@ class TorchEager(Backend):
             # A kernel that writes to its inputs must not spoil its next run.
             args, kwargs = ready.pop() if ready else self.arguments(form)
             if form.check != "forward":
-                return list(autograd.backward(form.check, call, args, kwargs, form.wrt, given))
+                return autograd.computed(form, call, args, kwargs, given)
             with torch.no_grad():
                 return list(torch_tree.leaves(call(*args, **kwargs)))
 

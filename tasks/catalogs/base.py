@@ -64,7 +64,8 @@ class Sample:
     that turns outputs into ``derived`` (what is compared; ``expected`` then gives shapes and dtypes alone);
     oracle: who computed the expected output; others: further oracles of the same outputs, ``agrees`` filled in by
     `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; repeats: how often a backend runs it
-    (results that differ are a finding); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``.
+    (results that differ are a finding); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; names: of the
+    outputs, where there are many.
     """
 
     index: int
@@ -80,6 +81,7 @@ class Sample:
     repeats: int = 1
     wrt: tuple[int, ...] = ()
     cotangents: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
     model: bytes | None = None
     failure: Failure | None = None
 
