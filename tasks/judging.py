@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tasks.checks import Stage
-from tasks.judge import fingerprint
+from tasks.judge import coarser, fingerprint
 from tasks.judge.meaning import interpret
-from tasks.judge.plain import Metrics, check_metadata, compare, times_coarser
+from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
 from tasks.model import WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
 from tasks.prepare.cases import PreparedSample
@@ -82,8 +82,13 @@ def judged(
         more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
     if precision:
         more["compute_precision"] = precision
+        if info.unasked and is_coarser(precision, group.dtype):
+            more["unasked"] = precision
     if op_class is OpClass.MODEL:
         more |= _of_model(arrays[0], expected, precision, status)
+        numbers = status in (Status.WRONG, Status.IMPRECISE) and not (metrics.kind or metrics.nonfinite)
+        if numbers and not is_coarser(precision, group.dtype):
+            more |= _told(sample, arrays[0], expected, policy, part)
     for number, other in enumerate(record["others"]):
         second = compare(arrays[0], sample.other(number)[part], op_class, precision)
         own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
@@ -99,6 +104,19 @@ def judged(
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return Judgement(metrics, status, kind, more)
+
+
+def _told(
+    sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], policy: Policy, part: slice
+) -> dict[str, Any]:
+    """The precision that a model was computed in without being asked, where its errors tell."""
+    twins = {name: outputs[part] for name, outputs in sample.coarse().items()}
+    group = sample.owner.group
+    found = coarser.told(actual, expected, twins, policy, group.label, group.dtype)
+    if found is None:
+        return {}
+    said = f"its errors are those of weights rounded to {found.precision} (correlation {found.alike:.2f})"
+    return {"unasked": found.precision, "error": f"computed in {found.precision}, which nobody asked for: {said}"}
 
 
 def _of_model(actual: list[np.ndarray], expected: list[Leaf], precision: str, status: Status) -> dict[str, Any]:

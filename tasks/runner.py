@@ -290,7 +290,7 @@ class Runner:
         if case.program is not None:
             where = case.program.placement
             row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
-            row["flags"] = case.program.flags
+            row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags)))
             if case.program.fallback and not text:
                 text = case.program.fallback
         row |= {
@@ -319,6 +319,7 @@ class Runner:
         if isinstance(error, Invalid):
             failure = case.sample.failure
             assert failure is not None
+            case.culprit = failure.culprit
             return Status(failure.status), failure.stage, failure.error_type, failure.error
         if isinstance(error, Misbehaviour):
             return Status.WRONG, stage, "", text
@@ -336,6 +337,8 @@ class Runner:
             return Status.OOM, stage, name, text
         if self.backend.is_unsupported(error):
             return Status.UNSUPPORTED, stage, name, text
+        if case.form is not None and case.form.invalid:
+            return Status.UNSUPPORTED, "export", name, f"the exported graph is invalid: {case.form.invalid}; {text}"
         return Status.ERROR, stage, name, text
 
 
@@ -353,4 +356,5 @@ def sample_columns(sample: PreparedSample) -> dict[str, Any]:
         "excused": record["excused"],
         "oracle": "" if built else record["oracle"],
         "prepare_ms": record["prepare_ms"],
+        **record.get("columns", {}),
     }

@@ -18,7 +18,7 @@ from farm.plan.config import ConfigError, backends_of
 from farm.work.executor import ClusterError
 from farm.work.ray_cluster import RayCluster
 from tasks.backends import BackendSpec
-from tasks.prepare.cases import default_cache
+from tasks.cache import default_cache
 
 
 def main(argv: Sequence[str] | None = None) -> int:

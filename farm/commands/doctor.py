@@ -14,7 +14,7 @@ from farm.fleet.detect import detect
 from farm.fleet.roster import Line, everything, lines, on_this_machine
 from farm.plan.config import ConfigError, backends_of
 from tasks.backends.needs import install_line
-from tasks.prepare.cases import default_cache
+from tasks.cache import default_cache
 
 
 def main(argv: Sequence[str] | None = None) -> int:

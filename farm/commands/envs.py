@@ -15,7 +15,7 @@ from farm.fitting import Head, fitted
 from farm.fleet import envs
 from farm.plan.config import ConfigError, backends_of
 from tasks.backends import BackendSpec
-from tasks.prepare.cases import default_cache
+from tasks.cache import default_cache
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,9 +18,9 @@ from farm.reproduce.show import conclusion, line, print_case, print_outcome
 from farm.reproduce.source import NoScript
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
+from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.model import DEADLY, Status
-from tasks.prepare.cases import default_cache
 
 #: Exit codes.
 SAME, DIFFERENT, BAD_INPUT = 0, 1, 2

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from farm.plan.config import CatalogConfig, Config, ConfigError
-from tasks import checks
+from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.model import Group, is_inexact
@@ -72,14 +72,15 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                 continue
             for dtype in entry.dtypes if "*" in dtypes else [d for d in dtypes if d in entry.dtypes]:
                 for check in config.checks:
-                    if not takes[check].any() or checks.samples_of(check) not in entry.checks:
+                    if not takes[check].any() or not checks.installed(check).asks(entry, catalogs.get(catalog.name)):
                         continue
                     if checks.installed(check).gradient and not is_inexact(dtype):
                         continue
                     for distribution in catalog.distributions:
                         if distribution in entry.distributions:
                             cell = (entry.op, entry.variant, dtype, check, distribution)
-                            rows[cell] = list(map(max, samples, rows.get(cell, samples)))
+                            many = [checks.installed(check).wanted(n) if n else 0 for n in samples]
+                            rows[cell] = list(map(max, many, rows.get(cell, many)))
     groups = [
         Group(op, variant, dtype, max(samples), config.seed, check, distribution)
         for (op, variant, dtype, check, distribution), samples in rows.items()

@@ -15,9 +15,9 @@ from farm.lake import Lake, LakeError
 from farm.plan import config as configs
 from farm.plan import kernels
 from farm.plan.config import BackendConfig, Config, ConfigError
+from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy
-from tasks.prepare.cases import default_cache
 
 #: Where jobs run: on Ray, in child processes of this one, or in this very process; "auto": what `farm.work.choice` says.
 How = Literal["auto", "ray", "no-ray", "inline"]

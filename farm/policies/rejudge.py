@@ -17,13 +17,13 @@ from farm.plan.config import ConfigError
 from farm.report.words import number, plain
 from farm.work import catalogue
 from tasks import catalogs
+from tasks.cache import default_cache
 from tasks.judge import op_classes as classes
 from tasks.judge import verdict
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import only_stored
 from tasks.judge.verdict import Policy
 from tasks.model import EPS, MEASURED, OpClass, Status, label_of, names
-from tasks.prepare.cases import default_cache
 
 #: Statuses that a policy decides; all others say that there were no numbers to judge.
 DECIDED = tuple(names(MEASURED))

@@ -22,7 +22,7 @@ from farm.report.words import number, percent, plain
 from farm.work.launch import Run, ready
 from tasks import zoo
 from tasks.judge.verdict import Policy
-from tasks.model import Status
+from tasks.model import FAILED, Status
 from tasks.nearest import nearest
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "zoo.yaml"
@@ -32,15 +32,16 @@ PROMISES = ("mutation", "aliasing", "invariant", "nondeterministic")
 
 @dataclass
 class Count:
-    """What one policy makes of faults and of their twins: names of the ops.
+    """What one policy makes of faults and of their twins: names of the ops, and the dtypes in which faults escape.
 
-    caught: some row of the fault failed; imprecise: none did, but one is imprecise, which is a finding for a class of
-    `zoo.PRECISION`; escaped: neither; alarms: twins of which some row is anything but a pass.
+    caught: in every dtype that it is planted in some row of the fault failed or, of a class of `zoo.PRECISION`, is imprecise,
+    which is a finding there; imprecise: none failed in any; escaped: in some dtype all pass; alarms: twins of which some row
+    is anything but a pass.
     """
 
     caught: list[str] = field(default_factory=list)
     imprecise: list[str] = field(default_factory=list)
-    escaped: list[str] = field(default_factory=list)
+    escaped: dict[str, list[str]] = field(default_factory=dict)
     alarms: list[str] = field(default_factory=list)
 
     @property
@@ -48,18 +49,24 @@ class Count:
         return len(self.caught) + len(self.imprecise)
 
 
-def count(statuses: Mapping[str, set[str]], faults: Mapping[str, zoo.Fault]) -> Count:
-    """The count over ``faults`` and their twins. ``statuses``: op name → statuses of its rows under a policy."""
+#: Op name → dtype → statuses of its rows there under a policy.
+Statuses = Mapping[str, Mapping[str, set[str]]]
+
+
+def count(statuses: Statuses, faults: Mapping[str, zoo.Fault]) -> Count:
+    """The count over ``faults`` and their twins."""
     made = Count()
     for name, fault in faults.items():
-        found = statuses.get(name, set())
-        if any(Status(status).failed for status in found):
+        findings = (*FAILED, *[Status.IMPRECISE] * (fault.kind in zoo.PRECISION))
+        by_dtype = statuses.get(name, {})
+        missed = [dtype for dtype, found in by_dtype.items() if found.isdisjoint(findings)]
+        if missed or not by_dtype:
+            made.escaped[name] = missed
+        elif any(not found.isdisjoint(FAILED) for found in by_dtype.values()):
             made.caught.append(name)
-        elif fault.kind in zoo.PRECISION and Status.IMPRECISE in found:
-            made.imprecise.append(name)
         else:
-            made.escaped.append(name)
-    made.alarms = [twin for twin in twins(faults) if statuses.get(twin) != {Status.PASS}]
+            made.imprecise.append(name)
+    made.alarms = [twin for twin in twins(faults) if set().union(*statuses.get(twin, {}).values()) != {Status.PASS}]
     return made
 
 
@@ -68,8 +75,8 @@ def twins(faults: Mapping[str, zoo.Fault]) -> list[str]:
     return list(dict.fromkeys(fault.twin for fault in faults.values()))
 
 
-def statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> dict[str, set[str]]:
-    """Op name → statuses that ``policy`` gives its rows, from their stored metrics alone.
+def statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> Statuses:
+    """The statuses that ``policy`` gives rows, from their stored metrics alone.
 
     promises: whether what a kernel did beside its numbers (PROMISES) counts, which is no matter of a tolerance.
     """
@@ -77,8 +84,11 @@ def statuses(rows: pd.DataFrame, policy: Policy, promises: bool = True) -> dict[
         broken = rows["kind"].isin(PROMISES) & rows["classic"].notna()
         numbers = rows["nonfinite"].gt(0).map({True: "nonfinite", False: "numbers"})
         rows = rows.assign(kind=rows["kind"].where(~broken, numbers))
-    judged = rows[["op"]].assign(status=rejudge(rows, policy)["status"])
-    return {str(op).partition(":")[2]: set(some) for op, some in judged.groupby("op")["status"]}
+    judged = rows[["op", "dtype"]].assign(status=rejudge(rows, policy)["status"])
+    made: dict[str, dict[str, set[str]]] = {}
+    for (op, dtype), some in judged.groupby(["op", "dtype"])["status"]:
+        made.setdefault(str(op).partition(":")[2], {})[str(dtype)] = set(some)
+    return made
 
 
 def chosen(globs: Sequence[str]) -> dict[str, zoo.Fault]:
@@ -165,9 +175,9 @@ def explain(
         )
     if made.imprecise:
         line(f"imprecise, not wrong (faults that lose digits and no more): {', '.join(made.imprecise)}")
-    for name in made.escaped:
-        fault = faults[name]
-        line(f"escaped: {name} ({fault.kind}, of {fault.twin}): {_worst(rows, name, results)}")
+    for name, dtypes in made.escaped.items():
+        fault, there = faults[name], rows[rows["dtype"].isin(dtypes)]
+        line(f"escaped: {name} ({fault.kind}, of {fault.twin}) in {', '.join(dtypes)}: {_worst(there, name, results)}")
     for name in made.alarms:
         line(f"false alarm: {name}: {_worst(rows, name, results)}")
 

@@ -172,7 +172,8 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     """
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
-        most = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
+        asked = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
+        most = checks.installed(row["check"]).wanted(asked)
         group = Group(
             row["op"], row["variant"], row["dtype"], most, row["seed"], row["check"], row["distribution"] or "own"
         )

@@ -22,11 +22,12 @@ from farm.work.supervisor import CannotRun, rows_of
 from tasks import catalogs
 from tasks.arrays import differences
 from tasks.backends import BackendSpec
+from tasks.cache import default_cache
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
 from tasks.model import EPS, Group, Unavailable
 from tasks.nearest import nearest
-from tasks.prepare.cases import PreparedGroup, PreparedSample, default_cache, prepare
+from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
 from tasks.runner import Runner, whole
 from tasks.wire import ToRun
 

@@ -13,6 +13,7 @@ from farm.reproduce.find import Case, ReproduceError
 from farm.reproduce.script import generate
 from farm.reproduce.show import status_text
 from farm.reproduce.source import NoScript, Source
+from tasks import checks
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
 from tasks.model import Form, Status, is_inexact
@@ -27,6 +28,10 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
     precision = str(row.get("compute_precision") or "")  # the runner's word; that of the dtype where there is none
     if case.sample.record["definition"]:
         raise NoScript(f"no script: the op is judged by its definition ({case.sample.record['definition']})")
+    if not checks.installed(case.sample.owner.check).plain:
+        raise NoScript(
+            f"no script: none can be written for the {case.sample.owner.check} check: it builds or runs more"
+        )
     if row["status"] == Status.WRONG and row.get("stage"):
         raise NoScript(f"no script: what is wrong is no number ({row['kind']}: {row['error']})")
     source = Source(

@@ -26,8 +26,9 @@ STEP_DRAWS = 32
 #: are TIMES as many. Where somebody has, and lies more than FAR error units off, the floor is drawn MORE_DRAWS times: a
 #: rare element that hardly moved in the first draws is no false alarm then (`python -m tests.bench noise`).
 TIMES, FAR, MORE_DRAWS = 4, 2.0, 16
-#: A whole model gets MODEL_TIMES as many draws, and no more without a witness: its row floor pools a row of elements.
-MODEL_TIMES = 2
+#: A whole model gets MODEL_TIMES as many draws, since its row floor pools a row of elements; TIMES as many, as all others,
+#: where its inputs and weights have no more elements than this.
+MODEL_TIMES, SMALL_MODEL = 2, 1 << 22
 #: Elements of the inputs from which on no op gets more draws than asked for: one is then a matter of seconds.
 LARGE = 1 << 18
 
@@ -118,7 +119,7 @@ def count(op_class: OpClass, draws: int, elements: int) -> int:
     if op_class in WITHOUT_NOISE:
         return min(draws, FEW_DRAWS)
     if op_class is OpClass.MODEL:
-        return MODEL_TIMES * draws
+        return (TIMES if elements <= SMALL_MODEL else MODEL_TIMES) * draws
     return STEP_DRAWS if op_class is OpClass.DISCONTINUOUS and draws and elements <= LARGE else draws
 
 

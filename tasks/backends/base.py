@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 #: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
 #: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
 TF32_OPS = (
+    "model",
     "contraction",
     "linear algebra",
     "*:*attention*",

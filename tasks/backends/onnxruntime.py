@@ -187,6 +187,7 @@ class OnnxRuntime(Backend):
             device=device,
             compute_precision=precision,
             precision_of=TF32_OPS if precision == "tfloat32" else (),
+            unasked=bool(precision) and not self._asks_for_precision(),
         )
 
     def _find_provider(self, ort: Any) -> None:
@@ -230,6 +231,11 @@ class OnnxRuntime(Backend):
             return str(importlib.import_module(package).get_library_path()), ""
         except ImportError as error:
             return "", f"; its plugin package {package} cannot be imported ({error})"
+
+    def _asks_for_precision(self) -> bool:
+        """Whether an option of the backend decides what is computed in; else it is the provider's choice."""
+        given = {*self.options, *self.many("provider_options", dict)}
+        return bool(given & {"compute_precision", "precision", "enable_htp_fp16_precision", *_COARSER})
 
     def _compute_precision(self) -> str:
         if "compute_precision" in self.options:

@@ -47,6 +47,9 @@ _OPTIONS = ("inference_precision", "execution_mode", "threads", "properties")
 #: compute_precision of an INFERENCE_PRECISION_HINT: with f32, double is computed in it too. "dynamic" leaves every node in the model's own precision.
 _PRECISION = {"f32": "float32", "dynamic": "", "bf16": "bfloat16", "f16": "float16"}
 
+#: The value of inference_precision that asks for nothing.
+_DEFAULT = "default"
+
 _UNSUPPORTED = re.compile(
     r"No conversion rule|only supported|must be a constant|Shape\{1\} constant|attribute must be set to|Bad format for f8|not supported|[Uu]nsupported|[Nn]ot implemented|NOT_IMPLEMENTED"
     r"|doesn't support|does not support|[Cc]annot convert|No translator found|Not supported|isn't supported"
@@ -75,7 +78,8 @@ def _core() -> Any:
 class OpenVino(Backend):
     """OpenVINO on one device ("cpu", "gpu", "gpu.1", "npu").
 
-    options: ``inference_precision`` ("f32" by default; else a CPU with bfloat16 units would use them),
+    options: ``inference_precision`` ("f32" by default, since a CPU with bfloat16 units would else use them; "default": as
+    OpenVINO likes, and its rows say what that was),
     ``execution_mode`` ("accuracy"), ``threads`` (1) and ``properties`` (further properties by name).
     """
 
@@ -91,10 +95,12 @@ class OpenVino(Backend):
         self.device_vendor = {"cpu": "", "npu": "intel-npu"}.get(kind, "intel")
         self.resource = kind.upper() if kind in ("cpu", "gpu", "npu") else "CPU"
         self._target = device.upper()
-        self._asked: dict[str, Any] = {
-            "INFERENCE_PRECISION_HINT": str(options.get("inference_precision", "f32")),
-            "EXECUTION_MODE_HINT": str(options.get("execution_mode", "accuracy")).upper(),
-        }
+        precision = str(options.get("inference_precision", "f32"))
+        self._asked: dict[str, Any] = {"EXECUTION_MODE_HINT": str(options.get("execution_mode", "accuracy")).upper()}
+        if precision == _DEFAULT:
+            del self._asked["EXECUTION_MODE_HINT"]  # "accuracy" asks for float32
+        else:
+            self._asked["INFERENCE_PRECISION_HINT"] = precision
         if kind == "cpu":
             self._asked |= {"INFERENCE_NUM_THREADS": int(str(options.get("threads", 1))), "NUM_STREAMS": 1}
         self._asked |= {str(k): v for k, v in self.many("properties", dict).items()}
@@ -124,6 +130,7 @@ class OpenVino(Backend):
             runtime_version=openvino.__version__.partition("-")[0],
             device=str(core.get_property(self._target, "FULL_DEVICE_NAME")),
             compute_precision=_PRECISION.get(hint, hint),
+            unasked=hint not in (str(self._asked.get("INFERENCE_PRECISION_HINT")), "f32", "dynamic"),
         )
 
     def build(self, form: Form) -> Program:

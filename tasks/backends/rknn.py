@@ -87,7 +87,10 @@ class Rknn(Backend):
         # Floats are float16 without quantization (user guide, "float_dtype": float16 is all that it may be).
         where = "simulator" if self.emulated else "board"
         return RuntimeInfo(
-            f"rknn-toolkit2 {version('rknn-toolkit2')}", f"{self.device} ({where})", compute_precision="float16"
+            f"rknn-toolkit2 {version('rknn-toolkit2')}",
+            f"{self.device} ({where})",
+            compute_precision="float16",
+            unasked=True,
         )
 
     def build(self, form: Form) -> Program:

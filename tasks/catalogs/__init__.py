@@ -12,6 +12,7 @@ BUILT_IN = {
     "torch": "tasks.catalogs.torch.opinfo:TorchOpInfo",
     "onnx": "tasks.catalogs.onnx.node_suite:OnnxNode",
     "critical": "tasks.catalogs.critical.catalog:Critical",
+    "models": "tasks.catalogs.models.catalog:Models",
     "user": "tasks.catalogs.user.catalog:User",
 }
 

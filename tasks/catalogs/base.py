@@ -38,6 +38,7 @@ class Failure:
     stage: str  # "sample", "reference", "store"
     error_type: str
     error: str
+    culprit: str = ""  # the row's
 
     @classmethod
     def of(cls, error: BaseException, stage: str) -> Failure:
@@ -64,8 +65,9 @@ class Sample:
     that turns outputs into ``derived`` (what is compared; ``expected`` then gives shapes and dtypes alone);
     oracle: who computed the expected output; others: further oracles of the same outputs, ``agrees`` filled in by
     `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; repeats: how often a backend runs it
-    (results that differ are a finding); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; names: of the
-    outputs, where there are many.
+    (results that differ are a finding); coarse: of a model, by precision the outputs with its products' weights rounded to
+    it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
+    it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`).
     """
 
     index: int
@@ -81,8 +83,10 @@ class Sample:
     repeats: int = 1
     wrt: tuple[int, ...] = ()
     cotangents: tuple[int, ...] = ()
+    coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     model: bytes | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
 
 

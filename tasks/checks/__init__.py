@@ -11,13 +11,14 @@ from tasks.checks.build import Build
 from tasks.checks.forward import Forward
 from tasks.checks.gradients import Backward, DoubleBackward
 from tasks.checks.levels import Levels
+from tasks.checks.opsets import Opsets
 from tasks.checks.replay import Replay
 from tasks.model import Unsupported
 from tasks.plugins import Part, PluginError, parts
 
 #: The farm's own checks by name, in the order of lists.
 BUILT_IN: dict[str, Check] = {
-    check.name: check for check in (Forward(), Backward(), DoubleBackward(), Levels(), Replay(), Build())
+    check.name: check for check in (Forward(), Backward(), DoubleBackward(), Levels(), Opsets(), Replay(), Build())
 }
 
 

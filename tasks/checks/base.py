@@ -10,6 +10,7 @@ from tasks.model import Form, OpClass, Program
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
+    from tasks.catalogs.base import Catalog, Entry
 
 #: The check of an op's outputs. Every check without samples of its own takes this one's.
 FORWARD = "forward"
@@ -54,6 +55,20 @@ class Check:
     def needs(self) -> str:
         """What a backend must name in its `checks`; if it does not, the row says that it does not run this check."""
         return self.samples
+
+    @property
+    def plain(self) -> bool:
+        """Whether a row of it is about one program, built and run as any: what a standalone script can show."""
+        own = type(self)
+        return (own.build, own.run, own.stages) == (Check.build, Check.run, Check.stages)
+
+    def asks(self, entry: Entry, catalog: Catalog) -> bool:
+        """Whether it is asked of an op of a catalog."""
+        return self.samples in entry.checks
+
+    def wanted(self, samples: int) -> int:
+        """How many samples an op has where a config asks for ``samples`` (not 0)."""
+        return samples
 
     def build(self, backend: Backend, form: Form) -> Program:
         """Make one sample runnable as the check wants it; raises what `Backend.build` does.

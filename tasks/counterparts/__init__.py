@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from tasks.counterparts import algebra, arguments, elementwise, movement, networks, reductions
+from tasks.counterparts import algebra, arguments, elementwise, encoder, movement, networks, reductions
 from tasks.counterparts.table import FRAMEWORKS, Row
 from tasks.model import Unsupported, is_inexact, label_of
 
@@ -114,5 +114,11 @@ def _signature(parameters: str) -> tuple[inspect.Signature, tuple[str, ...]]:
 
 @functools.cache
 def _words(framework: str) -> dict[str, Any]:
-    """What a framework's expressions may name; imports the framework."""
-    return {**vars(arguments), **vars(import_module(f"tasks.counterparts.in_{framework}"))}
+    """What a framework's expressions may name; imports the framework. ``named``: its counterpart of another op of torch."""
+
+    @functools.cache
+    def named(name: str) -> Counterpart:
+        return Counterpart(framework, name, rows()[name].signature, getattr(rows()[name], framework))
+
+    framework_words = vars(import_module(f"tasks.counterparts.in_{framework}"))
+    return {**vars(arguments), **vars(encoder), **framework_words, "named": named}

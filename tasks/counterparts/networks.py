@@ -110,6 +110,7 @@ IMAGES: tuple[Row, ...] = (
 )
 
 ATTENTION: tuple[Row, ...] = (
+    R("critical:bert_encoder", "x, mask, *weights, heads", *["~bert_encoder(named, x, mask, weights, heads)"] * 3),
     R("nn.functional.scaled_dot_product_attention", "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False | enable_gqa",
       "attention(query, key, value, attn_mask, is_causal, scale)", "~attention(query, key, value, attn_mask, is_causal, scale)",
       "attention(query, key, value, attn_mask, is_causal, scale, enable_gqa)"),

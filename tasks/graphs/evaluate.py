@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs import moving, nodes
-from tasks.graphs.call import Call
+from tasks.graphs.call import Call, Operator
 from tasks.graphs.nodes import Block, Node
 from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import NARROW, NoOracle, widen
@@ -27,11 +27,12 @@ class Graph:
 
     nodes: those of the main graph in order, with unique names; inputs, outputs: names of tensors; weights: of the main
     graph, as stored; dtypes: of all tensors whose type is known, as the model has them; places: a number of each tensor;
-    movable: the weights that noise moves. Operators are those of `tasks.graphs.ops`, else of onnx's evaluator.
+    movable: the weights that noise moves. Operators are those given (`tasks.graphs.ops`), else of onnx's evaluator.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, operators: Mapping[str, Operator] = OPERATORS) -> None:
         """``model``: a ModelProto that the checker takes. Raises NoOracle for one that cannot be held."""
+        self._operators = operators
         self.block, self.dtypes = nodes.read(model)
         self.nodes, self.inputs, self.outputs = self.block.nodes, self.block.inputs, self.block.outputs
         self.weights = self.block.weights
@@ -127,8 +128,8 @@ class Graph:
             if node.blocks:
                 return _CONTROL.get(node.op, _unknown)(node, inputs, body)
             found = None
-            if node.op in OPERATORS:
-                found = OPERATORS[node.op](Call(inputs, node.attributes, node.version, len(node.outputs)))
+            if node.op in self._operators:
+                found = self._operators[node.op](Call(inputs, node.attributes, node.version, len(node.outputs)))
             found = self._by_onnx(node, inputs) if found is None else found
         except NoOracle:
             raise

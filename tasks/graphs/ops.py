@@ -33,7 +33,7 @@ def sigmoid(call: Call) -> list[np.ndarray]:
 
 def hard_sigmoid(call: Call) -> list[np.ndarray]:
     """HardSigmoid; onnx's takes the default for an alpha or beta of 0."""
-    alpha, beta = (call.attributes.get(name, default) for name, default in (("alpha", 0.2), ("beta", 0.5)))
+    alpha, beta = (call.attributes.get(name, float(np.float32(v))) for name, v in (("alpha", 0.2), ("beta", 0.5)))
     return [np.clip(alpha * call.inputs[0] + beta, 0.0, 1.0)]
 
 
@@ -168,6 +168,7 @@ OPERATORS: dict[str, Operator] = {
     "Erf": erf,
     "GRU": recurrent.gru,
     "Gelu": gelu,
+    "GlobalMaxPool": spatial.global_max_pool,
     "GroupNormalization": group_normalization,
     "HardSigmoid": hard_sigmoid,
     "HardSwish": hard_swish,

@@ -181,3 +181,9 @@ def average_pool(call: Call) -> list[np.ndarray]:
         y += padded[(slice(None), slice(None), *place)]
         size += counted[(slice(None), slice(None), *place)]
     return [y / size]
+
+
+def global_max_pool(call: Call) -> list[np.ndarray]:
+    """GlobalMaxPool; onnx's takes the wrong axes of all but images."""
+    (x,) = call.arrays()
+    return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]

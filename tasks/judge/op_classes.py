@@ -314,7 +314,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_NORMALISES, "batch_norm group_norm instance_norm layer_norm log_softmax rms_norm softmax"),
         (_ACTIVATES, "gelu gelu_tanh hardswish softplus swiglu"),
         (_LOSES, "cross_entropy mse_loss"),
-        (_COMPOSES, "interpolate_bilinear rotary_embedding scaled_dot_product_attention scaled_dot_product_attention_causal"
+        (_COMPOSES, "bert_encoder interpolate_bilinear rotary_embedding scaled_dot_product_attention scaled_dot_product_attention_causal"
                     " scaled_dot_product_attention_gqa"),
     ],
 }

@@ -101,6 +101,8 @@ class Form:
     args: Any = None
     kwargs: Any = None
     model: bytes | None = None
+    #: Why ONNX's own rules forbid the model that the exporter made: a runtime that refuses it is not to blame.
+    invalid: str = ""
     #: Outputs that come as pairs of real numbers in a last axis of two: complex ones, in ONNX.
     paired: tuple[int, ...] = ()
     #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``, by place among the tensors.
@@ -137,6 +139,7 @@ class RuntimeInfo:
     driver_version: str = ""
     compute_precision: str = ""  # "" = that of the dtype
     precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
+    unasked: bool = False  # the runtime chose it: nobody asked for less than the dtype's own
 
     def __post_init__(self) -> None:
         if self.compute_precision and self.compute_precision not in EPS:

@@ -71,6 +71,12 @@ class Row:
         "share of the result that the limit does not ask for, as rounding the inputs moves it so far",
         "1",
     )
+    licence: str | None = column("string", "case", "of a model: the licence of its weights, or of what defines it")
+    unobserved: str | None = column(
+        "string",
+        "case",
+        "of a model: layers whose weights may be scaled by 1 + 2⁻⁶ unnoticed in this sample; empty: none",
+    )
     attempts: int = column("int32", "times", "how often the case was started in this run", default=1)
     status: str = column("string", "outcome", "one of the closed set of statuses", default=_REQUIRED)
     kind: str = column(
@@ -151,6 +157,12 @@ class Row:
     )
     compute_precision: str | None = column(
         "string", "outcome", "precision the backend was asked to compute in; the dtype where it declares none"
+    )
+    unasked: str | None = column(
+        "string",
+        "outcome",
+        "coarser precision that it was computed in though nobody asked for it: the runtime says so (and it is judged in it), "
+        "or a model's errors tell (and it is not)",
     )
     placement: str | None = column(
         "string", "outcome", 'where the case ran, in the runtime\'s words; after "emulated" where no device was used'

@@ -32,15 +32,10 @@ from tasks.judge.prepared import (
     zero_would_pass,
 )
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
+from tasks.prepare import derived
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
 WEAK_THRESHOLD = 32.0
-
-
-def default_cache() -> Path:
-    """$FARM_CACHE, or validation-farm in the user's cache directory."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(os.environ.get("FARM_CACHE") or os.path.join(base, "validation-farm"))
 
 
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
@@ -113,7 +108,7 @@ def _collect(
     shares: list[float] = []  # excused of each
     sound: list[bool] = []  # neither failed nor weak by itself
     strong: list[bool] = []
-    made = catalogs.get(group.catalog).samples(group, draws, bad)
+    made = derived.samples(catalogs.get(group.catalog), group, draws, bad)
     place = 0
     while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
         started(place)
@@ -135,10 +130,11 @@ def _collect(
     strong = _strong([sample for sample, _ in found], sound)
     strong = [good and not _loose(group, found[k][0], found[k - 1][0]) for k, good in enumerate(strong)]
     arrays: list[np.ndarray] = []
+    models: dict[bytes, int] = {}
     records = []
     for k in _chosen(found, strong, group.samples):
         sample, milliseconds = found[k]
-        record = _record(sample, arrays)
+        record = _record(sample, arrays, models)
         record |= {"weak": not strong[k], "excused": shares[k], "prepare_ms": milliseconds}
         records.append(record)
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
@@ -217,13 +213,16 @@ def _one_constant_for_all(samples: list[Sample]) -> bool:
     )
 
 
-def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
-    """The JSON record of a sample; its arrays are appended to ``arrays``."""
+def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) -> dict[str, Any]:
+    """The JSON record of a sample; its arrays are appended to ``arrays``. models: where those of other samples are: the weights
+    of a network are kept once."""
 
     def add(array: np.ndarray) -> int:
         arrays.append(array)
         return len(arrays) - 1
 
+    if sample.model is not None and sample.model not in models:
+        models[sample.model] = add(np.frombuffer(sample.model, dtype=np.uint8))
     base = len(arrays)
     arrays.extend(sample.arrays)
     args: Any = sample.args
@@ -266,12 +265,14 @@ def _record(sample: Sample, arrays: list[np.ndarray]) -> dict[str, Any]:
         "definition": sample.definition,
         "derived": [leaf_record(leaf) for leaf in sample.derived],
         "others": others,
+        "coarse": {name: [add(y) for y in outputs] for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
         "wrt": list(sample.wrt),
         "cotangents": list(sample.cotangents),
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
-        "model": None if sample.model is None else add(np.frombuffer(sample.model, dtype=np.uint8)),
+        "model": None if sample.model is None else models[sample.model],
+        "columns": sample.columns,
         "failure": None if failure is None else asdict(failure),
     }
 
@@ -373,6 +374,11 @@ class PreparedSample:
         references = [self.owner.pack.array(i) for i in self.record["others"][number]["references"]]
         return [replace(leaf, reference=y) for leaf, y in zip(self.expected(), references)]
 
+    def coarse(self) -> dict[str, list[np.ndarray]]:
+        """Of a model, by precision: the outputs with its products' weights rounded to it."""
+        found = self.record.get("coarse", {})
+        return {name: [self.owner.pack.array(i) for i in places] for name, places in found.items()}
+
     def form(self, kind: str, exported: Pack | None = None) -> Form:
         """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own.
 
@@ -389,7 +395,7 @@ class PreparedSample:
             self.inputs(),
             args=self.record["args"],
             kwargs=self.record["kwargs"],
-            check=group.check,
+            check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
         )
@@ -397,7 +403,7 @@ class PreparedSample:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif catalog is not None and kind in catalog.forms:
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
-        elif group.check != "forward":
+        elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
         elif kind in counterparts.FRAMEWORKS:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
@@ -411,7 +417,7 @@ class PreparedSample:
             specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
             form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
             form.arrays = [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in form.arrays]
-            form.paired = tuple(made["paired"])
+            form.paired, form.invalid = tuple(made["paired"]), made.get("invalid", "")
             form.args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(specs))]}
         else:
             there = "" if catalog is not None else ": its package is not installed in the backend's environment"

@@ -59,5 +59,7 @@ def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], 
             continue
         arrays.append(np.frombuffer(model, dtype=np.uint8))
         made[str(sample.index)] = {"model": len(arrays) - 1, "inputs": inputs, "paired": paired}
+        if reason := onnx_export.invalid(model):
+            made[str(sample.index)]["invalid"] = reason
     save(target, {"form": form, "samples": made}, arrays)
     return target

@@ -107,6 +107,17 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     return model.SerializeToString(), order, paired
 
 
+def invalid(model: bytes) -> str:
+    """Why ONNX's type rules forbid a graph, on one line; "" if they do not."""
+    from onnx import shape_inference
+
+    try:
+        shape_inference.infer_shapes(model, check_type=True)
+    except Exception as error:
+        return " ".join(str(error).split())[:300]
+    return ""
+
+
 class NotFaithful(Exception):
     """The exported graph does not compute the op: no runtime may be blamed for its results."""
 

@@ -15,12 +15,12 @@ DIMS = {"rows": [3], "n": SIZES}
 
 
 def _softmax(pad: float = -INF, shift: bool = True, axis: int = -1, drop_last: bool = False, extra: int = 0) -> Kernel:
-    """extra: elements of the tail beyond the end that the mask lets through."""
+    """extra: elements of the tail beyond the end that the mask lets through, as large as the inputs may be."""
 
     def kernel(x: Any) -> Any:
         n = x.shape[-1]
         tail = padded(x.float(), pad)
-        tail[..., n : n + extra] = 0.0
+        tail[..., n : n + extra] = 3.0
         e = torch.exp(tail - tail.amax(axis, keepdim=True) if shift else tail)
         if drop_last:
             e[..., n - n % BLOCK :] = 0.0

@@ -24,22 +24,27 @@ def planted(kind: str) -> dict[str, zoo.Fault]:
 @pytest.mark.parametrize(
     ("kind", "statuses", "caught", "imprecise"),
     [
-        ("sign", {"pass", "wrong"}, 1, 0),
-        ("sign", {"crash"}, 1, 0),
-        ("sign", {"timeout", "pass"}, 1, 0),
-        ("sign", {"imprecise"}, 0, 0),
-        ("sign", {"pass"}, 0, 0),
-        ("sign", {"invalid", "unsupported"}, 0, 0),
-        ("sign", set(), 0, 0),
-        ("cancellation", {"imprecise", "pass"}, 0, 1),
-        ("cancellation", {"imprecise", "wrong"}, 1, 0),
-        ("cancellation", {"pass"}, 0, 0),
+        ("sign", [{"pass", "wrong"}], 1, 0),
+        ("sign", [{"crash"}], 1, 0),
+        ("sign", [{"timeout", "pass"}], 1, 0),
+        ("sign", [{"wrong"}, {"wrong", "pass"}], 1, 0),
+        ("sign", [{"wrong"}, {"pass"}], 0, 0),  # it shows in one dtype alone
+        ("sign", [{"imprecise"}], 0, 0),
+        ("sign", [{"pass"}], 0, 0),
+        ("sign", [{"invalid", "unsupported"}], 0, 0),
+        ("sign", [], 0, 0),
+        ("cancellation", [{"imprecise", "pass"}], 0, 1),
+        ("cancellation", [{"imprecise", "wrong"}], 1, 0),
+        ("cancellation", [{"imprecise"}, {"wrong"}], 1, 0),
+        ("cancellation", [{"imprecise"}, {"pass"}], 0, 0),
+        ("cancellation", [{"pass"}], 0, 0),
     ],
 )
-def test_what_counts_as_caught(kind: str, statuses: set[str], caught: int, imprecise: int) -> None:
+def test_what_counts_as_caught(kind: str, statuses: list[set[str]], caught: int, imprecise: int) -> None:
     faults = planted(kind)
     ((name, fault),) = faults.items()
-    made = count({name: statuses, fault.twin: {"pass"}}, faults)
+    by_dtype = dict(zip(("float32", "float16"), statuses))
+    made = count({name: by_dtype, fault.twin: {"float32": {"pass"}}}, faults)
     assert (len(made.caught), len(made.imprecise), len(made.escaped)) == (caught, imprecise, 1 - caught - imprecise)
     assert made.found == caught + imprecise
     assert not made.alarms
@@ -49,7 +54,8 @@ def test_what_counts_as_caught(kind: str, statuses: set[str], caught: int, impre
 def test_a_twin_that_does_not_pass_everywhere_is_a_false_alarm(statuses: set[str]) -> None:
     faults = planted("sign")
     ((name, fault),) = faults.items()
-    assert count({name: {"wrong"}, fault.twin: statuses}, faults).alarms == [fault.twin]
+    for twin in ({"float32": statuses}, {"float32": {"pass"}, "float16": statuses or {"error"}}):
+        assert count({name: {"float32": {"wrong"}}, fault.twin: twin}, faults).alarms == [fault.twin]
 
 
 def test_a_slice_of_the_zoo(

@@ -14,6 +14,7 @@ import pytest
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
+from tasks.catalogs.critical import encoder
 from tasks.catalogs.critical import reference as ref
 from tasks.catalogs.critical.catalog import DTYPES, Critical
 from tasks.catalogs.critical.ops import OPS, Call, Op, call
@@ -32,7 +33,7 @@ tanh softplus hardswish softmax log_softmax layer_norm rms_norm group_norm batch
 argmax cumsum var topk sort add mul div pow exp log sqrt rsqrt where clamp embedding index_select gather scatter_add
 cat transpose_contiguous max_pool2d avg_pool2d adaptive_avg_pool2d interpolate_bilinear interpolate_nearest
 scaled_dot_product_attention scaled_dot_product_attention_causal scaled_dot_product_attention_gqa rotary_embedding
-swiglu cross_entropy mse_loss dropout
+swiglu cross_entropy mse_loss dropout bert_encoder
 """
 
 #: torch computes Φ(x) = (1 + erf)/2 and (1 + tanh)/2 as written: what cancels for negative x is its own error.
@@ -119,6 +120,7 @@ FAULTS: dict[str, Callable[..., np.ndarray]] = {
     "scaled_dot_product_attention_gqa": interleaved_heads,
     "avg_pool2d": padding_not_counted,
     "gelu": lambda x: ref.gelu_tanh(x),
+    "bert_encoder": lambda x, mask, *weights, heads: encoder.reference(x, 0 * mask, *weights, heads=heads),
     "rms_norm": lambda x, normalized_shape, weight, eps: (
         x / (np.sqrt(np.mean(x * x, -1, keepdims=True)) + eps) * weight
     ),

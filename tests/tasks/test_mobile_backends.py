@@ -197,7 +197,7 @@ except Unsupported as error:
 
 def test_mnn_converts_and_runs_in_its_own_environment() -> None:
     from farm.fleet import envs
-    from tasks.prepare.cases import default_cache
+    from tasks.cache import default_cache
 
     spec = BackendSpec.parse("mnn-cpu")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from tasks import catalogs
+from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Oracle, Sample
 from tasks.catalogs.torch.opinfo import TorchOpInfo, _op_db
@@ -266,3 +268,39 @@ def test_a_graph_whose_result_onnx_leaves_undefined_is_the_exporters() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     with pytest.raises(NotFaithful, match="undefined"):
         _check(model, [np.zeros(0, np.float32)], [Leaf("float32", (), np.array(np.nan))], [])
+
+
+class Refuses(Backend):
+    """Builds nothing."""
+
+    forms = ("onnx",)
+
+    def build(self, form: Form) -> Program:
+        raise RuntimeError("no such graph")
+
+
+@pytest.mark.parametrize(
+    ("op", "status", "stage", "says"),
+    [
+        # A sum of float16 is divided by a count in int64, with no Cast between them.
+        ("masked.std", "unsupported", "export", "the exported graph is invalid: .*op_type:Div.*inconsistent.*; "),
+        ("abs", "error", "build", ""),
+    ],
+)
+def test_who_refuses_an_exported_graph_that_onnx_forbids_is_not_to_blame(
+    tmp_path: Path, op: str, status: str, stage: str, says: str
+) -> None:
+    from tasks.prepare.forms import export
+
+    prepared = prepare(Group(f"torch:{op}", "", "float16", 1), tmp_path)[1]
+    exported = str(export(Path(prepared.pack.path), tmp_path, "onnx", 1, {}, lambda place: None))
+    refuses = Refuses("refuses-cpu", "cpu", {})
+    backends = {refuses: "no such graph", BackendSpec.parse("openvino-cpu").create(): "Div"}
+    for backend, words in backends.items():
+        info = RuntimeInfo("1", "none") if backend is refuses else backend.start()
+        runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
+        (row,) = (done.row for done in runner.run([replace(whole(prepared), exported=exported)]))
+        if status == "error" and backend is not refuses:
+            assert row.status == "pass"
+        else:
+            assert (row.status, row.stage) == (status, stage) and re.match(f"{says}.*{words}", row.error, re.S)

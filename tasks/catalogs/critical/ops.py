@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.catalogs.critical import encoder
 from tasks.catalogs.critical import reference as ref
 
 #: Positional and keyword arguments; arrays stand where tensors will.
@@ -253,6 +254,8 @@ _COMPOSITES = (
     Op("cross_entropy",
        lambda g: call(normal(g, 32, 50257, scale=2), with_ignored(g, 32, 50257), ignore_index=-100),
        ref.cross_entropy, lambda torch: torch.nn.functional.cross_entropy),
+    # The same weights in every framework.
+    Op("bert_encoder", encoder.inputs, encoder.reference, encoder.torch_form),
     Op("mse_loss", lambda g: call(normal(g, 64, 768), normal(g, 64, 768)),
        ref.mse_loss, lambda torch: torch.nn.functional.mse_loss),
 )

@@ -1,0 +1,87 @@
+"""The catalog "models": whole networks, each with its float64 reference, its own noise floor and a second oracle."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.cache import default_cache
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.models import judged
+from tasks.catalogs.models.table import MODELS, Model
+from tasks.model import Group, Unsupported
+
+#: Counts up whenever the bytes of a sample, a reference or a noise floor change.
+CATALOG_VERSION = "1"
+
+
+class Models(Catalog):
+    """The networks of `tasks.catalogs.models.table`: real inputs first, then one seeded sample, then both in turn.
+
+    The expected outputs are those of the ONNX form in float64, node by node, on the inputs and weights as they are; a
+    second evaluation by torch in float64 stands beside them.
+    """
+
+    name = "models"
+    about = "whole networks"
+    forms = ("onnx", "torch")
+
+    def version(self) -> str:
+        """The catalog's own version and those of the packages that decide the bytes of a sample or a reference."""
+        packages = ("numpy", "onnx", "pillow", "torch", "onnxscript", "transformers")
+        return " ".join([CATALOG_VERSION, *(f"{x}{_installed(x)}" for x in packages)])
+
+    def entries(self) -> list[Entry]:
+        """One entry per network, a variant for each of its sizes."""
+        return sorted(
+            (Entry(f"{self.name}:{name}", variant, ("float32",)) for name, variant in MODELS),
+            key=lambda x: (x.op, x.variant),
+        )
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        """Samples 0 … group.samples − 1. Raises ValueError for a network or a dtype that the catalog does not have."""
+        model, cache = self._model(group), default_cache()
+        if group.dtype != "float32":
+            raise ValueError(f"models: {group.label} has no dtype {group.dtype!r}; it has float32")
+        return self._made(model, group, draws, skip, cache)
+
+    def _made(self, model: Model, group: Group, draws: int, skip: Collection[int], cache: Path) -> Iterator[Sample]:
+        network: judged.Network | None = None
+        for index in range(group.samples):
+            if index in skip:
+                yield Sample(index)
+                continue
+            try:
+                network = network or judged.Network(model, cache)
+                yield network.sample(index, model.inputs(index, group.seed, cache), draws)
+            except Exception as error:
+                yield Sample(index, failure=_failure(error))
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        """The network as a torch module, in evaluation mode. Raises Unsupported where it is ONNX alone."""
+        found = self._model(group).module(default_cache())
+        if found is None:
+            raise Unsupported("this network comes as an ONNX model: it has no torch form")
+        return found
+
+    def _model(self, group: Group) -> Model:
+        try:
+            return MODELS[group.op_name, group.variant]
+        except KeyError:
+            raise ValueError(f"the catalog models has no network {group.label!r}") from None
+
+
+def _failure(error: Exception) -> Failure:
+    stage = "reference" if isinstance(error, judged.NoOracle) else "sample"
+    return Failure.of(error, stage)
+
+
+@functools.cache
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "-"

@@ -1,0 +1,78 @@
+"""A network as samples: its graph in float64, the floor of its outputs, and who else computed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Sample
+from tasks.catalogs.models.table import Model
+from tasks.graphs import by_torch
+from tasks.graphs.coarse import with_weights_in
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import reference_and_floor
+from tasks.graphs.widening import WIDENED, NoOracle
+from tasks.judge.coarser import SUSPECTS
+from tasks.model import Leaf, OpClass, Oracle
+
+__all__ = ["Network", "NoOracle"]
+
+
+class Network:
+    """A network read once for all of its samples."""
+
+    def __init__(self, model: Model, cache: Path) -> None:
+        """Raises Unavailable where its file cannot be had, NoOracle for what has no float64 evaluation."""
+        import onnx
+
+        self.model = model
+        self.content = model.model(cache)
+        self._proto = onnx.load_from_string(self.content)
+        self.graph = Graph(self._proto)
+        self._module = model.module(cache)
+
+    def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
+        """A sample with these inputs. Raises NoOracle."""
+        graph = self.graph
+        arrays = [np.array(feeds[name], order="C") for name in graph.inputs]
+        references, floors, _ = reference_and_floor(graph, feeds, draws)
+        return Sample(
+            index,
+            tuple(TensorSpec(id=i) for i in range(len(arrays))),
+            arrays=arrays,
+            expected=[self._leaf(name, y, delta) for name, y, delta in zip(graph.outputs, references, floors)],
+            op_class=OpClass.MODEL,
+            others=[self._second(feeds)],
+            coarse={precision: with_weights_in(graph, feeds, precision) for precision in SUSPECTS},
+            model=self.content,
+            columns={"licence": self.model.licence},
+        )
+
+    def _leaf(self, name: str, y: np.ndarray, delta: np.ndarray) -> Leaf:
+        dtype = self.graph.dtypes.get(name) or "float32" if y.dtype.name in WIDENED else y.dtype.name
+        return Leaf(dtype, y.shape, y, delta if delta.any() else None, meaning=self.model.outputs.get(name, ""))
+
+    def _second(self, feeds: Mapping[str, np.ndarray]) -> Oracle:
+        """The outputs by torch in float64: of the network's own torch form, else of its graph with torch's operators."""
+        if self._module is None:
+            found = Graph(self._proto, by_torch.operators()).run(feeds)
+            return Oracle("torch-operators-float64", [np.array(found[name], order="C") for name in self.graph.outputs])
+        return Oracle("torch-float64", _by_module(self._module, [feeds[name] for name in self.graph.inputs]))
+
+
+def _by_module(module: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    import torch
+
+    from tasks.arrays.widened import widened
+
+    module = module.double()
+    tensors = [torch.from_numpy(np.asarray(x, np.float64 if x.dtype.kind == "f" else x.dtype)) for x in inputs]
+    try:
+        with torch.no_grad(), widened():
+            return [np.array(y.numpy(), order="C") for y in module(*tensors)]
+    finally:
+        module.float()

@@ -1,0 +1,64 @@
+"""All networks of the catalog by name and variant, whatever they come from: one face for trained ones and architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tasks.catalogs.models import architectures, exporting
+from tasks.catalogs.models.inputs import Arrays
+from tasks.catalogs.models.sources import TRAINED
+
+
+class Model(Protocol):
+    """A network. outputs: what each stands for, by name (see `tasks.judge.meaning`); licence: of its weights."""
+
+    @property
+    def licence(self) -> str: ...
+
+    @property
+    def outputs(self) -> Mapping[str, str]: ...
+
+    def model(self, cache: Path) -> bytes:
+        """Its serialized ModelProto; files that it needs are kept in ``cache``. Raises Unavailable, in one line."""
+
+    def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
+        """The inputs of a sample by name. Raises Unavailable."""
+
+    def module(self, cache: Path) -> Any:
+        """It as a torch module, float32 in evaluation mode; None where there is none. Raises Unavailable."""
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """An architecture with seeded weights (`tasks.catalogs.models.architectures`) in one of its sizes."""
+
+    name: str
+    size: str
+    licence: str = "seeded weights"
+
+    @property
+    def outputs(self) -> Mapping[str, str]:
+        return {name: name for name in architectures.ARCHITECTURES[self.name].outputs if name == "logits"}
+
+    def model(self, cache: Path) -> bytes:
+        return exporting.export(self.name, self.size, cache / "exported")
+
+    def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
+        return dict(architectures.example(self.name, self.size, seed + index))
+
+    def module(self, cache: Path) -> Any:
+        return architectures.build(self.name, self.size)
+
+
+#: Every network by its name and variant.
+MODELS: dict[tuple[str, str], Model] = {
+    **{(name, ""): one for name, one in TRAINED.items()},
+    **{
+        (name, "" if size == "full" else size): Seeded(name, size)
+        for name in architectures.ARCHITECTURES
+        for size in architectures.SIZES
+    },
+}

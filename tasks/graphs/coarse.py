@@ -1,0 +1,61 @@
+"""A model whose products take rounded weights, as a runtime rounds them that computes in TF32 or bfloat16.
+
+The weights alone: every runtime rounds them alike, while the roundings of what is computed hang on its order of sums, and
+are others in each. So the part of the error that the weights make is a fingerprint of the precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.nodes import Node
+from tasks.judge import op_classes
+from tasks.model import EPS, OpClass
+
+#: Products whose class is another one, since more is done in them.
+_PRODUCTS = ("Attention", "GRU", "LSTM", "RNN")
+
+
+def with_weights_in(graph: Graph, feeds: Mapping[str, Any], precision: str) -> list[np.ndarray]:
+    """The outputs of a graph in order, in float64, the weights of its products rounded to ``precision``.
+
+    Raises NoOracle as `Graph.run` does.
+    """
+    weights = product_weights(graph)
+    found = graph.run(feeds, move=lambda name, x, eps: rounded_to(x, precision) if name in weights else x)
+    return [np.ascontiguousarray(found[name]) for name in graph.outputs]
+
+
+def product_weights(graph: Graph) -> frozenset[str]:
+    """Names of the weights that products take, as they are or moved about (transposed, reshaped …) before."""
+    nodes = list(graph.block.walk())
+    made_by = {name: node for node in nodes for name in node.outputs}
+    left = [name for node in nodes if is_product(node) for name in node.inputs]
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in graph.movable:
+            found.add(name)
+        elif name in made_by and _class(made_by[name]) is OpClass.EXACT:
+            left += made_by[name].inputs[:1]
+    return frozenset(found)
+
+
+def is_product(node: Node) -> bool:
+    """Whether matrix units compute a node: a contraction, or what is made of some."""
+    return node.op in _PRODUCTS or _class(node) is OpClass.CONTRACTION
+
+
+def _class(node: Node) -> OpClass:
+    return op_classes.of(f"onnx:{node.op}").op_class
+
+
+def rounded_to(x: np.ndarray, precision: str) -> np.ndarray:
+    """float64 numbers to the nearest with the digits of ``precision``, ties to even; the range is left as it is."""
+    significand, exponent = np.frexp(x)
+    unit = EPS[precision] / 2  # the significand lies between a half and one
+    return np.asarray(np.ldexp(np.round(significand / unit) * unit, exponent))

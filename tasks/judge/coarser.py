@@ -1,0 +1,72 @@
+"""Whether a model was computed in a coarser precision than anybody asked for, told by its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.judge.plain import compare, unit_of
+from tasks.judge.policy import Policy, judge
+from tasks.model import Leaf, OpClass, Status, is_inexact
+
+#: Precisions that runtimes take for float32 without being asked. float16 has as many digits as TF32, which stands for both.
+SUSPECTS = ("tfloat32", "bfloat16")
+#: Least correlation of a result's errors with those of rounded weights, and how often it is beyond what chance gives for so
+#: many numbers (one standard deviation is 1/√n).
+ALIKE, CHANCE = 0.35, 6.0
+#: The errors of a result over those of rounded weights: what is computed is rounded too, which adds as much again or twice.
+TIMES = (0.75, 6.0)
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """precision; alike: correlation of the errors with those that weights rounded to it make."""
+
+    precision: str
+    alike: float
+
+
+def told(
+    actual: Sequence[np.ndarray],
+    expected: Sequence[Leaf],
+    twins: Mapping[str, Sequence[np.ndarray]],
+    policy: Policy,
+    label: str,
+    dtype: str,
+) -> Suspicion | None:
+    """The precision that the errors of a model's outputs tell of; None where they tell of none.
+
+    twins: per precision, the exact outputs with the weights of products rounded to it (`tasks.graphs.coarse`). A result is
+    suspected of a precision if it would be right were it declared, and its errors, in units, are as large as the twin's
+    and correlate with them. A fault of another kind does not: its errors have nothing to do with how weights round. A
+    runtime that folds scales into its weights before it rounds them is not recognised.
+    """
+    best: Suspicion | None = None
+    for precision, references in twins.items():
+        metrics = compare(actual, expected, OpClass.MODEL, precision)
+        if judge(metrics, policy, label, OpClass.MODEL, dtype, "float64", precision)[0] is not Status.PASS:
+            continue
+        ours, theirs = _errors(actual, expected), _errors(references, expected)
+        one, other = float(np.linalg.norm(ours)), float(np.linalg.norm(theirs))
+        if not (one and other and TIMES[0] <= one / other <= TIMES[1]):
+            continue
+        alike = float(ours @ theirs) / (one * other)
+        if alike >= max(ALIKE, CHANCE / ours.size**0.5) and (best is None or alike > best.alike):
+            best = Suspicion(precision, alike)
+    return best
+
+
+def _errors(found: Sequence[np.ndarray], expected: Sequence[Leaf]) -> np.ndarray:
+    """Signed errors of all floating outputs in units of their rows, one after another; finite ones alone."""
+    parts = []
+    with np.errstate(all="ignore"):
+        for a, leaf in zip(found, expected):
+            if leaf.reference is None or not is_inexact(leaf.dtype):
+                continue
+            eps, smallest, noise = unit_of(leaf, OpClass.MODEL)
+            tolerance = eps * np.abs(leaf.reference) + eps * smallest + (0.0 if noise is None else noise)
+            errors = (np.asarray(a, np.float64) - leaf.reference) / tolerance
+            parts.append(np.where(np.isfinite(errors), errors, 0.0).reshape(-1))
+    return np.concatenate(parts) if parts else np.zeros(0)

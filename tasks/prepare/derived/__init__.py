@@ -1,0 +1,41 @@
+"""Samples of checks that are made of the first sample of an op that is an ONNX model; one file per check."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from tasks import checks
+from tasks.catalogs.base import Catalog, Failure, Sample
+from tasks.checks.derived import Derived
+from tasks.model import Group, Vacuous
+from tasks.prepare.derived.parts import Spoilt
+
+
+def samples(catalog: Catalog, group: Group, draws: int, skip: Collection[int]) -> Iterator[Sample]:
+    """As `Catalog.samples`, of any check: where it derives them, one for each of its numbers, by ``derive(base, number,
+    group, draws)`` of the file of its name. A sample that cannot be made comes with a failure."""
+    check = checks.get(group.check)
+    if not isinstance(check, Derived):
+        yield from catalog.samples(group, draws, skip)
+        return
+    derive = importlib.import_module(f"{__name__}.{check.name}").derive
+    base = next(iter(catalog.samples(replace(group, check=checks.FORWARD, samples=1), draws)))
+    for place, number in enumerate(check.numbers):
+        if place in skip:
+            yield Sample(number)
+            continue
+        try:
+            if base.failure:
+                yield replace(base, index=number)
+            elif base.model is None:
+                yield Sample(number, failure=Failure.vacuous("the op is no ONNX model"))
+            else:
+                yield derive(base, number, group, draws)
+        except Vacuous as error:
+            yield Sample(number, failure=Failure.vacuous(str(error)))
+        except Spoilt as error:
+            yield Sample(number, failure=Failure("invalid", "sample", "", str(error), error.culprit))
+        except Exception as error:
+            yield Sample(number, failure=Failure.of(error, "sample"))

@@ -1,0 +1,63 @@
+"""What the derivations of samples share: how a case is spoilt, what a graph is fed, whether two graphs are one function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import contiguous
+from tasks.catalogs.base import Sample
+
+
+class Spoilt(Exception):
+    """A sample that cannot be made, and what is to blame: its rows are `invalid`, whatever a runtime does."""
+
+    def __init__(self, culprit: str, text: str) -> None:
+        super().__init__(text)
+        self.culprit = culprit
+
+
+def feeds_of(sample: Sample, model: Any) -> dict[str, Any]:
+    """What each input of a ModelProto is given by a sample, by name."""
+    values = [_value(x, sample.arrays) for x in sample.args]
+    return {k: v for k, v in zip(inputs_of(model), values, strict=True) if v is not None}
+
+
+def _value(node: Any, arrays: list[np.ndarray]) -> Any:
+    if isinstance(node, (list, tuple)):
+        return [_value(x, arrays) for x in node]
+    return None if node is None else contiguous(arrays[node.id], node)
+
+
+def inputs_of(model: Any) -> dict[str, Any]:
+    """The inputs of a ModelProto that have no default, ValueInfoProto by name."""
+    defaults = {x.name for x in model.graph.initializer}
+    return {x.name: x for x in model.graph.input if x.name not in defaults}
+
+
+def apart(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:
+    """How the float64 outputs of two graphs differ beyond float64's own rounding; "" where they do not."""
+    pairs = [[np.asarray(x) for x in _flat(list(side.values()))] for side in (left, right)]
+    if len(pairs[0]) != len(pairs[1]):
+        return f"{len(pairs[1])} outputs instead of {len(pairs[0])}"
+    for number, (a, b) in enumerate(zip(*pairs)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {number} is {b.dtype}{list(b.shape)} instead of {a.dtype}{list(a.shape)}"
+        if a.dtype.kind == "V":  # of few bits: exact in float64
+            a, b = a.astype(np.float64), b.astype(np.float64)
+        if a.dtype.kind not in "fc":
+            if not np.array_equal(a, b):
+                return f"output {number} differs in {int((a != b).sum())} of {a.size} elements"
+            continue
+        size = np.abs(a)
+        scale = float(size.max(initial=0.0, where=np.isfinite(size)))
+        if not np.allclose(a, b, rtol=2.0**-30, atol=scale * 2.0**-30, equal_nan=True):
+            with np.errstate(invalid="ignore"):
+                return f"output {number} differs by {np.nanmax(np.abs(a - b)):.3g} of at most {scale:.3g}"
+    return ""
+
+
+def _flat(value: Any) -> list[Any]:
+    return [y for x in value for y in _flat(x)] if isinstance(value, list) else [value]

@@ -1,0 +1,125 @@
+"""A model that was computed in a coarser precision than anybody asked for is told by its errors; other faults are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.arrays.tree import TensorSpec, encode
+from tasks.graphs.coarse import product_weights, rounded_to, with_weights_in
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import reference_and_floor
+from tasks.judge import coarser, verdict
+from tasks.judge.plain import compare
+from tasks.judge.policy import judge
+from tasks.model import EPS, Leaf, OpClass, Status, rounded
+from tests.tasks import tiny_models
+
+POLICY = verdict.load("error_units")
+
+
+@cache
+def prepared() -> tuple[Any, dict[str, np.ndarray], list[Leaf], dict[str, list[np.ndarray]]]:
+    """(a model, its inputs, what its outputs are to be, what rounded weights make of them)."""
+    model = tiny_models.residual()
+    graph, feeds = Graph(model), tiny_models.inputs(model)
+    references, floors, _ = reference_and_floor(graph, feeds, 4)
+    leaves = [Leaf("float32", y.shape, y, noise, meaning="logits") for y, noise in zip(references, floors)]
+    return model, feeds, leaves, {name: with_weights_in(graph, feeds, name) for name in coarser.SUSPECTS}
+
+
+def run(model: Any) -> list[np.ndarray]:
+    """The outputs of a model in ONNX Runtime, on the inputs of the prepared one."""
+    ort = pytest.importorskip("onnxruntime")
+    return list(ort.InferenceSession(model.SerializeToString()).run(None, prepared()[1]))
+
+
+def told(outputs: Sequence[np.ndarray]) -> str:
+    """The precision that is suspected, "" for none."""
+    _, _, leaves, twins = prepared()
+    found = coarser.told(outputs, leaves, twins, POLICY, "models:tiny", "float32")
+    return found.precision if found else ""
+
+
+def status(outputs: Sequence[np.ndarray], precision: str = "") -> Status:
+    metrics = compare(outputs, prepared()[2], OpClass.MODEL, precision)
+    return judge(metrics, POLICY, "models:tiny", OpClass.MODEL, "float32", "float64", precision)[0]
+
+
+def test_the_weights_of_products_are_found_and_no_others() -> None:
+    assert product_weights(Graph(prepared()[0])) == {"up0", "down0", "up1", "down1", "head"}
+
+
+def test_numbers_are_rounded_to_so_many_digits() -> None:
+    x = np.linspace(-7, 7, 1000)
+    assert np.array_equal(rounded_to(x, "bfloat16"), rounded(x, "bfloat16"))
+    assert np.abs(rounded_to(x, "tfloat32") / x - 1).max() <= EPS["tfloat32"] / 2
+
+
+def test_a_sound_runtime_passes_and_is_suspected_of_nothing() -> None:
+    outputs = run(prepared()[0])
+    assert status(outputs) is Status.PASS and told(outputs) == ""
+
+
+@pytest.mark.parametrize("precision", coarser.SUSPECTS)
+def test_a_runtime_that_computes_in_less_is_wrong_and_told_by_its_errors(precision: str) -> None:
+    outputs = run(tiny_models.with_products_in(prepared()[0], precision))
+    assert status(outputs) is Status.WRONG and told(outputs) == precision
+    assert status(outputs, precision) is Status.PASS  # had it been declared
+
+
+def test_openvino_is_told_where_its_own_default_is_bfloat16() -> None:
+    pytest.importorskip("openvino")
+    from tasks.backends import BackendSpec
+    from tasks.model import Form
+
+    model, feeds, _, _ = prepared()
+    form = Form("onnx", "models:tiny", "float32", list(feeds.values()), model=model.SerializeToString())
+    form.args = encode((TensorSpec(0),))
+    for option, unasked in (("f32", False), ("default", True)):
+        backend = BackendSpec.parse("o", "openvino-cpu", {"inference_precision": option}).create()
+        info = backend.start()
+        outputs = [np.asarray(x) for x in backend.build(form).run()]
+        coarse = info.compute_precision == "bfloat16"  # a CPU without bfloat16 units computes in float32
+        assert info.unasked == (unasked and coarse)
+        assert status(outputs) is (Status.WRONG if coarse else Status.PASS)
+        assert told(outputs) == ("bfloat16" if coarse else "")
+        assert status(outputs, info.compute_precision) is Status.PASS
+
+
+def _edited(model: Any, name: str, change: Any) -> Any:
+    import onnx
+    from onnx import numpy_helper
+
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    (tensor,) = (x for x in made.graph.initializer if x.name == name)
+    tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor).copy()), name))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("gain1", lambda x: np.float32(1.001) * x),
+        ("bias0", np.zeros_like),
+        ("root", lambda x: x * np.float32(1.002)),
+        ("up1", lambda x: rounded_to(x.astype(np.float64), "bfloat16").astype(np.float32)),  # one layer is no precision
+        ("head", lambda x: np.roll(x, 1, 1)),
+        ("down0", lambda x: np.where(np.arange(x.shape[0])[:, None] == 3, np.float32(0), x)),
+    ],
+)
+def test_other_faults_are_wrong_and_tell_of_no_precision(name: str, change: Any) -> None:
+    outputs = run(_edited(prepared()[0], name, change))
+    assert status(outputs) is Status.WRONG and told(outputs) == ""
+
+
+def test_what_is_no_output_of_the_model_tells_of_nothing() -> None:
+    right = run(prepared()[0])
+    for outputs in ([np.zeros_like(right[0])], [right[0][::-1]], [rounded(right[0].astype(float), "bfloat16")]):
+        outputs = [x.astype(np.float32) for x in outputs]
+        assert status(outputs) is Status.WRONG and told(outputs) == ""
