@@ -248,9 +248,7 @@ def _projected(found: Problem, gradients: Sequence[np.ndarray], step: float) -> 
     ways, rest, why = [], [], ""
     finite = all(np.isfinite(g).all() for g in gradients)
     for direction in differences.directions(found.inputs, PROJECTIONS):
-        slope = differences.Along(found.function, found.inputs, found.cotangents, direction).slope(
-            centre, step
-        )
+        slope = differences.Along(found.function, found.inputs, found.cotangents, direction).slope(centre, step)
         if slope.why:
             why = slope.why
             continue

@@ -121,7 +121,9 @@ class TrainingStep:
         for name, gradient, change in zip(self.named, found[1 : 1 + count], found[1 + count :]):
             start = self._start[name].numpy().astype(np.float64)
             right = self.optimiser.change(start, gradient.astype(np.float64))
-            off = np.abs(change - right) / (EPS["float32"] * (np.abs(start) + np.abs(right)) + SMALLEST_NORMAL["float32"])
+            off = np.abs(change - right) / (
+                EPS["float32"] * (np.abs(start) + np.abs(right)) + SMALLEST_NORMAL["float32"]
+            )
             if not (off <= ROUNDINGS).all() and np.isfinite(right).all():
                 worst = int(np.nanargmax(off))
                 raise Misbehaviour(

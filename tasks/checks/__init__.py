@@ -9,7 +9,7 @@ from tasks.checks.base import FORWARD, Check
 from tasks.checks.base import Stage as Stage
 from tasks.checks.build import Build
 from tasks.checks.forward import Forward
-from tasks.checks.gradients import Backward, DoubleBackward
+from tasks.checks.gradients import Amp, Backward, DoubleBackward
 from tasks.checks.levels import Levels
 from tasks.checks.opsets import Opsets
 from tasks.checks.replay import Replay
@@ -18,7 +18,8 @@ from tasks.plugins import Part, PluginError, parts
 
 #: The farm's own checks by name, in the order of lists.
 BUILT_IN: dict[str, Check] = {
-    check.name: check for check in (Forward(), Backward(), DoubleBackward(), Levels(), Opsets(), Replay(), Build())
+    check.name: check
+    for check in (Forward(), Backward(), DoubleBackward(), Amp(), Levels(), Opsets(), Replay(), Build())
 }
 
 

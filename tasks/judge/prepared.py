@@ -78,20 +78,16 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
         )
 
 
-def excused(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> float:
+def excused(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE, precision: str = "") -> float:
     """Which share of the reference ``threshold`` error units do not ask for, 0 to 1: the sum of what each element may be off,
     no more than all of it, over the sum of their sizes.
 
     From GROSS on no right digit is asked for. Where the noise floor has no part in that it is 0: in dtypes of so few bits
-    that the threshold alone is as wide, for integers, and for steps, whose floor is the height of a jump.
+    that the threshold alone is as wide, for integers, and for steps, whose floor is the height of a jump. precision: that
+    the check asks for, if it is coarser.
     """
-    y, (eps, _, noise) = leaf.reference, unit_of(leaf, op_class)
-    if (
-        y is None
-        or noise is None
-        or op_class is OpClass.DISCONTINUOUS
-        or not 0 < EPS.get(leaf.dtype, 0) * threshold < GROSS
-    ):
+    y, (eps, _, noise) = leaf.reference, unit_of(leaf, op_class, precision)
+    if y is None or noise is None or op_class is OpClass.DISCONTINUOUS or not 0 < eps * threshold < GROSS:
         return 0.0
     size = np.abs(y)
     if not np.isfinite(total := float(size.sum())):

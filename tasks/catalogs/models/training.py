@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,17 @@ REACH = 4.0
 #: Step of the finite differences: 32 times shorter than that of one op, since 10⁵ rectified activations have as many kinks.
 STEP = 2.0**-22
 
+#: The size of a step: gradients of a hundred million parameters and their floors would be gigabytes.
+SIZE = "small"
+#: Dtypes that autocast computes in.
+AUTOCAST = ("bfloat16", "float16")
+
 Arrays = list[np.ndarray]
+
+
+def has_steps(name: str, variant: str) -> bool:
+    """Whether a network of the catalog is trained in steps: an architecture, in the size for it."""
+    return name in architectures.ARCHITECTURES and variant == SIZE
 
 
 def step(group: Group) -> TrainingStep:
@@ -46,23 +56,25 @@ def step(group: Group) -> TrainingStep:
     In the check "amp" the group's dtype is what autocast computes in.
     """
     one = architectures.ARCHITECTURES[group.op_name]
-    module = architectures.build(group.op_name, group.variant or "full")
+    module = architectures.build(group.op_name, group.variant)
     autocast = group.dtype if group.check == "amp" else ""
     return TrainingStep(
         module, _LOSSES[one.loss], len(one.inputs), OPTIMISERS[one.loss], autocast, SCALES.get(autocast, 1.0)
     )
 
 
-def samples(group: Group, draws: int) -> Iterator[Sample]:
-    """Samples of the checks of CHECKS: of other inputs and targets each."""
-    return (_sample(group, index, draws) for index in range(group.samples))
+def samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+    """Samples of the checks of CHECKS: of other inputs and targets each. Raises ValueError for a network without steps."""
+    if not has_steps(group.op_name, group.variant):
+        raise ValueError(f"models: {group.label} has no training step; architectures have, as variant {SIZE!r}")
+    return (Sample(i) if i in skip else _sample(group, i, draws) for i in range(group.samples))
 
 
 def _sample(group: Group, index: int, draws: int) -> Sample:
     made = Sample(index, op_class=OpClass.MODEL, oracle="torch-float64")
     try:
         taken = step(group)
-        given = architectures.example(group.op_name, group.variant or "full", group.seed + index)
+        given = architectures.example(group.op_name, group.variant, group.seed + index)
         made.arrays = [*given.values(), *_targets(group, taken, given, index)]
         made.args = tuple(TensorSpec(id=i) for i in range(len(made.arrays)))
         _fill(made, taken, EPS[group.dtype], TIMES * draws)
@@ -148,9 +160,7 @@ def _moved(taken: TrainingStep, weights: Arrays, exact: Arrays, eps: float, draw
     return _evaluate(taken, [moved(w) for w in weights], [moved(x) for x in exact], (eps, draw, elsewhere))
 
 
-def _evaluate(
-    taken: TrainingStep, weights: Arrays, arrays: Arrays, rounding: tuple[Any, ...] = ()
-) -> Arrays:
+def _evaluate(taken: TrainingStep, weights: Arrays, arrays: Arrays, rounding: tuple[Any, ...] = ()) -> Arrays:
     """[loss, a gradient per parameter] in float64; rounding: arguments of `widened`. Raises ValueError for a parameter that the loss does not depend on."""
     import torch
 
