@@ -109,7 +109,7 @@ class TrainingStep:
         return [loss.detach(), *gradients, *changes]
 
     def consistent(self, outputs: Sequence[Any]) -> list[np.ndarray]:
-        """The loss and the gradients among the outputs of `taken`.
+        """The loss and the gradients among the outputs of `taken`, the latter in `rows`.
 
         Raises Misbehaviour where a parameter did not change as its own gradient says: whatever the gradient is worth, the
         optimiser computes in float32.
@@ -131,8 +131,14 @@ class TrainingStep:
                     f"{name} changes by {change.ravel()[worst]:.6g} where {self.optimiser.name} makes "
                     f"{right.ravel()[worst]:.6g} of its gradient {gradient.ravel()[worst]:.6g}",
                 )
-        return found[: 1 + count]
+        return [rows(x) for x in found[: 1 + count]]
 
     def backward(self, loss: Any) -> None:
         """Fill the gradients of all parameters."""
         loss.backward()
+
+
+def rows(gradient: np.ndarray) -> np.ndarray:
+    """A gradient with one row per output channel: the kernels of a convolution, whose last axis is too short to be one, side
+    by side."""
+    return gradient if gradient.ndim < 3 else gradient.reshape(len(gradient), -1)

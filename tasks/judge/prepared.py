@@ -123,11 +123,19 @@ def others_would_pass(leaves: Sequence[Leaf], others: Sequence[Leaf], policy: Po
     return len(found) == len(leaves) and not _wrong(found, leaves, policy, label, dtype)
 
 
-def _wrong(outputs: Sequence[np.ndarray], leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
+def smaller_would_pass(leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str, precision: str) -> bool:
+    """True if the exact outputs of a training step, each smaller by GROSS, would not be wrong under ``policy``."""
+    found = [leaf.reference * (1 - GROSS) for leaf in leaves if leaf.reference is not None]
+    return not _wrong(found, leaves, policy, label, dtype, precision)
+
+
+def _wrong(
+    outputs: Sequence[np.ndarray], leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str, precision: str = ""
+) -> bool:
     with np.errstate(all="ignore"):
         given = [y.astype(np_dtype(leaf.dtype)) for y, leaf in zip(outputs, leaves)]
-    metrics = compare(given, leaves, OpClass.MODEL)
-    return judge(metrics, policy, label, OpClass.MODEL, dtype, "float64")[0] is Status.WRONG
+    metrics = compare(given, leaves, OpClass.MODEL, precision)
+    return judge(metrics, policy, label, OpClass.MODEL, dtype, "float64", precision)[0] is Status.WRONG
 
 
 def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:

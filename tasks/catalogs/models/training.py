@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import autograd, noise
-from tasks.arrays.training import Optimiser, TrainingStep
+from tasks.arrays.training import Optimiser, TrainingStep, rows
 from tasks.arrays.tree import TensorSpec
 from tasks.arrays.widened import widened
 from tasks.catalogs.base import Failure, Sample
@@ -31,9 +31,14 @@ OPTIMISERS = {
 }
 #: Draws of a step's floor, as many times those asked for: one number, the loss, has no neighbours in its row.
 TIMES = 4
-#: How many times ε a draw moves in float32. A gradient jumps where a ReLU, a maximum or a router changes its mind, and one
-#: that lies as near as rounding reaches must be met by some draw; in 16 bits so many do that every draw meets them.
-REACH = 4.0
+#: A gradient jumps where a ReLU, a maximum or a router changes its mind. Inputs are tried, ATTEMPTS at most, until NEAR draws of
+#: REACH times ε meet no jump: then none is as near as a runtime's rounding reaches. In 16 bits every draw meets many.
+ATTEMPTS, NEAR, REACH = 8, 8, 8.0
+#: What no gradient changes by, in units of what moves it, where there is no jump; and gradients so much smaller than the
+#: largest that they are zeros but for rounding.
+SMOOTH, NOTHING = 1000.0, 1e-5
+#: How many times ε a draw moves what autocast rounds: rounding to nearest is off by half a spacing at most.
+HALF = 0.5
 #: Step of the finite differences: 32 times shorter than that of one op, since 10⁵ rectified activations have as many kinks.
 STEP = 2.0**-22
 
@@ -74,28 +79,35 @@ def _sample(group: Group, index: int, draws: int) -> Sample:
     made = Sample(index, op_class=OpClass.MODEL, oracle="torch-float64")
     try:
         taken = step(group)
-        given = architectures.example(group.op_name, group.variant, group.seed + index)
-        made.arrays = [*given.values(), *_targets(group, taken, given, index)]
+        for attempt in range(1 if taken.autocast else ATTEMPTS):
+            made.arrays = _arrays(group, taken, index + attempt * 1000)
+            exact = _Exact(taken, made.arrays)
+            if smooth := not taken.autocast and not exact.jumps():
+                break
+        floors = exact.floors(TIMES * draws, 1.0 if smooth else HALF if taken.autocast else REACH)
         made.args = tuple(TensorSpec(id=i) for i in range(len(made.arrays)))
-        _fill(made, taken, EPS[group.dtype], TIMES * draws)
+        made.names = tuple(taken.names)
+        made.expected = [Leaf(STORED, rows(y).shape, rows(y), rows(f)) for y, f in zip(exact.outputs, floors)]
+        made.others = exact.differences()
     except Exception as error:
         made.failure = Failure.of(error, "reference")
     return made
 
 
-def _targets(group: Group, taken: TrainingStep, given: dict[str, np.ndarray], index: int) -> Arrays:
-    """What the loss compares the outputs with: class numbers, or features of N(0, 1)."""
+def _arrays(group: Group, taken: TrainingStep, index: int) -> Arrays:
+    """The inputs, and what the loss compares the outputs with: class numbers, or features of N(0, 1)."""
     import torch
 
+    given = list(architectures.example(group.op_name, group.variant, group.seed + index).values())
     rng = np.random.default_rng([zlib.crc32(f"{group.label}/targets".encode()), group.seed, index])
     with torch.no_grad():
-        outputs = taken.module(*map(torch.from_numpy, given.values()))
+        outputs = taken.module.float()(*map(torch.from_numpy, given))
     loss = architectures.ARCHITECTURES[group.op_name].loss
     if loss == "features":
-        return [rng.standard_normal(y.shape).astype(np.float32) for y in outputs]
+        return [*given, *(rng.standard_normal(y.shape).astype(np.float32) for y in outputs)]
     shape = list(outputs[0].shape)
     classes = shape.pop(-1 if loss == "tokens" else 1)
-    return [rng.integers(0, classes, shape)]
+    return [*given, rng.integers(0, classes, shape)]
 
 
 def _classes(outputs: Sequence[Any], targets: Sequence[Any]) -> Any:
@@ -122,69 +134,86 @@ _LOSSES: dict[str, Callable[..., Any]] = {
 }
 
 
-def _fill(made: Sample, taken: TrainingStep, eps: float, draws: int) -> None:
-    """Give ``made`` the loss and the gradients that are right, how far rounding by ``eps`` moves them, and a second oracle:
-    finite differences of the loss."""
-    exact, weights = _exact(made, taken)
-    references = _evaluate(taken, weights, exact)
-    floors = [np.zeros(y.shape) for y in references]
-    for draw in range(draws):
-        for floor, y, moved in zip(floors, references, _moved(taken, weights, exact, eps, draw)):
-            np.maximum(floor, noise.distance(moved, y), out=floor)
-    # A floor is kept as of the dtype that results are stored in: the judge multiplies it by what is coarser than that.
-    share = EPS[STORED] / eps
-    made.names = tuple(taken.names)
-    made.expected = [Leaf(STORED, y.shape, y, floor * share) for y, floor in zip(references, floors)]
-    made.others = [second] if (second := _second(taken, weights, exact, references)) else []
+class _Exact:
+    """A training step in float64: what is right, how rounding moves it, and what finite differences say."""
 
+    def __init__(self, taken: TrainingStep, arrays: Arrays) -> None:
+        """arrays: its inputs and targets. Its module computes in float64 from here on."""
+        self.taken, self.eps = taken, EPS[taken.autocast or STORED]
+        self.weights = [taken.start(name).numpy().astype(np.float64) for name in taken.named]
+        self.arrays = [x.astype(np.float64) if x.dtype == np.float32 else x for x in arrays]
+        taken.module.double()
+        self.outputs = self._evaluate(self.weights, self.arrays)
 
-def _exact(made: Sample, taken: TrainingStep) -> tuple[Arrays, Arrays]:
-    """(arguments, parameters) of a step in float64; its module computes in float64 from here on."""
-    weights = [taken.start(name).numpy().astype(np.float64) for name in taken.named]
-    taken.module.double()
-    return [x.astype(np.float64) if x.dtype == np.float32 else x for x in made.arrays], weights
+    def _evaluate(self, weights: Arrays, arrays: Arrays, rounding: tuple[Any, ...] = ()) -> Arrays:
+        """[loss, a gradient per parameter]; rounding: arguments of `widened`. Raises ValueError for a parameter that the loss
+        does not depend on."""
+        import torch
 
+        parameters = self._set(weights)
+        with widened(*rounding), torch.enable_grad():
+            loss = self.taken(*map(torch.from_numpy, arrays))
+            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        if unused := [name for name, g in zip(self.taken.named, found) if g is None]:
+            raise ValueError(f"the loss does not depend on {', '.join(unused)}")
+        return [x.detach().numpy().copy() for x in (loss, *found)]
 
-def _moved(taken: TrainingStep, weights: Arrays, exact: Arrays, eps: float, draw: int) -> Arrays:
-    """What `_evaluate` returns as a draw moves it. Autocast rounds what goes into products, images and matrices, and what
-    comes out of them; the rest is float32."""
-    coarse = eps > EPS[STORED]
-    eps *= 1 if coarse else REACH
-    places = iter(range(1, 1 << 30))
+    def _set(self, weights: Sequence[np.ndarray]) -> list[Any]:
+        import torch
 
-    def moved(x: np.ndarray) -> np.ndarray:
-        own = EPS[STORED] if coarse and x.ndim < 2 else eps
-        return noise.moved(x, own, draw, next(places)) if x.dtype == np.float64 else x
-
-    elsewhere = EPS[STORED] if coarse else None
-    return _evaluate(taken, [moved(w) for w in weights], [moved(x) for x in exact], (eps, draw, elsewhere))
-
-
-def _evaluate(taken: TrainingStep, weights: Arrays, arrays: Arrays, rounding: tuple[Any, ...] = ()) -> Arrays:
-    """[loss, a gradient per parameter] in float64; rounding: arguments of `widened`. Raises ValueError for a parameter that the loss does not depend on."""
-    import torch
-
-    parameters = list(taken.named.values())
-    with torch.no_grad():
-        for p, w in zip(parameters, weights):
-            p.copy_(torch.from_numpy(w))
-    with widened(*rounding), torch.enable_grad():
-        loss = taken(*map(torch.from_numpy, arrays))
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
-    if unused := [name for name, g in zip(taken.named, found) if g is None]:
-        raise ValueError(f"the loss does not depend on {', '.join(unused)}")
-    return [x.detach().numpy().copy() for x in (loss, *found)]
-
-
-def _second(taken: TrainingStep, weights: Arrays, exact: Arrays, references: Arrays) -> Oracle | None:
-    """Finite differences of the loss along random directions through all parameters, as an oracle of every output."""
-    import torch
-
-    def loss(values: Sequence[np.ndarray]) -> Arrays:
-        with torch.no_grad(), widened():
-            for p, w in zip(taken.named.values(), values):
+        parameters = list(self.taken.named.values())
+        with torch.no_grad():
+            for p, w in zip(parameters, weights):
                 p.copy_(torch.from_numpy(np.ascontiguousarray(w)))
-            return [taken(*map(torch.from_numpy, exact)).numpy().copy()]
+        return parameters
 
-    found, _ = autograd.second_oracle(autograd.Problem(loss, weights, [np.ones(())]), references[1:], STEP)
-    return None if found is None else Oracle(found.name, [references[0], *found.references])
+    def _moved(self, draw: int, times: float) -> Arrays:
+        """The outputs as a draw moves them by so many ε. Autocast rounds what goes into products, images and matrices, and
+        what comes out of them; the rest is float32."""
+        places = iter(range(1, 1 << 30))
+        elsewhere = EPS[STORED] if self.taken.autocast else None
+
+        def moved(x: np.ndarray) -> np.ndarray:
+            eps = elsewhere if elsewhere and x.ndim < 2 else times * self.eps
+            return noise.moved(x, eps, draw, next(places)) if x.dtype == np.float64 else x
+
+        rounding = (times * self.eps, draw, elsewhere)
+        return self._evaluate([moved(w) for w in self.weights], [moved(x) for x in self.arrays], rounding)
+
+    def jumps(self) -> bool:
+        """Whether a draw changes a gradient by more than rounding does to a function without kinks."""
+        sizes = [float(np.linalg.norm(y)) for y in self.outputs]
+        for draw in range(NEAR):
+            for y, size, moved in zip(self.outputs, sizes, self._moved(draw, REACH)):
+                if size > NOTHING * max(sizes) and np.linalg.norm(moved - y) > SMOOTH * REACH * self.eps * size:
+                    return True
+        return False
+
+    def floors(self, draws: int, times: float) -> Arrays:
+        """How far each output moves: the farthest of all draws in float32; under autocast, where every draw meets jumps,
+        their root mean square.
+
+        As of the dtype that results are stored in: the judge multiplies it by what is coarser than that.
+        """
+        total = [np.zeros(y.shape) for y in self.outputs]
+        for draw in range(draws):
+            for sofar, y, moved in zip(total, self.outputs, self._moved(draw, times)):
+                apart = noise.distance(moved, y)
+                if self.taken.autocast:
+                    sofar += apart**2 / draws
+                else:
+                    np.maximum(sofar, apart, out=sofar)
+        return [np.sqrt(x) * (EPS[STORED] / self.eps) for x in total] if self.taken.autocast else total
+
+    def differences(self) -> list[Oracle]:
+        """Finite differences of the loss along random directions through all parameters, as an oracle of every output."""
+        import torch
+
+        def loss(values: Sequence[np.ndarray]) -> Arrays:
+            self._set(values)
+            with torch.no_grad(), widened():
+                return [self.taken(*map(torch.from_numpy, self.arrays)).numpy().copy()]
+
+        problem = autograd.Problem(loss, self.weights, [np.ones(())])
+        found, _ = autograd.second_oracle(problem, self.outputs[1:], STEP)
+        return [Oracle(found.name, [rows(y) for y in (self.outputs[0], *found.references)])] if found else []
