@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
+
+if os.path.dirname(sys.argv[0]) == os.path.dirname(__file__) or os.path.basename(sys.argv[0]) == "farm":
+    # This process is a command's and has started nothing yet: until `guarded` it just ends, without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import contextlib
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence

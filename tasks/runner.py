@@ -291,6 +291,7 @@ class Runner:
             where = case.program.placement
             row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
             row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags)))
+            row |= case.program.columns
             if case.program.fallback and not text:
                 text = case.program.fallback
         row |= {

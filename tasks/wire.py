@@ -251,7 +251,8 @@ class Failed:
 
 @dataclass(frozen=True)
 class Gone:
-    """The backend's device cannot be had here any more: what is not done is to be done elsewhere."""
+    """The backend's device, or a process that lives, cannot be had here any more: what is not done is to be done elsewhere,
+    or later."""
 
     why: str
 

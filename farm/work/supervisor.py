@@ -49,7 +49,8 @@ def run_job(job: Job, children: Children = POOL) -> Iterator[Any]:
     """Do a job in children of ``children`` (default: this process's pool of child processes).
 
     Yields messages of `tasks.wire` for the dispatcher: Rows of a batch; Prepared, Exported or Failed for each group;
-    Stopped when no job can be done here, Gone when the backend's device cannot be had; at the end Spent.
+    Stopped when no job can be done here, Gone when the backend's device cannot be had or somebody kills every child before
+    it begins; at the end Spent.
     """
     try:
         yield from _run_batch(job, children) if job.kind == "batch" else _run_groups(job, children)
@@ -99,7 +100,7 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
         if number < 0 or number in done or death.stage == "idle":
             strikes += 1
             if strikes >= STRIKES and death.killed:
-                return  # as if this supervisor had been lost: no group is to blame
+                raise CannotRun(wire.Gone(f"{STRIKES} processes died before they began: {death.text}"))
             if strikes >= STRIKES:
                 yield from (wire.Failed(n, _failure(job, n, death)) for n in sorted(set(range(len(items))) - done))
                 return

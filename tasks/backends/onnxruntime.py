@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import TF32_OPS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
+from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
@@ -268,10 +269,13 @@ class OnnxRuntime(Backend):
         def runner(form: Form) -> Callable[[], list[Any]]:
             return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
 
-        def again(arrays: list[Any]) -> list[Any]:
-            return runner(replace(form, arrays=arrays))()
+        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+            return runner(replace(form, arrays=arrays))
 
-        return Program(runner(form), placement, fallback, self._flags(), again, threads=True)
+        return Program(runner(form), placement, fallback, self._flags(), given, threads=True)
+
+    def eager(self, form: Form) -> Arm:
+        return eager_torch(self, form)
 
     def levels(self) -> Mapping[str, Backend]:
         """ORT's levels up to the one that is asked for."""

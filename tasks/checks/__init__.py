@@ -13,13 +13,26 @@ from tasks.checks.gradients import Amp, Backward, DoubleBackward
 from tasks.checks.levels import Levels
 from tasks.checks.opsets import Opsets
 from tasks.checks.replay import Replay
+from tasks.checks.shapes import Shapes
+from tasks.checks.speedup import Speedup
 from tasks.model import Unsupported
 from tasks.plugins import Part, PluginError, parts
 
 #: The farm's own checks by name, in the order of lists.
 BUILT_IN: dict[str, Check] = {
     check.name: check
-    for check in (Forward(), Backward(), DoubleBackward(), Amp(), Levels(), Opsets(), Replay(), Build())
+    for check in (
+        Forward(),
+        Backward(),
+        DoubleBackward(),
+        Amp(),
+        Levels(),
+        Opsets(),
+        Replay(),
+        Shapes(),
+        Speedup(),
+        Build(),
+    )
 }
 
 

@@ -178,6 +178,15 @@ class Row:
     )
     build_ms: float | None = column("float64", "times", "time to build or compile", "ms")
     run_ms: float | None = column("float64", "times", "time of the measured call", "ms")
+    speedup: float | None = column(
+        "float64",
+        "times",
+        "check speedup: times as fast as the eager arm that the flags name, the median of pairs",
+        "1",
+    )
+    speedup_low: float | None = column("float64", "times", "lower end of its interval of confidence 99.9 %", "1")
+    speedup_high: float | None = column("float64", "times", "upper end of that interval", "1")
+    speedup_cpu: float | None = column("float64", "times", "the same of CPU time, which other processes move less", "1")
     #: In seconds since the epoch.
     started_at: float = column("timestamp", "times", "when the case was started on the backend", default=_REQUIRED)
     flags: str | None = column("string", "outcome", "modes in force, e.g. tf32=off, kernels=3")

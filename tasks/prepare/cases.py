@@ -406,6 +406,7 @@ class PreparedSample:
             check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
+            also=self.form,
         )
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import engine, evidence, kills, preparing, vendors
+from tests.bench import engine, evidence, kills, preparing, speedups, vendors
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
 
@@ -61,6 +61,12 @@ BENCHES = {
         {"config": LOAD, "kills": {"--no-ray": 6}, "drivers": 1, "every_s": 0.3, "seed": 1},
         long=True,
     ),
+    "alike": Bench(
+        speedups.alike,
+        {"ops": ["bert_encoder"], "tries": 20, "load": 10},
+        {"ops": ["softmax"], "tries": 1, "load": 1},
+        long=True,
+    ),
     "vendors": Bench(vendors.vendors, {"config": "vendors"}, TINY, long=True),
 }
 
@@ -72,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
         "which",
         nargs="*",
         choices=[*BENCHES, []],
-        help="default: all but full, vendors and kills, which take many minutes each",
+        help="default: all but full, vendors, kills and alike, which take many minutes each",
     )
     parser.add_argument("--small", action="store_true", help="in seconds: shows that it runs, its figures mean nothing")
     parser.add_argument(
@@ -81,14 +87,14 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.small and args.write:
         parser.error("--write: the figures of --small mean nothing")
-    print(machine(), flush=True)
     for name in args.which or [name for name, bench in BENCHES.items() if not bench.long]:
-        bench = BENCHES[name]
+        bench, where = BENCHES[name], machine()
+        print(where, flush=True)
         with tempfile.TemporaryDirectory(prefix="farm-bench-") as folder:
             result = bench.run(Path(folder), bench.small if args.small else bench.full)
         print(f"{name}: {result.text}", flush=True)
         if args.write:
-            write(name, result)
+            write(name, result, where)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,13 @@ LINES: list[tuple[str, str]] = [
     ("report {d}/lake --out {d}/file/x", "file"),
     ("report {d}/lake --plot {d}/p.png --backend nobody", "nobody"),
     ("report {d}/lake {d}/lake", "unrecognized arguments"),
+    ("report {d}/lake --checklist", "expected one argument"),
+    ("report {d}/lake --checklist cudda", "invalid choice: 'cudda'"),
+    ("report {d}/empty --checklist cuda", "no runs in"),
+    ("report {d}/lake --checklist cuda --diff a b", "not allowed with argument"),
+    ("report {d}/lake --checklist cuda --backend trch-cuda", "no backend 'trch-cuda'; did you mean torch-cpu"),
+    ("report {d}/lake --checklist cuda --backend ''", "--backend: no backend ''"),
+    ("report {d}/lake --checklist onnx --out {d}/file", "file"),
     # reproduce
     ("reproduce", "the following arguments are required: key"),
     ("reproduce x", "'x' is no key: a key is run_id:case_id:backend"),
@@ -141,6 +148,8 @@ LINES: list[tuple[str, str]] = [
     ("gradcheck softmax --backend trch-cpu", "trch-cpu"),
     ("gradcheck --table --results {d}/empty", "no runs in"),
     # envs, backends, node, init
+    ("doctor cuda", "unknown backend 'cuda'; did you mean"),
+    ("doctor {d}/d.yaml", "no such file"),
     ("envs", "the following arguments are required: command"),
     ("envs buidl", "invalid choice: 'buidl'"),
     ("envs build", "the following arguments are required"),

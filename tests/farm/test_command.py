@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import signal
 import subprocess
@@ -140,3 +141,20 @@ def test_ctrl_c_ends_the_start_and_all_that_it_started_even_where_an_exception_i
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (INCOMPLETE, "interrupted\n")
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("module", ["farm", "farm.launch"])
+def test_ctrl_c_while_the_command_line_is_imported_shows_no_traceback(module: str, tmp_path: Path) -> None:
+    (tmp_path / "traceback.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (-signal.SIGINT, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import hashlib
 import json
@@ -36,7 +37,7 @@ PASS_ROWS_PER_SQUARE = 8
 ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
 #: Lines of a long table.
-LINES = 40
+LINES = 250
 
 #: The page's script, in parts that know those before them.
 SCRIPTS = ("page_tools.js", "page_data.js", "page_grid.js", "page_panel.js", "page_pair.js", "page.js")
@@ -61,7 +62,7 @@ EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 #: What the standings of rows mean.
 STANDING_WORDS = {
     "new": "rows that failed and that no known failure covers",
-    "known": "rows that a known failure covers, imprecise ones too",
+    "known": "rows that failed and that a known failure covers",
     "stale": "rows that are right where a known failure says otherwise",
 }
 #: What a cell of the counts is.
@@ -102,7 +103,8 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         else "new"
         if said.found or said.missing or not said.finished
         else "",
-        headline=[line for line in headline(report.rows, run) if line != said.sentence],
+        headline=[line for line in headline(report.rows, run)[1:] if line != said.sentence],
+        rows=f"{len(report.rows):,}",
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")),
@@ -142,11 +144,13 @@ def _lines(versions: Any) -> list[tuple[str, str]]:
 
 
 def moment(value: Any) -> str:
-    """A point in time as the page shows it: text as it is, seconds since 1970 as UTC, "–" for none."""
+    """A point in time as the page shows it: an ISO date or seconds since 1970 in UTC, other text as it is, "–" for none."""
     if value is None or value == "":
         return DASH
     if isinstance(value, int | float):
         return datetime.datetime.fromtimestamp(value, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    with contextlib.suppress(ValueError):
+        return moment(datetime.datetime.fromisoformat(str(value)).timestamp())
     return str(value)
 
 

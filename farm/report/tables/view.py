@@ -15,8 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.tables.causes import Verdict, verdict, with_standing
-from farm.report.tables.coverage import distinct
+from farm.report.tables.causes import Verdict, causes, verdict, with_standing
+from farm.report.tables.coverage import distinct, ready
 from farm.report.words import DASH, number, percent, plain
 from tasks.model import label_of
 
@@ -145,7 +145,8 @@ class View:
         if not self.counted:
             return self.caption
         many, shown = len(self.all_lines()), self.most or limit
-        return f"{self.caption}: {many} {self.unit}" + (f", {shown} shown" if many > shown else "")
+        unit = self.unit.removesuffix("s" * (many == 1 and " " not in self.unit))
+        return f"{self.caption}: {many} {unit}" + (f", {shown} shown" if many > shown else "")
 
     def columns_for(self, face: str) -> list[Column]:
         """The columns that a face shows."""
@@ -186,12 +187,17 @@ class Report:
         attrs = dict(rows.attrs)  # pandas forgets them
         rows = with_standing(distinct(rows), run)
         rows.attrs.update(attrs)
-        return cls(rows, run, by)
+        return cls(ready(rows), run, by)
 
     @functools.cached_property
     def verdict(self) -> Verdict:
         """What to conclude."""
         return verdict(self.rows, self.run)
+
+    @functools.cached_property
+    def causes(self) -> pd.DataFrame:
+        """Why rows failed: `farm.report.causes`."""
+        return causes(self.rows)
 
     @functools.cached_property
     def views(self) -> list[View]:
