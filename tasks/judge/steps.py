@@ -18,18 +18,23 @@ ABOVE = 4.0
 
 @dataclass(frozen=True)
 class Examined:
-    """vanished: whether a gradient is zero everywhere that is not; columns: of the row."""
+    """verdict: status and kind, with what only a step tells; columns: of the row."""
 
-    vanished: bool
+    verdict: tuple[Status, str]
     columns: dict[str, Any] = field(default_factory=dict)
 
 
 def examined(
-    actual: Sequence[np.ndarray], expected: Sequence[Leaf], names: Sequence[str], precision: str, status: Status
+    actual: Sequence[np.ndarray],
+    expected: Sequence[Leaf],
+    names: Sequence[str],
+    precision: str,
+    verdict: tuple[Status, str],
 ) -> Examined:
-    """The loss and the gradients of a step against what is expected, all named; nothing where their shapes differ."""
+    """The loss and the gradients of a step against what is expected, all named; nothing new where their shapes differ. A
+    gradient that is zero everywhere where it is not is wrong, whatever the ``verdict``."""
     if [a.shape for a in actual] != [tuple(leaf.shape) for leaf in expected] or len(names) != len(expected):
-        return Examined(False)
+        return Examined(verdict)
     columns: dict[str, Any] = {
         "loss_divergence": _divergence(actual[:1], expected[:1]),
         "gradient_divergence": _divergence(actual[1:], expected[1:]),
@@ -38,14 +43,15 @@ def examined(
     if gone:
         more = f", and so {'is' if len(gone) == 2 else 'are'} {len(gone) - 1} more" if len(gone) > 1 else ""
         columns["error"] = f"{gone[0]} is zero everywhere where it is not{more}"
-    elif status is not Status.PASS:
+        verdict = Status.WRONG, "zero gradient"
+    elif verdict[0] is not Status.PASS:
         units = {
             name: compare([a], [leaf], OpClass.MODEL, precision).error_units or 0.0
             for name, a, leaf in zip(names, actual, expected)
         }
         worst = max(units, key=units.__getitem__)
         columns["error"] = f"{worst} is {units[worst]:.3g} units off"
-    return Examined(bool(gone), columns)
+    return Examined(verdict, columns)
 
 
 def _vanished(a: np.ndarray, leaf: Leaf) -> bool:

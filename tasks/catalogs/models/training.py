@@ -37,7 +37,7 @@ ATTEMPTS, NEAR, REACH = 8, 8, 8.0
 #: What no gradient changes by, in units of what moves it, where there is no jump; and gradients so much smaller than the
 #: largest that they are zeros but for rounding.
 SMOOTH, NOTHING = 1000.0, 1e-5
-#: How many times ε a draw moves what autocast rounds: rounding to nearest is off by half a spacing at most.
+#: How many times ε a draw moves what autocast rounds, where nothing jumps: rounding to nearest is off by half a spacing at most.
 HALF = 0.5
 #: Step of the finite differences: 32 times shorter than that of one op, since 10⁵ rectified activations have as many kinks.
 STEP = 2.0**-22
@@ -78,13 +78,16 @@ def samples(group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sa
 def _sample(group: Group, index: int, draws: int) -> Sample:
     made = Sample(index, op_class=OpClass.MODEL, oracle="torch-float64")
     try:
-        taken = step(group)
+        taken, kinks = step(group), architectures.ARCHITECTURES[group.op_name].kinks
         for attempt in range(1 if taken.autocast else ATTEMPTS):
             made.arrays = _arrays(group, taken, index + attempt * 1000)
             exact = _Exact(taken, made.arrays)
             if smooth := not taken.autocast and not exact.jumps():
                 break
-        floors = exact.floors(TIMES * draws, 1.0 if smooth else HALF if taken.autocast else REACH)
+        if taken.autocast:
+            floors = exact.floors(TIMES * draws, 1.0 if kinks else HALF, typical=not kinks)
+        else:
+            floors = exact.floors(TIMES * draws, 1.0 if smooth else REACH)
         made.args = tuple(TensorSpec(id=i) for i in range(len(made.arrays)))
         made.names = tuple(taken.names)
         made.expected = [Leaf(STORED, rows(y).shape, rows(y), rows(f)) for y, f in zip(exact.outputs, floors)]
@@ -189,9 +192,9 @@ class _Exact:
                     return True
         return False
 
-    def floors(self, draws: int, times: float) -> Arrays:
-        """How far each output moves: the farthest of all draws in float32; under autocast, where every draw meets jumps,
-        their root mean square.
+    def floors(self, draws: int, times: float, typical: bool = False) -> Arrays:
+        """How far each output moves in draws of so many ε: the farthest, or typically (their root mean square), which asks for
+        more but knows nothing of jumps that few draws meet.
 
         As of the dtype that results are stored in: the judge multiplies it by what is coarser than that.
         """
@@ -199,11 +202,12 @@ class _Exact:
         for draw in range(draws):
             for sofar, y, moved in zip(total, self.outputs, self._moved(draw, times)):
                 apart = noise.distance(moved, y)
-                if self.taken.autocast:
+                if typical:
                     sofar += apart**2 / draws
                 else:
                     np.maximum(sofar, apart, out=sofar)
-        return [np.sqrt(x) * (EPS[STORED] / self.eps) for x in total] if self.taken.autocast else total
+        share = EPS[STORED] / self.eps
+        return [(np.sqrt(x) if typical else x) * share for x in total]
 
     def differences(self) -> list[Oracle]:
         """Finite differences of the loss along random directions through all parameters, as an oracle of every output."""
