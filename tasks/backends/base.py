@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +133,27 @@ class Backend:
         Empty where the runtime lets nobody choose.
         """
         return {}
+
+    def passes(self) -> tuple[str, ...]:
+        """Names of the passes of its optimiser that `without` can leave out; none where the runtime lets nobody choose."""
+        return ()
+
+    def without(self, passes: Collection[str]) -> Backend:
+        """The same backend without some of its `passes`."""
+        raise NotImplementedError
+
+    def precise(self) -> Backend | None:
+        """The same backend told to compute in the dtype itself; None where it is told so already, or cannot be."""
+        return None
+
+    def at(self, setting: str) -> Backend:
+        """The same backend with a setting of it: "level NAME", "without NAME,NAME", "precise", "" for none."""
+        kind, _, names = setting.partition(" ")
+        if kind == "level":
+            return self.levels()[names]
+        if kind == "without":
+            return self.without(names.split(","))
+        return (self.precise() or self) if kind == "precise" else self
 
     def any_size(self) -> Backend:
         """The same backend, whose programs take the form's arrays in any size that the form leaves open."""

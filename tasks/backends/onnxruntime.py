@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, soft
 from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
+from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
@@ -282,6 +283,15 @@ class OnnxRuntime(Backend):
         names = list(_LEVELS)
         last = self._level or names[-1]
         return {x: self.but(_level=x) for x in names[: names.index(last)]} | {last: self}
+
+    def passes(self) -> tuple[str, ...]:
+        return () if self._level == "disable" else PASSES
+
+    def without(self, passes: Collection[str]) -> Backend:
+        return self.but(_session_config={**self._session_config, DISABLED: ";".join(passes)})
+
+    def precise(self) -> Backend | None:
+        return self.but(_options={**self._options, "use_tf32": "0"}) if self._options.get("use_tf32") == "1" else None
 
     def _session(self, ort: Any, model: bytes) -> Any:
         options = ort.SessionOptions()

@@ -158,6 +158,10 @@ class OpenVino(Backend):
             return {}
         return {"disable": self.but(_asked=_NOTHING_FUSED | self._asked), "all": self}
 
+    def precise(self) -> Backend | None:
+        hint = "INFERENCE_PRECISION_HINT"
+        return None if self._asked[hint] == "f32" else self.but(_asked=self._asked | {hint: "f32"})
+
     def _compile(self, model: bytes) -> Any:
         core = _core()
         try:

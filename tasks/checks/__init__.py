@@ -12,6 +12,7 @@ from tasks.checks.forward import Forward
 from tasks.checks.gradients import Amp, Backward, DoubleBackward
 from tasks.checks.levels import Levels
 from tasks.checks.opsets import Opsets
+from tasks.checks.quantized import Quantized
 from tasks.checks.replay import Replay
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
@@ -28,6 +29,7 @@ BUILT_IN: dict[str, Check] = {
         Amp(),
         Levels(),
         Opsets(),
+        Quantized(),
         Replay(),
         Shapes(),
         Speedup(),

@@ -139,6 +139,36 @@ def test_new_failures_that_are_alike_are_one_line_in_the_words_of_an_engineer() 
     assert "numbers; 9 ulps, limit 4" in said
 
 
+def test_an_error_is_alike_whatever_its_op_is_called_and_however_long_it_is() -> None:
+    rows = frame(
+        *(
+            make_row("error", f"torch:{op}", error_type="E", error=f"no {op} at address {k}")
+            for k, op in enumerate(("add", "dr"))
+        ),
+        make_row("error", "torch:long", error_type="E", error="x" * 1_000_000),
+    )
+    made = causes(Report.of(rows, RUN).rows)
+    assert made["rows"].tolist() == [2, 1]
+
+
+def test_models_that_one_pass_of_an_optimiser_breaks_are_alike_and_the_culprit_is_said() -> None:
+    def model(name: str, culprit: str) -> dict[str, Any]:
+        return make_row("wrong", f"models:{name}", catalog="models", kind="flip", error_units=80.0, limit=32.0) | {
+            "culprit": culprit,
+            "op_class": "model",
+        }
+
+    rows = frame(
+        model("a", "optimiser Fuse"),
+        model("b", "optimiser Fuse"),
+        model("a2", "node n (Conv)"),
+        model("b2", "node n (Conv)"),
+    )
+    assert causes(Report.of(rows, RUN).rows)["rows"].tolist() == [2, 1, 1]
+    assert "models:a and 1 more op" in (said := printed(rows, RUN))
+    assert "culprit: optimiser Fuse; flip; 80 units, limit 32" in said
+
+
 def test_one_reason_is_one_cause_on_whatever_backend_and_in_whatever_status() -> None:
     entry = {"op": "*", "reason": "no such kernel"}
     rows = frame(make_row("error"), make_row("crash", backend="b"), make_row("error", "torch:mul", backend="b"))
@@ -255,6 +285,14 @@ def test_backends_are_ranked_on_the_cells_that_all_were_given() -> None:
     }
     assert made.loc[("critical", "a"), ["place", "right", "cells"]].tolist() == [1, 0, 1]
     assert ranking(Report.of(frame(), REC).rows).empty
+
+
+@pytest.mark.parametrize("status", ["vacuous", "unsupported"])
+def test_where_nothing_is_common_or_valid_nobody_is_right(status: str) -> None:
+    rows = [make_row(status), make_row(status, backend="b"), make_row(status, backend="c", sample=1)]
+    made = ranking((report := Report.of(frame(*rows), REC)).rows)
+    assert made["right"].tolist() == [0, 0, 0] and made["share"].isna().all()
+    assert "right on the 0 cells that all 3 backends were given" in printed(report, REC)
 
 
 def test_a_backend_that_was_given_little_is_not_ranked_and_does_not_shrink_the_comparison() -> None:

@@ -18,6 +18,7 @@ from tasks.checks import paired
 from tasks.checks.speedup import Race, Speedup, varied
 from tasks.model import Form, Misbehaviour, Unsupported, Vacuous
 from tests.conftest import launch
+from tests.farm.test_report import frame, make_row
 
 X = np.random.default_rng(0).uniform(-2, 2, (4, 15)).astype(np.float32)
 
@@ -106,8 +107,10 @@ def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sound_program_passes_and_its_row_has_the_interval_or_says_why_not() -> None:
     race = outcome(eager)
-    assert "null=" in race.flags and f"rounds={paired.FEWEST}" in race.flags
-    assert "speedup" in race.columns or "speedup=unsure" in race.flags
+    assert "speedup_null=" in race.flags and f"rounds={paired.FEWEST}" in race.flags
+    for clock in ("speedup", "speedup_cpu"):
+        told = race.columns.get(f"{clock}_low", 0) <= race.columns.get(clock, 0) <= race.columns.get(f"{clock}_high", 0)
+        assert told and f"{clock}_null=" in race.flags
 
 
 def test_a_kept_tensor_is_wrong() -> None:
@@ -176,3 +179,21 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
     assert set(table["baseline"]) == {"torch-cpu"}
     assert (table["speedup_low"] <= table["speedup_high"]).where(table["says"] != "unsure", True).all()
     assert "Speed against the eager arm" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("intervals", "says"),
+    [
+        ({"speedup": (2, 1.5, 3)}, "faster"),
+        ({"speedup": (0.5, 0.4, 0.9)}, "slower"),
+        ({"speedup": (1.2, 0.8, 1.9)}, "no difference"),
+        ({"speedup": (1.2, 0.8, 1.9), "speedup_cpu": (1.2, 1.1, 1.3)}, "faster"),
+        ({"speedup": (2, 1.5, 3), "speedup_cpu": (0.5, 0.4, 0.9)}, "unsure"),
+        ({}, "unsure"),
+    ],
+)
+def test_what_is_said_needs_an_interval_beyond_one(intervals: dict[str, tuple[float, ...]], says: str) -> None:
+    ends = {f"{clock}{end}": x for clock, found in intervals.items() for end, x in zip(("", "_low", "_high"), found)}
+    rows = frame(make_row(check="speedup", flags="baseline=torch-cpu rounds=11", **ends), make_row(op="torch:mul"))
+    (line,) = speedups(distinct(rows)).to_dict("records")
+    assert (line["says"], line["baseline"]) == (says, "torch-cpu")

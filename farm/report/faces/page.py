@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from farm import lake
 from farm.lake.columns import COLUMNS
+from farm.report.faces.curve import svg
 from farm.report.tables.agreement import UNITS
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
@@ -49,14 +50,14 @@ SUMS = ["planned", "valid", "judged", "passed", "failed", "weak", *STANDINGS]
 #: Columns that the panel of a square shows in another way, or not.
 _APART = [
     *("case_id", "run_id", "backend", "vendor", "check", "catalog", "op", "variant", "dtype", "sample", "seed"),
-    *("weak", "error", "output_digest", "signature", "started_at"),
+    *("weak", "error", "output_digest", "started_at"),
 ]
 #: What the panel shows of a sample, in this order: column of the lake → words.
 FIELDS = {
     c.name: {"runtime_version": "runtime", "driver_version": "driver"}.get(c.name, c.name.replace("_", " "))
     for block in ("outcome", "metrics", "case", "origin", "times")
     for c in COLUMNS
-    if c.shown == block and c.name not in _APART
+    if c.shown == block and c.name not in _APART and not c.type.startswith("list")
 }
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 #: What the standings of rows mean.
@@ -86,7 +87,7 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(signs=SIGNS, cell=cell)
+    environment.globals.update(signs=SIGNS, cell=cell, svg=svg)
     report = Report.of(rows, run)
     return environment.get_template("page.html.j2").render(
         script=Markup(script),
@@ -168,6 +169,8 @@ def payload(report: Report) -> dict[str, Any]:
     rows, run = report.rows, report.run
     results = str(rows.attrs.get("results") or run.get("results") or "results")
     rows = rows[~rows["check"].isin(checks.where(runs=False))]  # a square is about numbers
+    listed = report.verdict.listed
+    rows = rows if listed else rows.assign(standing="")  # where nothing is known nothing is new
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = coverage(rows, by=_COUNTED)
@@ -204,7 +207,7 @@ def payload(report: Report) -> dict[str, Any]:
         },
         "rows": {"length": len(kept), "columns": columns},
         "sums": SUMS,
-        "standings": list(STANDING_WORDS.items()),
+        "standings": list(STANDING_WORDS.items()) if listed else [],
         **_packed_sides(beside),
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,

@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from farm.fitting import Head, fitted
+from farm.report.faces.curve import blocks
 from farm.report.tables.agreement import case_views
 from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import headline
@@ -40,6 +41,8 @@ def _text(value: Any, style: str = "") -> Text:
 
 def _cell(one: Cell) -> Text:
     made = _text(one.text, _STYLES.get(one.status or one.tone, ""))
+    if one.curve:
+        made.append(f"\n{blocks(one.curve)}", style="bright_black")
     if one.parts:
         made = Text(" · ").join([_text(part, _STYLES.get(status, "")) for part, status in one.parts])
     return made.append(f"\n{plain(one.small)}", style="bright_black") if one.small else made

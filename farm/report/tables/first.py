@@ -139,6 +139,7 @@ def best(report: Report) -> Iterator[View]:
                 Column("weak", lambda line: str(line["weak"]), right=True, faces=("markdown", "page")),
             ),
             lines=records(lines),
+            style=lambda line: "" if line["place"] == line["place"] else "grey",
             notes=[*_compared(records(lines)), *[_COUNTED] * (not shown)],
             open=True,
             most=10_000,

@@ -65,10 +65,10 @@ def _ranked(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     given = valid.drop_duplicates([*_CELL, "backend"])["backend"].value_counts()
     given = given.reindex(rows["backend"].unique(), fill_value=0)
     ranked = given.index[2 * given >= given.max()]
-    sums = _sums(rows, valid, ranked).assign(backends=len(ranked))
+    sums = _sums(valid, ranked).assign(backends=len(ranked))
     sums["place"] = sums["right"].rank(method="min", ascending=False)
     sums["without"] = _without(valid, ranked)
-    alone = [_sums(rows, valid, ranked.append(pd.Index([name]))).loc[[name]] for name in given.index.difference(ranked)]
+    alone = [_sums(valid, ranked.append(pd.Index([name]))).loc[[name]] for name in given.index.difference(ranked)]
     made = pd.concat([sums, *alone]).assign(backends=len(ranked), catalog=catalog, given=given)  # aligned by backend
     made = made.assign(
         vendor=rows.drop_duplicates("backend").set_index("backend")["vendor"],
@@ -78,11 +78,11 @@ def _ranked(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     return made.rename_axis("backend").reset_index().sort_values(["place", "backend"], kind="stable")[_TOLD]
 
 
-def _sums(rows: pd.DataFrame, valid: pd.DataFrame, backends: pd.Index) -> pd.DataFrame:
+def _sums(valid: pd.DataFrame, backends: pd.Index) -> pd.DataFrame:
     """What each of some backends has of the cells that all of them were given; index: backend."""
     valid = valid[valid["backend"].isin(backends)]
-    all_of_them = valid["case_id"].value_counts().eq(len(backends))
-    common = valid[valid["case_id"].map(all_of_them)]
+    times = valid["case_id"].value_counts()
+    common = valid[valid["case_id"].isin(times.index[times == len(backends)])]
     failed = common["status"].isin(FAILED_STATUSES)
     facts = {
         "ran": common["status"].isin(MEASURED_STATUSES),

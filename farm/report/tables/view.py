@@ -28,7 +28,8 @@ Line = Mapping[str, Any]
 class Cell:
     """What stands in one place of a table. status: shown with its sign and colours; small: beneath, in small print;
     square: LABEL|BACKEND of the page's heat map that it leads to; asks: the filters of the page that the text leads to (the
-    square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the rest of its line; parts: the text in
+    square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the rest of its line; curve: numbers in their order, drawn
+    under the text with a line at ``bound``; parts: the text in
     parts, each with a status that colours it; tone: "alarm", "bad", "warn", "good" or "dim"."""
 
     text: str
@@ -40,6 +41,8 @@ class Cell:
     rest: bool = False
     parts: tuple[tuple[str, str], ...] = ()
     tone: str = ""
+    curve: tuple[float, ...] = ()
+    bound: float | None = None
 
 
 @dataclass(frozen=True)
