@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
+
+if os.path.dirname(sys.argv[0]) == os.path.dirname(__file__) or os.path.basename(sys.argv[0]) == "farm":
+    # This process is a command's and has started nothing yet: until `guarded` it just ends, without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import contextlib
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +23,11 @@ from types import FrameType
 OK, FOUND, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
 #: Variable that asks for the whole story of a failure of the farm's own.
 TRACE = "FARM_TRACE"
+
+#: Held while a process is started, and from Ctrl-C on: whoever waits for a child that is killed would start the next.
+starting = threading.RLock()
+#: Seconds for which Ctrl-C waits for it.
+STARTING_S = 2.0
 
 Main = Callable[[Sequence[str] | None], int]
 
@@ -90,9 +100,13 @@ def interruptible() -> Iterator[None]:
 def _stop(number: int, frame: FrameType | None) -> None:
     """End this process and all that it started, at once: an exception could be lost in a library's callback, and a
     library that is taken down while another thread is in it may crash."""
-    for pid in _descendants(os.getpid()):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+    starting.acquire(timeout=STARTING_S)
+    killed: set[int] = set()
+    while found := set(_descendants(os.getpid())) - killed:  # what is started elsewhere
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
     with contextlib.suppress(Exception):  # it may have been interrupted in a print
         sys.stdout.flush()
     os.write(2, b"interrupted\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -32,10 +32,11 @@ def fitted(
     natural = [max([_width(Text(h.words)), *(_width(cells[n]) for cells, _ in lines)]) for n, h in enumerate(heads)]
     least = [_least(head, [cells[n] for cells, _ in lines]) for n, head in enumerate(heads)]
     room = width - 3 * len(heads) + 1  # what borders and blanks leave
-    if sum(least) <= room:
-        made: RenderableType = _folded(heads, lines, _widths(natural, least, room))
+    widths, kept = _widths(natural, least, room), _kept(heads, lines, width)
+    if sum(least) <= room and _height(lines, widths) <= _height_below(lines, kept, width):
+        made: RenderableType = _folded(heads, lines, widths)
     else:
-        made = _below(heads, lines, width)
+        made = _below(heads, lines, kept)
     return Group(Text(title, style="italic"), made)  # not the table's own title, which is folded to its width
 
 
@@ -69,15 +70,35 @@ def _folded(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], 
     return made
 
 
-def _below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> Group:
-    """Short columns side by side, every other one on a line of its own below, after its head."""
+def _height(lines: Sequence[tuple[Sequence[Text], str]], widths: Sequence[int]) -> int:
+    """Lines on the screen, about, of a table that is folded."""
+    return sum(max(-(-_width(cell) // width) for cell, width in zip(cells, widths)) for cells, _ in lines)
+
+
+def _height_below(lines: Sequence[tuple[Sequence[Text], str]], kept: Mapping[int, int], width: int) -> int:
+    """The same of one whose long columns stand below."""
+    below = [cell for cells, _ in lines for n, cell in enumerate(cells) if n not in kept and not _empty(cell)]
+    return len(lines) + sum(-(-(_width(cell) + LEAST) // width) for cell in below)
+
+
+def _empty(cell: Text) -> bool:
+    return cell.plain in ("", "–")
+
+
+def _kept(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> dict[int, int]:
+    """The columns that have room side by side, and their widths; the first is always one."""
     widths = {
         n: max([*map(len, head.words.split()), *(_width(cells[n]) for cells, _ in lines), 1])
         for n, head in enumerate(heads)
     }
+    while len(widths) > 1 and sum(w + GAP for w in widths.values()) - GAP > width:
+        del widths[max(list(widths)[1:], key=widths.__getitem__)]
+    return widths
+
+
+def _below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], widths: Mapping[int, int]) -> Group:
+    """Short columns side by side, every other one on a line of its own below, after its head."""
     kept = list(widths)
-    while len(kept) > 1 and sum(widths[n] + GAP for n in kept) - GAP > width:
-        kept.remove(max(kept[1:], key=widths.__getitem__))
     words = {n: textwrap.wrap(heads[n].words, widths[n]) or [""] for n in kept}
     high = max(map(len, words.values()))
 
@@ -99,7 +120,7 @@ def _below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], w
     for cells, style in lines:
         parts.append(side_by_side(cells, style))
         for n, head in enumerate(heads):
-            if n not in kept and cells[n].plain not in ("", "–"):
+            if n not in kept and not _empty(cells[n]):
                 text = Text(f"{head.words}: ", style="dim").append_text(Text(" ").join(cells[n].split("\n")))
                 parts.append(Padding(text, (0, 0, 0, INDENT), expand=False))
     return Group(*parts)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from tasks import wire
 from tasks.arrays.pack import PackError
-from tasks.catalogs.user.load import announce
+from tasks.catalogs.told import announce
 from tasks.importing import uncollected
 from tasks.judge import verdict
 from tasks.model import Unavailable
@@ -118,6 +118,7 @@ class Child:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.runner: Any = None
+        self._locator: Any = None
         self.surroundings = Surroundings()
         self._serve: dict[type, Callable[[Any], Steps]] = {
             wire.Hello: self._hello,
@@ -125,6 +126,8 @@ class Child:
             wire.Prepare: self._prepare,
             wire.Export: self._export,
             wire.Run: self._run,
+            wire.Localise: self._localise,
+            wire.Tried: self._localise,
         }
 
     def steps(self, command: Any) -> Iterator[Any]:
@@ -217,6 +220,16 @@ class Child:
             yield done
             self.surroundings.put_back()
         return wire.Finished()
+
+    def _localise(self, command: wire.Localise | wire.Tried) -> Steps:
+        from tasks.localise.serving import Locator
+
+        yield from ()
+        self.page.write(-1, 1)
+        if isinstance(command, wire.Localise):
+            self._locator = Locator(command)
+            return self._locator.begin()
+        return self._locator.go_on(command.error)
 
 
 def main() -> None:

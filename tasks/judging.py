@@ -13,7 +13,7 @@ from tasks.judge import coarser, fingerprint
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
-from tasks.model import WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
+from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
 from tasks.prepare.cases import PreparedSample
 
 
@@ -86,9 +86,11 @@ def judged(
             more["unasked"] = precision
     if op_class is OpClass.MODEL:
         more |= _of_model(arrays[0], expected, precision, status)
+        if status is Status.INVALID:
+            return Judgement(metrics, status, kind, more)
         numbers = status in (Status.WRONG, Status.IMPRECISE) and not (metrics.kind or metrics.nonfinite)
-        if numbers and not is_coarser(precision, group.dtype):
-            more |= _told(sample, arrays[0], expected, policy, part)
+        if numbers or (status is Status.PASS and is_coarser(precision, group.dtype)):
+            more |= _told(sample, arrays[0], expected, policy, part, precision, status)
     for number, other in enumerate(record["others"]):
         second = compare(arrays[0], sample.other(number)[part], op_class, precision)
         own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
@@ -107,16 +109,24 @@ def judged(
 
 
 def _told(
-    sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], policy: Policy, part: slice
+    sample: PreparedSample,
+    actual: list[np.ndarray],
+    expected: list[Leaf],
+    policy: Policy,
+    part: slice,
+    declared: str,
+    status: Status,
 ) -> dict[str, Any]:
-    """The precision that a model was computed in without being asked, where its errors tell."""
-    twins = {name: outputs[part] for name, outputs in sample.coarse().items()}
+    """The precision, coarser than the declared one, that a model was computed in without being asked, where its errors tell."""
     group = sample.owner.group
+    asked = EPS[declared] if declared else 0.0
+    twins = {name: outputs[part] for name, outputs in sample.coarse().items() if EPS[name] > asked}
     found = coarser.told(actual, expected, twins, policy, group.label, group.dtype)
     if found is None:
         return {}
     said = f"its errors are those of weights rounded to {found.precision} (correlation {found.alike:.2f})"
-    return {"unasked": found.precision, "error": f"computed in {found.precision}, which nobody asked for: {said}"}
+    words = {"error": f"computed in {found.precision}, which nobody asked for: {said}"}
+    return {"unasked": found.precision} | (words if status is not Status.PASS else {})
 
 
 def _of_model(actual: list[np.ndarray], expected: list[Leaf], precision: str, status: Status) -> dict[str, Any]:

@@ -13,6 +13,7 @@ RUNNING = (
     "tasks.counterparts",
     "tasks.child",
     "tasks.judging",
+    "tasks.localise",
     "tasks.model.row",
     "tasks.runner",
     "tasks.wire",

@@ -51,7 +51,7 @@ class ToRun:
     """Cases of a prepared group. positions: which of its samples, in the group's order.
 
     exported: path of the exported forms, "" where none is needed; keep: a file that the outputs of the last case are
-    kept in, as a pack ("" = not kept).
+    kept in, as a pack ("" = not kept); setting: of the backend (`tasks.backends.base.Backend.at`).
     """
 
     group: Group
@@ -59,6 +59,7 @@ class ToRun:
     positions: tuple[int, ...]
     exported: str = ""
     keep: str = ""
+    setting: str = ""
 
 
 # --- commands to a child ------------------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ class ToRun:
 @dataclass(frozen=True)
 class Hello:
     """Import a backend's runtime and find its device; without a backend: are you there? kernels: definitions of the
-    user's own (`tasks.catalogs.user.load`)."""
+    user's own (`tasks.catalogs.told`)."""
 
     backend: BackendSpec | None = None
     policy: Policy | None = None
@@ -107,6 +108,29 @@ class Run:
     items: tuple[ToRun, ...]
     skip: tuple[int, ...] = ()
     solo: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Localise:
+    """Begin the search for the culprit of a case (the one of ``item``) that failed on a backend. It is answered by Wants or
+    Located, and goes on with Tried.
+
+    info: what the backend answered to hello; folder: for what the search wants run; seconds: that it may take.
+    """
+
+    item: ToRun
+    backend: BackendSpec
+    policy: Policy
+    folder: str
+    seconds: float
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What was wanted has been run: its outputs lie where they were to be kept, unless it failed with ``error``."""
+
+    error: str = ""
 
 
 # --- what a child says, and its supervisor hands on ---------------------------------------------------------------
@@ -186,6 +210,24 @@ class Misconfigured(Answer):
 
 
 @dataclass(frozen=True)
+class Wants(Answer):
+    """A search wants a case run on the backend, its outputs kept."""
+
+    item: ToRun
+
+
+@dataclass(frozen=True)
+class Located(Answer):
+    """A search is over. columns: of the row; culprit: facts of the node or window, for people; piece: its nodes as a
+    case of their own, None where there are none; error: why nothing was found, if it was given up."""
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    culprit: dict[str, Any] = field(default_factory=dict)
+    piece: ToRun | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class Stopped(Answer):
     """No work can be done here: the cache's disk is full or cannot be written."""
 
@@ -251,7 +293,8 @@ class Failed:
 
 @dataclass(frozen=True)
 class Gone:
-    """The backend's device cannot be had here any more: what is not done is to be done elsewhere."""
+    """The backend's device, or a process that lives, cannot be had here any more: what is not done is to be done elsewhere,
+    or later."""
 
     why: str
 
@@ -272,9 +315,9 @@ _TYPES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(Group, Entry, Failure, BackendSpec, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
-        *(Hello, List, Prepare, Export, Run),
+        *(Hello, List, Prepare, Export, Run, Localise, Tried),
         *(Row, Prepared, Exported, Done),
-        *(Finished, Ready, Refused, Listed, Misconfigured, Stopped),
+        *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Located),
     )
 }
 #: Key that holds the name of a type.

@@ -24,8 +24,9 @@ def test_every_bench_runs(name: str, tmp_path: Path) -> None:
 def test_figures_are_kept_in_one_file_by_bench(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     for text in ("first", "second"):
-        write("a", Result({"x": 1.5}, text), path)
-        write("b", Result({"y": 2}, text), path)
+        write("a", Result({"x": 1.5}, text), "here", path)
+        write("b", Result({"y": 2}, text), "there", path)
     kept = json.loads(path.read_text())
     assert list(kept) == ["a", "b"] and kept["a"]["figures"] == {"x": 1.5} and kept["b"]["text"] == "second"
+    assert (kept["a"]["machine"], kept["b"]["machine"]) == ("here", "there")
     assert set(kept["a"]) == {"command", "when", "machine", "figures", "text"}

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from farm.exits import BAD_INPUT
 from farm.fleet.inventory import Offer, offers
-from farm.fleet.roster import Line, everything, lines, on_this_machine
+from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
 from farm.plan.config import ConfigError, backends_of
 from farm.work.executor import ClusterError
 from farm.work.ray_cluster import RayCluster
@@ -28,12 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Every backend that is known: from where, available or why not, on which nodes, with versions.",
         epilog="Environments that are not built are not built for this list: say build, or farm envs build.",
     )
-    parser.add_argument(
-        "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"
-    )
+    arguments(parser)
     parser.add_argument("--address", help="ask the nodes of a Ray cluster instead of this machine")
     parser.add_argument("--no-probe", action="store_true", help="only list them; import no runtime")
-    parser.add_argument("--build", action="store_true", help="build environments that are missing")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     args = parser.parse_args(argv)
     try:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from farm.exits import BAD_INPUT, OK
 from farm.fleet.detect import detect
-from farm.fleet.roster import Line, everything, lines, on_this_machine
+from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
 from farm.plan.config import ConfigError, backends_of
 from tasks.backends.needs import install_line
 from tasks.cache import default_cache
@@ -24,10 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="What this machine has and what it lacks, with the command that brings it.",
         epilog="Environments are not built to find out: say build, or farm envs build CONFIG.",
     )
-    parser.add_argument(
-        "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"
-    )
-    parser.add_argument("--build", action="store_true", help="build environments that are missing")
+    arguments(parser)
     args = parser.parse_args(argv)
     cache = default_cache()
     try:

@@ -6,6 +6,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,19 @@ from rich.console import Console
 
 from farm import lake
 from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK
-from farm.report.faces.files import write, write_checklist, write_diff
+from farm.report.faces.files import write, write_checklist, write_diff, written
 from farm.report.faces.plot import draw
 from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen, show
 from farm.report.runs import default_out, load_for
 from farm.report.tables.agreement import case
 from farm.report.tables.changes import diff, gate
 from farm.report.tables.checklists import CHECKLISTS, checklist, checklist_view, proved
+from farm.report.tables.coverage import backends_of
+from farm.report.tables.findings import new_cells
 from farm.report.tables.view import Report
 from farm.report.words import plain
+from tasks.backends import BackendSpec
+from tasks.nearest import nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,8 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         report = Report.of(rows, run, args.by)
         if args.checklist:
             return _checklist(report, args, console)
+        if args.new:
+            show(new_cells(report), console, 0, len(rows))
+            print(report.verdict.sentence)
+            return 0
         print_coverage(report, run)
-        _tell(write(report, run, _out(args, _run_id(run, args))))
+        _tell(write(report, run, _out(args, _run_id(run, args))), args.files)
         print(report.verdict.sentence)  # again: the top of a long report is out of sight
         return 0
     except (lake.LakeError, ValueError) as problem:
@@ -69,6 +78,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", dest="results_option", metavar="PATH", help="the same")
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument("--out", help="directory of the files (default: _report beside the rows)")
+    parser.add_argument("--files", action="store_true", help="name every file that was written")
     parser.add_argument(
         "--by",
         default="backend",
@@ -86,6 +96,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     one = parser.add_mutually_exclusive_group()
     one.add_argument(
         "--case", metavar="CASE_ID", help="only show all backends side by side on one case, the outlier named"
+    )
+    one.add_argument(
+        "--new", action="store_true", help="only show every cell that no known failure covers, with its command"
     )
     one.add_argument(
         "--diff",
@@ -120,15 +133,22 @@ def _diff(rows: pd.DataFrame, args: argparse.Namespace, console: Console) -> int
     table = diff(rows, *args.diff)
     print_diff(table, console)
     runs = rows["run_id"].unique()
-    _tell(write_diff(table, _out(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0]))))
+    paths = write_diff(table, _out(args, "all" if args.run == "all" or len(runs) > 1 else str(runs[0])))
+    _tell(paths, args.files)
     return gate(table)
 
 
 def _checklist(report: Report, args: argparse.Namespace, console: Console) -> int:
-    """Print and write a vendor's checklist; its exit code."""
+    """Print and write a vendor's checklist; its exit code. Raises ValueError for a backend that there is not."""
+    seen = sorted({*report.rows["backend"], *backends_of(report.run.get("inventory"))})
+    if args.backend is not None and not any(fnmatchcase(name, args.backend) for name in seen):
+        try:
+            BackendSpec.parse(args.backend)
+        except KeyError:
+            raise ValueError(f"--backend: no backend {args.backend!r}{nearest(args.backend, seen)}") from None
     view = checklist_view(args.checklist, checklist(report, args.checklist, args.backend or ""))
     show(view, console, 1_000)
-    _tell(write_checklist(view, report, _out(args, _run_id(report.run, args))))
+    _tell(write_checklist(view, report, _out(args, _run_id(report.run, args))), args.files)
     return {True: OK, False: FOUND, None: INCOMPLETE}[proved(view.frame)]
 
 
@@ -141,6 +161,9 @@ def _out(args: argparse.Namespace, run_id: str) -> Path:
     return Path(args.out) if args.out else default_out(args.results, run_id)
 
 
-def _tell(paths: Mapping[str, Path]) -> None:
+def _tell(paths: Mapping[str, Path], every: bool) -> None:
+    if not every:
+        print(written(paths))
+        return
     for name, path in paths.items():
         print(f"{name:18} {path}")

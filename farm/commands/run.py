@@ -307,12 +307,12 @@ def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:
 
 def _report(run: Run, report: Report, say: Callable[[str], None]) -> None:
     from farm.report import print_coverage, write
+    from farm.report.faces.files import written
     from farm.report.runs import default_out
 
     print_coverage(report, run.record)
     where = default_out(run.request.lake.uri, run.run_id)
     try:
-        paths = write(report, run.record, where)
-        say(f"report: {paths['html']} (CSV and Markdown beside it)")
+        say(written(write(report, run.record, where)))
     except OSError as error:
         print(f"warning: the report could not be written to {where}: {error}", file=sys.stderr)

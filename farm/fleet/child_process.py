@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import ONE_THREAD
+from farm.exits import starting
 from tasks import wire
 from tasks.backends import needs
 from tasks.child import PAGE_SIZE, Flying, Page
@@ -45,12 +46,14 @@ ROOT = Path(__file__).resolve().parents[2]
 class Limits:
     """deadline_s: seconds one case may take; memory_gib: resident size at which a child is stopped;
     recycle_bytes: resident size after a batch at which it is quietly replaced; pool_bytes: that of a worker's children
-    that wait for further batches, above which those that were not used lately are ended."""
+    that wait for further batches, above which those that were not used lately are ended; localise_s: seconds that the
+    search for the culprit of a failing model may take, 0 for none."""
 
     deadline_s: float = 60.0
     memory_gib: float = 6.0
     recycle_bytes: int = 2 << 30
     pool_bytes: int = 1 << 30
+    localise_s: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -88,15 +91,17 @@ class ChildProcess:
         # Appending, so that a flood can be cut off at any time: what is written next starts at the new end.
         fcntl.fcntl(self._stderr, fcntl.F_SETFL, fcntl.fcntl(self._stderr, fcntl.F_GETFL) | os.O_APPEND)
         fds = (child_in, child_out, page_fd)
-        self.process = subprocess.Popen(
-            [python, "-u", "-m", "tasks.child", *map(str, fds)],
-            stdin=subprocess.DEVNULL,
-            stdout=self._stderr,
-            stderr=self._stderr,
-            pass_fds=fds,
-            env=child_env(env, python),
-            start_new_session=True,
-        )
+        given = child_env(env, python)
+        with starting:
+            self.process = subprocess.Popen(
+                [python, "-u", "-m", "tasks.child", *map(str, fds)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._stderr,
+                stderr=self._stderr,
+                pass_fds=fds,
+                env=given,
+                start_new_session=True,
+            )
         for fd in fds:
             os.close(fd)
         self._buffer = b""

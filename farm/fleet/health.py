@@ -33,7 +33,7 @@ class CaseRef(NamedTuple):
     position: int
 
 
-class Failure(NamedTuple):
+class Failed(NamedTuple):
     """A row that says that a case failed."""
 
     status: str
@@ -44,7 +44,7 @@ class Failure(NamedTuple):
 class _Chart:
     """What is known of one backend on one device."""
 
-    failures: dict[CaseRef, Failure] = field(default_factory=dict)
+    failures: dict[CaseRef, Failed] = field(default_factory=dict)
     rows: int = 0
     asked: int = 0  # second opinions
     answered: int = 0
@@ -87,7 +87,7 @@ class Health:
         """How many rows a backend has made on a device."""
         return self._chart(backend, place).rows
 
-    def failed(self, case: CaseRef, place: Place, failure: Failure) -> bool:
+    def failed(self, case: CaseRef, place: Place, failure: Failed) -> bool:
         """Note a failure; whether a second opinion on it is due."""
         chart = self._chart(case.backend, place)
         chart.failures[case] = failure
@@ -136,13 +136,13 @@ class Health:
 
     def quarantine(
         self, scope: str, place: Place, backends: Mapping[int, str], record: dict[str, Any]
-    ) -> dict[CaseRef, Failure]:
+    ) -> dict[CaseRef, Failed]:
         """Close a device for a scope; the failures it caused there, to be run again elsewhere.
 
         backends: names of those the scope covers, by number in the plan.
         """
         self.sick.setdefault(scope, set()).add(place)
-        found: dict[CaseRef, Failure] = {}
+        found: dict[CaseRef, Failed] = {}
         evidence: list[dict[str, Any]] = []
         for b in backends:
             if chart := self._charts.pop((b, place), None):

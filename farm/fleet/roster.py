@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,14 @@ class Line:
     device_vendor: str = ""
     found: dict[str, str] = field(default_factory=dict)
     installs: tuple[tuple[str, str], ...] = ()
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Which backends a list is of, and whether their environments are built for it."""
+    parser.add_argument(
+        "what", nargs="*", metavar="CONFIG|BACKEND", help="only those of a config, or by name; default: all known"
+    )
+    parser.add_argument("--build", action="store_true", help="build environments that are missing")
 
 
 def everything() -> list[BackendSpec]:

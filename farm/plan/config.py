@@ -49,7 +49,7 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
         # A key that is missing may be the one that is misspelt.
         found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
-    own = [kernels.resolved(c, file.parent) if c.name == "user" else c for c in config.catalogs]
+    own = [kernels.resolved(c, file.parent) if c.name in ("user", kernels.NODES) else c for c in config.catalogs]
     config = config.model_copy(update={"catalogs": own})
     if config.policy.endswith(".json"):
         # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from anywhere.

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from farm.plan.model import CatalogConfig, Config
-from tasks.catalogs.user import load, sources
+from tasks.catalogs import told
+from tasks.catalogs.user import sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 
 #: Share of a case's deadline that a reference script may take: it is to end before the process that waits for it is ended.
 SCRIPT_SHARE = 0.8
+
+#: The catalog whose ops are in a folder that the config names.
+NODES = "nodes"
 
 #: Called with a path into the config and a text: raises the error.
 Refuse = Callable[[tuple[Any, ...], str], None]
@@ -21,6 +25,8 @@ Refuse = Callable[[tuple[Any, ...], str], None]
 
 def resolved(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
     """The catalog with its root and its files absolute; they are relative to ``folder``, that of the config."""
+    if catalog.name == NODES:
+        return catalog.model_copy(update={"path": str((folder / catalog.path).resolve())} if catalog.path else {})
     root = (folder / catalog.root).resolve()
 
     def absolute(name: str) -> str:
@@ -37,10 +43,14 @@ def resolved(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
 
 def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
     """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them."""
+    if catalog.path and catalog.name != NODES:
+        refuse((*at, "path"), f"only the catalog {NODES} takes a folder of nodes")
     if catalog.name != "user":
         for field in ("modules", "kernels"):
             if getattr(catalog, field):
                 refuse((*at, field), "only the catalog user takes kernels of your own")
+        if catalog.name == NODES and not catalog.path:
+            refuse(at, f"the catalog {NODES} needs a path: the folder that farm harvest wrote")
         return
     if not catalog.modules and not catalog.kernels:
         refuse(at, "the catalog user needs modules (with @tasks.op) or kernels")
@@ -81,21 +91,23 @@ def announce(config: Config) -> None:
         for i, c in enumerate(config.catalogs)
         if c.name == "user"
     ]
-    load.announce(json.dumps({"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found}) if found else "")
+    nodes = [{"at": i, "path": c.path} for i, c in enumerate(config.catalogs) if c.name == NODES]
+    made = {"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found, "nodes": nodes}
+    told.announce(json.dumps(made) if found or nodes else "")
 
 
 def culprit(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:
     """Key and name of the first module or kernel announced with which alone ``dies`` is true; None if there is none."""
-    whole = load.announced()
+    whole = told.announced()
     given = json.loads(whole or "{}")
     try:
         for source in given.get("sources", []):
             for what in ("modules", "kernels"):
                 for i, one in enumerate(source[what]):
                     alone = source | {"modules": [], "kernels": []} | {what: [one]}
-                    load.announce(json.dumps(given | {"sources": [alone]}))
+                    told.announce(json.dumps(given | {"sources": [alone]}))
                     if dies():
                         return ("catalogs", source["at"], what, i), one if what == "modules" else one["kernel"]
     finally:
-        load.announce(whole)
+        told.announce(whole)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import has_magic
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,15 @@ def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) ->
     def match(globs: Sequence[str], values: Any, called: Any = lambda value: [value]) -> np.ndarray:
         place = {value: k for k, value in enumerate(dict.fromkeys(values))}
         codes = np.array([place[value] for value in values], dtype="int64")
-        asked, known = {glob: matcher([glob]) for glob in set(globs)}, [called(value) for value in place]
-        said = {glob: np.array([ask(value) for value in known], dtype=bool) for glob, ask in asked.items()}
+        index: dict[str, list[int]] = {}  # what values are called → their codes
+        for value, code in place.items():
+            for name in called(value):
+                index.setdefault(name, []).append(code)
+        said = {glob: np.zeros(len(place), dtype=bool) for glob in globs}
+        for glob, hit in said.items():
+            ask = matcher([glob])
+            named = [name for name in index if ask([name])] if has_magic(glob) else [glob]
+            hit[[code for name in named for code in index.get(name, ())]] = True
         return np.array([said[glob][codes] for glob in globs], dtype=bool).reshape(len(globs), len(values))
 
     called = list(zip(told["op"], told["variant"]))
@@ -102,10 +110,19 @@ def not_known(rows: Any, config: Config) -> Any:
 
 
 def unmet(config: Config, matrix: Matrix) -> Iterator[str]:
-    """One line about the known failures of the run's backends that name no op it plans: most likely misspelt or gone."""
+    """One line about the known failures of the run's backends that name no op it plans: most likely misspelt or gone.
+
+    Not of a catalog that the config does not have or takes a part of: lists of known failures are shared.
+    """
     called = list({n for g in matrix.groups for n in names(Entry(g.op, g.variant, ()))})
     backends = [s.name for s in matrix.backends]
-    mine = [k for k in config.known_failures if matcher([k.backend])(backends)]
+    parts = {c.name for c in config.catalogs if "*" not in c.ops or c.exclude}
+    whole = {c.name for c in config.catalogs} - parts
+
+    def here(op: str) -> bool:
+        return op.partition(":")[0] in whole if ":" in op else not parts
+
+    mine = [k for k in config.known_failures if here(k.op) and matcher([k.backend])(backends)]
     idle = [f"{k.op} on {k.backend}" for k in mine if not matcher([k.op])(called)]
     if idle:
         more = f", and {len(idle) - 3} more" if len(idle) > 3 else ""

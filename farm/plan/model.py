@@ -67,7 +67,7 @@ class CatalogConfig(_Model):
     distributions: where the values come from: the op's own list, and generated ones (`tasks.arrays.inputs`), each with as
     many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
     are given this catalog. Of the catalog `user`: modules with `@tasks.op` functions, kernels, and the folder that their
-    files and modules are looked up in (default: the config's).
+    files and modules are looked up in (default: the config's). Of the catalog `nodes`: the folder that they are in.
     """
 
     name: str
@@ -81,6 +81,7 @@ class CatalogConfig(_Model):
     root: str = ""
     modules: list[str] = []
     kernels: list[KernelConfig] = []
+    path: str = ""
 
 
 class BackendConfig(_Model):
@@ -159,6 +160,7 @@ class Config(_Model):
     """A run as its YAML file says it; docs/config.md explains every key.
 
     include: other configs, which are run as well: `farm.plan.include`. A config that was loaded holds theirs and names none;
+    localise_s: how long, in seconds, the culprit of a failing model is looked for;
     node_wait_s: how long, in seconds, the cells of a backend wait for a node when the last one that offered it is gone.
     """
 
@@ -168,6 +170,7 @@ class Config(_Model):
     checks: list[str] = Field(default=["forward"], min_length=1)
     policy: str = "error_units"
     deadline_s: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    localise_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     node_wait_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     dtypes: list[str] = ["float32", "float16", "bfloat16"]
     catalogs: list[CatalogConfig] = Field(min_length=1)
@@ -178,11 +181,12 @@ class Config(_Model):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _kernels_have_dtypes(cls, data: Any) -> Any:
-        """A run that names no dtypes takes those that its own kernels declare."""
+        """A run that names no dtypes takes those that its own kernels declare, and its nodes have."""
         if not isinstance(data, dict) or "dtypes" in data or not isinstance(data.get("catalogs"), list):
             return data
         own = [
-            {"dtypes": ["*"]} | c if isinstance(c, dict) and c.get("name") == "user" else c for c in data["catalogs"]
+            {"dtypes": ["*"]} | c if isinstance(c, dict) and c.get("name") in ("user", "nodes") else c
+            for c in data["catalogs"]
         ]
         return data | {"catalogs": own}
 

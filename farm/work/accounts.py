@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
-from farm.fleet.health import CaseRef, Failure
+from farm.fleet.health import CaseRef, Failed
 from farm.work.state import Plan
 from tasks.wire import Spent
 
@@ -33,7 +33,7 @@ class Accounts:
         self._plan = plan
         self.counts = {s.name: Count() for s in plan.backends}
         self.spent: dict[str, dict[str, float]] = {}  # backend or kind of job → CPU seconds, starts, …
-        self.again: dict[CaseRef, Failure] = {}  # failed on a device that is sick: to be run elsewhere
+        self.again: dict[CaseRef, Failed] = {}  # failed on a device that is sick: to be run elsewhere
         self._losses, self._alone, self._before = (Counter[CaseRef]() for _ in range(3))
 
     def count(self, b: int) -> Count:

@@ -16,7 +16,7 @@ from farm.plan.config import ConfigError
 from farm.work.local import DirectChild
 from tasks import catalogs, sources, wire
 from tasks.catalogs.base import Entry
-from tasks.catalogs.user.load import announced
+from tasks.catalogs.told import announced
 from tasks.model import Status
 from tasks.plugins import PluginError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from farm.plan.matrix import Matrix
 from farm.plan.model import Config
 from farm.work.accounts import CASE_MS, JOINT_MS, START_S
-from farm.work.stock import PREPARE_MIN, PREPARE_S
+from farm.work.stock import GROUP_MS
 from tasks.plugins import PluginError
 
 #: Seconds of work below which a plan is small. A local Ray takes 8 to 12 s to start (two cores): of 200 s of work on two
@@ -15,7 +15,7 @@ SMALL_S = 200.0
 
 def work_s(matrix: Matrix) -> float:
     """Seconds of work that a plan may be, by the guesses that its batches are sized by: cases, groups to prepare, starts."""
-    seconds = int(matrix.wanted.any(axis=1).sum()) * PREPARE_S / PREPARE_MIN
+    seconds = int(matrix.wanted.any(axis=1).sum()) * GROUP_MS / 1e3
     for b, spec in enumerate(matrix.backends):
         if cases := int(matrix.wanted[:, b].sum()):
             try:

@@ -174,7 +174,9 @@ class Dispatcher:
         self.opinions.begun(handle)
         # A stream can end early without an error: what was not heard of is done again.
         left = flight.left
-        if flight.gone:
+        if flight.gone and flight.backend < 0:
+            self.losses.not_begun(flight, left)
+        elif flight.gone:
             self.outages.device_gone(flight, left)
         elif left and (flight.moved or isinstance(event, Unplaced)):
             self.losses.requeue(flight, left)

@@ -8,7 +8,7 @@ from typing import Any
 
 from farm.fleet.child_process import Limits
 from tasks.backends import BackendSpec
-from tasks.catalogs.user.load import announced
+from tasks.catalogs.told import announced
 from tasks.judge.verdict import Policy
 from tasks.wire import Place, ToExport, ToPrepare, ToRun
 
@@ -22,7 +22,7 @@ class Job:
 
     info: what the backend answered when it was probed; attempts: earlier losses of cases, and known: words of those that
     the backend is known not to implement, by number of the case in the batch. env: further variables of the child;
-    kernels: definitions of the user's own (`tasks.catalogs.user.load`).
+    kernels: definitions of the user's own (`tasks.catalogs.told`).
     host, device: where it runs, as the supervisor knows it: the node's own name if it has one, the numbers of the
     devices it was given. avoid: places that must not do it.
     ship: the nodes share no cache, so files travel: parcels are those that the items need (path → Ray reference).

@@ -13,7 +13,7 @@ from farm.work.backlog import Backlog
 from farm.work.job import Job
 from farm.work.placement import Placement, Pool
 from farm.work.state import Flight, Plan, Portion, portions
-from farm.work.stock import Stock
+from farm.work.stock import PREPARE_MIN, Stock
 from farm.work.supports import Supports
 from tasks.wire import ToExport, ToPrepare, ToRun
 
@@ -38,7 +38,10 @@ class Jobs:
         # The CPUs also prepare and export. Preparing has half of the slots, so that judged numbers come early; the rest
         # if nothing else is ready.
         preparing = sum(1 for f in flights.values() if f.job.prepare)
-        flight = self._preparing() if preparing < pool.devices else None
+        if not self._begun and preparing >= pool.devices:
+            return None  # the first numbers are of what the first jobs prepare: a slot is kept free for them
+        flight = self._batch_for(pool, small=True, joint=False) if not self._begun else None
+        flight = flight or (self._preparing() if preparing < pool.devices else None)
         # The quick backends before the exporter, the compilers last: most of the matrix is there early.
         flight = flight or self._batch_for(pool, joint=False) or self._exporting()
         return flight or self._batch_for(pool) or self._preparing() or self._batch_for(pool, small=True)
@@ -46,7 +49,9 @@ class Jobs:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def _preparing(self) -> Flight | None:
-        groups = self._stock.take("prepare")
+        groups = self._stock.take(
+            "prepare", 0 if self._begun else PREPARE_MIN
+        )  # the first numbers wait for the first job
         items = tuple(ToPrepare(self._plan.matrix.groups[g]) for g in groups)
         return self._of_groups("prepare", groups, prepare=items) if groups else None
 

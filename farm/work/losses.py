@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from farm.fleet.health import CaseRef
-from farm.fleet.health import Failure as Failed
+from farm.fleet.health import CaseRef, Failed
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.ledger import Ledger
@@ -22,6 +21,8 @@ from tasks.runner import sample_columns
 #: Losses of a supervisor after which the case in flight is recorded as their cause, and so many of them alone in flight:
 #: whoever kills processes at random must not hit the same case so often.
 LOSSES, ALONE = 3, 2
+#: So many preparing or exporting jobs in a row of which somebody kills every process before it begins: the run stops.
+NOT_BEGUN = 10
 #: Into so many jobs the work is split that was in flight at one loss less.
 PARTS = 8
 
@@ -35,6 +36,7 @@ class Losses:
         self._plan, self._stock, self._backlog = plan, stock, backlog
         self._placement, self._accounts, self._ledger = placement, accounts, ledger
         self._told: set[tuple[int, int]] = set()  # (group, backend) that have rows because the backend is gone
+        self._stood, self._not_begun = dict(stock.left), 0
 
     def requeue(self, flight: Flight, left: list[int]) -> None:
         """Queue a job's work again, which nobody is to blame for."""
@@ -45,6 +47,15 @@ class Losses:
             return
         for g, positions in portions(flight.cases[number] for number in left):
             self.again(flight.backend, g, positions)
+
+    def not_begun(self, flight: Flight, left: list[int]) -> None:
+        """Queue groups again that no process came to. Raises OSError if no group is had between so many such jobs."""
+        if self._stock.left != self._stood:
+            self._stood, self._not_begun = dict(self._stock.left), 0
+        self._not_begun += 1
+        if self._not_begun >= NOT_BEGUN:
+            raise OSError(f"no process lives long enough to prepare cases ({flight.gone}); is memory short?")
+        self.requeue(flight, left)
 
     def again(self, b: int, g: int, positions: list[int]) -> None:
         """Run cases again if their backend is still there."""

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from farm import lake as lakes
-from farm.fleet.health import Failure, Health
+from farm.fleet.health import Failed, Health
 from farm.work.backlog import Backlog
 from farm.work.outages import Outages
 from farm.work.placement import Placement
@@ -32,7 +32,7 @@ class Opinions:
         if rows.failing and self._placement.elsewhere(b, place) is not None:
             for failing in rows.failing:
                 case = flight.cases[failing.number]
-                if self._health.failed(case, place, Failure(failing.status, failing.attempts)):
+                if self._health.failed(case, place, Failed(failing.status, failing.attempts)):
                     self._backlog.doubts[b].append(Doubt(case, place, failing.status, failing.error))
 
     def came(self, flight: Flight, rows: Rows) -> None:

@@ -118,7 +118,7 @@ def _news(new: dict[str, Counter[str]]) -> str:
     for status, number in total.most_common():
         where = [f"{name} {some[status]}" for name, some in new.items() if some[status]]
         told.append(f"{status} {number}" + (f" ({', '.join(where)})" if status in names(FAILED) else ""))
-    return f"; new: {', '.join(told)}" if told else ""
+    return f"; since the last line: {', '.join(told)}" if told else ""
 
 
 def _all(count: Count) -> str:

@@ -15,7 +15,9 @@ from tasks.prepare.cases import PreparedGroup, pack_path
 from tasks.wire import Exported, Prepared
 
 #: Groups of one preparing job: as many as take about this many seconds, within these bounds; of an exporting job.
-PREPARE_S, PREPARE_MIN, PREPARE_MAX, EXPORT_GROUPS = 2.0, 64, 1024, 16
+PREPARE_S, PREPARE_MIN, PREPARE_MAX, EXPORT_GROUPS = 4.0, 8, 1024, 16
+#: Milliseconds that a group takes which nobody has prepared: half a second where shapes are large, next to nothing in the cache.
+GROUP_MS = 31.0
 
 
 class Stock:
@@ -40,18 +42,17 @@ class Stock:
             "export": deque(),
         }  # of losses: jobs of their own
         self._parcels: dict[int, dict[str, Any]] = {}  # group → files that a node may lack, as Ray references
-        self.group_ms = PREPARE_S * 1e3 / PREPARE_MIN  # time to prepare a group: little once it is in the cache
+        self.group_ms = GROUP_MS  # time to prepare a group: little once it is in the cache
 
     # --- what is to be made ---------------------------------------------------------------------------------------
 
-    def take(self, kind: str) -> list[int]:
-        """Groups of the next job of a kind: suspects of losses, else as many of the queue as make a job."""
+    def take(self, kind: str, most: int = 0) -> list[int]:
+        """Groups of the next job of a kind: suspects of losses, else as many of the queue as make a job, or ``most``."""
         if self.suspects[kind]:
             return self.suspects[kind].popleft()
-        most = EXPORT_GROUPS
-        if kind == "prepare":
+        if kind == "prepare" and not most:
             most = max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))
-        return [self.queues[kind].popleft() for _ in range(min(len(self.queues[kind]), most))]
+        return [self.queues[kind].popleft() for _ in range(min(len(self.queues[kind]), most or EXPORT_GROUPS))]
 
     def complete(self, b: int) -> bool:
         """Whether no group is to come any more for a backend."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 from farm.fleet import envs
 from farm.fleet.child_process import KILLS, Death
 from farm.lake import Origin, from_stream, to_stream
+from farm.localise.drive import is_sought, localise
 from farm.work.child_pool import POOL, Children
 from farm.work.job import Job
 from tasks import wire
@@ -49,7 +51,8 @@ def run_job(job: Job, children: Children = POOL) -> Iterator[Any]:
     """Do a job in children of ``children`` (default: this process's pool of child processes).
 
     Yields messages of `tasks.wire` for the dispatcher: Rows of a batch; Prepared, Exported or Failed for each group;
-    Stopped when no job can be done here, Gone when the backend's device cannot be had; at the end Spent.
+    Stopped when no job can be done here, Gone when the backend's device cannot be had or somebody kills every child before
+    it begins; at the end Spent.
     """
     try:
         yield from _run_batch(job, children) if job.kind == "batch" else _run_groups(job, children)
@@ -99,7 +102,7 @@ def _run_groups(job: Job, children: Children) -> Iterator[Any]:
         if number < 0 or number in done or death.stage == "idle":
             strikes += 1
             if strikes >= STRIKES and death.killed:
-                return  # as if this supervisor had been lost: no group is to blame
+                raise CannotRun(wire.Gone(f"{STRIKES} processes died before they began: {death.text}"))
             if strikes >= STRIKES:
                 yield from (wire.Failed(n, _failure(job, n, death)) for n in sorted(set(range(len(items))) - done))
                 return
@@ -138,6 +141,7 @@ def _run_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]
     try:
         while batch.left:
             yield from _with_one_child(batch, children)
+        yield from _localised(batch, children)
     except CannotRun as end:
         if isinstance(end.message, wire.Gone):
             yield from batch.rest()
@@ -177,7 +181,7 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
             batch.strikes = 0
             streak = streak + 1 if message.row.status in FAILING else 0
             child.served += 1
-            batch.add(batch.acquitted(message))
+            batch.take(batch.acquitted(message))
             if batch.due():
                 yield batch.flush()
             if streak >= STREAK and answer.info.get("device_vendor") and not batch.asked_again:
@@ -187,6 +191,30 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
     if batch.left or not child.alive():
         children.forget(job)  # the runner asked to be replaced: its device is unusable
     children.recycle(job)
+
+
+def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.Spent]:
+    """The rows that were held back, each with its culprit: one that is found now can be in the row, which is written once.
+
+    It is looked for when all else of the batch is done, by children that are at hand: so nothing waits for it, and a
+    death in a search is no case's.
+    """
+    while batch.held:
+        done = batch.held[0]
+        columns: dict[str, Any] = {}
+        item, position = batch.cases[done.number]
+        if batch.rows:
+            yield batch.flush()
+        with tempfile.TemporaryDirectory(prefix="farm-localise-") as folder:
+            for message in localise(
+                batch.job, replace(item, positions=(position,)), batch.info, children, Path(folder)
+            ):
+                if isinstance(message, wire.Located):
+                    columns = message.columns
+                else:
+                    yield message
+        batch.held.pop(0)
+        batch.add(Done(done.number, done.row.with_values(columns)))
 
 
 def _after_death(batch: _Batch, death: Death, served: int, children: Children) -> Iterator[wire.Rows | wire.Spent]:
@@ -218,6 +246,7 @@ class _Batch:
         self.info: dict[str, Any] = dict(job.info)
         self.strikes, self.pauses, self.asked_again = 0, list(PAUSES), False
         self.rows: list[Done] = []
+        self.held: list[Done] = []  # whose culprit is still to be found
         self._since = time.monotonic()
         self._node = job.host or socket.gethostname()
 
@@ -275,11 +304,22 @@ class _Batch:
         attempts = self.attempts[done.number] + 1
         self.rows.append(done if attempts == 1 else Done(done.number, done.row.with_values({"attempts": attempts})))
 
+    def take(self, done: Done) -> None:
+        """`add`, at once or when its culprit has been looked for."""
+        if is_sought(self.job, done.row):
+            self.done.add(done.number)
+            self.held.append(done)
+        else:
+            self.add(done)
+
     def due(self) -> bool:
         return len(self.rows) >= CHUNK_ROWS or time.monotonic() - self._since > CHUNK_S
 
     def rest(self) -> Iterator[wire.Rows]:
         """What has not been handed on yet."""
+        for done in self.held:
+            self.add(done)
+        self.held = []
         if self.rows:
             yield self.flush()
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tasks.backends.needs import Need, secure
 from tasks.checks.base import FORWARD, one_by_one
-from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
 if TYPE_CHECKING:
     from typing import Self
@@ -34,6 +35,15 @@ TF32_OPS = (
     "*:cov",
     "*:corrcoef",
 )
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A program that another one is timed against, with its name and the form that it was built of."""
+
+    name: str
+    program: Program
+    form: Form
 
 
 class Backend:
@@ -123,6 +133,48 @@ class Backend:
         Empty where the runtime lets nobody choose.
         """
         return {}
+
+    def passes(self) -> tuple[str, ...]:
+        """Names of the passes of its optimiser that `without` can leave out; none where the runtime lets nobody choose."""
+        return ()
+
+    def without(self, passes: Collection[str]) -> Backend:
+        """The same backend without some of its `passes`."""
+        raise NotImplementedError
+
+    def precise(self) -> Backend | None:
+        """The same backend told to compute in the dtype itself; None where it is told so already, or cannot be."""
+        return None
+
+    def at(self, setting: str) -> Backend:
+        """The same backend with a setting of it: "level NAME", "without NAME,NAME", "precise", "" for none."""
+        kind, _, names = setting.partition(" ")
+        if kind == "level":
+            return self.levels()[names]
+        if kind == "without":
+            return self.without(names.split(","))
+        return (self.precise() or self) if kind == "precise" else self
+
+    def any_size(self) -> Backend:
+        """The same backend, whose programs take the form's arrays in any size that the form leaves open."""
+        return self
+
+    def fixed(self, form: Form) -> Form:
+        """The form with a model for the sizes of its arrays alone."""
+        from tasks.backends.shared.onnx_form import of_sizes
+
+        return form if form.model is None else of_sizes(form)
+
+    def eager(self, form: Form) -> Arm:
+        """What a program is timed against, in the same process: this backend at its lowest level.
+
+        Raises Unsupported where it has but one, and what building raises.
+        """
+        levels = self.levels()
+        if len(levels) < 2:
+            raise Unsupported(f"{self.name} has no lower level of optimisation to be timed against")
+        name, level = next(iter(levels.items()))
+        return Arm(f"{self.name}:{name}", level.build(form), form)
 
     def but(self, **attributes: Any) -> Self:
         """A copy with other values of some attributes."""

@@ -24,6 +24,7 @@ class Inductor(TorchEager):
     joint = True
     devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
+    dynamic = False
     checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
@@ -43,6 +44,9 @@ class Inductor(TorchEager):
             if importlib.util.find_spec("triton") is None:
                 raise Unavailable("inductor needs triton on this device: it is not installed")
         return info
+
+    def any_size(self) -> Backend:
+        return self.but(dynamic=True)
 
     def levels(self) -> Mapping[str, Backend]:
         """What torch.compile is made of, one part more at a time: its graph run eagerly, that with ahead-of-time autograd,
@@ -84,19 +88,18 @@ class Inductor(TorchEager):
         def joint(bundle: list[Any]) -> list[Any]:
             return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, bundle)]  # type: ignore[misc]
 
-        compiled = torch.compile(joint, fullgraph=True, dynamic=False, backend=self.compiler)
+        compiled = torch.compile(joint, fullgraph=True, dynamic=self.dynamic, backend=self.compiler)
 
-        def compute(forms: Sequence[Form] = forms) -> list[Any]:
+        def compute(bundle: list[Any]) -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
-                form = forms[0]
-                args, kwargs = self.arguments(form)
+                form, (args, kwargs) = forms[0], bundle[0]
                 call = functools.partial(_only, compiled)
                 return [autograd.backward(form.check, call, args, kwargs, form.wrt, self.cotangents(form))]
             with torch.no_grad():
-                return list(compiled([self.arguments(form) for form in forms]))
+                return list(compiled(bundle))
 
         try:
-            self.settled(compute)  # compiles
+            self.settled(lambda: compute(self._bundle(forms)))  # compiles
         except (
             torch._dynamo.exc.Unsupported,
             torch._dynamo.exc.UserError,
@@ -108,10 +111,14 @@ class Inductor(TorchEager):
         fallback = self._fallback(kernels) if graphs else "no graph was compiled"
         flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")
         made = Program(lambda: [], self._where(kernels), fallback, flags)
-        return self._programs(forms, made, lambda forms: list(self.settled(lambda: compute(forms))))
+        return self._programs(forms, made, lambda bundle: list(self.settled(lambda: compute(bundle))))
+
+    def _bundle(self, forms: Sequence[Form]) -> list[Any]:
+        """Fresh arguments of every sample of a graph."""
+        return [self.arguments(form) for form in forms]
 
     def _programs(
-        self, forms: Sequence[Form], like: Program, compute: Callable[[Sequence[Form]], list[Any]]
+        self, forms: Sequence[Form], like: Program, compute: Callable[[list[Any]], list[Any]]
     ) -> list[Program]:
         """One program per sample of a graph that ``compute`` runs; it runs once for all of them."""
         results: list[Any] = []
@@ -126,7 +133,7 @@ class Inductor(TorchEager):
                     taken.clear()
                 taken.add(i)
                 if not results:
-                    results.extend(compute(forms))
+                    results.extend(compute(self._bundle(forms)))
                 return told(results[i])
 
             def told(result: Any) -> Sequence[Any]:
@@ -135,11 +142,12 @@ class Inductor(TorchEager):
                     self._placed(out, made)
                 return [torch_tree.output(torch_tree.dense(x)) for x in out]
 
-            def again(arrays: list[Any]) -> Sequence[Any]:
-                given = [replace(form, arrays=arrays) if k == i else form for k, form in enumerate(forms)]
-                return told(compute(given)[i])
+            def given(arrays: list[Any]) -> Callable[[], Sequence[Any]]:
+                others = [replace(form, arrays=arrays) if k == i else form for k, form in enumerate(forms)]
+                ready = [self.settled(lambda: self._bundle(others))]
+                return lambda: told(compute(ready.pop() if ready else self._bundle(others))[i])
 
-            made.run, made.again = run, again
+            made.run, made.given = run, given
             return made
 
         return [program(i) for i in range(len(forms))]

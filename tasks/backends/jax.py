@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -116,7 +117,9 @@ class Jax(Backend):
             return [np.array(x) for x in out]
 
         program.run = run
-        program.again = lambda arrays: run([jax.device_put(x) for x in input_arrays(replace(form, arrays=arrays))])
+        program.given = lambda arrays: functools.partial(
+            run, [jax.device_put(x) for x in input_arrays(replace(form, arrays=arrays))]
+        )
         program.threads = True
         return program
 

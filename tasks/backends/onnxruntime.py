@@ -8,16 +8,18 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import TF32_OPS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
+from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
+from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
@@ -268,16 +270,28 @@ class OnnxRuntime(Backend):
         def runner(form: Form) -> Callable[[], list[Any]]:
             return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
 
-        def again(arrays: list[Any]) -> list[Any]:
-            return runner(replace(form, arrays=arrays))()
+        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+            return runner(replace(form, arrays=arrays))
 
-        return Program(runner(form), placement, fallback, self._flags(), again, threads=True)
+        return Program(runner(form), placement, fallback, self._flags(), given, threads=True)
+
+    def eager(self, form: Form) -> Arm:
+        return eager_torch(self, form)
 
     def levels(self) -> Mapping[str, Backend]:
         """ORT's levels up to the one that is asked for."""
         names = list(_LEVELS)
         last = self._level or names[-1]
         return {x: self.but(_level=x) for x in names[: names.index(last)]} | {last: self}
+
+    def passes(self) -> tuple[str, ...]:
+        return () if self._level == "disable" else PASSES
+
+    def without(self, passes: Collection[str]) -> Backend:
+        return self.but(_session_config={**self._session_config, DISABLED: ";".join(passes)})
+
+    def precise(self) -> Backend | None:
+        return self.but(_options={**self._options, "use_tf32": "0"}) if self._options.get("use_tf32") == "1" else None
 
     def _session(self, ort: Any, model: bytes) -> Any:
         options = ort.SessionOptions()

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.pack import dtype_name
-from tasks.backends.base import Backend, importing, smoke_test
+from tasks.backends.base import Arm, Backend, importing, smoke_test
+from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
@@ -142,17 +143,24 @@ class OpenVino(Backend):
         values = tensors_by_name(form, "OpenVINO")
         compiled = self._compile(form.model or b"")
 
-        def again(arrays: list[Any]) -> list[Any]:
-            given = tensors_by_name(replace(form, arrays=arrays), "OpenVINO")
-            return _runner(compiled, [_tensor(x) for x in _by_port(compiled.inputs, given)])()
+        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+            others = tensors_by_name(replace(form, arrays=arrays), "OpenVINO")
+            return _runner(compiled, [_tensor(x) for x in _by_port(compiled.inputs, others)])
 
-        return replace(self._program(compiled, values), again=again, threads=True)
+        return replace(self._program(compiled, values), given=given, threads=True)
+
+    def eager(self, form: Form) -> Arm:
+        return eager_torch(self, form)
 
     def levels(self) -> Mapping[str, Backend]:
         """The CPU without what makes code for whole subgraphs and without integer kernels for quantised ones; itself."""
         if not self._target.startswith("CPU"):
             return {}
         return {"disable": self.but(_asked=_NOTHING_FUSED | self._asked), "all": self}
+
+    def precise(self) -> Backend | None:
+        hint = "INFERENCE_PRECISION_HINT"
+        return None if self._asked[hint] == "f32" else self.but(_asked=self._asked | {hint: "f32"})
 
     def _compile(self, model: bytes) -> Any:
         core = _core()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
-from tasks.backends.base import TF32_OPS, Backend, smoke_test
+from tasks.backends.base import TF32_OPS, Arm, Backend, smoke_test
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
@@ -191,31 +191,32 @@ class TorchEager(Backend):
     def build(self, form: Form) -> Program:
         import torch
 
-        ready = [self.settled(lambda: self.arguments(form))]
         call = form.call
         assert call is not None
-        given = self.cotangents(form)
+        cotangents = self.cotangents(form)
         program = Program(run=lambda: [], placement=self.target, flags=self.flags)
 
-        def compute(form: Form = form) -> list[Any]:
-            # A kernel that writes to its inputs must not spoil its next run.
-            args, kwargs = ready.pop() if ready else self.arguments(form)
-            if form.check != "forward":
-                return list(autograd.backward(form.check, call, args, kwargs, form.wrt, given))
-            with torch.no_grad():
-                return list(torch_tree.leaves(call(*args, **kwargs)))
+        def runner(form: Form) -> Callable[[], Sequence[Any]]:
+            ready = [self.settled(lambda: self.arguments(form))]
 
-        def run(form: Form = form) -> Sequence[Any]:
-            out = self.watched(lambda: compute(form), program)
-            return [torch_tree.output(torch_tree.dense(x)) for x in out]
+            def compute() -> list[Any]:
+                # A kernel that writes to its inputs must not spoil its next run.
+                args, kwargs = ready.pop() if ready else self.arguments(form)
+                if form.check != "forward":
+                    return list(autograd.backward(form.check, call, args, kwargs, form.wrt, cotangents))
+                with torch.no_grad():
+                    return list(torch_tree.leaves(call(*args, **kwargs)))
 
-        def again(arrays: list[Any]) -> Sequence[Any]:
-            ready.clear()
-            return run(replace(form, arrays=arrays))
+            return lambda: [torch_tree.output(torch_tree.dense(x)) for x in self.watched(compute, program)]
 
-        program.run, program.again = run, again
+        program.run = runner(form)
+        program.given = lambda arrays: runner(replace(form, arrays=arrays))
         program.threads = self.target == "cpu"
         return program
+
+    def eager(self, form: Form) -> Arm:
+        """Eager torch in this backend's modes: those of a second one would become this process's."""
+        return Arm(f"torch-{self.device}", TorchEager.build(self, form), form)
 
     # -- asynchronous devices ------------------------------------------------------------------------------------
 

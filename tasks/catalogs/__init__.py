@@ -13,6 +13,7 @@ BUILT_IN = {
     "onnx": "tasks.catalogs.onnx.node_suite:OnnxNode",
     "critical": "tasks.catalogs.critical.catalog:Critical",
     "models": "tasks.catalogs.models.catalog:Models",
+    "nodes": "tasks.catalogs.nodes.catalog:Nodes",
     "user": "tasks.catalogs.user.catalog:User",
 }
 

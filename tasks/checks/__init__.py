@@ -12,13 +12,28 @@ from tasks.checks.forward import Forward
 from tasks.checks.gradients import Backward, DoubleBackward
 from tasks.checks.levels import Levels
 from tasks.checks.opsets import Opsets
+from tasks.checks.quantized import Quantized
 from tasks.checks.replay import Replay
+from tasks.checks.shapes import Shapes
+from tasks.checks.speedup import Speedup
 from tasks.model import Unsupported
 from tasks.plugins import Part, PluginError, parts
 
 #: The farm's own checks by name, in the order of lists.
 BUILT_IN: dict[str, Check] = {
-    check.name: check for check in (Forward(), Backward(), DoubleBackward(), Levels(), Opsets(), Replay(), Build())
+    check.name: check
+    for check in (
+        Forward(),
+        Backward(),
+        DoubleBackward(),
+        Levels(),
+        Opsets(),
+        Quantized(),
+        Replay(),
+        Shapes(),
+        Speedup(),
+        Build(),
+    )
 }
 
 

@@ -15,7 +15,7 @@ from tasks.graphs.spatial import window_of
 
 def operators() -> dict[str, Operator]:
     """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
-    return OPERATORS | {name: _or_numpy(globals()[f"_{name.lower()}"], OPERATORS.get(name)) for name in _NAMES}
+    return OPERATORS | {name: _or_numpy(globals()[f"_{name.lower()}"], OPERATORS.get(name)) for name in NAMES}
 
 
 def _or_numpy(by_torch: Operator, by_numpy: Operator | None) -> Operator:
@@ -26,7 +26,7 @@ def _or_numpy(by_torch: Operator, by_numpy: Operator | None) -> Operator:
     return operator
 
 
-_NAMES = (
+NAMES = (
     "AveragePool BatchNormalization Conv ConvTranspose Elu Erf GRU Gelu Gemm GlobalAveragePool HardSigmoid HardSwish "
     "InstanceNormalization LSTM LayerNormalization LogSoftmax MatMul MaxPool ReduceMean ReduceSum Resize Sigmoid Softmax "
     "Softplus Tanh"

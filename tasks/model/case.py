@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,8 @@ class Form:
     wrt: tuple[int, ...] = ()
     #: Arrays of `arrays` that are gradients of the outputs, given for a check other than "forward".
     cotangents: tuple[int, ...] = ()
+    #: The same sample in another form. Raises Unsupported where there is none.
+    also: Callable[[str], Form] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass
@@ -117,17 +119,25 @@ class Program:
     """A built case: ``run()`` returns the flat list of outputs as numpy arrays.
 
     placement: where it really runs, in the runtime's own words. fallback: why that is not where it was
-    asked to run (None when it is). again: as ``run``, for other arrays in place of the form's: same dtypes, and same
-    shapes where the program was not built for any; None where the runtime takes a program's inputs only once. threads:
-    whether the runtime promises that ``again`` may be called from several threads at a time.
+    asked to run (None when it is). given: a ``run`` for other arrays in place of the form's (same dtypes, and same shapes
+    where the program was not built for any), which are handed over at once; None where the runtime takes a program's inputs
+    only once. threads: whether the runtime promises that ``again`` may be called from several threads at a time. columns: of the row, what was
+    measured while it was run.
     """
 
     run: Callable[[], Sequence[Any]]
     placement: str = ""
     fallback: str | None = None
     flags: str = ""
-    again: Callable[[list[Any]], Sequence[Any]] | None = None
+    given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
     threads: bool = False
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def again(self) -> Callable[[list[Any]], Sequence[Any]] | None:
+        """As ``run``, for other arrays; None where the runtime takes none."""
+        given = self.given
+        return None if given is None else lambda arrays: given(arrays)()
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,20 @@ class Row:
     culprit: str | None = column(
         "string",
         "outcome",
-        "what is to blame: a level of optimisation, a converter, a node, a pass, …; empty: nothing, or not known",
+        "what is to blame: exporter, optimiser PASS, precision NAME, node NAME (OP), window FIRST..LAST, fusion, a level of "
+        "optimisation, a converter, …; empty: nothing, or not known",
+    )
+    probe_effect: str | None = column(
+        "string",
+        "outcome",
+        "what asking for all tensors of a failing model did to its outputs: same, changed, healed; empty where it does "
+        "not run then",
+    )
+    node_units: tuple[float, ...] | None = column(
+        "list<float32>",
+        "outcome",
+        "own error units of each node of a failing model, in the graph's order; NaN for a node that was not judged",
+        "1",
     )
     stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")
     error_type: str | None = column("string", "outcome", "class of the error")
@@ -110,6 +123,13 @@ class Row:
         "float64", "metrics", "of a model: error_units with each element's own noise floor, not its row's", "1"
     )
     noise_floor: float | None = column("float64", "metrics", "largest noise floor δ of the case", "as the output")
+    loss: float | None = column(
+        "float64",
+        "metrics",
+        "what quantising cost: root mean square of the quantised graph's outputs less the float32 model's, both in float64, "
+        "over that of the float32 model's",
+        "1",
+    )
     limit: float | None = column(
         "float64", "metrics", "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"
     )
@@ -172,6 +192,17 @@ class Row:
     )
     build_ms: float | None = column("float64", "times", "time to build or compile", "ms")
     run_ms: float | None = column("float64", "times", "time of the measured call", "ms")
+    speedup: float | None = column(
+        "float64",
+        "times",
+        "check speedup: times as fast as the eager arm that the flags name, the median of pairs",
+        "1",
+    )
+    speedup_low: float | None = column("float64", "times", "lower end of its interval of confidence 99.9 %", "1")
+    speedup_high: float | None = column("float64", "times", "upper end of that interval", "1")
+    speedup_cpu: float | None = column("float64", "times", "the same of CPU time, which other processes move less", "1")
+    speedup_cpu_low: float | None = column("float64", "times", "lower end of its interval", "1")
+    speedup_cpu_high: float | None = column("float64", "times", "upper end of its interval", "1")
     #: In seconds since the epoch.
     started_at: float = column("timestamp", "times", "when the case was started on the backend", default=_REQUIRED)
     flags: str | None = column("string", "outcome", "modes in force, e.g. tf32=off, kernels=3")

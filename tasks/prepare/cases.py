@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import tasks.catalogs as catalogs
 from tasks import checks, counterparts, sources
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, save
-from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, tensor_specs
+from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode, encode_tensor, spec_of, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
@@ -31,7 +31,7 @@ from tasks.judge.prepared import (
     others_would_pass,
     zero_would_pass,
 )
-from tasks.model import Form, Group, Invalid, Leaf, OpClass, Unsupported, Vacuous
+from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous
 from tasks.prepare import derived
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
@@ -93,14 +93,22 @@ def prepare(
         pass
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
-    save(path, *_collect(replace(group, check=checks.samples_of(group.check)), draws, bad or {}, started))
+    group = replace(group, check=checks.samples_of(group.check))
+
+    def first() -> Sample:
+        """The op's sample that a check derives its own of."""
+        alone = prepare(replace(group, check=checks.FORWARD, samples=1), cache, draws, None, started)[1]
+        return alone.samples[0].again()
+
+    made = derived.samples(catalogs.get(group.catalog), group, draws, bad or {}, first)
+    save(path, *_collect(made, group, bad or {}, started))
     return name, PreparedGroup(path)
 
 
 def _collect(
-    group: Group, draws: int, bad: dict[int, Failure], started: Callable[[int], None]
+    made: Iterator[Sample], group: Group, bad: dict[int, Failure], started: Callable[[int], None]
 ) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The header and the arrays of a group's pack.
+    """The header and the arrays of the pack of a group, whose samples are ``made``.
 
     Weak samples are left behind for strong ones that the catalog offers beyond the number asked for.
     """
@@ -108,7 +116,6 @@ def _collect(
     shares: list[float] = []  # excused of each
     sound: list[bool] = []  # neither failed nor weak by itself
     strong: list[bool] = []
-    made = derived.samples(catalogs.get(group.catalog), group, draws, bad)
     place = 0
     while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
         started(place)
@@ -139,6 +146,13 @@ def _collect(
         records.append(record)
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
     return {"group": asdict(group), "public": found_by_name, "samples": _ranked(records)}, arrays
+
+
+def save_alone(path: Path, group: Group, sample: Sample) -> None:
+    """Write a pack of one sample that no catalog makes. Raises OSError."""
+    arrays: list[np.ndarray] = []
+    record = _record(sample, arrays, {}) | {"weak": False, "excused": 0.0, "prepare_ms": 0.0}
+    save(path, {"group": asdict(group), "public": False, "samples": [record]}, arrays)
 
 
 def _strong(samples: list[Sample], sound: list[bool]) -> list[bool]:
@@ -194,7 +208,9 @@ def _loose(group: Group, sample: Sample, other: Sample) -> bool:
         return False
     how = (_default_policy(), group.label, group.dtype)
     exchanged = (
-        other is not sample and other.failure is None and others_would_pass(sample.expected, other.expected, *how)
+        other.arrays is not sample.arrays
+        and other.failure is None
+        and others_would_pass(sample.expected, other.expected, *how)
     )
     return exchanged or bfloat16_would_pass(sample.expected, *how)
 
@@ -247,12 +263,6 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
             "meaning": leaf.meaning,
         }
 
-    others = []
-    for oracle in sample.others:
-        found = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
-        others.append(
-            {"name": oracle.name, "references": [add(a) for a in oracle.references], "rounded": oracle.rounded, **found}
-        )
     return {
         "sample": sample.index,
         "args": args,
@@ -264,8 +274,8 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "op_class": sample.op_class.value,
         "definition": sample.definition,
         "derived": [leaf_record(leaf) for leaf in sample.derived],
-        "others": others,
-        "coarse": {name: [add(y) for y in outputs] for name, outputs in sample.coarse.items()},
+        "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
+        "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
         "wrt": list(sample.wrt),
         "cotangents": list(sample.cotangents),
@@ -275,6 +285,12 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "columns": sample.columns,
         "failure": None if failure is None else asdict(failure),
     }
+
+
+def _oracle_record(oracle: Oracle, sample: Sample, add: Callable[[np.ndarray], int]) -> dict[str, Any]:
+    """The record of a further oracle, with its distance to the first."""
+    found = compare_oracles(oracle.references, sample.expected, sample.op_class, oracle.rounding)
+    return {"name": oracle.name, "references": list(map(add, oracle.references)), "rounded": oracle.rounded, **found}
 
 
 def _digest(sample: Sample) -> str:
@@ -349,6 +365,30 @@ class PreparedSample:
     def op_class(self) -> OpClass:
         return OpClass(self.record["op_class"])
 
+    def again(self) -> Sample:
+        """The sample as its catalog made it, but for what only its own rows need."""
+        record = self.record
+        args, kwargs = (decode(record[name], lambda kind, node: spec_of(node)) for name in ("args", "kwargs"))
+        return Sample(
+            self.index,
+            args,
+            kwargs,
+            arrays=self.inputs(),
+            expected=self.expected(),
+            op_class=self.op_class,
+            definition=record["definition"],
+            derived=self.derived(),
+            oracle=record["oracle"],
+            others=[
+                Oracle(x["name"], [self.owner.pack.array(i) for i in x["references"]], rounded=x["rounded"])
+                for x in record["others"]
+            ],
+            repeats=record["repeats"],
+            model=None if record["model"] is None else self.owner.pack.array(record["model"]).tobytes(),
+            columns=record["columns"],
+            failure=self.failure,
+        )
+
     def expected(self) -> list[Leaf]:
         """What the outputs are to be."""
         return [self._leaf(e) for e in self.record["expected"]]
@@ -398,6 +438,7 @@ class PreparedSample:
             check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
+            also=self.form,
         )
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import engine, evidence, kills, preparing, vendors
+from tests.bench import engine, evidence, kills, localise, models, preparing, vendors
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
 
@@ -22,6 +22,11 @@ TINY: dict[str, Any] = {
     "flags": ["--no-ray"],
 }
 
+#: Models of the catalog of every kind, trained ones first; architectures in the size that a search on two cores bears.
+MODELS = [
+    *(f"models:{x}" for x in ("ppocr_cls", "ppocr_det", "ppocr_rec", "silero_vad", "magika", "basic_pitch")),
+    *(f"models:{x}.small" for x in ("resnet50", "vit_b16", "bert_base", "llama_gqa", "whisper_encoder", "unet")),
+]
 
 #: Some seconds of work of one backend, in cases of 5 ms.
 LOAD: dict[str, Any] = {"catalogs": [{"name": "load", "dtypes": ["float32"], "samples": 60}], "backends": ["busy-cpu"]}
@@ -45,6 +50,17 @@ BENCHES = {
     "torch": Bench(preparing.torch_matrix, {"times": 3, "every": 1}, {"times": 1, "every": 200}),
     "noise": Bench(preparing.noise, {"draws": (1, 2, 4, 8, 16), "every": 1}, {"draws": (1, 2), "every": 200}),
     "onnx": Bench(preparing.onnx, {"ops": ["*"], "tests": "cpu"}, {"ops": ["Abs"], "tests": "test_abs_cpu"}),
+    "localise": Bench(
+        localise.localise,
+        {
+            "models": MODELS,
+            "faults": 60,
+            "fused": 24,
+            "backends": ["ort-cpu", "ort-cpu@disable", "openvino-cpu", "torch-cpu"],
+        },
+        {"models": ["tiny:convolutional", "tiny:transformer"], "faults": 6, "fused": 4, "backends": ["ort-cpu"]},
+        long=True,
+    ),
     "million": Bench(engine.million, {"ops": 25_000, "backends": 20}, {"ops": 20, "backends": 2}),
     "quick": Bench(
         engine.whole, {"config": "quick", "bounds": {"cold": 90, "warm": 90}}, {**TINY, "bounds": {"cold": 90}}
@@ -61,6 +77,26 @@ BENCHES = {
         {"config": LOAD, "kills": {"--no-ray": 6}, "drivers": 1, "every_s": 0.3, "seed": 1},
         long=True,
     ),
+    "alike": Bench(
+        models.alike,
+        {"ops": ["bert_encoder"], "tries": 20, "load": 10},
+        {"ops": ["softmax"], "tries": 1, "load": 1},
+        long=True,
+    ),
+    "faster": Bench(
+        models.faster, {"flags": []}, {"flags": ["--ops", "softmax", "--backends", "torch-cpu"]}, long=True
+    ),
+    "parity": Bench(models.parity, {"flags": []}, {"flags": ["--backends", "torch-cpu,ort-cpu"]}, long=True),
+    "harvest": Bench(
+        models.harvest,
+        {
+            "of": "five trained networks",
+            "models": ["ppocr_*", "magika", "basic_pitch"],
+            "backends": ["ort-cpu", "openvino-cpu"],
+        },
+        {"of": "one model", "models": [], "backends": ["ort-cpu"]},
+        long=True,
+    ),
     "vendors": Bench(vendors.vendors, {"config": "vendors"}, TINY, long=True),
 }
 
@@ -72,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
         "which",
         nargs="*",
         choices=[*BENCHES, []],
-        help="default: all but full, vendors and kills, which take many minutes each",
+        help="default: all but full, vendors, kills and those of models, which take many minutes each",
     )
     parser.add_argument("--small", action="store_true", help="in seconds: shows that it runs, its figures mean nothing")
     parser.add_argument(
@@ -81,14 +117,14 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.small and args.write:
         parser.error("--write: the figures of --small mean nothing")
-    print(machine(), flush=True)
     for name in args.which or [name for name, bench in BENCHES.items() if not bench.long]:
-        bench = BENCHES[name]
+        bench, where = BENCHES[name], machine()
+        print(where, flush=True)
         with tempfile.TemporaryDirectory(prefix="farm-bench-") as folder:
             result = bench.run(Path(folder), bench.small if args.small else bench.full)
         print(f"{name}: {result.text}", flush=True)
         if args.write:
-            write(name, result)
+            write(name, result, where)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,11 @@ class Result:
 
 
 def machine() -> str:
-    """What the figures were measured on, in words."""
+    """What figures are measured on from now on, in words. load: runnable processes of the last minute; above the number of
+    CPUs every wall time is longer than on a machine of one's own."""
     model = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
-    return f"{os.cpu_count()} CPUs{', ' + model.partition(':')[2].strip() if model else ''}, Python {platform.python_version()}"
+    name = ", " + model.partition(":")[2].strip() if model else ""
+    return f"{os.cpu_count()} CPUs{name}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} before"
 
 
 def _lines(path: str) -> list[str]:
@@ -35,13 +37,13 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def write(name: str, result: Result, path: Path = MEASURED) -> None:
-    """Put a bench's result into the file, in place of its earlier one."""
+def write(name: str, result: Result, where: str, path: Path = MEASURED) -> None:
+    """Put a bench's result into the file, in place of its earlier one. where: what `machine` said before it."""
     kept = json.loads(path.read_text()) if path.exists() else {}
     kept[name] = {
         "command": f"python -m tests.bench {name}",
         "when": datetime.date.today().isoformat(),
-        "machine": machine(),
+        "machine": where,
         "figures": dict(result.figures),
         "text": result.text,
     }

@@ -95,12 +95,114 @@ def test_the_verdict_is_one_sentence(rows: pd.DataFrame, record: dict[str, Any],
 
 def test_causes_are_what_is_new_and_then_the_commonest_with_the_worst_row_of_each() -> None:
     made = causes(Report.of(planted(), REC).rows)
-    assert made[["standing", "reason", "backend", "status", "rows", "ops"]].values.tolist() == [
-        ["new", "SIGSEGV, run", "torch-cpu", "crash", 1, 1],
-        ["known", "sums in 16 bits", "torch-cpu", "wrong", 2, 1],
+    assert made[["standing", "reason", "backends", "statuses", "rows", "ops"]].values.tolist() == [
+        ["new", "SIGSEGV, run: mul", "torch-cpu", "crash 1", 1, 1],
+        ["known", "sums in 16 bits", "torch-cpu", "wrong 2", 2, 1],
     ]
     assert made["case_id"].tolist() == ["forward/torch:mul/float32/0", "forward/torch:add/float32/1"]
     assert made["reproduce"][0].endswith("'r1:forward/torch:mul/float32/0:torch-cpu' --child")
+
+
+LONG = """Exception from src/core.cpp:105:
+Check 'false' failed at src/frontends/report.cpp:{}:
+FrontEnd API failed with OpConversionFailure:
+While validating node '{}': Check 'rank > 0' failed at src/core/src/op/{}.cpp:24:
+Input rank must be {}. But instead got: {}"""
+
+
+def test_new_failures_that_are_alike_are_one_line_in_the_words_of_an_engineer() -> None:
+    error = {"stage": "build", "error_type": "RuntimeError"}
+    rows = frame(
+        # Of one vendor's op the numbers are wrong, in two dtypes and on two backends; on another vendor's it is another matter.
+        make_row("wrong", "torch:neg", kind="numbers", vendor="Meta"),
+        make_row("wrong", "torch:neg", kind="numbers", dtype="float16", variant="out", vendor="Meta"),
+        make_row("wrong", "torch:neg", "inductor-cpu", kind="numbers", vendor="Meta")
+        | {"max_ulp": 9.0, "limit": 4.0, "op_class": "exact"},
+        make_row("wrong", "torch:neg", "ort-cpu", kind="numbers", vendor="Microsoft"),
+        make_row("wrong", "torch:neg", sample=1, kind="shape", vendor="Meta"),
+        # An error says the same of two ops; the third one's begins alike and says something else.
+        make_row("error", "torch:topk", error=LONG.format(151, "TopK", "topk", "greater than 0", "f16"), **error),
+        make_row("error", "torch:sort", error=LONG.format(7, "Sort-3", "sort", "greater than 4", "f16"), **error),
+        make_row("error", "torch:gather", error=LONG.format(151, "Gather", "gather", "of i32 type", "f16"), **error),
+    )
+    made = causes(Report.of(rows, REC).rows)
+    assert made[["reason", "rows", "backends", "dtypes"]].values.tolist() == [
+        ["numbers: neg", 3, "torch-cpu, inductor-cpu", "float32, float16"],
+        ["numbers: neg", 1, "ort-cpu", "float32"],
+        ["shape: neg", 1, "torch-cpu", "float32"],
+        ["build, RuntimeError: sort, topk", 2, "torch-cpu", "float32"],
+        ["build, RuntimeError: gather", 1, "torch-cpu", "float32"],
+    ]
+    said = printed(rows, REC)
+    assert "8 new failures: 5 groups of what is alike" in said and "torch:sort and 1 more op" in said
+    assert "build; RuntimeError: Input rank must be greater than 4. But instead got: f16" in said
+    assert "numbers; 9 ulps, limit 4" in said
+
+
+def test_an_error_is_alike_whatever_its_op_is_called_and_however_long_it_is() -> None:
+    rows = frame(
+        *(
+            make_row("error", f"torch:{op}", error_type="E", error=f"no {op} at address {k}")
+            for k, op in enumerate(("add", "dr"))
+        ),
+        make_row("error", "torch:long", error_type="E", error="x" * 1_000_000),
+    )
+    made = causes(Report.of(rows, RUN).rows)
+    assert made["rows"].tolist() == [2, 1]
+
+
+def test_models_that_one_pass_of_an_optimiser_breaks_are_alike_and_the_culprit_is_said() -> None:
+    def model(name: str, culprit: str) -> dict[str, Any]:
+        return make_row("wrong", f"models:{name}", catalog="models", kind="flip", error_units=80.0, limit=32.0) | {
+            "culprit": culprit,
+            "op_class": "model",
+        }
+
+    rows = frame(
+        model("a", "optimiser Fuse"),
+        model("b", "optimiser Fuse"),
+        model("a2", "node n (Conv)"),
+        model("b2", "node n (Conv)"),
+    )
+    assert causes(Report.of(rows, RUN).rows)["rows"].tolist() == [2, 1, 1]
+    assert "models:a and 1 more op" in (said := printed(rows, RUN))
+    assert "culprit: optimiser Fuse; flip; 80 units, limit 32" in said
+
+
+def test_one_reason_is_one_cause_on_whatever_backend_and_in_whatever_status() -> None:
+    entry = {"op": "*", "reason": "no such kernel"}
+    rows = frame(make_row("error"), make_row("crash", backend="b"), make_row("error", "torch:mul", backend="b"))
+    made = causes(Report.of(rows, REC | {"config": {"known_failures": [entry]}}).rows)
+    assert made[["reason", "rows", "ops", "statuses", "backends"]].values.tolist() == [
+        ["no such kernel", 3, 2, "error 2 · crash 1", "b, torch-cpu"]
+    ]
+
+
+def test_a_config_that_lists_nothing_as_known_has_failures_and_none_is_called_new() -> None:
+    rows, record = frame(make_row("wrong", kind="numbers"), make_row("imprecise", sample=1)), RUN | {"planned": 2}
+    said = verdict(rows, record)
+    assert said.sentence == "1 failure, look here; the config lists none as known" and said.found
+    for text in (printed(rows, record), markdown(rows, record)):
+        assert "1 failure: 1 group" in text and "new failure" not in text
+
+
+def test_what_is_imprecise_is_no_known_failure_and_keeps_its_cause() -> None:
+    rows = frame(make_row("wrong"), make_row("imprecise", sample=1))
+    assert standings(rows) == {"torch:add/0": ("known", "sums in 16 bits"), "torch:add/1": ("", "sums in 16 bits")}
+    assert verdict(rows, REC | {"planned": 2}).sentence == "OK: 1 failure, all known"
+    assert "Imprecise, and not known" not in printed(rows, REC), "it has a cause"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_with_hundreds_of_new_failures_the_ranking_is_still_on_the_second_screen(width: int) -> None:
+    rows = frame(
+        *(make_row("wrong", f"torch:op{n}", "ort-cpu", vendor="Microsoft", kind="numbers") for n in range(300)),
+        *(make_row("pass", f"torch:op{n}") for n in range(300)),
+    )
+    lines = printed(rows, REC | {"planned": 600}, width=width).splitlines()
+    assert next(n for n, line in enumerate(lines) if "right on the 300 cells" in line) < 50
+    assert sum("farm reproduce" in line for line in lines[:50]) == 3
+    assert any("each of the 300 cells with its command: farm report --run r1 --new" in line for line in lines[:50])
 
 
 def test_what_is_new_in_a_cell_is_told_of_all_its_samples() -> None:
@@ -118,11 +220,11 @@ def test_the_terminal_and_the_markdown_say_the_verdict_first_then_what_is_new_ca
     other = planted().assign(backend="ort-cpu", vendor="Microsoft", status="pass")
     rows = pd.concat([planted(), other], ignore_index=True)
     record = REC | {"planned": 14}
-    order = ("1 new failure, look here", "New, no known", "torch:mul", "Why 3 rows failed", "NEW: SIGSEGV", "sums in 16 bits",
+    order = ("1 new failure, look here", "1 new failure: 1 group", "torch:mul", "2 known failures: 1 cause", "sums in 16 bits",
              "torch (PyTorch's own op samples): right on the 6 cells that all 2 backends were given", "Coverage by vendor")  # fmt: skip
     for said in (printed(rows, record), markdown(rows, record)):
         assert [said.index(words) for words in order] == sorted(said.index(words) for words in order)
-        assert said.index("farm reproduce") < said.index("Why 3 rows failed")
+        assert said.index("farm reproduce") < said.index("2 known failures")
         assert "1 known failure not seen" in said or "refused until version 2" in said
     assert printed(rows, record).count("torch:add") == 1, "a known failure stands in its cause and nowhere else"
 
@@ -185,6 +287,35 @@ def test_backends_are_ranked_on_the_cells_that_all_were_given() -> None:
     assert ranking(Report.of(frame(), REC).rows).empty
 
 
+@pytest.mark.parametrize("status", ["vacuous", "unsupported"])
+def test_where_nothing_is_common_or_valid_nobody_is_right(status: str) -> None:
+    rows = [make_row(status), make_row(status, backend="b"), make_row(status, backend="c", sample=1)]
+    made = ranking((report := Report.of(frame(*rows), REC)).rows)
+    assert made["right"].tolist() == [0, 0, 0] and made["share"].isna().all()
+    assert "right on the 0 cells that all 3 backends were given" in printed(report, REC)
+
+
+def test_a_backend_that_was_given_little_is_not_ranked_and_does_not_shrink_the_comparison() -> None:
+    ops = [f"op{n}" for n in range(10)]
+    rows = given(
+        *((op, "a", "pass") for op in ops),
+        *((op, "b", "wrong" if op == "op0" else "pass") for op in ops),
+        *((op, "c", "pass") for op in ops[:8]),  # it narrows the comparison
+        *((op, "d", "pass") for op in ops[:2]),
+        *((op, "e", "unsupported") for op in ops),  # it was given them all
+    )
+    report = Report.of(frame(*rows), REC)
+    made = ranking(report.rows).set_index("backend")
+    assert made["place"].fillna(0).to_dict() == {"a": 1, "c": 1, "b": 3, "e": 4, "d": 0}
+    assert made["cells"].to_dict() == {"a": 8, "c": 8, "b": 8, "e": 8, "d": 2} and made.at["d", "best"] == 2
+    for said in (printed(report, REC), markdown(report, REC)):
+        assert "right on the 8 cells that all 4 backends were given" in said
+        assert "c narrows the comparison most, with 8 of 10: without it 10 would be common to all" in said
+        assert (
+            "Not ranked: d, given 2 of 10 cells. Of the 2 that the others were given too, the best of all has 2" in said
+        )
+
+
 def lake_of(path: Path, *runs: tuple[str, str, list[dict[str, Any]]]) -> Path:
     """A lake of finished runs: id, config and rows of each."""
     for run_id, name, rows in runs:
@@ -231,6 +362,22 @@ def test_what_changed_since_the_last_run_of_the_same_config(tmp_path: Path, caps
     assert "Since 1-then, the last run of this config: 2 new (1 known), 1 fixed, 1 changed of 5 cells" in said
     assert said.strip().endswith("3 new failures, look here (1 more are known)")
     assert "2 new (1 known)" in (path / "run=4-now" / "_report" / "report.md").read_text()
+    assert said.count("/_report/") == 1 and "report.html (" in said, "one line for what was written"
+    assert main([str(path), "--files"]) == OK
+    assert capsys.readouterr().out.count("/_report/") > 10
+
+
+def test_every_new_cell_is_shown_with_its_command_when_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = [make_row("wrong", f"torch:op{n}", kind="numbers") for n in range(30)]
+    path = lake_of(tmp_path, ("1-a", "quick", [*new, make_row("wrong")]))
+    assert main([str(path), "--new"]) == OK
+    said = capsys.readouterr().out
+    assert all(f"forward/torch:op{n}/float32/0:torch-cpu" in said for n in range(30)) and "torch:add" not in said
+    assert "Failures that no known failure covers: 30 cells\n" in said
+    assert said.strip().endswith("30 new failures, look here (1 more are known)")
+    assert not (path / "run=1-a" / "_report").exists(), "it only shows them"
 
 
 def test_of_all_runs_what_any_knows_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +396,7 @@ def test_a_run_ends_with_its_verdict_and_a_known_failure_has_a_cause_everywhere(
     file.write_text(yaml.safe_dump(config))
     assert run.main([str(file), "--inline", "--results", str(results)]) == FOUND
     said = capsys.readouterr().out
-    assert said.strip().endswith("2 new failures, look here (exit code 1)")
+    assert said.strip().endswith("2 failures, look here; the config lists none as known (exit code 1)")
     (key,) = set(re.findall(r"farm reproduce '([^']+)'", said))
     assert reproduce.main([key, "--results", str(results)]) == OK
     assert "new: no known failure of the run's config covers it" in capsys.readouterr().out

@@ -14,12 +14,17 @@ import pytest
 
 from farm import lake
 from farm.fleet import inventory
+from farm.fleet.child_process import Death
 from farm.fleet.health import Health, Place
 from farm.plan import matrix
 from farm.plan.config import BackendConfig, CatalogConfig, Config
 from farm.plan.request import Request
 from farm.work.dispatcher import Dispatcher
+from farm.work.job import Job
+from farm.work.local import DirectChildren
+from farm.work.losses import NOT_BEGUN
 from farm.work.state import Plan
+from farm.work.supervisor import STRIKES
 from tasks import catalogs
 from tasks.judge import verdict
 from tests.farm.simulated import Simulated, node
@@ -76,8 +81,51 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return do
 
 
+class Killed(DirectChildren):
+    """Somebody kills the first so many children that are to prepare, before they begin."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def get(self, job: Job) -> Any:
+        if not job.prepare or not self.times:
+            return super().get(job)
+        self.times -= 1
+        return Death("crash", "SIGKILL", "the process died of SIGKILL at stage idle", -1, "idle", 1, 0)
+
+
+def test_preparers_that_are_killed_before_they_begin_cost_no_case_its_row(run: Run) -> None:
+    cluster = Simulated([node("cpu", CPU=2)])
+    cluster.children = Killed(STRIKES * (NOT_BEGUN - 1))
+    _, _, rows = run([{"name": "null-cpu"}], cluster)
+    assert set(rows["status"]) == {"pass"} and cluster.children.times == 0
+
+
+def test_a_run_whose_preparers_are_all_killed_stops_and_blames_no_case(run: Run) -> None:
+    cluster = Simulated([node("cpu", CPU=2)])
+    cluster.children = Killed(10**6)
+    with pytest.raises(OSError, match="no process lives long enough to prepare cases .*SIGKILL.*is memory short"):
+        run([{"name": "null-cpu"}], cluster)
+
+
 GPU = {"name": "gpu-nvidia"}
 NVIDIA = {"vendor": "nvidia"}
+
+
+def test_the_first_numbers_wait_for_a_few_groups_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.work.jobs.PREPARE_MIN", 2)
+    given: set[str] = set()
+    prepared: list[int] = []  # groups that were prepared whenever a batch was under way
+
+    def look(cluster: Simulated) -> None:
+        jobs = [job for job, _, _ in cluster.jobs.values()]
+        waiting = {item.group.op for job in jobs for item in job.prepare}
+        given.update(waiting)
+        prepared.extend(len(given - waiting) for job in jobs if job.run)
+
+    run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)], after=look))
+    assert prepared[0] == 2  # of ten: those of the first preparing job
 
 
 def where(rows: pd.DataFrame, backend: str) -> set[str]:

@@ -46,6 +46,14 @@ def test_a_short_table_has_its_borders_and_a_long_one_its_long_columns_below() -
     assert "    column 4: " + "4" * 30 in said.splitlines()
 
 
+def test_the_lower_of_the_two_forms_is_taken() -> None:
+    heads = [Head("backend"), Head("dtype"), Head("what")]
+    lines = [([Text("openvino-cpu"), Text("float32, float16, bfloat16"), Text("why " * 50)], "") for _ in range(9)]
+    heights = {width: printed(fitted("t", heads, lines, width), width).count("\n") for width in (80, 120, 250)}
+    assert heights[80] <= 2 + 9 * 4 and heights[120] <= 5 + 9 * 3, heights
+    assert "│" in printed(fitted("t", heads, lines, 250), 250)
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_report_at_80_columns_has_its_counts(width: int) -> None:
     rows = frame(

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import quickjs
 
-from farm.report import case, coverage, diff
+from farm.report import case, coverage, diff, verdict
 from farm.report.faces.page import render
 from farm.report.tables.coverage import cell_matrix, distinct, records
 from farm.report.words import number, percent
@@ -308,6 +308,28 @@ def test_a_square_and_its_panel_say_the_cause_and_lead_to_where_else_it_is(judge
     assert parse_qs(link.lstrip("#")) == {"cause": ["it adds in float16"]}
 
 
+def test_where_nothing_is_listed_as_known_the_page_calls_nothing_new() -> None:
+    rows = frame(outcome("a-1", "wrong", op="torch:a", errors=90.0), outcome("b-1", op="torch:a"))
+    page = Shown(rows, RUN | {"config": {"name": "mine"}})
+    assert page.look("standing", ".chip") == []
+    assert not [one for one in page.look("grid", ".sq") if "new" in one["class"].split()]
+    page.visit(sel="torch:a|a-1")
+    assert "NEW" not in page.look("panel", ".sample")[0]["text"]
+    html = render(rows, RUN | {"planned": 2, "finished_at": "2026-01-01"})
+    assert "1 failure, look here; the config lists none as known" in html and ">new</td>" not in html
+
+
+def test_the_page_counts_as_known_what_the_verdict_does() -> None:
+    failed = [outcome("a-1", "wrong", op="torch:a", sample=k, errors=90.0) for k in range(3)]
+    rows = frame(*failed, outcome("a-1", "imprecise", op="torch:a", sample=3), outcome("b-1", "wrong", op="torch:b"))
+    record = RUN | {"config": {"name": "quick", "known_failures": KNOWN}}
+    said, page = verdict(rows, record), Shown(rows, record)
+    assert (said.new, said.failures - said.new) == (1, 3)
+    assert [one["text"] for one in page.look("standing", ".chip")] == ["1new", "3known", "0stale"]
+    page.visit(sel="torch:a|a-1")
+    assert "known: it adds in float16" in [one["text"] for one in page.look("panel", ".stands")][-1]
+
+
 def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() -> None:
     failed = [outcome("a-1", "wrong", op=f"torch:{name}", errors=90.0) for name in "ab"]
     rows = frame(*failed, outcome("b-1", op="torch:a"), outcome("b-1", op="torch:b"))
@@ -316,8 +338,13 @@ def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() ->
     record |= {"planned": len(rows), "finished_at": "2026-01-01T01:00:00Z"}
     html = render(rows, RUN | record)
     places = [
-        *('class="verdict new">1 new failure, look here (1 more are known)', 'id="view-new"', "farm reproduce"),
-        *('id="view-causes"', '<a href="#cause=it+adds+in+float16">it adds in float16</a>', 'id="view-ranking_torch"'),
+        *('class="verdict new">1 new failure, look here (1 more are known)', "2026-01-01 00:00:00 UTC"),
+        *('id="view-new"', "farm reproduce"),
+        *(
+            'id="view-causes"',
+            '<a class="go" href="#cause=it+adds+in+float16">it adds in float16</a>',
+            'id="view-ranking_torch"',
+        ),
         *("100 % (2/2) <meter", "Not here: 1 of 1 backends", "no driver", "apt-get install a-driver", 'id="grid"'),
         *('id="more"', 'id="view-coverage"'),
     ]

@@ -73,9 +73,12 @@ def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(mo
     assert said.at(30.0, torch_cpu={"pass": 10}) == ""
     line = said.at(61.0, torch_cpu={"pass": 80, "wrong": 3}, tvm_cpu={"wrong": 2, "unsupported": 5})
     assert line.startswith("1:01  100 of 900 cases done")
-    assert "new: pass 90, wrong 5 (torch-cpu 3, tvm-cpu 2), unsupported 5" in line and line.count("\n") == 1
+    assert (
+        "since the last line: pass 90, wrong 5 (torch-cpu 3, tvm-cpu 2), unsupported 5" in line
+        and line.count("\n") == 1
+    )
     assert said.at(130.0) == ""  # nothing is new
-    assert "new: crash 1 (tvm-cpu 1)" in said.at(200.0, tvm_cpu={"crash": 1})
+    assert "since the last line: crash 1 (tvm-cpu 1)" in said.at(200.0, tvm_cpu={"crash": 1})
 
 
 def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +117,7 @@ def test_a_run_says_at_once_what_it_is_explains_its_words_once_and_knows_how_lon
     assert said.startswith("mine: the ops of torch on 2 backends")
     assert said.count("a cell is an op in a dtype on a backend, and has a case for each of its inputs") == 1
     assert re.search(r"^0:00  0 of 8 cases done, .*left$", said, re.M)
-    assert re.search(r"^\d+:\d\d  6 of 6 cases done; new: pass 6", said, re.M)
+    assert re.search(r"^\d+:\d\d  6 of 6 cases done; since the last line: pass 6", said, re.M)
     lake = lakes.open_lake(results)
     before = pace.earlier(lake, "mine", 8)
     assert before is not None and before.cases == {"torch-cpu": 6} and before.took_s > 0

@@ -129,8 +129,8 @@ RUN: dict[str, Any] = {
 }
 
 
-def printed(rows: pd.DataFrame, run: dict[str, Any], **options: Any) -> str:
-    console = Console(file=io.StringIO(), width=250, highlight=False)
+def printed(rows: pd.DataFrame | Report, run: dict[str, Any], width: int = 250, **options: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
     print_coverage(rows, run, console=console, **options)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -239,6 +239,14 @@ def test_a_case_that_ran_again_is_counted_once_with_its_last_attempt() -> None:
     for order in (rows, rows.iloc[::-1]):
         line = coverage(order).loc["torch-cpu"]
         assert (line["planned"], line["pass"], line["crash"], line["wrong"]) == (2, 1, 0, 1)
+
+
+def test_rows_are_made_ready_once_and_again_where_others_were_put_beside_them() -> None:
+    rows = distinct(frame(make_row("crash"), make_row("pass", attempts=2), make_row(sample=1)))
+    report = Report.of(rows, RUN)
+    assert len(rows) == 2 and distinct(rows) is rows and distinct(report.rows) is report.rows
+    twice = pd.concat([rows, rows])
+    assert len(distinct(twice)) == 2 and len(distinct(twice[twice["sample"] == 0])) == 1
 
 
 def test_the_same_case_in_two_runs_is_two_rows_and_latest_takes_the_newer_run() -> None:

@@ -17,7 +17,7 @@ from tasks.judge import coarser, verdict
 from tasks.judge.plain import compare
 from tasks.judge.policy import judge
 from tasks.model import EPS, Leaf, OpClass, Status, rounded
-from tests.tasks import tiny_models
+from tests import residual_model
 
 POLICY = verdict.load("error_units")
 
@@ -25,8 +25,8 @@ POLICY = verdict.load("error_units")
 @cache
 def prepared() -> tuple[Any, dict[str, np.ndarray], list[Leaf], dict[str, list[np.ndarray]]]:
     """(a model, its inputs, what its outputs are to be, what rounded weights make of them)."""
-    model = tiny_models.residual()
-    graph, feeds = Graph(model), tiny_models.inputs(model)
+    model = residual_model.residual()
+    graph, feeds = Graph(model), residual_model.inputs(model)
     references, floors, _ = reference_and_floor(graph, feeds, 4)
     leaves = [Leaf("float32", y.shape, y, noise, meaning="logits") for y, noise in zip(references, floors)]
     return model, feeds, leaves, {name: with_weights_in(graph, feeds, name) for name in coarser.SUSPECTS}
@@ -67,7 +67,7 @@ def test_a_sound_runtime_passes_and_is_suspected_of_nothing() -> None:
 
 @pytest.mark.parametrize("precision", coarser.SUSPECTS)
 def test_a_runtime_that_computes_in_less_is_wrong_and_told_by_its_errors(precision: str) -> None:
-    outputs = run(tiny_models.with_products_in(prepared()[0], precision))
+    outputs = run(residual_model.with_products_in(prepared()[0], precision))
     assert status(outputs) is Status.WRONG and told(outputs) == precision
     assert status(outputs, precision) is Status.PASS  # had it been declared
 

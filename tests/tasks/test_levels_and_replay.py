@@ -55,7 +55,9 @@ class Planted(Backend):
         if f"O{self.level}" == self.refusing:
             raise Unsupported("not at this level")
         kernel = self.ladder[self.level]()
-        return Program(lambda: kernel(form.arrays), f"O{self.level}", None, "own=1", kernel, self.safe)
+        return Program(
+            lambda: kernel(form.arrays), f"O{self.level}", None, "own=1", lambda x: lambda: kernel(x), self.safe
+        )
 
 
 def row(backend: Backend, check: str, cache: Path, group: Group = SOFTMAX) -> dict[str, Any]:

@@ -304,3 +304,23 @@ def test_who_refuses_an_exported_graph_that_onnx_forbids_is_not_to_blame(
             assert row.status == "pass"
         else:
             assert (row.status, row.stage) == (status, stage) and re.match(f"{says}.*{words}", row.error, re.S)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("op", "faithful"), [("Add", True), ("Mul", False)])
+def test_a_graph_of_another_meaning_is_the_exporters_in_every_dtype(dtype: str, op: str, faithful: bool) -> None:
+    from onnx import helper
+
+    from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
+    from tasks.prepare.onnx_export import NotFaithful, _check
+
+    ends = [helper.make_tensor_value_info(n, ELEMENT_TYPE[dtype], [8]) for n in ("x", "y")]
+    graph = helper.make_graph([helper.make_node(op, ["x", "x"], ["y"])], "twice", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    x = X.astype(np_dtype(dtype))
+    twice = [Leaf(dtype, (8,), 2 * x.astype(np.float64))]
+    if faithful:
+        _check(model, [x], twice, [])
+    else:
+        with pytest.raises(NotFaithful, match="something else than the op: 7 of 8 elements"):
+            _check(model, [x], twice, [])

@@ -10,6 +10,7 @@ import pandas as pd
 
 from farm.report.faces.markdown import diff_markdown, document, markdown
 from farm.report.faces.page import render
+from farm.report.tables.causes import many
 from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import headline
 from farm.report.tables.view import Report, View
@@ -42,6 +43,12 @@ def write_diff(found: pd.DataFrame, out: Path) -> dict[str, Path]:
     paths = {"csv": csv(cells, out), "markdown": out / f"{cells.name}.md"}
     paths["markdown"].write_text(diff_markdown(found), encoding="utf-8", errors="replace", newline="\n")
     return paths
+
+
+def written(paths: Mapping[str, Path]) -> str:
+    """One line that says what was written: the page, or what there is to read, and how many files are beside it."""
+    first = paths.get("html") or paths["markdown"]
+    return f"report: {first} ({many(len(paths) - 1, 'more file')} beside it: CSV{', Markdown' * (first.suffix == '.html')})"
 
 
 def write_checklist(view: View, report: Report, out: Path) -> dict[str, Path]:

@@ -16,14 +16,16 @@ function chip(set, name, title, ...children) {
 const occurring = new Set(cells.status);
 for (const name of statuses) if (occurring.has(name)) chip("status", name, name, make("span", { class: `sign s-${name}`, "aria-hidden": "true" }, sign[name]), name);
 for (const [name, words] of data.standings) chip("standing", name, words, make("b", {}, String(cells[name].reduce((sum, n) => sum + n, 0))), name);
-// A row of chips is one stop of the Tab key; the arrow keys go along it.
-for (const bar of document.querySelectorAll(".chips")) {
-  const chips = () => [...bar.querySelectorAll(".chip")];
-  chips().forEach((chip, n) => chip.setAttribute("tabindex", n ? "-1" : "0"));
+$("standing").hidden = !data.standings.length;
+// A row of chips, and a table's links, are one stop of the Tab key; the arrow keys go along it.
+const along = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+for (const [bars, stop] of [[".chips", ".chip"], [".links", ".go"]]) for (const bar of document.querySelectorAll(bars)) {
+  const stops = [...bar.querySelectorAll(stop)];
+  stops.forEach((one, n) => one.setAttribute("tabindex", n ? "-1" : "0"));
   bar.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], all = chips(), next = all[all.indexOf(event.target) + step];
-    if (!step || !next) return;
-    for (const chip of all) chip.setAttribute("tabindex", chip === next ? "0" : "-1");
+    const next = stops[stops.indexOf(event.target) + along[event.key]];
+    if (!next) return;
+    for (const one of stops) one.setAttribute("tabindex", one === next ? "0" : "-1");
     next.focus();
     event.preventDefault();
   });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import hashlib
 import json
@@ -19,6 +20,7 @@ from markupsafe import Markup
 
 from farm import lake
 from farm.lake.columns import COLUMNS
+from farm.report.faces.curve import svg
 from farm.report.tables.agreement import UNITS
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
@@ -36,7 +38,7 @@ PASS_ROWS_PER_SQUARE = 8
 ERROR_BUDGET = 3_000_000
 ERROR_LENGTH = 4_000
 #: Lines of a long table.
-LINES = 40
+LINES = 250
 
 #: The page's script, in parts that know those before them.
 SCRIPTS = ("page_tools.js", "page_data.js", "page_grid.js", "page_panel.js", "page_pair.js", "page.js")
@@ -48,20 +50,20 @@ SUMS = ["planned", "valid", "judged", "passed", "failed", "weak", *STANDINGS]
 #: Columns that the panel of a square shows in another way, or not.
 _APART = [
     *("case_id", "run_id", "backend", "vendor", "check", "catalog", "op", "variant", "dtype", "sample", "seed"),
-    *("weak", "error", "output_digest", "signature", "started_at"),
+    *("weak", "error", "output_digest", "started_at"),
 ]
 #: What the panel shows of a sample, in this order: column of the lake → words.
 FIELDS = {
     c.name: {"runtime_version": "runtime", "driver_version": "driver"}.get(c.name, c.name.replace("_", " "))
     for block in ("outcome", "metrics", "case", "origin", "times")
     for c in COLUMNS
-    if c.shown == block and c.name not in _APART
+    if c.shown == block and c.name not in _APART and not c.type.startswith("list")
 }
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 #: What the standings of rows mean.
 STANDING_WORDS = {
     "new": "rows that failed and that no known failure covers",
-    "known": "rows that a known failure covers, imprecise ones too",
+    "known": "rows that failed and that a known failure covers",
     "stale": "rows that are right where a known failure says otherwise",
 }
 #: What a cell of the counts is.
@@ -85,7 +87,7 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(signs=SIGNS, cell=cell)
+    environment.globals.update(signs=SIGNS, cell=cell, svg=svg)
     report = Report.of(rows, run)
     return environment.get_template("page.html.j2").render(
         script=Markup(script),
@@ -102,7 +104,8 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         else "new"
         if said.found or said.missing or not said.finished
         else "",
-        headline=[line for line in headline(report.rows, run) if line != said.sentence],
+        headline=[line for line in headline(report.rows, run)[1:] if line != said.sentence],
+        rows=f"{len(report.rows):,}",
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),
         versions=_lines(run.get("versions")),
@@ -142,11 +145,13 @@ def _lines(versions: Any) -> list[tuple[str, str]]:
 
 
 def moment(value: Any) -> str:
-    """A point in time as the page shows it: text as it is, seconds since 1970 as UTC, "–" for none."""
+    """A point in time as the page shows it: an ISO date or seconds since 1970 in UTC, other text as it is, "–" for none."""
     if value is None or value == "":
         return DASH
     if isinstance(value, int | float):
         return datetime.datetime.fromtimestamp(value, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    with contextlib.suppress(ValueError):
+        return moment(datetime.datetime.fromisoformat(str(value)).timestamp())
     return str(value)
 
 
@@ -164,6 +169,8 @@ def payload(report: Report) -> dict[str, Any]:
     rows, run = report.rows, report.run
     results = str(rows.attrs.get("results") or run.get("results") or "results")
     rows = rows[~rows["check"].isin(checks.where(runs=False))]  # a square is about numbers
+    listed = report.verdict.listed
+    rows = rows if listed else rows.assign(standing="")  # where nothing is known nothing is new
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = coverage(rows, by=_COUNTED)
@@ -200,7 +207,7 @@ def payload(report: Report) -> dict[str, Any]:
         },
         "rows": {"length": len(kept), "columns": columns},
         "sums": SUMS,
-        "standings": list(STANDING_WORDS.items()),
+        "standings": list(STANDING_WORDS.items()) if listed else [],
         **_packed_sides(beside),
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,

@@ -137,7 +137,7 @@ function matches(square) {
 }
 function causesOf(square) { // "new", and the reasons of what is known, each once
   const [from, to] = squares.get(square) || [0, 0], found = new Set();
-  for (let row = from; row < to; row++) if (value("standing", row) && passes(row)) found.add(said(row));
+  for (let row = from; row < to; row++) if ((value("standing", row) || value("cause", row)) && passes(row)) found.add(said(row));
   return [...found];
 }
 const said = (row) => value("standing", row) === "new" ? "NEW: no known failure covers it"

@@ -29,7 +29,7 @@ function fill(box, row) { // what happened and how to see it, then the others on
   for (const [words, raw] of shown) list.append(make("dt", {}, words), make("dd", {}, raw === "" ? DASH : number(raw)));
   const error = value("error", row), line = command(row);
   const button = make("button", { type: "button", onclick: () => copy(line, button) }, "copy");
-  if (value("standing", row)) box.append(make("p", { class: `stands ${value("standing", row)}` }, said(row),
+  if (value("standing", row) || value("cause", row)) box.append(make("p", { class: `stands ${value("standing", row)}` }, said(row),
     value("cause", row) ? make("a", { href: address({ cause: value("cause", row), sel: null }) }, "where else") : null));
   if (here?.why) box.append(make("p", { class: "why" }, here.why));
   if (error) box.append(make("pre", {}, error));

@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from farm.fitting import Head, fitted
+from farm.report.faces.curve import blocks
 from farm.report.tables.agreement import case_views
 from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import headline
@@ -29,8 +30,8 @@ _STYLES = {status.value: status.facts.style for status in Status} | {
     "warn": "yellow",
     "good": "green",
 }
-#: Commands below a table: each is a line to be copied.
-_COMMANDS = 10
+#: Commands below a table: each is a line to be copied. In the report of a run, which begins with what to conclude, fewer.
+_COMMANDS, _FIRST = 10, 3
 
 
 def _text(value: Any, style: str = "") -> Text:
@@ -40,6 +41,8 @@ def _text(value: Any, style: str = "") -> Text:
 
 def _cell(one: Cell) -> Text:
     made = _text(one.text, _STYLES.get(one.status or one.tone, ""))
+    if one.curve:
+        made.append(f"\n{blocks(one.curve)}", style="bright_black")
     if one.parts:
         made = Text(" · ").join([_text(part, _STYLES.get(status, "")) for part, status in one.parts])
     return made.append(f"\n{plain(one.small)}", style="bright_black") if one.small else made
@@ -56,8 +59,8 @@ def table(view: View, limit: int, width: int) -> RenderableType:
     return fitted(view.title(limit), heads, lines, width)
 
 
-def show(view: View, console: Console, limit: int) -> None:
-    """Print a view: its sentences, its lines, and the commands that show them; or what it says without lines."""
+def show(view: View, console: Console, limit: int, most: int = _COMMANDS) -> None:
+    """Print a view: its sentences, its lines, and ``most`` commands that show them; or what it says without lines."""
     for text in view.lead:
         console.print(_text(text), soft_wrap=True)
     if not view.all_lines():
@@ -70,7 +73,7 @@ def show(view: View, console: Console, limit: int) -> None:
     commands = [line[view.command] for line in view.shown(limit) if view.command and line[view.command]]
     if commands:
         console.print("Reproduced by:")
-    for command in commands[:_COMMANDS]:
+    for command in commands[:most]:
         console.print(_text(command), soft_wrap=True)  # one line each, to be copied
 
 
@@ -97,7 +100,7 @@ def print_coverage(
         console.print(_text(line))
     for view in report.views:
         if "terminal" in view.faces:
-            show(view, console, limit)
+            show(view, console, limit, _FIRST)
 
 
 def print_case(found: pd.DataFrame, console: Console) -> None:

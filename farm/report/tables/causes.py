@@ -3,10 +3,11 @@
 What a page or a script builds on (nothing of it need be worked out again):
 
 - `Report.rows` has two columns beside the lake's, those of `with_standing`: ``standing`` ("new": failed and no known
-  failure covers it, which is what makes a run's exit code 1; "known": covered; "stale": judged and right where a known
-  failure says otherwise; "" for all else) and ``cause`` (the known failure's reason; "" where there is none).
+  failure covers it, which is what makes a run's exit code 1; "known": failed and covered; "stale": judged and right where
+  a known failure says otherwise; "" for all else) and ``cause`` (the known failure's reason, of what is imprecise too; ""
+  where there is none).
 - `verdict(rows, run)`: the `Verdict`, with its sentence and its counts.
-- `causes(rows)`: failed rows by reason, backend and status, new ones first.
+- `causes(rows)`: failed rows by their known reason, and before them what is new, what is alike in one line.
 - `stale(rows, run)`: the known failures that were not seen though their cells were judged.
 
 `farm.report.tables.ranking` has the ranking of backends, `farm.report.tables.since` what changed since the last run.
@@ -15,6 +16,7 @@ What a page or a script builds on (nothing of it need be worked out again):
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +24,8 @@ from typing import Any
 import pandas as pd
 
 from farm.plan import known
-from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, severity
+from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, records, severity
+from farm.report.words import gist
 from tasks.model import Status
 
 #: What a row means for who looks at it: see the module's text.
@@ -30,9 +33,39 @@ STANDINGS = ("new", "known", "stale")
 NEW, KNOWN, STALE = STANDINGS
 #: What `causes` tells of each.
 _TOLD = [
-    *("standing", "reason", "backend", "status", "rows", "ops", "op", "variant", "dtype"),
-    *("kind", "stage", "error_type", "error_units", "max_ulp", "limit", "case_id", "run_id", "reproduce"),
+    *(
+        "standing",
+        "reason",
+        "rows",
+        "ops",
+        "statuses",
+        "backends",
+        "dtypes",
+        "op",
+        "variant",
+        "dtype",
+        "backend",
+        "status",
+    ),
+    *(
+        "kind",
+        "culprit",
+        "stage",
+        "error_type",
+        "error",
+        "error_units",
+        "max_ulp",
+        "limit",
+        "op_class",
+        "max_diff",
+        "mismatched",
+    ),
+    *("numel", "case_id", "run_id", "reproduce"),
 ]
+#: What differs between errors that are alike: names in quotes, brackets or with a digit, numbers, paths.
+_OWN_WORDS = re.compile(r"\"[^\"]*\"|'[^']*'|\([^()]*\)|\[[^\[\]]*\]|<[^<>]*>|\S*[\d/]\S*")
+#: Characters of an error that tell what it is.
+_ENOUGH = 2_000
 
 
 @dataclass(frozen=True)
@@ -42,7 +75,8 @@ class Verdict:
     failures: rows that failed; new: of these, those that no known failure covers; unjudged: samples of own kernels whose
     reference or inputs are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
     (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
-    whether the run came to its end; recorded: whether the record says what is known.
+    whether the run came to its end; recorded: whether the record says what is known; listed: whether the config lists
+    anything as known.
     """
 
     failures: int
@@ -54,6 +88,7 @@ class Verdict:
     gone: int = 0
     finished: bool = True
     recorded: bool = True
+    listed: bool = True
 
     @property
     def found(self) -> bool:
@@ -78,6 +113,8 @@ class Verdict:
     def _failures(self) -> str:
         if self.failures and not self.recorded:
             return f"{many(self.failures, 'failure')}; the run's record does not say which of them are known"
+        if self.new and not self.listed:
+            return f"{many(self.new, 'failure')}, look here; the config lists none as known"
         if self.new:
             known = self.failures - self.new
             return f"{many(self.new, 'new failure')}, look here" + f" ({known:,} more are known)" * bool(known)
@@ -113,9 +150,10 @@ def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     covered, gone = (
         pd.Series(places, index=some.index).reindex(rows.index, fill_value=-1) for places in (met.entry, met.stale)
     )
-    standing = pd.Series("", index=rows.index, dtype=object)
-    standing = standing.mask(gone >= 0, STALE).mask(failed, NEW).mask(covered >= 0, KNOWN)
-    place = gone.where(standing == STALE, covered).where(standing != NEW, -1)
+    named = covered >= 0
+    standing = pd.Series("", index=rows.index, dtype=object).mask((gone >= 0) & ~named, STALE).mask(failed, NEW)
+    standing = standing.mask(failed & named, KNOWN)
+    place = covered.where(named, gone.where(standing == STALE, -1))
     reasons = [*(entry.reason for entry in entries), ""]  # the place -1 is the last one
     return rows.assign(
         standing=standing, cause=pd.Series(map(reasons.__getitem__, place), index=rows.index, dtype=object)
@@ -127,7 +165,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
     rows = rows if "standing" in rows else with_standing(distinct(rows), run)
     failed, own = rows["status"].isin(FAILED_STATUSES), broken(rows)
     new = rows["standing"] == NEW
-    said = run.get("planned")
+    said, entries = run.get("planned"), known.recorded(run)
     planned = said if isinstance(said, int) else 0
     return Verdict(
         failures=int(failed.sum()),
@@ -138,7 +176,8 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         missing=max(0, planned - len(rows)),
         gone=int((rows["status"] == Status.UNAVAILABLE.value).sum()),
         finished=said is not None or not run.get("config") or run.get("finished_at") is not None,
-        recorded=known.recorded(run) is not None,
+        recorded=entries is not None,
+        listed=bool(entries),
     )
 
 
@@ -149,23 +188,56 @@ def worst_first(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def causes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Why rows failed: one line per standing, reason, backend and status; what is new first, then the commonest.
+    """Why rows failed: one line per reason of a known failure, the commonest first, and before them what is new.
 
-    ``rows``: with their standing (`with_standing`). reason: the known failure's; of what is new its kind, stage and class of
-    error. rows, ops: how many; op, variant, dtype, kind, error_units, max_ulp, limit, case_id, run_id: of the worst row;
-    reproduce: the command that shows it.
+    ``rows``: with their standing (`with_standing`). Of what is new one line for what is alike, the worst first: what one
+    vendor gets wrong in the same way (``kind``) in one op or by one pass of an optimiser, or an error that says the same,
+    whatever the op. reason: the known failure's; of what is new its kind, or stage and class of error, and the ops. rows, ops: how
+    many; statuses: rows by status; backends, dtypes: the commonest first; op, variant, dtype, backend, status, kind, stage,
+    error, figures, case_id, run_id: of the worst row; reproduce: the command that shows it.
     """
     results = str(rows.attrs.get("results", "results"))
     failed = rows[rows["status"].isin(FAILED_STATUSES) | broken(rows)]
-    named = [failed[name].fillna("").astype(str) for name in ("kind", "stage", "error_type")]
-    new = pd.Series([", ".join(dict.fromkeys(filter(None, words))) for words in zip(*named)], index=failed.index)
-    failed = failed.assign(reason=failed["cause"].where(failed["standing"] == KNOWN, new))
-    keys = ["standing", "reason", "backend", "status"]
-    seen = failed.groupby(keys, sort=False)
-    failed = failed.assign(rows=seen["case_id"].transform("size"), ops=seen["op"].transform("nunique"))
-    made = worst_first(failed).drop_duplicates(keys)
-    made = made.assign(old=made["standing"] != NEW).sort_values(["old", "rows"], ascending=[True, False], kind="stable")
+    new, keys = failed["standing"] == NEW, ["standing", "alike"]
+    failed = failed.assign(alike=failed["cause"])
+    failed.loc[new, "alike"] = [_alike(line) for line in records(failed[new])]
+    listed = {"backends": "backend", "dtypes": "dtype", "all_ops": "op"}
+    sums = failed.groupby(keys, sort=False).agg(
+        rows=("case_id", "size"),
+        ops=("op", "nunique"),
+        statuses=("status", lambda x: " · ".join(f"{name} {count}" for name, count in _commonest(x).items())),
+        **{words: (name, lambda x: ", ".join(_commonest(x).index)) for words, name in listed.items()},
+    )
+    made = worst_first(failed).drop_duplicates(keys).join(sums, on=keys)
+    new = made["standing"] == NEW
+    said = pd.Series([_said(line) for line in records(made)], index=made.index, dtype=object)
+    made = made.assign(
+        reason=said.where(new, made["cause"]), old=~new, rank=made["rank"].where(new, 0), most=-made["rows"]
+    )
+    made = made.sort_values(["old", "rank", "most"], kind="stable")
     return made.assign(reproduce=commands(made, results))[_TOLD].reset_index(drop=True)
+
+
+def _commonest(names: pd.Series) -> pd.Series:
+    """How often each occurs, the commonest first."""
+    return names.value_counts().sort_index().sort_values(ascending=False, kind="stable")
+
+
+def _alike(line: Mapping[str, Any]) -> str:
+    """What new failures that are told in one line have in common."""
+    shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
+    what = line["culprit"] if shared else line["op"]
+    if line["error_type"]:
+        own = re.compile(rf"\b{re.escape(line['op'].partition(':')[2])}\b")
+        what = " ".join(_OWN_WORDS.sub("", own.sub("", gist(line["error"])[:_ENOUGH])).lower().split())
+    return "\0".join([*(line[name] for name in ("vendor", "status", "kind", "stage", "error_type")), what])
+
+
+def _said(line: Mapping[str, Any]) -> str:
+    """What new failures are, in a few words: "numbers: log_softmax, softmax"."""
+    ops = [op.partition(":")[2] for op in line["all_ops"].split(", ")]
+    words = dict.fromkeys(filter(None, (line[name] for name in ("kind", "stage", "error_type"))))
+    return f"{', '.join(words)}: {', '.join(ops[:3])}" + f" and {len(ops) - 3} more ops" * (len(ops) > 3)
 
 
 def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ CELL = ["check", "op", "variant", "dtype", "backend"]
 _TEXT = [c.name for c in COLUMNS if c.type == "string"]
 _NUMBERS = [c.name for c in COLUMNS if c.type == "float64" or (c.type == "int64" and c.shown == "metrics")]
 NO_REASON = "no reason was given"
+#: The frames that are `distinct`, while they live, by their identity: a report asks for the same one some twenty times.
+_READY: weakref.WeakValueDictionary[int, pd.DataFrame] = weakref.WeakValueDictionary()
 #: Column order of a coverage table.
 COUNTS = ["planned", "valid", "judged", "passed", "failed", "weak", "weak_cells"]
 
@@ -37,8 +40,10 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
 
     Of several rows with one key the one with the most attempts counts, then the last. Text that is missing is "",
     ``weak`` is False where it is missing, and ``label`` is the op with its variant. Raises ValueError when a status
-    is not one of the closed set.
+    is not one of the closed set. A frame that was made ready is returned as it is.
     """
+    if _READY.get(id(rows)) is rows:
+        return rows
     missing = [c.name for c in COLUMNS if c.name not in rows.columns]
     rows = rows.assign(**{name: None for name in missing}) if missing else rows.copy(deep=False)
     for name in _TEXT:
@@ -57,7 +62,13 @@ def distinct(rows: pd.DataFrame) -> pd.DataFrame:
         order = attempts.reset_index(drop=True).sort_values(kind="stable").index
         rows = rows.iloc[order].drop_duplicates(KEY, keep="last")
     rows["label"] = rows["op"].where(rows["variant"] == "", rows["op"] + "." + rows["variant"])
-    return rows.reset_index(drop=True)
+    return ready(rows.reset_index(drop=True))
+
+
+def ready(rows: pd.DataFrame) -> pd.DataFrame:
+    """Remember that rows are `distinct`, as those are that only got more columns; nobody changes them in place."""
+    _READY[id(rows)] = rows
+    return rows
 
 
 def severity(status: pd.Series) -> pd.Series:

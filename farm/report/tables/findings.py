@@ -9,15 +9,28 @@ from typing import Any
 import pandas as pd
 
 from farm.report.tables.agreement import UNITS, unit, units
-from farm.report.tables.causes import NEW, worst_first
-from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records
+from farm.report.tables.causes import NEW, many, worst_first
+from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records, where_option
 from farm.report.tables.overview import how_much
-from farm.report.tables.view import Column, Line, Report, View, label, measured, op, status, text, view
+from farm.report.tables.view import Cell, Column, Line, Report, View, label, measured, op, status, text, view
+from farm.report.words import plain
 from tasks.model import Status
 
 #: What a finding tells.
 _TOLD = [
-    *("status", *CELL, "sample", "samples", "planned", "kind", "stage", "error_type", "error", "error_units"),
+    *(
+        "status",
+        *CELL,
+        "sample",
+        "samples",
+        "planned",
+        "kind",
+        "culprit",
+        "stage",
+        "error_type",
+        "error",
+        "error_units",
+    ),
     *("max_ulp", "limit", "op_class", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement"),
     *("run_id", "case_id", "reproduce"),
 ]
@@ -67,6 +80,12 @@ def findings(
     return rows.assign(reproduce=commands(rows, results))[told].reset_index(drop=True)
 
 
+def _ops(line: Line) -> Cell:
+    more = line["ops"] - 1
+    words = f" and {many(more, 'more op')}" if more else ""
+    return Cell(plain(line["op"]) + words, square=f"{label(line)}|{line['backend']}")
+
+
 _COLUMNS = (
     status(),
     op(),
@@ -75,22 +94,58 @@ _COLUMNS = (
     Column("samples", lambda line: f"{line['samples']}/{line['planned']}", right=True),
     Column("what", lambda line: how_much(line)[:300], foreign=True),
 )
+#: The same of a line that stands for several cells.
+_ALIKE = (
+    status(),
+    Column("op", _ops, foreign=True),
+    text("dtypes", "dtype"),
+    text("backends", "backend"),
+    measured("rows"),
+    Column("what, the worst of them", _COLUMNS[-1].cell, foreign=True),
+)
 
 
 def _found(name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Column] = _COLUMNS, **more: Any) -> View:
     told = frame[frame["limit"].notna()]
-    notes = [UNITS[name] for name in sorted(set(told["op_class"].map(unit)))]
-    return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", notes=notes, **more)
+    units = [UNITS[name] for name in sorted(set(told["op_class"].map(unit)))]
+    more["notes"] = [*more.pop("notes", ()), *units]
+    return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", **more)
 
 
 @view(2)
 def new(report: Report) -> Iterator[View]:
-    """The user's own kernels that were not judged, and what no known failure covers."""
+    """The user's own kernels that were not judged, and what no known failure covers, what is alike in one line."""
     frame = findings(report.rows, limit=None, standing=NEW)
     own = frame["status"] == Status.INVALID.value
     caption = "Own kernels not judged, their reference or inputs are broken"
     yield _found("own_not_judged", caption, frame[own], open=True, faces=("terminal", "markdown", "page"))
-    yield _found("new", "New, no known failure covers them", frame[~own], open=True)
+    said = report.verdict
+    lines = report.causes.query(f"standing == '{NEW}' and status != '{Status.INVALID.value}'")
+    each = f"each of the {many(int((~own).sum()), 'cell')} with its command: {_command(report)}"
+    yield _found(
+        "new",
+        many(said.new, "new failure" if said.listed else "failure"),
+        frame[~own],
+        _ALIKE,
+        lines=records(lines),
+        unit="groups of what is alike",
+        notes=[each],
+        open=True,
+    )
+
+
+def new_cells(report: Report) -> View:
+    """Every cell that no known failure covers, with its command: what `new` has in groups."""
+    frame = findings(report.rows, limit=None, standing=NEW)
+    return _found("new", "Failures that no known failure covers", frame, empty="Nothing is new.", most=len(frame))
+
+
+def _command(report: Report) -> str:
+    """The command that shows `new_cells`."""
+    run = report.run.get("run_id") or "last"
+    several = report.rows["run_id"].nunique() > 1
+    where = where_option(str(report.rows.attrs.get("results", "results")))
+    return f"farm report --run {'all' if several else run} --new{where}"
 
 
 @view(70)
@@ -100,10 +155,11 @@ def found(report: Report) -> Iterator[View]:
     lines = records(frame[frame["status"].isin(FINDING_STATUSES)])
     nothing = "No findings: nothing failed or was imprecise."
     nothing = nothing if len(report.rows) and not lines and not report.verdict.unjudged else ""
-    columns = (Column("", lambda line: line["standing"]), *_COLUMNS, text("cause", length=300))
+    standing = Column("", lambda line: line["standing"])
+    columns = (standing, *_COLUMNS, text("cause", length=300)) if report.verdict.listed else _COLUMNS
     faces = ("markdown", "csv", "page")
     yield _found("findings", "Findings, the worst first", frame, columns, lines=lines, empty=nothing, faces=faces)
-    others = [line for line in lines if not line["standing"]]
+    others = [line for line in lines if not line["standing"] and not line["cause"]]
     yield _found("others", "Imprecise, and not known", frame, lines=others, empty=nothing, faces=("terminal",))
 
 

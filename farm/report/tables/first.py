@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from farm.report.tables.causes import NEW, causes, many, stale
+from farm.report.tables.causes import KNOWN, many, stale
 from farm.report.tables.changes import TONES
 from farm.report.tables.coverage import records
 from farm.report.tables.ranking import ranking
@@ -16,35 +16,45 @@ from tasks import catalogs
 
 @view(3)
 def why(report: Report) -> Iterator[View]:
-    """The causes of what failed, and the known failures that were not seen."""
-    frame, idle = causes(report.rows), stale(report.rows, report.run)
+    """The causes of what is known to fail, and the known failures that were not seen."""
+    known, idle = report.causes[report.causes["standing"] == KNOWN], stale(report.rows, report.run)
 
     def reason(line: Line) -> Cell:
-        new = line["standing"] == NEW
-        words = f"NEW: {line['reason']}" if new else line["reason"]
         return Cell(
-            plain(words, 160),
+            plain(line["reason"], 300),
             small=f"e.g. {plain(label(line))} {line['dtype']}",
-            tone="alarm" if new else "",
             square=f"{label(line)}|{line['backend']}",
-            asks={} if new else {"cause": line["reason"]},
+            asks={"cause": line["reason"]},
         )
 
+    def counts(line: Line) -> Cell:
+        parts = tuple((part, part.partition(" ")[0]) for part in line["statuses"].split(" · "))
+        return Cell(line["statuses"], parts=parts) if len(parts) > 1 else Cell(line["status"], status=line["status"])
+
+    first = [f"see the first for yourself: {line}" for line in known["reproduce"].head(1)]
     where = f"{many(len(idle), 'known failure')} not seen, though what {'it names' if len(idle) == 1 else 'they name'} was judged"
     yield View(
         "causes",
-        f"Why {many(report.verdict.failures + report.verdict.unjudged, 'row')} failed",
-        frame,
-        (measured("rows"), measured("ops"), text("backend"), status(), Column("cause", reason, foreign=True)),
+        many(report.verdict.failures - report.verdict.new, "known failure"),
+        report.causes,
+        (
+            measured("rows"),
+            measured("ops"),
+            text("backends", "backend"),
+            Column("status", counts),
+            Column("cause", reason, foreign=True, faces=("markdown", "page")),
+            text("reason", "cause", length=110, faces=("terminal",)),
+        ),
+        lines=records(known),
         unit="causes",
         counted=True,
         open=True,
-        notes=[f"{where}: mended? (stale.csv)"] * bool(len(idle)),
+        notes=[*first, *[f"{where}: mended, or of another machine? (stale.csv)"] * bool(len(idle))],
     )
     names = ("op", "dtype", "status", "reason")
     yield View(
         "stale",
-        "Known failures not seen, though what they name was judged: mended?",
+        "Known failures not seen, though what they name was judged: mended, or of another machine?",
         idle,
         (text("backend"), *map(text, names), measured("rows"), text("seen")),
         counted=True,
@@ -90,6 +100,13 @@ def _about(catalog: str) -> str:
     return f" ({about})" * bool(about)
 
 
+#: What the columns of a ranking count.
+_COUNTED = (
+    "A cell is an op in a dtype, with its samples. right: all of them ran where they were asked to, and passed; ran: all "
+    "gave numbers there; judged: all ran or failed to. What a backend does not take, or ran elsewhere, is not right."
+)
+
+
 @view(6)
 def best(report: Report) -> Iterator[View]:
     """Backends ranked on the cells that all of them were given, catalog by catalog."""
@@ -99,16 +116,15 @@ def best(report: Report) -> Iterator[View]:
     def who(line: Line) -> str:
         return plain(f"{line['backend']} ({line['vendor']}{', emulated' * line['emulated']})")
 
+    shown = 0
     for catalog, lines in frame.groupby("catalog", sort=False):
-        backends, cells = int(lines["backends"].iloc[0]), int(lines["cells"].iloc[0])
-        if backends < 2:
+        if len(lines) < 2:
             continue
-        least = records(lines.sort_values("given", kind="stable"))[0]
-        narrow = lines["given"].nunique() > 1
-        fewest = f"{plain(least['backend'])} was given the fewest cells, {least['given']:,}."
+        first = records(lines)[0]
+        many_of = f"the {first['cells']:,} cells that all {first['backends']} backends were given"
         yield View(
             f"ranking_{catalog}",
-            f"{plain(catalog)}{_about(str(catalog))}: right on the {cells:,} cells that all {backends} backends were given",
+            f"{plain(catalog)}{_about(str(catalog))}: right on {many_of}",
             lines,
             (
                 measured("place", "#"),
@@ -123,8 +139,29 @@ def best(report: Report) -> Iterator[View]:
                 Column("weak", lambda line: str(line["weak"]), right=True, faces=("markdown", "page")),
             ),
             lines=records(lines),
-            notes=[fewest] * narrow,
+            style=lambda line: "" if line["place"] == line["place"] else "grey",
+            notes=[*_compared(records(lines)), *[_COUNTED] * (not shown)],
             open=True,
             most=10_000,
             faces=("terminal", "markdown", "page"),
+        )
+        shown += 1
+
+
+def _compared(lines: Sequence[Line]) -> Iterator[str]:
+    """What a ranking compares, if not all were given the same: who narrows it, and who is not ranked for it."""
+    ranked = [line for line in lines if line["place"] == line["place"]]
+    apart = [line for line in lines if line["place"] != line["place"]]
+    most, narrow = max(line["given"] for line in lines), max(ranked, key=lambda line: line["without"])
+    if narrow["without"] > narrow["cells"]:
+        yield (
+            f"Not all were given the same cells. {plain(narrow['backend'])} narrows the comparison most, with "
+            f"{narrow['given']:,} of {most:,}: without it {narrow['without']:,.0f} would be common to all."
+        )
+    for cells, best in dict.fromkeys((line["cells"], line["best"]) for line in apart):
+        names = [line for line in apart if (line["cells"], line["best"]) == (cells, best)]
+        given = " and ".join(dict.fromkeys(f"{line['given']:,}" for line in names))
+        yield (
+            f"Not ranked: {', '.join(plain(line['backend']) for line in names)}, given {given} of {most:,} cells. Of the "
+            f"{cells:,} that the others were given too, the best of all has {best:,} right."
         )

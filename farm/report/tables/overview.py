@@ -25,7 +25,7 @@ from farm.report.tables.coverage import (
     worst_matrix,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, measured, rate, text, view
-from farm.report.words import DASH, number, percent, plain
+from farm.report.words import DASH, gist, number, percent, plain
 from tasks.backends.needs import install_line
 from tasks.model import Status
 
@@ -38,16 +38,21 @@ def status_count(line: Mapping[str, Any], status: str) -> str:
 
 
 def how_much(line: Mapping[str, Any]) -> str:
-    """One line on what is wrong with a finding: kind, stage, how far off in what is judged and its limit, error."""
-    parts = [str(line[name]) for name in ("kind", "stage") if line[name]]
-    far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
-    if math.isfinite(far):  # a misplaced NaN is told by the error
-        parts.append(figure(far, line["op_class"], line["limit"]))
-    if number(line["max_diff"]) != DASH:
-        parts.append(f"{number(line['max_diff'])} max diff")
-    if not pd.isna(line["mismatched"]) and not pd.isna(line["numel"]):
-        parts.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
-    error = ": ".join(text for text in (line["error_type"], line["error"]) if text)
+    """One line on what is wrong with a finding: culprit, kind, stage, how far off in what is judged and its limit, error.
+
+    Figures where it is the numbers that are wrong: of a shape, or of NaN and Inf out of place, the error tells.
+    """
+    error = ": ".join(text for text in (line["error_type"], gist(line["error"])) if text)
+    parts = [f"culprit: {line['culprit']}"] * bool(line["culprit"])
+    parts += [str(line[name]) for name in ("kind", "stage") if line[name] and line[name] != line["error_type"]]
+    if line["kind"] in ("", "numbers", "flip"):
+        far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
+        if math.isfinite(far):
+            parts.append(figure(far, line["op_class"], line["limit"]))
+        if number(line["max_diff"]) != DASH:
+            parts.append(f"{number(line['max_diff'])} max diff")
+        if line["numel"] > 0 and not pd.isna(line["mismatched"]):
+            parts.append(f"{int(line['mismatched'])}/{int(line['numel'])} mismatched")
     return "; ".join([*parts, error] if error else parts) or DASH
 
 

@@ -22,11 +22,14 @@ _CELL = ["check", "op", "variant", "dtype"]
 
 
 def ranking(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per catalog and backend, the best of each catalog first.
+    """One line per catalog and backend, the best of each catalog first, then those that are not ranked.
 
     ``rows``: `distinct` rows with their standing. A backend is ranked in a catalog that it has rows of, on the cells of
-    which every such backend has the same valid samples. Columns: catalog, place (equal where ``right`` is), backend, vendor,
-    backends (how many are compared), given (cells, valid ones), cells (of these, those common to all), ran (gave
+    which every ranked one has the same valid samples. One that was given fewer than half of the cells that the most were
+    given to would shrink the comparison for all: it is compared with them, on the cells that all of them and it were given,
+    and has no place. Columns: catalog, place (equal where ``right`` is; NaN for none), backend, vendor, backends (how many
+    are ranked), given (cells, valid ones), without (cells that the ranked ones would have in common without it), cells (of
+    these, those common to all that it is compared with), best (the most that any of them has right there), ran (gave
     numbers on its device on all samples), judged (ran, or failed to: an error, a crash), right (ran, and none of its samples
     failed), imprecise (of the right ones, those with an imprecise sample), weak (of the right ones, those that a constant
     output would have passed), failed, known (of the failed ones, those whose failures are all known), emulated, share =
@@ -38,16 +41,48 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 _TOLD = [
-    *("catalog", "place", "backend", "vendor", "backends", "given", "cells", "ran", "judged", "right"),
+    *(
+        "catalog",
+        "place",
+        "backend",
+        "vendor",
+        "backends",
+        "given",
+        "without",
+        "cells",
+        "best",
+        "ran",
+        "judged",
+        "right",
+    ),
     *("imprecise", "weak", "failed", "known", "emulated", "share"),
 ]
 
 
 def _ranked(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values("run_id", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
-    backends = rows["backend"].nunique()
     valid = rows[~rows["status"].isin(NOT_VALID_STATUSES)]
-    common = rows[valid.groupby("case_id")["backend"].nunique().reindex(rows["case_id"]).eq(backends).to_numpy()]
+    given = valid.drop_duplicates([*_CELL, "backend"])["backend"].value_counts()
+    given = given.reindex(rows["backend"].unique(), fill_value=0)
+    ranked = given.index[2 * given >= given.max()]
+    sums = _sums(valid, ranked).assign(backends=len(ranked))
+    sums["place"] = sums["right"].rank(method="min", ascending=False)
+    sums["without"] = _without(valid, ranked)
+    alone = [_sums(valid, ranked.append(pd.Index([name]))).loc[[name]] for name in given.index.difference(ranked)]
+    made = pd.concat([sums, *alone]).assign(backends=len(ranked), catalog=catalog, given=given)  # aligned by backend
+    made = made.assign(
+        vendor=rows.drop_duplicates("backend").set_index("backend")["vendor"],
+        emulated=rows["placement"].str.startswith("emulated").groupby(rows["backend"]).any(),
+        share=made["right"] / made["cells"].where(made["cells"] > 0),
+    )
+    return made.rename_axis("backend").reset_index().sort_values(["place", "backend"], kind="stable")[_TOLD]
+
+
+def _sums(valid: pd.DataFrame, backends: pd.Index) -> pd.DataFrame:
+    """What each of some backends has of the cells that all of them were given; index: backend."""
+    valid = valid[valid["backend"].isin(backends)]
+    times = valid["case_id"].value_counts()
+    common = valid[valid["case_id"].isin(times.index[times == len(backends)])]
     failed = common["status"].isin(FAILED_STATUSES)
     facts = {
         "ran": common["status"].isin(MEASURED_STATUSES),
@@ -65,17 +100,19 @@ def _ranked(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
         imprecise=cells["right"] & ~cells["imprecise"],
         weak=cells["right"] & cells["weak"],
     )
-    vendors = rows.drop_duplicates("backend").set_index("backend")["vendor"]
-    sums = cells.groupby(level="backend").sum().reindex(vendors.index, fill_value=0).astype("int64")
-    size = int(len(cells) / backends)
-    sums = sums.assign(  # aligned by backend
-        catalog=catalog,
-        vendor=vendors,
-        backends=backends,
-        given=valid.drop_duplicates([*_CELL, "backend"])["backend"].value_counts(),
-        cells=size,
-        emulated=rows["placement"].str.startswith("emulated").groupby(rows["backend"]).any(),
-        share=sums["right"] / (size or float("nan")),
-        place=sums["right"].rank(method="min", ascending=False).astype("int64"),
+    sums = cells.groupby(level="backend").sum().reindex(backends, fill_value=0).astype("int64")
+    return sums.assign(cells=len(cells) // len(backends), best=sums["right"].max())
+
+
+def _without(valid: pd.DataFrame, backends: pd.Index) -> pd.Series:
+    """By backend, how many cells the others have in common."""
+    valid = valid[valid["backend"].isin(backends)].assign(has=True)
+    cell_of = valid.drop_duplicates("case_id").set_index("case_id")[_CELL]
+    has = (
+        valid.pivot(index="case_id", columns="backend", values="has")
+        .notna()
+        .reindex(columns=backends, fill_value=False)
     )
-    return sums.reset_index().sort_values(["place", "backend"], kind="stable")[_TOLD]
+    lacks = (~has).sum(axis=1)
+    made = {name: len(cell_of.loc[has.index[lacks - ~has[name] == 0]].drop_duplicates()) for name in backends}
+    return pd.Series(made, dtype="float64")

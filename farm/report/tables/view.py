@@ -15,8 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.tables.causes import Verdict, verdict, with_standing
-from farm.report.tables.coverage import distinct
+from farm.report.tables.causes import Verdict, causes, verdict, with_standing
+from farm.report.tables.coverage import distinct, ready
 from farm.report.words import DASH, number, percent, plain
 from tasks.model import label_of
 
@@ -28,7 +28,8 @@ Line = Mapping[str, Any]
 class Cell:
     """What stands in one place of a table. status: shown with its sign and colours; small: beneath, in small print;
     square: LABEL|BACKEND of the page's heat map that it leads to; asks: the filters of the page that the text leads to (the
-    square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the rest of its line; parts: the text in
+    square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the rest of its line; curve: numbers in their order, drawn
+    under the text with a line at ``bound``; parts: the text in
     parts, each with a status that colours it; tone: "alarm", "bad", "warn", "good" or "dim"."""
 
     text: str
@@ -40,6 +41,8 @@ class Cell:
     rest: bool = False
     parts: tuple[tuple[str, str], ...] = ()
     tone: str = ""
+    curve: tuple[float, ...] = ()
+    bound: float | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,8 @@ class View:
         if not self.counted:
             return self.caption
         many, shown = len(self.all_lines()), self.most or limit
-        return f"{self.caption}: {many} {self.unit}" + (f", {shown} shown" if many > shown else "")
+        unit = self.unit.removesuffix("s" * (many == 1 and " " not in self.unit))
+        return f"{self.caption}: {many} {unit}" + (f", {shown} shown" if many > shown else "")
 
     def columns_for(self, face: str) -> list[Column]:
         """The columns that a face shows."""
@@ -186,12 +190,17 @@ class Report:
         attrs = dict(rows.attrs)  # pandas forgets them
         rows = with_standing(distinct(rows), run)
         rows.attrs.update(attrs)
-        return cls(rows, run, by)
+        return cls(ready(rows), run, by)
 
     @functools.cached_property
     def verdict(self) -> Verdict:
         """What to conclude."""
         return verdict(self.rows, self.run)
+
+    @functools.cached_property
+    def causes(self) -> pd.DataFrame:
+        """Why rows failed: `farm.report.causes`."""
+        return causes(self.rows)
 
     @functools.cached_property
     def views(self) -> list[View]:

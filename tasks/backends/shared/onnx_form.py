@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,12 @@ def tensors_by_name(form: Form, who: str) -> dict[str, np.ndarray]:
     return named
 
 
+def of_sizes(form: Form) -> Form:
+    """The form with a model whose inputs have the shapes of their values."""
+    shapes = {name: x.shape for name, x in inputs_by_name(form).items() if isinstance(x, np.ndarray)}
+    return replace(form, model=onnx_graph.with_shapes(form.model or b"", shapes))
+
+
 def with_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
     """The model with ``values`` for inputs of these names, as initializers (GraphProto.initializer 5).
 
@@ -84,23 +91,13 @@ def with_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
     """
     tensors = b""
     for name, value in values.items():
-        dims = b"".join(b"\x08" + _as_varint(n) for n in value.shape)
+        dims = b"".join(b"\x08" + onnx_graph.as_varint(n) for n in value.shape)
         raw = (pack(value) if value.dtype.name in PACKED_BITS else contiguous(value)).tobytes()
-        kind = b"\x10" + _as_varint(ELEMENT_TYPE[value.dtype.name])
-        tensors += _message(5, dims + kind + _message(8, name.encode()) + _message(9, raw))
-    return model + _message(7, tensors)
-
-
-def _message(number: int, data: bytes) -> bytes:
-    return _as_varint(number << 3 | 2) + _as_varint(len(data)) + data
-
-
-def _as_varint(value: int) -> bytes:
-    data = bytearray()
-    while value > 127:
-        data.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*data, value])
+        kind = b"\x10" + onnx_graph.as_varint(ELEMENT_TYPE[value.dtype.name])
+        tensors += onnx_graph.message(
+            5, dims + kind + onnx_graph.message(8, name.encode()) + onnx_graph.message(9, raw)
+        )
+    return model + onnx_graph.message(7, tensors)
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
@@ -49,13 +49,53 @@ def read(model: bytes) -> Graph:
     )
 
 
-def _node(message: memoryview) -> Node:
-    domain, op = _text(_last(message, 7)), _text(_last(message, 4))
+def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
+    """The model with these shapes of its inputs, by name: nothing else of it is read. Raises ValueError for damaged bytes."""
+    parts = []
+    for number, data in _fields(memoryview(model)):
+        if number != 7 or isinstance(data, int):
+            parts.append(_field(number, data))
+            continue
+        inside = []
+        for inner, value in _fields(data):
+            if inner == 11 and not isinstance(value, int) and (name := _text(_last(value, 1))) in shapes:
+                value = memoryview(_shaped(value, name, shapes[name]))
+            inside.append(_field(inner, value))
+        parts.append(message(7, b"".join(inside)))
+    return b"".join(parts)
+
+
+def _shaped(value: memoryview, name: str, shape: Sequence[int]) -> bytes:
+    """A ValueInfoProto of a tensor with another shape."""
+    element = next((x for n, x in _fields(_last(_last(value, 2), 1)) if n == 1 and isinstance(x, int)), 0)
+    sizes = b"".join(message(1, b"\x08" + as_varint(size)) for size in shape)
+    return message(1, name.encode()) + message(2, message(1, b"\x08" + as_varint(element) + message(2, sizes)))
+
+
+def _field(number: int, value: int | memoryview) -> bytes:
+    """A field of a message none of whose own fields are numbers of fixed length, as of a model and a graph."""
+    return as_varint(number << 3) + as_varint(value) if isinstance(value, int) else message(number, value)
+
+
+def message(number: int, data: bytes | memoryview) -> bytes:
+    """A field that is a message, text or bytes."""
+    return b"".join((as_varint(number << 3 | 2), as_varint(len(data)), data))
+
+
+def as_varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
+    data = bytearray()
+    while value > 127:
+        data.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*data, value])
+
+
+def _node(data: memoryview) -> Node:
+    domain, op = _text(_last(data, 7)), _text(_last(data, 4))
     own = domain in ("", "ai.onnx")
     return Node(
-        op if own else f"{domain}.{op}",
-        tuple(_text(x) for x in _all(message, 1)),
-        tuple(_text(x) for x in _all(message, 2)),
+        op if own else f"{domain}.{op}", tuple(_text(x) for x in _all(data, 1)), tuple(_text(x) for x in _all(data, 2))
     )
 
 

@@ -26,11 +26,6 @@ CATALOG_VERSION = 3
 
 _CASES = "onnx.backend.test.case.node"
 
-#: Ops whose result is drawn at random: only shape, dtype and finiteness can be compared with a stored draw.
-_RANDOM_OPS = frozenset(
-    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-)
-
 
 class OnnxNode(Catalog):
     """The node cases (1884 in onnx 1.23) that ONNX ships as its conformance suite.
@@ -191,7 +186,7 @@ def _dtype_of(value: Any) -> str:
 def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
     """True if a node draws at random. Dropout does so only in training mode with a ratio above 0."""
     for node in graph.node:
-        if node.op_type in _RANDOM_OPS:
+        if classes.of(f"onnx:{node.op_type}").op_class is OpClass.RANDOM:
             return True
         if node.op_type == "Dropout" and len(node.input) > 2:
             given = [inputs.get(x) for x in node.input[1:3]]

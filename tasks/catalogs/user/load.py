@@ -18,26 +18,14 @@ from types import ModuleType
 from typing import Any
 
 from tasks.catalogs.base import CatalogError
+from tasks.catalogs.told import announced, definitions
 from tasks.catalogs.user import sources
 from tasks.catalogs.user.ops import DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.nearest import nearest
 
-#: Definitions as JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's
-#: catalogs, "root": folder, "modules": [names], "kernels": [fields of UserOp]}]}.
-_told: list[str] = [""]
 #: Seconds a reference script may take where nobody says.
 DEADLINE_S = 60.0
-
-
-def announce(definitions: str) -> None:
-    """Tell this process its definitions ("" for none). Not by a variable, which a kernel may clear."""
-    _told[:] = [definitions]
-
-
-def announced() -> str:
-    """What this process was told."""
-    return _told[0]
 
 
 @dataclass(frozen=True)
@@ -109,13 +97,13 @@ def _fields(op: UserOp) -> dict[str, Any]:
 
 def deadline_s() -> float:
     """Seconds that a reference script may take."""
-    return float(_definitions().get("deadline_s", DEADLINE_S))
+    return float(definitions().get("deadline_s", DEADLINE_S))
 
 
 def listing_digest() -> str:
     """Digest of all definitions and of the files they name; nothing is imported."""
     files: set[Path] = set()
-    given = _definitions().get("sources", [])
+    given = definitions().get("sources", [])
     for source in given:
         named = [*source["modules"], *(k[what] for k in source["kernels"] for what in ("kernel", "reference"))]
         for name in named:
@@ -132,7 +120,7 @@ def declared() -> dict[str, Declared]:
 @functools.lru_cache(maxsize=4)
 def _declared(text: str, digest: str) -> dict[str, Declared]:
     found: dict[str, Declared] = {}
-    for source in _definitions().get("sources", []):
+    for source in definitions().get("sources", []):
         for one in _of_source(source):
             other = found.get(one.op.name)
             if other is None:
@@ -143,16 +131,6 @@ def _declared(text: str, digest: str) -> dict[str, Declared]:
                     one.key if one.file else (*one.key, "name"),
                 )
     return found
-
-
-def _definitions() -> dict[str, Any]:
-    return _parsed(announced())
-
-
-@functools.lru_cache(maxsize=4)
-def _parsed(text: str) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(text) if text else {}
-    return made
 
 
 def _of_source(source: Mapping[str, Any]) -> Iterator[Declared]:

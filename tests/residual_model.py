@@ -1,4 +1,4 @@
-"""Models of a few kB for tests, and the same with products whose inputs are rounded."""
+"""A model of a few kB for tests, and the same with products whose inputs are rounded."""
 
 from __future__ import annotations
 

@@ -1,0 +1,164 @@
+"""farm harvest: the distinct nodes of models, with the tensors that come to them, as a catalog that every backend runs."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from farm import lake
+from farm.exits import BAD_INPUT, OK
+from farm.report.words import plain
+from tasks.cache import default_cache
+from tasks.catalogs.models.table import MODELS
+from tasks.catalogs.nodes import folder
+from tasks.graphs.given import GivenError, given
+from tasks.graphs.harvest import Harvest
+from tasks.graphs.widening import NoOracle
+from tasks.model import Unavailable, label_of
+from tasks.nearest import nearest
+
+#: What a located culprit says of itself: a node, or the first and last of a window.
+_NODE, _WINDOW = re.compile(r"node (.+) \(\S+\)"), re.compile(r"window (.+)\.\.(.+)")
+
+#: A model with its inputs, what it is called, and the names of the only nodes that are wanted (none: all).
+Source = tuple[Any, dict[str, Any], str, list[str]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the folder; exit code 0, 2 when something named is not there or cannot be read, or nothing was harvested."""
+    args = _arguments(argv)
+    found, begin = Harvest(), time.process_time()
+    failed = 0
+    try:
+        for source in _sources(args):
+            try:
+                model, feeds, name, only = source
+                found.add(model, feeds, name, only)
+                print(f"{name}: {len(found.largest)} distinct nodes so far", flush=True)
+            except NoOracle as error:
+                failed += 1
+                print(f"warning: {plain(name)}: {plain(error)}; its nodes are left out", file=sys.stderr)
+        if not found.largest:
+            raise GivenError(
+                "no node was harvested" + (f": {failed} models have no float64 evaluation" if failed else "")
+            )
+        chosen, lost = found.chosen(args.mib)
+        added, whole = folder.write(Path(args.out), chosen)
+    except (GivenError, folder.FolderError, lake.LakeError, Unavailable, OSError) as error:
+        print(f"error: {plain(error)}", file=sys.stderr)
+        return BAD_INPUT
+    mib = sum(one.size for _, one in chosen) / 2**20
+    print(
+        f"{args.out}: {len(found.largest)} distinct of {found.seen} nodes, {len(chosen)} instances, {mib:.0f} MiB; "
+        f"{added} are new there, {whole} in all; {time.process_time() - begin:.0f} s of CPU time"
+    )
+    if lost:
+        print(f"{lost} distinct nodes are larger than what was left of {args.mib:g} MiB: --mib takes more")
+    for reason, count in sorted(found.left_out.items()):
+        print(f"left out: {count} nodes, {reason}")
+    print(f"run them: catalogs: [{{name: nodes, path: {args.out}}}] in a config")
+    return OK
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="farm harvest",
+        description="Write the distinct nodes of models, with their true tensors, as a catalog (name: nodes).",
+        epilog="exit code: 0; 2 something named is not there or cannot be used",
+    )
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="of the catalog models: names or globs (ppocr_*, bert_base.small)"
+    )
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="FILE.onnx", help="a model of your own; with --inputs"
+    )
+    parser.add_argument(
+        "--inputs",
+        action="append",
+        default=[],
+        metavar="FILE.npz",
+        help="its inputs by name, one file for each --model",
+    )
+    parser.add_argument("--run", metavar="RUN_ID", help="the culprits that this run has located ('last': the newest)")
+    parser.add_argument("--results", default="results", metavar="PATH", help="the lake that --run is in")
+    parser.add_argument(
+        "--out", required=True, metavar="FOLDER", help="where to; nodes that are there already are kept"
+    )
+    parser.add_argument("--mib", type=float, default=200, metavar="N", help="write at most N MiB (200)")
+    parser.add_argument("--samples", type=int, default=1, metavar="N", help="inputs of a model of the catalog (1)")
+    args = parser.parse_args(argv)
+    if len(args.model) != len(args.inputs):
+        parser.error(f"{len(args.model)} --model and {len(args.inputs)} --inputs: give one --inputs for each --model")
+    if args.samples < 1:
+        parser.error(f"--samples: {args.samples} is none; at least 1")
+    if not args.mib > 0:
+        parser.error(f"--mib: {args.mib:g} is no room; more than 0")
+    if not (args.models or args.model or args.run):
+        parser.error(
+            f"name models of the catalog ({', '.join(sorted({name for name, _ in MODELS}))}), --model, or --run"
+        )
+    return args
+
+
+def _sources(args: argparse.Namespace) -> Iterator[Source]:
+    """What is asked for. Raises GivenError, LakeError, Unavailable."""
+    for name in _named(args.models):
+        for index in range(args.samples):
+            yield (*_of_catalog(name, index, 0), f"models:{label_of(*name)}/{index}", [])
+    for model, inputs in zip(args.model, args.inputs, strict=True):
+        yield (*given(Path(model), Path(inputs)), Path(model).name, [])
+    if args.run:
+        yield from _culprits(args.results, args.run)
+
+
+def _named(globs: Sequence[str]) -> list[tuple[str, str]]:
+    """Models of the catalog by name and variant. Raises GivenError."""
+    labels = {label_of(*name): name for name in MODELS}
+    for glob in globs:
+        if not fnmatch.filter(labels, glob):
+            raise GivenError(f"the catalog models has no {glob!r}{nearest(glob, list(labels))}")
+    return [name for label, name in labels.items() if any(fnmatch.fnmatchcase(label, glob) for glob in globs)]
+
+
+def _of_catalog(name: tuple[str, str], index: int, seed: int) -> tuple[Any, dict[str, Any]]:
+    import onnx
+
+    model, cache = MODELS[name], default_cache()
+    return onnx.load_from_string(model.model(cache)), dict(model.inputs(index, seed, cache))
+
+
+def _culprits(results: str, run_id: str) -> Iterator[Source]:
+    """The nodes and windows that a run's rows of the catalog models blame. Raises GivenError, LakeError."""
+    opened = lake.open_lake(results)
+    known = lake.run_ids(opened)
+    rows = lake.read(opened, run_id=known[-1] if run_id == "last" and known else run_id)
+    rows = rows[(rows["catalog"] == "models") & rows["culprit"].fillna("").str.match(r"node |window ")]
+    if rows.empty:
+        raise GivenError(f"the run {run_id} has located no culprit in a model of the catalog")
+    for _, some in rows.fillna({"variant": ""}).groupby(["op", "variant", "sample", "seed"]):
+        one: Any = some.iloc[0]
+        name = (str(one["op"]).partition(":")[2], str(one["variant"]))
+        if name not in MODELS:
+            raise GivenError(f"the run {run_id} has {one['op']}, which this farm's catalog has not")
+        model, feeds = _of_catalog(name, int(one["sample"]), int(one["seed"]))
+        nodes = [node for text in sorted(set(some["culprit"])) for node in _blamed(model, text)]
+        yield model, feeds, f"models:{label_of(*name)}/{one['sample']}", nodes
+
+
+def _blamed(model: Any, culprit: str) -> list[str]:
+    """Names of the nodes that a culprit names."""
+    from tasks.graphs.evaluate import Graph
+
+    if found := _NODE.fullmatch(culprit):
+        return [found[1]]
+    if found := _WINDOW.fullmatch(culprit):
+        names = [node.name for node in Graph(model).nodes]
+        if found[1] in names and found[2] in names:
+            return names[names.index(found[1]) : names.index(found[2]) + 1]
+    return []

@@ -1,0 +1,123 @@
+"""Names what makes a model of a lake fail on a backend: farm localise '<run>:<case>:<backend>'"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from farm import lake as lakes
+from farm.fleet import envs
+from farm.fleet.child_process import Death
+from farm.localise.drive import SOUGHT, localise
+from farm.localise.show import print_case, print_located
+from farm.reproduce import writing
+from farm.reproduce.again import run_child
+from farm.reproduce.find import Case, Key, ReproduceError, load, parse
+from farm.reproduce.source import NoScript
+from farm.work.child_pool import POOL
+from farm.work.job import Job
+from farm.work.state import limits
+from tasks import wire
+from tasks.cache import default_cache
+from tasks.judge import verdict
+from tasks.prepare.cases import PreparedGroup
+from tasks.wire import Located, ToRun
+
+#: Exit codes.
+NAMED, UNNAMED, BAD_INPUT = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 a culprit is named, 1 none could be, 2 nothing to look for."""
+    parser = argparse.ArgumentParser(
+        prog="farm localise",
+        description="Name what makes a model fail on a backend: the exporter, a node, a window of nodes, a pass of the "
+        "optimiser, a precision that nobody asked for. The model is run again, with all of its tensors asked for, then in "
+        "pieces.",
+        epilog="exit code: 0 a culprit is named; 1 none could be; 2 no such case, or none that can be localised",
+    )
+    parser.add_argument("key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run)")
+    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to look (default: 60)")
+    parser.add_argument("--script", metavar="OUT.py", help="also write a script of the culprit's nodes alone")
+    parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
+    args = parser.parse_args(argv)
+    if not args.seconds > 0:
+        parser.error(f"--seconds: {args.seconds:g} is no time; more than 0")
+    try:
+        results = lakes.open_lake(args.results)
+        case = load(parse(args.key, results), results, None, Path(args.cache) if args.cache else default_cache())
+        return _localise(case, args.seconds, args.script)
+    except (ReproduceError, lakes.LakeError, verdict.PolicyError, NoScript) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    finally:
+        POOL.close()
+
+
+def _localise(case: Case, seconds: float, script: str | None) -> int:
+    _is_localisable(case)
+    print_case(case)
+    sys.stdout.flush()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="farm-localise-") as folder:
+        found = _found(case, seconds, Path(folder))
+        if found.error:
+            raise ReproduceError(f"nothing was localised: {found.error}")
+        print_located(case, found, time.monotonic() - began)
+        if script:
+            if found.piece is None:
+                raise NoScript(f"no script: {found.columns.get('culprit') or 'no culprit'} has no nodes of its own")
+            alone = _alone(case, found.piece, str(found.columns["culprit"]))
+            writing.write_script(alone, run_child(alone), Path(script))
+    return NAMED if found.columns.get("culprit") else UNNAMED
+
+
+def _is_localisable(case: Case) -> None:
+    """Raises ReproduceError for a row that has no culprit to be found."""
+    status, key = case.row["status"], case.key
+    if case.row["check"] != "forward":
+        raise ReproduceError(
+            f"{key.case_id} is of the {case.row['check']} check; localise the model's forward case: "
+            f"'{replace(key, case_id=key.case_id.replace(case.row['check'], 'forward', 1))}'"
+        )
+    if status not in SOUGHT:
+        do = "there is nothing to localise" if status == "pass" else f"run it again with: farm reproduce '{key}'"
+        raise ReproduceError(
+            f"{key.case_id} is {status} on {key.backend}: only what is wrong or imprecise has a culprit; {do}"
+        )
+
+
+def _found(case: Case, seconds: float, folder: Path) -> Located:
+    """What a search comes to. Raises ReproduceError where the backend cannot be had."""
+    job = Job(
+        name=str(case.key),
+        cache=str(case.cache),
+        limits=replace(limits(case.config, case.spec.name), localise_s=seconds),
+        backend=case.spec,
+        policy=case.policy,
+        run_id=case.key.run_id,
+    )
+    try:
+        got = POOL.get(job)
+    except envs.EnvError as error:
+        raise ReproduceError(f"{case.spec.name} cannot be run here: {error}") from None
+    answer = got if isinstance(got, Death) else got[1]
+    if not isinstance(answer, wire.Ready):
+        why = answer.text if isinstance(answer, Death) else answer.reason
+        raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see farm doctor")
+    *_, found = localise(job, case.asked, answer.info, POOL, folder)
+    assert isinstance(found, Located)
+    return found
+
+
+def _alone(case: Case, piece: ToRun, culprit: str) -> Case:
+    """The culprit's nodes as a case of their own."""
+    prepared = PreparedGroup(piece.pack)
+    key = Key(case.key.run_id, f"{culprit} of {case.key.case_id}", case.key.backend)
+    return replace(case, key=key, stored=None, group=piece.group, sample=prepared.samples[0], asked=piece)

@@ -1,0 +1,90 @@
+"""Two child processes talk through this one: the farm's own searches, the backend's runs what the search wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from farm.fleet import envs
+from farm.fleet.child_process import Death
+from farm.work.child_pool import Children
+from farm.work.job import Job
+from tasks import wire
+from tasks.model import OpClass, Status
+from tasks.model.row import Row
+from tasks.wire import Located, ToRun
+
+#: Seconds that a step of a search may take beyond those of the whole search: the step is where its clock is looked at.
+GRACE_S = 60.0
+#: Statuses of a model that is localised.
+SOUGHT = (Status.WRONG.value, Status.IMPRECISE.value)
+
+
+def is_sought(job: Job, row: Row) -> bool:
+    """Whether the culprit of a row is looked for by itself."""
+    failed = row.op_class == OpClass.MODEL.value and row.status in SOUGHT and row.check == "forward"
+    return failed and job.limits.localise_s > 0 and job.backend is not None
+
+
+def localise(
+    job: Job, item: ToRun, info: dict[str, Any], children: Children, folder: Path
+) -> Iterator[wire.Spent | Located]:
+    """Search for the culprit of the case of ``item``, which failed on the job's backend; the last that is yielded is Located.
+
+    info: what the backend answered to hello; folder: for packs, the caller's to remove. What dies or cannot be had ends
+    the search with a reason: it never raises.
+    """
+    assert job.backend is not None and job.policy is not None
+    seeker = replace(
+        job, name=f"localise {item.group.label}", run=(), backend=None, prepare=(wire.ToPrepare(item.group),)
+    )
+    seconds = job.limits.localise_s
+    said: Any = wire.Localise(item, job.backend, job.policy, str(folder), seconds, dict(info))
+    try:
+        while True:
+            got = children.get(seeker)
+            if isinstance(got, Death):
+                yield Located(error=f"the search could not be started: {got.text}")
+                return
+            answer = got[0].ask(said, seconds + GRACE_S)
+            if not isinstance(answer, wire.Wants):
+                break
+            yield children.spent()
+            said = wire.Tried(_tried(job, answer.item, children))
+            yield children.spent()
+    except envs.EnvError as error:
+        yield Located(error=str(error))
+        return
+    if isinstance(answer, Death):
+        children.forget(seeker)
+        answer = Located(error=f"the search died: {answer.text}")
+    elif not isinstance(answer, Located):
+        answer = Located(error=getattr(answer, "why", "") or f"the search ended with {type(answer).__name__}")
+    children.recycle(seeker)
+    yield answer
+
+
+def _tried(job: Job, item: ToRun, children: Children) -> str:
+    """Run what a search wants on the backend; "" or why there are no outputs. Raises EnvError."""
+    got = children.get(job)
+    if isinstance(got, Death):
+        children.forget(job)
+        return got.text
+    child, answer = got
+    if isinstance(answer, wire.Refused):
+        children.forget(job)
+        return answer.reason
+    said = "it gave no outputs"
+    for message in child.call(wire.Run((item,), (), (0,))):
+        if isinstance(message, Death):
+            children.forget(job)
+            return message.text
+        if isinstance(message, wire.Stopped):
+            return message.why
+        if isinstance(message, wire.Done):
+            said = f"{message.row.status}: {message.row.error or message.row.kind}"
+    if not child.alive():
+        children.forget(job)
+    return "" if Path(item.keep).exists() else said

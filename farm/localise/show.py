@@ -1,0 +1,46 @@
+"""What is printed of a culprit: no more than a screen."""
+
+from __future__ import annotations
+
+from farm.reproduce.find import Case
+from farm.reproduce.show import line, status_text
+from tasks.wire import Located
+
+#: Tensors of a node, nodes of a window that are printed.
+_TENSORS, _NODES = 4, 4
+
+
+def print_case(case: Case) -> None:
+    """The row that failed."""
+    line("case", case.key.case_id)
+    units = case.row.get("error_units")
+    said = f" at {units:.3g} error units" if units is not None else ""
+    line("stored", f"{status_text(case.row)}{said} on {case.key.backend}, run {case.key.run_id}")
+
+
+def print_located(case: Case, found: Located, seconds: float) -> None:
+    """The culprit with its facts, how it is known, and the next command."""
+    facts = found.culprit
+    line("culprit", found.columns.get("culprit") or "none could be named")
+    if facts.get("units") is not None:
+        line("own error", f"{facts['units']:.3g} error units of its own floor, on the inputs that the backend gave it")
+    nodes = facts.get("nodes", [])
+    for node in nodes[:_NODES]:
+        attributes = ", ".join(f"{name}={value}" for name, value in node["attributes"].items())
+        line("node", f"{node['name']}: {node['op']}({attributes})")
+        for words in ("inputs", "outputs"):
+            shown = node[words][:_TENSORS]
+            more = len(node[words]) - len(shown)
+            line(f"  {words}", ", ".join(shown) + (f" and {more} more" if more else ""))
+    if len(nodes) > _NODES:
+        line("", f"and {len(nodes) - _NODES} nodes more")
+    if facts.get("alone") is not None:
+        line(
+            "alone", "it fails by itself as well" if facts["alone"] else "by itself, on exact inputs, it does not fail"
+        )
+    for number, why in enumerate(facts.get("why", [])):
+        line("known by" if not number else "", why)
+    line("took", f"{seconds:.0f} s")
+    if found.piece is not None:
+        # Not wrapped: it is to be copied.
+        print(f"{'next':13} farm localise '{case.key}' --script culprit.py   # its nodes alone, with their inputs")

@@ -1,0 +1,203 @@
+"""Whole models: who computes which of them, what is decided otherwise, who is to blame, and the error along the layers.
+
+`models(rows)` is the frame that pages and scripts show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from farm.report.tables.agreement import figure
+from farm.report.tables.coverage import MEASURED_STATUSES, commands, distinct, records, severity
+from farm.report.tables.view import Cell, Column, Line, Report, View, op, status, text, view
+from farm.report.words import DASH, number, plain
+from tasks.model import OpClass, Status
+
+#: A line of the frame.
+_KEYS = ["check", "op", "variant", "label", "dtype", "backend"]
+_WORST = ("error_units", "strict_units", "flip_units", "divergence")
+_SUMMED = ("decisions", "flips", "ties")
+#: Told by the worst sample.
+_OF_WORST = ("status", "kind", "limit", "unasked", "error", "run_id", "case_id")
+#: Told by a sample that was localised.
+_OF_CULPRIT = ("culprit", "probe_effect", "node_units")
+
+
+def models(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per check, model, dtype and backend, the models in the order of their names.
+
+    samples, weak: how many, and of them no evidence; status, kind, limit, unasked, error: of the worst sample; culprit,
+    probe_effect, node_units: of the worst that was localised; error_units, strict_units, flip_units, divergence: the largest; overlap: the smallest; decisions, flips, ties:
+    summed; unobserved: layers that no sample observes, licence.
+    """
+    rows = distinct(rows)
+    rows = rows[rows["op_class"] == OpClass.MODEL.value]
+    rows = rows.assign(**{name: None if name == "node_units" else "" for name in _OF_CULPRIT if name not in rows})
+    rows = rows.assign(rank=severity(rows["status"]), size=-rows["error_units"].fillna(-1.0))
+    rows = rows.sort_values([*_KEYS, "rank", "size"], kind="stable")
+    groups = rows.groupby(_KEYS, sort=True)
+    made = rows.drop_duplicates(_KEYS).set_index(_KEYS)[list(_OF_WORST)]
+    followed = rows[rows["culprit"] != ""].drop_duplicates(_KEYS).set_index(_KEYS)  # one sample tells whom to blame
+    for name in _OF_CULPRIT:
+        made[name] = followed[name].reindex(made.index)
+    made[["culprit", "probe_effect"]] = made[["culprit", "probe_effect"]].fillna("")
+    made = made.join(groups[list(_WORST)].max()).join(groups[["overlap"]].min())
+    made = made.join(groups[list(_SUMMED)].sum(min_count=1))
+    made.insert(0, "samples", groups.size())
+    made.insert(1, "weak", groups["weak"].sum())
+    about = rows.groupby(["label", "dtype"])
+    made = made.join(about["unobserved"].agg(_by_nobody)).join(about["licence"].agg(lambda found: found.max()))
+    return made.reset_index()
+
+
+def _by_nobody(found: pd.Series) -> str:
+    """The layers that every sample leaves unobserved, in the order of the first."""
+    lists = [[name for name in one.split(", ") if name] for one in dict.fromkeys(found)]
+    return ", ".join(name for name in lists[0] if all(name in other for other in lists))
+
+
+def decided(line: Line) -> str:
+    """What a model decided otherwise, in words; "" where nothing is stated, or nothing was."""
+    parts = []
+    for name, one, many in (("flips", "flip", "flips"), ("ties", "tie", "ties")):
+        count = line[name]
+        if count and count == count:
+            parts.append(f"{int(count):,} {one if count == 1 else many}")
+    return f"with {', '.join(parts)} of {int(line['decisions']):,}" if parts else ""
+
+
+def _square(line: Line | None) -> Cell:
+    """A model on a backend."""
+    if line is None:
+        return Cell(DASH, tone="dim")
+    words = str(line["status"])
+    if words in MEASURED_STATUSES:
+        far = number(line["error_units"])
+        words = far if words == Status.PASS else f"{words} {far} units"
+    more = (decided(line), f"in {line['unasked']}" if line["unasked"] else "", "weak" if line["weak"] else "")
+    square = f"{line['label']}|{line['backend']}"
+    return Cell(words, status=line["status"], small="; ".join(filter(None, more)), square=square)
+
+
+def _unobserved(frame: pd.DataFrame) -> list[str]:
+    """A sentence for each model with layers that no sample observes."""
+    found = frame[frame["unobserved"] != ""].drop_duplicates(["label", "dtype"])
+    return [
+        f"{plain(line['label'])} in {line['dtype']}: no sample observes {plain(line['unobserved'], 400)}"
+        for line in records(found)
+    ]
+
+
+@view(7)
+def whole_models(report: Report) -> Iterator[View]:
+    """Model × backend, then what is not right of them, then the error along the layers."""
+    frame = models(report.rows)
+    if frame.empty:
+        return
+    backends = sorted(set(frame["backend"]))
+    lines = []
+    for key, some in frame.groupby(["check", "op", "variant", "dtype"], sort=True):
+        found = {line["backend"]: line for line in records(some)}
+        lines.append({**next(iter(found.values())), **dict(zip(("check", "op", "variant", "dtype"), key)), "on": found})
+
+    def on(backend: str) -> Column:
+        return Column(plain(backend), lambda line: _square(line["on"].get(backend)))
+
+    def told(name: str) -> list[Column]:
+        return [text(name)] if frame[name].nunique() > 1 else []
+
+    licence = text("licence", faces=("markdown", "page"))
+    yield View(
+        "models",
+        "Models by backends: error units (up to 32 pass), decisions that flip, precision that nobody asked for",
+        frame.drop(columns="node_units"),
+        (op("model"), *told("check"), *told("dtype"), *map(on, backends), licence),
+        lines=lines,
+        unit="models",
+        notes=_unobserved(frame),
+        open=True,
+        most=10_000,
+    )
+    yield _not_right(report, frame)
+    yield from _along(frame)
+
+
+def _not_right(report: Report, frame: pd.DataFrame) -> View:
+    bad = frame[frame["status"].map(lambda name: Status(name).finding)]
+    results = str(report.rows.attrs.get("results") or report.run.get("results") or "results")
+    bad = bad.assign(reproduce=commands(bad, results)) if len(bad) else bad.assign(reproduce="")
+
+    def far(line: Line) -> Cell:
+        said = (
+            figure(line["error_units"], OpClass.MODEL, line["limit"])
+            if line["error_units"] == line["error_units"]
+            else DASH
+        )
+        more = [decided(line)]
+        more += [f"divergence {number(line['divergence'])}"] * (line["divergence"] == line["divergence"])
+        more += [f"overlap {number(line['overlap'])}"] * (line["overlap"] == line["overlap"])
+        return Cell(said, small="; ".join(filter(None, more)))
+
+    def blamed(line: Line) -> Cell:
+        effect = f"probing: {line['probe_effect']}" if line.get("probe_effect") else ""
+        return Cell(plain(line["culprit"]) or DASH, small=effect)
+
+    return View(
+        "models_not_right",
+        "Models that are not right, and who is to blame",
+        bad.drop(columns="node_units"),
+        (
+            status(),
+            op("model"),
+            text("backend"),
+            Column("how far", far),
+            Column("culprit", blamed, foreign=True),
+            text("error", "what is known", length=160),
+        ),
+        unit="models",
+        counted=True,
+        command="reproduce",
+        open=True,
+    )
+
+
+def _along(frame: pd.DataFrame) -> Iterator[View]:
+    """Own error units of the nodes of every model whose error was followed through it."""
+    lines = [line for line in records(frame) if _numbers(line["node_units"])]
+    if not lines:
+        return
+
+    def curve(line: Line) -> Cell:
+        return Cell(plain(line["culprit"]), curve=_numbers(line["node_units"]), bound=line["limit"])
+
+    yield View(
+        "models_layers",
+        "Own error units of every node, in the graph's order, each against its own noise floor",
+        pd.DataFrame(
+            [
+                {
+                    **{name: line[name] for name in ("label", "dtype", "backend", "culprit")},
+                    "node": place,
+                    "units": units,
+                }
+                for line in lines
+                for place, units in enumerate(_numbers(line["node_units"]))
+            ]
+        ),
+        (op("model"), text("backend"), Column("culprit, and own units along the layers", curve, foreign=True)),
+        lines=lines,
+        unit="models",
+        counted=True,
+        open=True,
+        faces=("terminal", "csv", "page"),
+    )
+
+
+def _numbers(found: Sequence[float] | None) -> tuple[float, ...]:
+    """Units as a lake gives them: a list, an array, or nothing."""
+    return (
+        () if found is None or isinstance(found, float) else tuple(math.nan if x is None else float(x) for x in found)
+    )

@@ -1,0 +1,66 @@
+"""How many times as fast as the eager arm each backend is, of what the check speedup found right."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from farm.report.tables.view import Cell, Column, Line, Report, View, op, text, view
+from farm.report.words import DASH, number
+from tasks.checks.speedup import Speedup
+from tasks.model import Status
+
+_CLOCKS = ("speedup", "speedup_cpu")
+_ENDS = [f"{clock}{end}" for clock in _CLOCKS for end in ("", "_low", "_high")]
+_TOLD = ["op", "variant", "dtype", "sample", "backend", "baseline", *_ENDS]
+
+
+def speedups(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per sample and backend that the check speedup found right; of `distinct` rows.
+
+    Columns: op, variant, dtype, sample, backend; baseline: its eager arm; speedup and speedup_cpu with the ends of their
+    intervals, NaN where the null arm differed from itself; says: "faster" or "slower" if an interval lies beyond 1 (and not one
+    on either side), "no difference" if none does, "unsure" without any.
+    """
+    rows = rows[(rows["check"] == Speedup.name) & (rows["status"] == Status.PASS.value)]
+    found = rows.assign(baseline=rows["flags"].str.extract(r"baseline=(\S+)", expand=False).fillna(""))[_TOLD]
+    faster = (found[[f"{clock}_low" for clock in _CLOCKS]] > 1).any(axis=1)
+    slower = (found[[f"{clock}_high" for clock in _CLOCKS]] < 1).any(axis=1)
+    unsure = found[list(_CLOCKS)].isna().all(axis=1) | (faster & slower)
+    says = pd.Series("no difference", found.index, dtype=object)
+    found = found.assign(says=says.mask(faster, "faster").mask(slower, "slower").mask(unsure, "unsure"))
+    return found.sort_values(["op", "variant", "dtype", "sample", "backend"], kind="stable").reset_index(drop=True)
+
+
+def _interval(line: Line, clock: str) -> Cell | str:
+    value = line[clock]
+    if pd.isna(value):
+        return DASH
+    return Cell(number(value), small=f"{number(line[f'{clock}_low'])} – {number(line[f'{clock}_high'])}")
+
+
+@view(66)
+def speedup_view(report: Report) -> View | None:
+    """Every timed sample with its intervals."""
+    found = speedups(report.rows)
+    if found.empty:
+        return None
+    return View(
+        "speedups",
+        "Speed against the eager arm, of what is right",
+        found,
+        (
+            op(),
+            text("dtype"),
+            text("backend"),
+            text("baseline", "eager arm"),
+            Column("times as fast", lambda line: _interval(line, "speedup"), right=True),
+            Column("by CPU time", lambda line: _interval(line, "speedup_cpu"), right=True),
+            Column("it is", lambda line: line["says"]),
+        ),
+        unit="samples",
+        counted=True,
+        notes=(
+            "Beneath: intervals of confidence 99.9 %. Unsure: the eager arm, timed against itself in the same rounds, was not as "
+            "fast as itself. A call is timed with its inputs at hand, its outputs read back.",
+        ),
+    )

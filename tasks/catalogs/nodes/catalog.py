@@ -1,0 +1,118 @@
+"""The catalog "nodes": distinct nodes of models with their true tensors, each against float64 with its own noise floor."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs import told
+from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
+from tasks.catalogs.nodes import folder
+from tasks.catalogs.nodes.folder import FolderError, Kept
+from tasks.graphs import by_torch
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import node_floor
+from tasks.graphs.harvest import dtype_of
+from tasks.graphs.widening import NoOracle
+from tasks.judge import op_classes
+from tasks.model import Group, Leaf, OpClass, Oracle
+
+#: Counts up whenever a reference or a noise floor changes.
+CATALOG_VERSION = "1"
+
+
+class Nodes(Catalog):
+    """The nodes of the folders that the config names. An op is "nodes:<OpType>", a variant a case of it and which instance:
+    that with the largest numbers, or that which cancels most. One sample each; a group's seed is ignored."""
+
+    name = "nodes"
+    about = "nodes of models, with their own tensors"
+    forms = ("onnx",)
+
+    def version(self) -> str:
+        return " ".join([CATALOG_VERSION, *(f"{x}{importlib.metadata.version(x)}" for x in ("numpy", "onnx"))])
+
+    def list_version(self) -> str:
+        try:
+            return f"{self.version()} {folder.digest(_paths())}"
+        except FolderError as error:  # who lists it is told
+            return f"{self.version()} {error}"
+
+    def group_version(self, group: Group) -> str:
+        return self._line(group)[1].digest
+
+    def entries(self) -> list[Entry]:
+        try:
+            found = folder.found_in(_paths())
+        except FolderError as error:
+            raise CatalogError(str(error), _key()) from None
+        return [Entry(f"nodes:{op}", variant, (line.dtype,)) for (op, variant), (_, line) in sorted(found.items())]
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        """The one sample of a node. Raises KeyError for a node that the folders do not have."""
+        path, line = self._line(group)
+        if 0 in skip:
+            yield Sample(0)
+            return
+        try:
+            yield _sample(path, line, draws)
+        except (NoOracle, FolderError) as error:
+            yield Sample(0, failure=Failure.of(error, "reference" if isinstance(error, NoOracle) else "sample"))
+
+    def _line(self, group: Group) -> tuple[Path, Kept]:
+        try:
+            return folder.found_in(_paths())[group.op_name, group.variant]
+        except KeyError:
+            raise KeyError(f"no node {group.label!r} in {', '.join(_paths()) or 'any folder'}") from None
+
+
+def _paths() -> list[str]:
+    return [one["path"] for one in told.definitions().get("nodes", [])]
+
+
+def _key() -> tuple[str | int, ...]:
+    found = told.definitions().get("nodes", [])
+    return ("catalogs", found[0]["at"], "path") if found else ()
+
+
+def _sample(path: Path, line: Kept, draws: int) -> Sample:
+    import onnx
+
+    content, feeds = folder.load(path, line)
+    model = onnx.load_from_string(content)
+    graph = Graph(model)
+    (node,) = graph.nodes
+    given = [(feeds[name] if name in feeds else graph.weights[name]) if name else None for name in node.inputs]
+    op_class = op_classes.of(f"onnx:{node.op}", kwargs=dict(node.attributes)).op_class
+    exact = dict(zip(node.outputs, graph.run_node(node, given)))
+    floors = dict(zip(node.outputs, node_floor(graph, node, given, draws)))
+    expected = []
+    for name in graph.outputs:
+        y = np.ascontiguousarray(exact[name])
+        floor = floors[name] if floors[name].any() else None
+        expected.append(Leaf(dtype_of(graph, name, y), y.shape, y, floor))
+    arrays = [np.array(feeds[name], order="C") for name in graph.inputs]
+    return Sample(
+        0,
+        tuple(TensorSpec(id=i) for i in range(len(arrays))),
+        arrays=arrays,
+        expected=expected,
+        op_class=op_class,
+        others=_second(model, graph, node.op, feeds, op_class),
+        model=content,
+    )
+
+
+def _second(model: object, graph: Graph, op: str, feeds: dict[str, np.ndarray], op_class: OpClass) -> list[Oracle]:
+    """torch's evaluation in float64 of an op that it does; of an exact one there is nothing to be said twice."""
+    if op not in by_torch.NAMES or op_class is OpClass.EXACT:
+        return []
+    try:
+        found = Graph(model, by_torch.operators()).run(feeds)
+    except (NoOracle, ImportError):
+        return []
+    return [Oracle("torch-operators-float64", [np.array(found[name], order="C") for name in graph.outputs])]

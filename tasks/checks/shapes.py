@@ -1,0 +1,105 @@
+"""The shapes check: one program built for any size is run at several, each beside a program built for that size alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.arrays.tree import tensor_specs
+from tasks.checks.base import Stage
+from tasks.checks.derived import Derived
+from tasks.model import Fallback, Form, Program, Unsupported, Vacuous
+
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
+
+
+@dataclass
+class _Sized(Program):
+    """any_size: the program for any size, or what building it raised; sizes: the case at each; backend: what builds it."""
+
+    any_size: Program | Exception = field(default_factory=lambda: RuntimeError("not built"))
+    sizes: list[Form] = field(default_factory=list)
+    backend: Any = None
+
+
+class Shapes(Derived):
+    """A case has the inputs of all its sizes, one after another, and what is expected of each.
+
+    Steps: a fresh program of each size; then the one for any size, grown, shrunk and back. So "static right, dynamic wrong"
+    is read off the culprit. Where a program for one size is wrong already, that is. A size that the backend does not run
+    even alone is left out: flags say how many ``sizes`` there are and how many it ``ran``.
+    """
+
+    name = "shapes"
+    about = (
+        "a model with open dimensions at its own size, grown, shrunk and back, in one program, against programs made for each "
+        "size: what is right in those and wrong in that is the culprit"
+    )
+
+    def build(self, backend: Backend, form: Form) -> Program:
+        """The program for any size. Raises Unsupported where the backend makes no program for any size, or gives a program its inputs only once."""
+        count = len(tensor_specs(form.args))
+        sizes = [replace(form, arrays=form.arrays[k : k + count]) for k in range(0, len(form.arrays), count)]
+        made: Program | Exception
+        try:
+            made = backend.any_size().build(sizes[0])
+            if made.again is None:
+                raise Unsupported(f"{backend.name} gives a program its inputs only once: it has one size")
+        except (Unsupported, Fallback, Vacuous):
+            raise
+        except Exception as error:
+            if backend.is_sticky(error) or backend.is_out_of_memory(error) or backend.is_unsupported(error):
+                raise
+            backend.build(backend.fixed(sizes[0]))  # raises what that raises: then it is no matter of open dimensions
+            made = error
+        known = made if isinstance(made, Program) else Program(lambda: [])
+        own = {f.name: getattr(known, f.name) for f in fields(Program)}
+        return _Sized(**own, any_size=made, sizes=sizes, backend=backend)
+
+    def stages(self, program: Program, form: Form) -> Iterator[Stage]:
+        """A program for each size; then the one for any size at each, and at the first again."""
+        assert isinstance(program, _Sized)
+        taken = []
+        for k, size in enumerate(program.sizes):
+            stage = _stage(f"fixed shapes {_words(size)}", functools.partial(_fixed, program, k), k)
+            if stage.error is not None:
+                continue  # perhaps no valid size, or an If with a branch for others: all that is known is that onnx evaluates it
+            taken.append(k)
+            yield stage
+        program.flags = f"{program.flags} ran={len(taken)}".strip()
+        made = program.any_size
+        if isinstance(made, Exception):
+            yield Stage("open dimensions", error=made)
+            return
+        assert made.again is not None
+        before = ""
+        for k in (0, *(x for x in taken if x), 0):
+            size = program.sizes[k]
+            again = functools.partial(made.again, size.arrays) if before else made.run
+            yield _stage(f"open dimensions {_words(size)}{before}", again, k)
+            before = f" after {_words(size)}"
+
+
+def _fixed(program: _Sized, k: int) -> Sequence[Any]:
+    """What a program for the k-th size alone gives."""
+    return program.backend.build(program.backend.fixed(program.sizes[k])).run()
+
+
+def _stage(name: str, run: Any, k: int) -> Stage:
+    """What a run gives as the outputs of the k-th size."""
+    try:
+        outputs: Sequence[Any] = [None if x is None else np.array(x) for x in run()]
+    except MemoryError:
+        raise
+    except Exception as error:
+        return Stage(name, error=error)
+    return Stage(name, outputs, part=(k * len(outputs), (k + 1) * len(outputs)))
+
+
+def _words(form: Form) -> str:
+    return " ".join("x".join(map(str, x.shape)) or "scalar" for x in form.arrays)

@@ -1,0 +1,192 @@
+"""The first stage of a search: all tensors are asked for, and each node is judged on what the backend itself gave it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs.cut import crossing, probed
+from tasks.graphs.widening import NoOracle
+from tasks.judge.plain import compare
+from tasks.localise.asking import Ask, Clock, Ran, Search
+from tasks.localise.subject import Subject
+from tasks.model import Leaf, OpClass
+from tasks.model.dtypes import dtype_name
+
+#: Error units of a node's own floor beyond which it is suspected: the limit that models are judged by.
+LIMIT = 32.0
+#: Draws of a node's noise floor (`tasks.graphs.floor.node_floor` makes four times as many, nobody having computed the node in
+#: its dtype): first where the result is not right without one, then where the node is beyond the limit by the first, since
+#: of a million elements a few lie still through four draws.
+DRAWS = (1, 8)
+#: Bytes of tensors that are asked for in one run.
+CHUNK = 1 << 30
+#: Operators whose terms a device may multiply in a coarser precision.
+PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN")
+#: What float32 is computed in where a device is left to choose, the finest first.
+COARSER = ("tfloat32", "bfloat16")
+#: Error units of a precision within which a product is rounded in it; the next coarser one is eight times as wide.
+ONCE = 6.0
+#: Operators that draw at random.
+_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A node and its own error units. values: what it makes of exact inputs if it errs as it did here, by tensor's name (none
+    within the limit); feeds: the inputs that the backend gave it."""
+
+    place: int
+    units: float
+    values: Mapping[str, np.ndarray]
+    feeds: Mapping[str, np.ndarray]
+
+
+@dataclass
+class Probe:
+    """effect: what asking for tensors did to the model's outputs: "same" bits, "changed" and still failing, "healed";
+    "" where the probed model does not run (``error``). suspects: in the graph's order; units: by place."""
+
+    effect: str = ""
+    error: str = ""
+    suspects: list[Suspect] = field(default_factory=list)
+    units: dict[int, float] = field(default_factory=dict)
+
+
+#: The worst that happened to any part of a probe, the last the worst.
+_EFFECTS = ("same", "changed", "healed")
+
+
+def probe(subject: Subject, first: Ran, clock: Clock) -> Search[Probe]:
+    """Run the model with its tensors as further outputs, and judge each node, as long as there is time. first: what it
+    returned unprobed.
+
+    A part that heals is no evidence: its nodes are judged (their units are shown) and not suspected.
+    """
+    found = Probe()
+    assert first.outputs is not None
+    for places, names in _chunks(subject, CHUNK):
+        ran = yield Ask(probed(subject.model, names, subject.types), subject.feeds)
+        if ran.outputs is None:
+            found.effect, found.error = "", ran.error
+            return found
+        count = len(subject.outputs)
+        own, wanted = list(ran.outputs[:count]), [x for x in names if x not in subject.outputs]
+        values = dict(zip(subject.outputs, own)) | dict(zip(wanted, ran.outputs[count:])) | dict(subject.feeds)
+        effect = "healed" if not subject.fails(own) else "same" if _same(own, first.outputs) else "changed"
+        found.effect = max(found.effect or "same", effect, key=_EFFECTS.index)
+        for place in places:
+            if clock.over:
+                break
+            suspect = judge(subject, place, values)
+            if suspect is not None:
+                found.units[place] = suspect.units
+                if suspect.units > LIMIT and effect != "healed":
+                    found.suspects.append(suspect)
+    return found
+
+
+def _same(some: Any, others: Any) -> bool:
+    return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(some, others))
+
+
+def _chunks(subject: Subject, size: int) -> Iterator[tuple[list[int], list[str]]]:
+    """Runs of nodes, and the tensors that judging them takes: what they make and what they read of other nodes."""
+    places: list[int] = []
+    names: dict[str, None] = {}
+    total = 0
+    for place in subject.places:
+        node = subject.graph.node[place]
+        inputs, _ = crossing(subject.graph, [place])
+        needed = [x for x in (*inputs, *node.output) if x in subject.producer and _is_tensor(subject, x)]
+        if places and total + _bytes(subject, set(needed) - set(names)) > size:
+            yield places, list(names)
+            places, names, total = [], {}, 0
+        places.append(place)
+        total += _bytes(subject, set(needed) - set(names))
+        names |= dict.fromkeys(needed)
+    if places:
+        yield places, list(names)
+
+
+def _bytes(subject: Subject, names: Iterable[str]) -> int:
+    return sum(subject.exact[name].nbytes for name in names)
+
+
+def _is_tensor(subject: Subject, name: str) -> bool:
+    value = subject.exact.get(name)
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
+
+
+def judge(subject: Subject, place: int, values: Mapping[str, np.ndarray]) -> Suspect | None:
+    """A node's own error: what it made of its inputs, both as in ``values``, against float64 of those inputs.
+
+    None for a node that cannot be judged: it draws at random, has an input or output that is no tensor, or no float64
+    evaluation. Units are infinite where shapes differ.
+    """
+    node = subject.graph.node[place]
+    inputs, outputs = crossing(subject.graph, [place])
+    if node.op_type in _RANDOM or not outputs or not all(x in values for x in (*inputs, *outputs)):
+        return None
+    feeds = {name: values[name] for name in inputs}
+    try:
+        exact = subject.of_node(place, feeds)
+        units = _units(exact, {}, values, outputs, subject.precision)
+        for draws, beyond in zip(DRAWS, (1.0, LIMIT)):
+            if beyond < units < math.inf:
+                units = _units(exact, subject.floor_of(place, feeds, draws), values, outputs, subject.precision)
+    except NoOracle:
+        return None
+    return Suspect(place, units, _own(subject, exact, values, outputs) if units > LIMIT else {}, feeds)
+
+
+def _units(
+    exact: Mapping[str, Any],
+    floors: Mapping[str, Any],
+    values: Mapping[str, np.ndarray],
+    names: list[str],
+    precision: str,
+) -> float:
+    """Error units of a node's outputs, the worst; without floors, an upper bound of them."""
+    leaves = []
+    for name in names:
+        dtype = dtype_name(values[name].dtype)
+        leaves.append(Leaf(dtype, exact[name].shape, exact[name], floors.get(name)))
+    metrics = compare([values[name] for name in names], leaves, OpClass.COMPOSITE, precision)
+    return math.inf if metrics.kind else float(metrics.error_units or 0.0)
+
+
+def _own(
+    subject: Subject, exact: Mapping[str, Any], values: Mapping[str, np.ndarray], names: list[str]
+) -> dict[str, np.ndarray]:
+    """The node's outputs on exact inputs, with the error that it made on the inputs it was given.
+
+    What is no float, or of another shape, stands as it is.
+    """
+    found = {}
+    for name in names:
+        truth, got = subject.exact[name], values[name]
+        if truth.dtype.kind not in "f" or got.shape != truth.shape or exact[name].shape != got.shape:
+            found[name] = got
+        else:
+            with np.errstate(all="ignore"):
+                found[name] = truth.astype(np.float64) + (got.astype(np.float64) - exact[name])
+    return found
+
+
+def coarser(subject: Subject, suspect: Suspect) -> str:
+    """The finest precision coarser than float32 that a suspect's result is rounded in once; "" where it is in none."""
+    place = suspect.place
+    names = [name for name in suspect.values if name]
+    exact = {name: subject.exact[name] for name in crossing(subject.graph, [place])[0]}
+    try:
+        floors = subject.floor_of(place, exact, DRAWS[0])
+        truth = {name: np.asarray(subject.exact[name], np.float64) for name in names}
+    except (NoOracle, ValueError, TypeError):
+        return ""
+    got = {name: subject.rounded(name, np.asarray(suspect.values[name])) for name in names}
+    return next((p for p in COARSER if _units(truth, floors, got, names, p) <= ONCE), "")

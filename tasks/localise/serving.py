@@ -1,0 +1,179 @@
+"""A search in a process of its own: what it wants run is written to packs, what came of it is read from one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import wire
+from tasks.arrays.pack import Pack
+from tasks.arrays.tree import TensorSpec
+from tasks.backends.base import Backend
+from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.catalogs.base import Sample
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import reference_and_floor
+from tasks.graphs.widening import NoOracle
+from tasks.judge.policy import Policy
+from tasks.judging import judged
+from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran, Settings
+from tasks.localise.search import search
+from tasks.localise.subject import Subject
+from tasks.model import Form, Group, Invalid, Leaf, RuntimeInfo, Status, Unsupported, Vacuous
+from tasks.model.dtypes import dtype_name
+from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
+from tasks.wire import Located, ToRun, Wants
+
+#: Draws of the noise floor of the culprit's own case.
+DRAWS = 8
+
+
+class Locator:
+    """One search: `begin` starts it, `go_on` tells it what became of what it wanted; each returns what it wants next."""
+
+    def __init__(self, command: wire.Localise) -> None:
+        item = command.item
+        self._asked, self._folder, self._numbers = item, Path(command.folder), itertools.count()
+        self._sample = PreparedGroup(item.pack, item.group.check).samples[item.positions[0]]
+        self._command, self._wanted = command, item
+        self._subject: Subject | None = None
+        self._search: Any = None
+
+    def begin(self) -> wire.Answer:
+        try:
+            form = self._form()
+            model, feeds = parsed(form)
+        except (Unsupported, Vacuous, Invalid, NoOracle, ValueError) as error:
+            return Located(error=str(error))
+        command = self._command
+        backend = command.backend.create()
+        known = {k: v for k, v in command.info.items() if k in RuntimeInfo.__dataclass_fields__}
+        info = RuntimeInfo(**{**known, "precision_of": tuple(known.get("precision_of", ()))})
+        try:
+            self._subject = subject_of(self._sample, form, model, feeds, command.policy, info)
+        except NoOracle as error:
+            return Located(error=str(error))
+        self._search = search(self._subject, Clock(command.seconds), settings_of(backend), "onnx" in backend.forms)
+        return self._step(None)
+
+    def go_on(self, error: str) -> wire.Answer:
+        """What is wanted next, or what was found; ``error``: why what was wanted has no outputs."""
+        if error:
+            return self._step(Ran(None, error))
+        pack = Pack(self._wanted.keep)
+        ran = Ran([pack.array(i).copy() for i in range(pack.header["outputs"])])
+        for path in {self._wanted.keep, self._wanted.pack} - {self._asked.pack}:
+            Path(path).unlink(missing_ok=True)
+        return self._step(ran)
+
+    def _step(self, ran: Ran | None) -> wire.Answer:
+        try:
+            asked = self._search.send(ran)
+        except StopIteration as end:
+            return self._located(end.value)
+        except (NotFailing, NoOracle) as error:
+            return Located(error=str(error))
+        self._wanted = self._item(asked)
+        return Wants(self._wanted)
+
+    def _form(self) -> Form:
+        exported = Pack(self._asked.exported) if self._asked.exported else None
+        return self._sample.form("onnx", exported)
+
+    def _item(self, asked: Ask) -> ToRun:
+        number = next(self._numbers)
+        keep = str(self._folder / f"{number}.outputs")
+        if asked.model is None:
+            return replace(self._asked, keep=keep, setting=asked.setting)
+        item = self._written(f"{number}.pack", asked.model, asked.feeds, [])
+        return replace(item, keep=keep, setting=asked.setting)
+
+    def _written(self, name: str, model: Any, feeds: Mapping[str, np.ndarray], expected: list[Leaf]) -> ToRun:
+        """A graph as a case of its own. It is of no catalog, so that every backend is given its ONNX form."""
+        group = Group(f"piece:{self._asked.group.op_name}", self._asked.group.variant, self._asked.group.dtype, 1)
+        arrays = [np.asarray(feeds[x.name]) for x in model.graph.input]
+        args = tuple(TensorSpec(i) for i in range(len(arrays)))
+        sample = Sample(0, args, arrays=arrays, expected=expected, model=model.SerializeToString())
+        save_alone(self._folder / name, group, sample)
+        return ToRun(group, str(self._folder / name), (0,))
+
+    def _located(self, found: Found) -> Located:
+        columns = {"culprit": found.culprit, "probe_effect": found.effect, "node_units": found.node_units or None}
+        facts: dict[str, Any] = {"units": found.units, "alone": found.alone, "why": list(found.why)}
+        piece = None
+        subject = self._subject
+        if found.places and subject is not None:
+            facts["nodes"] = [described(subject, place) for place in found.places]
+            piece = self._piece(subject, found)
+        return Located(columns, facts, piece)
+
+    def _piece(self, subject: Subject, found: Found) -> ToRun | None:
+        """The culprit's nodes with their inputs, exact results and floors, as a case of its own."""
+        model, _, outputs = subject.piece(found.places)
+        try:
+            made = reference_and_floor(Graph(model), dict(found.feeds), DRAWS)
+        except NoOracle:
+            return None
+        known = [subject.exact[name] for name in outputs]
+        leaves = [Leaf(dtype_name(x.dtype), y.shape, y, delta) for x, y, delta in zip(known, made[0], made[1])]
+        return self._written("culprit.pack", model, found.feeds, leaves)
+
+
+def parsed(form: Form) -> tuple[Any, dict[str, np.ndarray]]:
+    """(ModelProto, feeds) of an ONNX form with more than one node. Raises Unsupported, ValueError."""
+    import onnx
+
+    if form.model is None:
+        raise Unsupported("the case has no ONNX form")
+    model = onnx.load_from_string(form.model)
+    if sum(node.op_type != "Constant" for node in model.graph.node) < 2:
+        raise Unsupported("the graph has one node: there is nothing to localise, farm reproduce shows it")
+    return model, inputs_by_name(form)
+
+
+def subject_of(
+    sample: PreparedSample, form: Form, model: Any, feeds: Mapping[str, np.ndarray], policy: Policy, info: RuntimeInfo
+) -> Subject:
+    """The subject of a search for a prepared sample: it fails where a policy says so. model, feeds: of its ``form``."""
+
+    def fails(outputs: Any) -> bool:
+        return judged(sample, [list(outputs)], form.paired, policy, info).status in (Status.WRONG, Status.IMPRECISE)
+
+    group = sample.owner.group
+    return Subject(model, feeds, fails, group.dtype, info.precision_for(sample.op_class, group.label))
+
+
+def settings_of(backend: Backend) -> Settings:
+    """What of a backend can be turned off."""
+    return Settings(tuple(backend.levels()), tuple(backend.passes()), backend.precise() is not None)
+
+
+def described(subject: Subject, place: int) -> dict[str, Any]:
+    """A node for people: name, op, attributes, and each tensor with its dtype and shape."""
+    from onnx import helper
+
+    node = subject.graph.node[place]
+
+    def tensors(names: Any) -> list[str]:
+        known = subject.exact | dict(subject.evaluated.weights)
+        return [f"{x} {_typed(known[x])}" if x in known else x for x in names if x]
+
+    attributes = {x.name: helper.get_attribute_value(x) for x in node.attribute if not x.HasField("g") and not x.graphs}
+    return {
+        "name": subject.name(place),
+        "op": node.op_type,
+        "attributes": {
+            k: v.decode(errors="replace") if isinstance(v, bytes) else str(v)[:100] for k, v in attributes.items()
+        },
+        "inputs": tensors(node.input),
+        "outputs": tensors(node.output),
+    }
+
+
+def _typed(x: Any) -> str:
+    return f"{x.dtype.name}[{', '.join(map(str, x.shape))}]" if isinstance(x, np.ndarray) else type(x).__name__

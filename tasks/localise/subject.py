@@ -1,0 +1,156 @@
+"""The failing model of a search: its graph, its exact tensors, and whether values given for some of them make it fail."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs.branches import taken
+from tasks.graphs.cut import crossing, cut, producers, reads, types_of
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import node_floor, reference_and_floor
+from tasks.graphs.widening import NoOracle
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
+
+
+@dataclass
+class Subject:
+    """model: a ModelProto; feeds: its inputs by name; dtype: of the case; fails: whether outputs, in the model's order and
+    dtypes, are beyond the limit; precision: what the backend declares that it computes in ("" for the dtype)."""
+
+    model: Any
+    feeds: Mapping[str, np.ndarray]
+    fails: Callable[[Sequence[np.ndarray]], bool]
+    dtype: str = "float32"
+    precision: str = ""
+
+    def __post_init__(self) -> None:
+        import onnx
+
+        if self.model.functions:  # what they are made of are nodes as well
+            self.model = onnx.inliner.inline_local_functions(self.model)
+        self.model = taken(self.model, self.feeds)  # and so are those of branches
+        self.types = types_of(self.model)
+        self.outputs = [x.name for x in self.model.graph.output]
+
+    @property
+    def graph(self) -> Any:
+        return self.model.graph
+
+    @functools.cached_property
+    def places(self) -> list[int]:
+        """Places of the nodes that compute: a Constant does not."""
+        return [i for i, node in enumerate(self.graph.node) if node.op_type != "Constant"]
+
+    @functools.cached_property
+    def producer(self) -> dict[str, int]:
+        return producers(self.graph)
+
+    def name(self, place: int) -> str:
+        """The unique name of a node."""
+        return str(self._nodes[next(x for x in self.graph.node[place].output if x)].name)
+
+    @functools.cached_property
+    def evaluated(self) -> Graph:
+        return Graph(self.model)
+
+    @functools.cached_property
+    def _nodes(self) -> dict[str, Any]:
+        return {name: node for node in self.evaluated.nodes for name in node.outputs if name}
+
+    def of_node(self, place: int, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Outputs of a node by name, in float64, of its inputs from other nodes as in ``feeds``. Raises NoOracle."""
+        node, inputs = self._call(place, feeds)
+        if node.blocks:
+            return Graph(self.piece([place])[0]).run(dict(feeds))
+        return dict(zip(node.outputs, self.evaluated.run_node(node, inputs)))
+
+    def floor_of(self, place: int, feeds: Mapping[str, np.ndarray], draws: int) -> dict[str, np.ndarray]:
+        """The noise floors of a node's outputs by name. Raises NoOracle."""
+        node, inputs = self._call(place, feeds)
+        if node.blocks:
+            part = Graph(self.piece([place])[0])
+            return dict(zip(part.outputs, reference_and_floor(part, dict(feeds), draws)[1]))
+        return dict(zip(node.outputs, node_floor(self.evaluated, node, inputs, draws)))
+
+    def _call(self, place: int, feeds: Mapping[str, np.ndarray]) -> tuple[Any, list[Any]]:
+        """A node of the evaluation and its inputs by place. Raises NoOracle where one is not to be had."""
+        node = self._nodes[next(name for name in self.graph.node[place].output if name)]
+        known = self.evaluated.weights
+        if lacking := [x for x in node.inputs if x and x not in feeds and x not in known]:
+            raise NoOracle(f"nothing gives the tensor {lacking[0]!r}")
+        return node, [None if not x else feeds[x] if x in feeds else known[x] for x in node.inputs]
+
+    @functools.cached_property
+    def exact(self) -> dict[str, np.ndarray]:
+        """Every tensor that a node makes, by the float64 evaluation, rounded to its dtype; the graph's inputs as well."""
+        wanted = [name for place in self.places for name in self.graph.node[place].output if name]
+        found = self.evaluated.run(dict(self.feeds), keep=wanted)
+        return dict(self.feeds) | {name: self.rounded(name, value) for name, value in found.items()}
+
+    def rounded(self, name: str, value: Any) -> Any:
+        """A float64 value as the model's tensor of that name has it."""
+        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        known = self.types.get(name)
+        dtype = DTYPE_OF_ELEMENT.get(known.type.tensor_type.elem_type, "") if known is not None else ""
+        with np.errstate(all="ignore"):
+            return value.astype(np_dtype(dtype or self.dtype))
+
+    def piece(self, places: Collection[int]) -> tuple[Any, list[str], list[str]]:
+        """(ModelProto of some nodes, names of its inputs, of its outputs)."""
+        inputs, outputs = crossing(self.graph, places)
+        return cut(self.model, inputs, outputs, self.types), inputs, outputs
+
+    def reaches(self, values: Mapping[str, np.ndarray]) -> bool:
+        """Whether the model fails when these tensors have these values, and all else is exact."""
+        try:
+            return self.fails(self._outputs(values))
+        except Exception:  # a shape that what follows cannot take, an index out of range: no such output is right
+            return True
+
+    def reaches_all(self, values: Sequence[Mapping[str, np.ndarray]]) -> bool:
+        """Whether the model fails when tensors are off by as much as these values of them are, wherever the others lead."""
+        errors = {
+            name: value.astype(np.float64) - self.exact[name].astype(np.float64)
+            for one in values
+            for name, value in one.items()
+            if value.dtype.kind == "f" and value.shape == self.exact[name].shape
+        }
+
+        def moved(name: str, x: np.ndarray, eps: float) -> np.ndarray:
+            return x + errors[name] if name in errors and x.shape == errors[name].shape else x
+
+        try:
+            found = self.evaluated.run(dict(self.feeds), move=moved)
+        except NoOracle:
+            return True
+        return self.fails([self.rounded(name, np.asarray(found[name])) for name in self.outputs])
+
+    def _outputs(self, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        later = self._after(values)
+        known = self.exact | dict(values)
+        wanted = [name for name in self.outputs if self.producer.get(name) in later and name not in values]
+        if wanted:
+            inputs = list(dict.fromkeys([*crossing(self.graph, later)[0], *self._read_by(later, values)]))
+            part = cut(self.model, inputs, wanted, self.types)
+            left = {x.name for x in part.graph.input}
+            known |= Graph(part).run({name: known[name] for name in inputs if name in left})
+        return [self.rounded(name, np.asarray(known[name])) for name in self.outputs]
+
+    def _read_by(self, places: Collection[int], names: Collection[str]) -> list[str]:
+        return [name for place in places for name in reads(self.graph.node[place]) if name in names]
+
+    def _after(self, names: Collection[str]) -> set[int]:
+        """Places of the nodes that tensors reach, but for those that only make ``names`` themselves."""
+        reached, later = set(names), set()
+        for place in self.places:
+            node = self.graph.node[place]
+            if reached.intersection(reads(node)) and not set(filter(None, node.output)) <= set(names):
+                later.add(place)
+                reached |= set(node.output)
+        return later

@@ -1,0 +1,184 @@
+"""Samples of the shapes check: a model whose dimensions are open, with inputs and references of several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Sample
+from tasks.judge.prepared import compare_oracles
+from tasks.model import Group, Leaf, OpClass, Vacuous, is_inexact
+from tasks.prepare.derived.parts import feeds_of, inputs_of
+
+#: Name of every open dimension of every input: input → one name per axis, "" for one of fixed length.
+Open = dict[str, list[str]]
+#: Classes whose outputs no reference says, at whatever size.
+_UNSAID = (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE)
+
+
+def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
+    """The sample ``base`` at its own size, twice and half as large; arrays and expected outputs one size after another.
+
+    What the model itself leaves open is varied, dimensions of one name together; of a model that leaves nothing open, the
+    first dimension of its first input, that of all, or all dimensions (those of one length together). A size counts where
+    the model with it is valid and has a float64 evaluation. Raises Vacuous where no other size does.
+    """
+    import onnx
+
+    if base.definition or base.op_class in _UNSAID:
+        raise Vacuous("what is expected at another size cannot be said")
+    model = onnx.load_model_from_string(base.model)
+    own = feeds_of(base, model)
+    if not all(isinstance(x, np.ndarray) for x in own.values()) or len(own) != len(base.args):
+        raise Vacuous("an input is no tensor")
+    for open_ in _choices(model, own):
+        sizes = [own]
+        for change in (_doubled, _halved):
+            feeds = resized(own, open_, change)
+            if any(feeds[x].shape != own[x].shape for x in own) and _valid(model, feeds):
+                sizes.append(feeds)
+        if len(sizes) > 1:
+            return _sample(base, number, opened(model, open_), sizes, draws)
+    raise Vacuous("no dimension of it can be another")
+
+
+def resized(own: Mapping[str, np.ndarray], open_: Open, change: Callable[[int], int]) -> dict[str, np.ndarray]:
+    """Inputs with the open dimensions at another length: their own elements, mirrored where they grow, the last ones left
+    where they shrink."""
+    made = {}
+    for name, array in own.items():
+        for axis, symbol in enumerate(open_[name]):
+            size = array.shape[axis]
+            if symbol and size:
+                wanted = change(size)
+                places = np.r_[np.arange(size), np.arange(size)[::-1]][:wanted] if wanted > size else np.arange(size)
+                array = np.take(array, places[-wanted:], axis=axis)
+        made[name] = np.ascontiguousarray(array).reshape(array.shape)
+    return made
+
+
+def opened(model: Any, open_: Open) -> Any:
+    """A copy of a ModelProto with open dimensions, and with nothing said of the shapes of other tensors."""
+    import onnx
+
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for name, value in inputs_of(made).items():
+        _reshape(value, [symbol or size for symbol, size in zip(open_[name], _lengths(value))])
+    del made.graph.value_info[:]
+    for number, value in enumerate(made.graph.output):
+        if value.type.tensor_type.HasField("shape"):
+            sizes = range(len(value.type.tensor_type.shape.dim))
+            _reshape(value, [f"output_{number}_{axis}" for axis in sizes])
+    return made
+
+
+def fixed(model: Any, feeds: Mapping[str, np.ndarray]) -> Any:
+    """A copy of a ModelProto with inputs of these shapes, and with nothing said of those of other tensors."""
+    made = opened(model, {name: [""] * x.ndim for name, x in feeds.items()})
+    for name, value in inputs_of(made).items():
+        _reshape(value, feeds[name].shape)
+    return made
+
+
+def _doubled(size: int) -> int:
+    return 2 * size
+
+
+def _halved(size: int) -> int:
+    return max(1, size // 2)
+
+
+def _choices(model: Any, own: Mapping[str, np.ndarray]) -> list[Open]:
+    """Which dimensions may be open, the best choice first."""
+    inputs = inputs_of(model)
+    declared = {name: _symbols(inputs[name], x) for name, x in own.items()}
+    names = list(dict.fromkeys(symbol for symbols in declared.values() for symbol in symbols if symbol))
+    if names:  # some are open in name only: a network's height may be one that its pools need
+        some = [names, *([x for x in names if x != left] for left in names), *([x] for x in names)]
+        return [
+            {name: [x if x in chosen else "" for x in symbols] for name, symbols in declared.items()}
+            for chosen in dict.fromkeys(map(tuple, some))
+            if chosen
+        ]
+    by_length = {name: [f"length_{n}" if n > 1 else "" for n in x.shape] for name, x in own.items()}
+    floating = {name: by_length[name] if is_inexact(x.dtype.name) else [""] * x.ndim for name, x in own.items()}
+    firsts = {name: ["first" if axis == 0 else "" for axis in range(x.ndim)] for name, x in own.items()}
+    lead = next(iter(own))
+    first = {name: symbols if name == lead else [""] * len(symbols) for name, symbols in firsts.items()}
+    return [first, firsts, floating, by_length]
+
+
+def _symbols(value: Any, array: np.ndarray) -> list[str]:
+    """What a model calls the open dimensions of an input; those without a name are each by itself."""
+    shape = value.type.tensor_type.shape
+    if not value.type.tensor_type.HasField("shape") or len(shape.dim) != array.ndim:
+        return [""] * array.ndim
+    return ["" if dim.dim_value > 0 else dim.dim_param or f"{value.name}_{axis}" for axis, dim in enumerate(shape.dim)]
+
+
+def _lengths(value: Any) -> list[int | str]:
+    dims = value.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in dims]
+
+
+def _reshape(value: Any, sizes: Any) -> None:
+    del value.type.tensor_type.shape.dim[:]
+    value.type.tensor_type.shape.SetInParent()
+    for size in sizes:
+        dim = value.type.tensor_type.shape.dim.add()
+        if isinstance(size, str):
+            dim.dim_param = size
+        else:
+            dim.dim_value = int(size)
+
+
+def _valid(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
+    """Whether the model is valid at these sizes: onnx infers its shapes without a contradiction, none of them empty, and it
+    has a finite float64 evaluation."""
+    import onnx
+
+    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.widening import NoOracle
+
+    try:
+        sized = fixed(model, feeds)
+        inferred = onnx.shape_inference.infer_shapes(sized, check_type=True, strict_mode=True, data_prop=True)
+        if any(_empty(value) for value in inferred.graph.value_info):
+            return False
+        found = Graph(sized).run(feeds).values()
+    except (NoOracle, onnx.shape_inference.InferenceError, KeyError, ValueError, TypeError, IndexError):
+        return False
+    return all(x.dtype.kind not in "fc" or np.isfinite(x).all() for x in map(np.asarray, found))
+
+
+def _empty(value: Any) -> bool:
+    return any(dim.HasField("dim_value") and dim.dim_value <= 0 for dim in value.type.tensor_type.shape.dim)
+
+
+def _sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndarray]], draws: int) -> Sample:
+    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.floor import reference_and_floor
+
+    expected: list[Leaf] = []
+    for feeds in sizes:
+        references, floors, _ = reference_and_floor(Graph(fixed(model, feeds)), feeds, draws)
+        if not expected and not compare_oracles(references, base.expected, base.op_class)["classic"]:
+            raise Vacuous("at its own size its float64 evaluation is not what is expected there")
+        for leaf, y, delta in zip(base.expected, references, floors, strict=True):
+            noise = delta if delta.any() else None
+            expected.append(replace(leaf, shape=y.shape, reference=y, noise=noise))
+    arrays = [x for feeds in sizes for x in feeds.values()]
+    return Sample(
+        number,
+        tuple(TensorSpec(k) for k in range(len(base.args))),
+        arrays=arrays,
+        expected=expected,
+        op_class=base.op_class,
+        model=model.SerializeToString(deterministic=True),
+        columns=base.columns | {"flags": f"sizes={len(sizes)}"},
+    )

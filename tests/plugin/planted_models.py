@@ -1,0 +1,97 @@
+"""Two tiny models as a catalog, and a backend that runs them with a planted fault, which its device names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import TensorSpec
+from tasks.backends.base import Backend
+from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.catalogs.base import Catalog, Entry, Sample
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import reference_and_floor
+from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
+from tests import stand_in, tiny_models
+from tests.stand_in import Fault
+
+MODELS = {"convolutional": tiny_models.convolutional, "transformer": tiny_models.transformer}
+
+
+class TinyCatalog(Catalog):
+    name = "tiny"
+    forms = ("onnx",)
+
+    def version(self) -> str:
+        return "1"
+
+    def entries(self) -> list[Entry]:
+        return [Entry(f"tiny:{name}", "", ("float32",)) for name in sorted(MODELS)]
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        model, feeds = MODELS[group.op_name]()
+        exact, floors, _ = reference_and_floor(Graph(model), feeds, draws)
+        expected = [Leaf("float32", y.shape, y, delta) for y, delta in zip(exact, floors)]
+        arrays = [np.asarray(x) for x in feeds.values()]
+        args = tuple(TensorSpec(i) for i in range(len(arrays)))
+        yield Sample(0, args, {}, arrays, expected, OpClass.MODEL, model=model.SerializeToString())
+
+
+#: Planted faults by name: what a device of the backend is called.
+FAULTS: Mapping[str, Sequence[Fault]] = {
+    "clean": (),
+    "pad": (Fault("shifted pad", "conv4", stand_in.shifted),),
+    "table": (Fault("truncated table", "gather0", stand_in.lost_rows),),
+    "fused": (
+        Fault("fused", "sigmoid5", stand_in.times(1.01), ("conv4",)),
+        Fault("fused", "softmax16", stand_in.times(1.01), ("div15",)),
+    ),
+    "products": tuple(
+        Fault("bfloat16", at, stand_in.bfloat16)
+        for at in ("conv0", "conv4", "conv8", "matmul2", "matmul14", "matmul31", "matmul24")
+    ),
+    "dies": (),
+}
+
+
+class Faulty(Backend):
+    """ONNX Runtime node by node, with a fault; at the level "disable" the fault is not there."""
+
+    vendor = "Planted"
+    forms = ("onnx",)
+    optimises = True
+
+    def probe(self) -> RuntimeInfo:
+        return RuntimeInfo("faulty 1", "cpu")
+
+    def levels(self) -> Mapping[str, Backend]:
+        return {"disable": self.but(device="clean"), "all": self} if self.device == "level" else {}
+
+    def passes(self) -> tuple[str, ...]:
+        return ("PlantedFusion", "OtherFusion", "ThirdFusion") if self.device == "pass" else ()
+
+    def without(self, passes: Collection[str]) -> Backend:
+        return self.but(device="clean") if "PlantedFusion" in passes else self
+
+    def build(self, form: Form) -> Program:
+        import onnx
+
+        model, feeds = onnx.load_from_string(form.model), inputs_by_name(form)
+        names = {"level": "pad", "pass": "pad"}
+
+        def run() -> Sequence[Any]:
+            if self.device == "dies" and len(model.graph.output) > 1:
+                import os
+
+                os.abort()
+            planted = model
+            for fault in FAULTS["pad" if self.device == "dies" else names.get(self.device, self.device)]:
+                planted = fault.planted(planted)
+            ran = stand_in.run(planted, feeds)
+            if ran.outputs is None:
+                raise RuntimeError(ran.error)
+            return ran.outputs
+
+        return Program(run, "CPU")

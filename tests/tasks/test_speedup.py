@@ -1,0 +1,199 @@
+"""The speedup check: ratios with a null arm, and outputs that are held against the eager arm's on inputs that change."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm import lake
+from farm.report.tables.coverage import distinct
+from farm.report.tables.speedups import speedups
+from tasks.backends.base import Backend
+from tasks.checks import paired
+from tasks.checks.speedup import Race, Speedup, varied
+from tasks.model import Form, Misbehaviour, Unsupported, Vacuous
+from tests.conftest import launch
+from tests.farm.test_report import frame, make_row
+
+X = np.random.default_rng(0).uniform(-2, 2, (4, 15)).astype(np.float32)
+
+
+class Clock:
+    """A clock that stands still but for what is told to take time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def takes(self, seconds: Callable[[], float], result: Any = None) -> Callable[[], Callable[[], Any]]:
+        def run() -> Any:
+            self.now += seconds()
+            return result
+
+        return lambda: run
+
+
+def raced(**seconds: Callable[[], float]) -> paired.Taken:
+    clock = Clock()
+    arms = {name: clock.takes(what, name) for name, what in seconds.items()}
+    return paired.race(lambda turn: arms, lambda found: None, budget_s=1e9, clock=clock, cpu_clock=clock)
+
+
+def test_the_ratio_of_an_arm_that_takes_half_the_time_is_two_and_its_interval_holds_it() -> None:
+    noise = np.random.default_rng(0)
+    taken = raced(eager=lambda: noise.lognormal(0, 0.1), program=lambda: noise.lognormal(0, 0.1) / 2)
+    found = paired.ratio(taken.wall["eager"], taken.wall["program"])
+    assert found is not None and found.low < 2 < found.high and found.low > 1.5 and found.certain
+    assert paired.FEWEST <= taken.rounds <= paired.MOST
+
+
+def test_an_arm_against_itself_says_nothing_though_the_machine_is_loaded() -> None:
+    noise = np.random.default_rng(1)
+    for _ in range(20):
+        times = noise.lognormal(0, 1.0, (2, 41)) * (1 + 9 * (noise.random((2, 41)) < 0.2))
+        found = paired.ratio(*times)
+        assert found is not None and not found.certain
+
+
+def test_too_few_rounds_are_refused_and_a_clock_that_stands_still_says_nothing() -> None:
+    with pytest.raises(ValueError, match="10 rounds are too few"):
+        paired.ratio([1.0] * 10, [1.0] * 10)
+    assert paired.ratio([1.0] * 11, [0.0] * 11) is None
+    assert paired.ratio([2.0] * 11, [1.0] * 11) == paired.Ratio(2, 2, 2)
+
+
+def test_arms_run_in_random_order_once_a_round_each_made_ready_just_before() -> None:
+    ran: list[str] = []
+
+    def ready(name: str, turn: int) -> Callable[[], Callable[[], Any]]:
+        def make() -> Callable[[], Any]:
+            ran.append(f"ready {name}")
+            return lambda: ran.append(name)
+
+        return make
+
+    paired.race(lambda turn: {name: ready(name, turn) for name in "abc"}, lambda found: None, budget_s=0)
+    runs = ran[1::2]
+    assert [x.removeprefix("ready ") for x in ran[::2]] == runs
+    rounds = [tuple(runs[k : k + 3]) for k in range(0, len(runs), 3)]
+    assert len(rounds) == paired.FEWEST + 1 and all(sorted(one) == list("abc") for one in rounds)
+    assert len(set(rounds)) > 2
+
+
+def eager(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
+    return lambda: [np.exp(arrays[0]), arrays[0].argmax(axis=1)]
+
+
+def outcome(program: Callable[[list[Any]], Callable[[], list[Any]]], **more: Any) -> Race:
+    """A race of a program against `eager`, run as the check runs it."""
+    race = Race(lambda: eager([X])(), given=program, eager=more.pop("eager", eager), arrays=[X], **more)
+    first, last = Speedup().stages(race, Form("torch", "x:exp", "float32", [X]))
+    assert first.name == "the first run" and last.name == "the last run"
+    assert all(np.allclose(a, b, 1e-2) for a, b in zip(first.outputs, last.outputs))
+    return race
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paired, "MOST", paired.FEWEST)
+
+
+def test_a_sound_program_passes_and_its_row_has_the_interval_or_says_why_not() -> None:
+    race = outcome(eager)
+    assert "speedup_null=" in race.flags and f"rounds={paired.FEWEST}" in race.flags
+    for clock in ("speedup", "speedup_cpu"):
+        told = race.columns.get(f"{clock}_low", 0) <= race.columns.get(clock, 0) <= race.columns.get(f"{clock}_high", 0)
+        assert told and f"{clock}_null=" in race.flags
+
+
+def test_a_kept_tensor_is_wrong() -> None:
+    kept = eager([X])()
+    with pytest.raises(Misbehaviour, match="computes nothing") as found:
+        outcome(lambda arrays: lambda: kept, alike=False)
+    assert found.value.kind == "kept"
+
+
+def test_tensors_kept_for_the_inputs_of_the_case_are_wrong() -> None:
+    """It computes on the inputs that are judged, and returns what it has for any other."""
+    kept = itertools.cycle([eager([X])(), eager([-X])()])
+
+    def cheating(arrays: list[Any]) -> Callable[[], list[Any]]:
+        return eager(arrays) if np.array_equal(arrays[0], X) else lambda: next(kept)
+
+    with pytest.raises(Misbehaviour, match="another result than the eager arm") as found:
+        outcome(cheating)
+    assert found.value.kind == "other inputs"
+
+
+def test_what_rounds_coarser_is_not_another_result() -> None:
+    outcome(lambda arrays: lambda: [np.exp(arrays[0].astype(np.float16)), arrays[0].argmax(axis=1)])
+
+
+def test_an_op_whose_output_does_not_depend_on_its_inputs_cannot_be_told_from_a_kept_tensor() -> None:
+    def shape(arrays: list[Any]) -> Callable[[], list[Any]]:
+        return lambda: [np.zeros_like(arrays[0])]
+
+    race = Race(shape([X]), given=shape, eager=shape, arrays=[X])
+    with pytest.raises(Vacuous, match="do not depend on its inputs"):
+        list(Speedup().stages(race, Form("torch", "x:zeros_like", "float32", [X])))
+
+
+def test_inputs_differ_from_round_to_round_and_stay_valid() -> None:
+    index, mask = np.arange(12), np.arange(12) < 3
+    seen = [varied([X, index, mask], turn, True) for turn in range(20)]
+    assert len({x.tobytes() for x, _, _ in seen}) == 20
+    for x, moved, hidden in seen:
+        assert x.dtype == X.dtype and np.abs(x).max() <= 2 and sorted(moved) == list(range(12)) and hidden.sum() == 3
+    still = varied([X, index], 3, False)
+    assert np.array_equal(still[1], index) and np.allclose(still[0] / X, still[0].flat[0] / X.flat[0])
+
+
+def test_a_runtime_that_takes_its_inputs_once_is_not_timed() -> None:
+    class Once(Backend):
+        def build(self, form: Form) -> Any:
+            return Race(lambda: [])
+
+    with pytest.raises(Unsupported, match="takes a program's inputs only once"):
+        Speedup().build(Once("once-cpu", "cpu", {}), Form("onnx", "x", "float32", [X]))
+
+
+def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: Path, results: Path) -> None:
+    pytest.importorskip("torch")
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "dtypes: [float32]\nchecks: [speedup]\ncatalogs: [{name: critical, ops: [softmax], samples: 1}]\n"
+        "backends: [torch-cpu, ort-cpu]\n"
+    )
+    done = launch(config, "--inline", "--results", results)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = lake.read(results, lake.run_ids(results)[-1])
+    assert set(rows["status"]) == {"pass"} and set(rows["check"]) == {"speedup"}
+    table = speedups(distinct(rows)).set_index("backend")
+    assert set(table["baseline"]) == {"torch-cpu"}
+    assert (table["speedup_low"] <= table["speedup_high"]).where(table["says"] != "unsure", True).all()
+    assert "Speed against the eager arm" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("intervals", "says"),
+    [
+        ({"speedup": (2, 1.5, 3)}, "faster"),
+        ({"speedup": (0.5, 0.4, 0.9)}, "slower"),
+        ({"speedup": (1.2, 0.8, 1.9)}, "no difference"),
+        ({"speedup": (1.2, 0.8, 1.9), "speedup_cpu": (1.2, 1.1, 1.3)}, "faster"),
+        ({"speedup": (2, 1.5, 3), "speedup_cpu": (0.5, 0.4, 0.9)}, "unsure"),
+        ({}, "unsure"),
+    ],
+)
+def test_what_is_said_needs_an_interval_beyond_one(intervals: dict[str, tuple[float, ...]], says: str) -> None:
+    ends = {f"{clock}{end}": x for clock, found in intervals.items() for end, x in zip(("", "_low", "_high"), found)}
+    rows = frame(make_row(check="speedup", flags="baseline=torch-cpu rounds=11", **ends), make_row(op="torch:mul"))
+    (line,) = speedups(distinct(rows)).to_dict("records")
+    assert (line["says"], line["baseline"]) == (says, "torch-cpu")
