@@ -9,7 +9,7 @@ from tasks.checks.base import FORWARD, Check
 from tasks.checks.base import Stage as Stage
 from tasks.checks.build import Build
 from tasks.checks.forward import Forward
-from tasks.checks.gradients import Backward, DoubleBackward
+from tasks.checks.gradients import Amp, Backward, DoubleBackward
 from tasks.checks.levels import Levels
 from tasks.checks.opsets import Opsets
 from tasks.checks.quantized import Quantized
@@ -27,6 +27,7 @@ BUILT_IN: dict[str, Check] = {
         Forward(),
         Backward(),
         DoubleBackward(),
+        Amp(),
         Levels(),
         Opsets(),
         Quantized(),
