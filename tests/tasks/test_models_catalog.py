@@ -22,7 +22,7 @@ from tasks.judge.meaning import parsed
 from tasks.model import Group, Unavailable, Unsupported
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
-from tests.tasks import tiny_models
+from tests import tiny_models
 
 TEXT = tiny_models.residual().SerializeToString()
 
