@@ -248,3 +248,14 @@ def test_a_case_without_a_graph_of_several_nodes_has_nothing_to_localise() -> No
         parsed(Form("torch", "user:mine", "float32", []))
     with pytest.raises(Unsupported, match="the graph has one node"):
         parsed(one_add())
+
+
+@pytest.mark.parametrize("case", ["image", "text"], indirect=True)
+def test_the_floor_of_a_sum_of_products_is_what_draws_find(case: Case) -> None:
+    subject = Subject(case.model, case.feeds, case.fails)
+    sums = [place for place in subject.places if case.graph.node[place].op_type in ("Conv", "MatMul", "Gemm")]
+    for place in sums:
+        feeds = {name: subject.exact[name] for name in subject.border(place)[0]}
+        name = case.graph.node[place].output[0]
+        drawn, spread = subject.floor_of(place, feeds, 1)[name], subject.spread_of(place, feeds)[name]
+        assert 0.7 < np.median(drawn / spread) < 1.4
