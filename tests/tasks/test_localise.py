@@ -258,4 +258,4 @@ def test_the_floor_of_a_sum_of_products_is_what_draws_find(case: Case) -> None:
         feeds = {name: subject.exact[name] for name in subject.border(place)[0]}
         name = case.graph.node[place].output[0]
         drawn, spread = subject.floor_of(place, feeds, 1)[name], subject.spread_of(place, feeds)[name]
-        assert 0.7 < np.median(drawn / spread) < 1.4
+        assert 0.5 < np.median(drawn / spread) < 1.5
