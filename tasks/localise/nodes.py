@@ -71,6 +71,10 @@ def probe(subject: Subject, first: Ran, clock: Clock) -> Search[Probe]:
     assert first.outputs is not None
     for places, names in _chunks(subject, CHUNK):
         ran = yield Ask(probed(subject.model, names, subject.types), subject.feeds)
+        floats = [name for name in names if subject.exact[name].dtype.kind == "f"]
+        if ran.outputs is None and floats != names:  # a runtime may give no output of another dtype
+            names = floats
+            ran = yield Ask(probed(subject.model, names, subject.types), subject.feeds)
         if ran.outputs is None:
             found.effect, found.error = "", ran.error
             return found
