@@ -56,6 +56,9 @@ class OnnxNode(Catalog):
         ]
         return sorted(found, key=lambda x: (x.op, x.variant))
 
+    def load(self) -> None:
+        _suite()
+
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """The data sets of the one case ``group.variant`` (ONNX stores one), with ``draws`` noise draws where there is a
         float64 evaluation.
