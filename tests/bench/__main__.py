@@ -99,7 +99,7 @@ BENCHES = {
         long=True,
     ),
     "training": Bench(
-        training.training, {"models": list(ARCHITECTURES), "samples": 5}, {"models": ["unet"], "samples": 1}, long=True
+        training.training, {"models": list(ARCHITECTURES), "samples": 3}, {"models": ["unet"], "samples": 1}, long=True
     ),
     "vendors": Bench(vendors.vendors, {"config": "vendors"}, TINY, long=True),
 }
