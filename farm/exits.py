@@ -24,6 +24,11 @@ OK, FOUND, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
 #: Variable that asks for the whole story of a failure of the farm's own.
 TRACE = "FARM_TRACE"
 
+#: Held while a process is started, and from Ctrl-C on: whoever waits for a child that is killed would start the next.
+starting = threading.RLock()
+#: Seconds for which Ctrl-C waits for it.
+STARTING_S = 2.0
+
 Main = Callable[[Sequence[str] | None], int]
 
 
@@ -95,9 +100,13 @@ def interruptible() -> Iterator[None]:
 def _stop(number: int, frame: FrameType | None) -> None:
     """End this process and all that it started, at once: an exception could be lost in a library's callback, and a
     library that is taken down while another thread is in it may crash."""
-    for pid in _descendants(os.getpid()):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+    starting.acquire(timeout=STARTING_S)
+    killed: set[int] = set()
+    while found := set(_descendants(os.getpid())) - killed:  # what is started elsewhere
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
     with contextlib.suppress(Exception):  # it may have been interrupted in a print
         sys.stdout.flush()
     os.write(2, b"interrupted\n")

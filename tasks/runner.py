@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -44,7 +45,7 @@ class Item:
 
     def __init__(self, asked: ToRun, first: int) -> None:
         self.asked, self.first = asked, first
-        self._group = asked.prepared if isinstance(asked, InHand) else None
+        self._group = _in_hand.get((asked.pack, asked.group.check))
         self._exported: Pack | None = None
 
     @property
@@ -64,17 +65,15 @@ class Item:
         self._group = self._exported = None
 
 
-@dataclass(frozen=True)
-class InHand(ToRun):
-    """Cases whose pack this process has read already."""
-
-    prepared: PreparedGroup | None = None
+#: Groups that were given to `whole` and are still there, by pack and check: what is run in their process reads none again.
+_in_hand: weakref.WeakValueDictionary[tuple[str, str], PreparedGroup] = weakref.WeakValueDictionary()
 
 
 def whole(prepared: PreparedGroup) -> ToRun:
-    """All samples of a prepared group, to be run in this process."""
+    """All samples of a prepared group."""
+    _in_hand[prepared.pack.path, prepared.check] = prepared
     group = replace(prepared.group, check=prepared.check)
-    return InHand(group, prepared.pack.path, tuple(range(len(prepared.samples))), prepared=prepared)
+    return ToRun(group, prepared.pack.path, tuple(range(len(prepared.samples))))
 
 
 @dataclass

@@ -218,7 +218,7 @@ RECIPES: dict[str, list[Edit]] = {
             "from tasks.checks.base import FORWARD, Check\nfrom tasks.checks.bounded import Bounded\n",
             "from tasks.checks.base import FORWARD, Check\n",
         ),
-        Edit("tasks/checks/__init__.py", "in (Bounded(), Forward(), ", "in (Forward(), "),
+        Edit("tasks/checks/__init__.py", "        Bounded(),\n        Forward(),\n", "        Forward(),\n"),
     ],
     "dtype": [
         Edit(

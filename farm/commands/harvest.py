@@ -95,6 +95,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if len(args.model) != len(args.inputs):
         parser.error(f"{len(args.model)} --model and {len(args.inputs)} --inputs: give one --inputs for each --model")
+    if args.samples < 1:
+        parser.error(f"--samples: {args.samples} is none; at least 1")
+    if not args.mib > 0:
+        parser.error(f"--mib: {args.mib:g} is no room; more than 0")
     if not (args.models or args.model or args.run):
         parser.error(
             f"name models of the catalog ({', '.join(sorted({name for name, _ in MODELS}))}), --model, or --run"

@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--script", metavar="OUT.py", help="also write a script of the culprit's nodes alone")
     parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
     args = parser.parse_args(argv)
+    if not args.seconds > 0:
+        parser.error(f"--seconds: {args.seconds:g} is no time; more than 0")
     try:
         results = lakes.open_lake(args.results)
         case = load(parse(args.key, results), results, None, Path(args.cache) if args.cache else default_cache())

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import ONE_THREAD
+from farm.exits import starting
 from tasks import wire
 from tasks.backends import needs
 from tasks.child import PAGE_SIZE, Flying, Page
@@ -90,15 +91,17 @@ class ChildProcess:
         # Appending, so that a flood can be cut off at any time: what is written next starts at the new end.
         fcntl.fcntl(self._stderr, fcntl.F_SETFL, fcntl.fcntl(self._stderr, fcntl.F_GETFL) | os.O_APPEND)
         fds = (child_in, child_out, page_fd)
-        self.process = subprocess.Popen(
-            [python, "-u", "-m", "tasks.child", *map(str, fds)],
-            stdin=subprocess.DEVNULL,
-            stdout=self._stderr,
-            stderr=self._stderr,
-            pass_fds=fds,
-            env=child_env(env, python),
-            start_new_session=True,
-        )
+        given = child_env(env, python)
+        with starting:
+            self.process = subprocess.Popen(
+                [python, "-u", "-m", "tasks.child", *map(str, fds)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._stderr,
+                stderr=self._stderr,
+                pass_fds=fds,
+                env=given,
+                start_new_session=True,
+            )
         for fd in fds:
             os.close(fd)
         self._buffer = b""

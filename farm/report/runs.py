@@ -34,6 +34,7 @@ def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "config": {
             "known_failures": list({json.dumps(entry, sort_keys=True): entry for entry in known}.values()),
             "backends": list(named.values()),
+            "catalogs": [c for r in runs if not r.get("ops") for c in (r.get("config") or {}).get("catalogs") or ()],
         },
         "inventory": {"backends": backends},
         "quarantined": [record for run in runs for record in run.get("quarantined") or ()],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Sized(Program):
-    """The program for any size; it, or what building it raised; sizes: the case at each size; backend: that builds it."""
+    """any_size: the program for any size, or what building it raised; sizes: the case at each; backend: what builds it."""
 
     any_size: Program | Exception = field(default_factory=lambda: RuntimeError("not built"))
     sizes: list[Form] = field(default_factory=list)
@@ -42,13 +42,9 @@ class Shapes(Derived):
     )
 
     def build(self, backend: Backend, form: Form) -> Program:
-        """The program of the first size, with the one for any.
-
-        Raises Unsupported where the backend makes no program for any size, or gives a program its inputs only once.
-        """
+        """The program for any size. Raises Unsupported where the backend makes no program for any size, or gives a program its inputs only once."""
         count = len(tensor_specs(form.args))
         sizes = [replace(form, arrays=form.arrays[k : k + count]) for k in range(0, len(form.arrays), count)]
-        first = backend.build(backend.fixed(sizes[0]))
         made: Program | Exception
         try:
             made = backend.any_size().build(sizes[0])
@@ -59,8 +55,10 @@ class Shapes(Derived):
         except Exception as error:
             if backend.is_sticky(error) or backend.is_out_of_memory(error) or backend.is_unsupported(error):
                 raise
+            backend.build(backend.fixed(sizes[0]))  # raises what that raises: then it is no matter of open dimensions
             made = error
-        own = {f.name: getattr(first, f.name) for f in fields(Program)}
+        known = made if isinstance(made, Program) else Program(lambda: [])
+        own = {f.name: getattr(known, f.name) for f in fields(Program)}
         return _Sized(**own, any_size=made, sizes=sizes, backend=backend)
 
     def stages(self, program: Program, form: Form) -> Iterator[Stage]:
@@ -69,8 +67,8 @@ class Shapes(Derived):
         taken = []
         for k, size in enumerate(program.sizes):
             stage = _stage(f"fixed shapes {_words(size)}", functools.partial(_fixed, program, k), k)
-            if k and stage.error is not None:
-                continue  # perhaps no valid size: what is known of it is that onnx evaluates it
+            if stage.error is not None:
+                continue  # perhaps no valid size, or an If with a branch for others: all that is known is that onnx evaluates it
             taken.append(k)
             yield stage
         program.flags = f"{program.flags} ran={len(taken)}".strip()
@@ -80,7 +78,7 @@ class Shapes(Derived):
             return
         assert made.again is not None
         before = ""
-        for k in (*taken, 0):
+        for k in (0, *(x for x in taken if x), 0):
             size = program.sizes[k]
             again = functools.partial(made.again, size.arrays) if before else made.run
             yield _stage(f"open dimensions {_words(size)}{before}", again, k)
@@ -89,8 +87,6 @@ class Shapes(Derived):
 
 def _fixed(program: _Sized, k: int) -> Sequence[Any]:
     """What a program for the k-th size alone gives."""
-    if k == 0:
-        return program.run()
     return program.backend.build(program.backend.fixed(program.sizes[k])).run()
 
 

@@ -47,23 +47,42 @@ def _where(subject: Subject, first: Ran, clock: Clock) -> Search[Found]:
             )
         alone = yield from windows.fails(subject, [culprit.place])
         return replace(found, culprit=_node(subject, culprit.place), alone=alone)
+    if _together(subject, probe):
+        worst = max(probe.suspects, key=lambda x: x.units)
+        told = (
+            f"nodes, {len(probe.suspects)} of them, the worst {subject.name(worst.place)} ({_op(subject, worst.place)})"
+        )
+        why = (*found.why, "the errors of these nodes make it fail together, and none of them alone")
+        return replace(found, culprit=told, places=(worst.place,), units=worst.units, feeds=worst.feeds, why=why)
     return (yield from _window(subject, found, clock))
+
+
+def _together(subject: Subject, probe: Probe) -> bool:
+    """Whether the model fails if all suspects err as they did, and nothing else does."""
+    return len(probe.suspects) > 1 and subject.reaches_all([x.values for x in probe.suspects])
 
 
 def _window(subject: Subject, found: Found, clock: Clock) -> Search[Found]:
     window = yield from windows.shrink(subject, clock)
     places, tried = window.places, f"{window.tried} windows of the graph were run by themselves"
-    found = replace(found, why=(*found.why, tried + (", until the time was over" if clock.over else "")))
+    span = f"{subject.name(places[0])}..{subject.name(places[-1])}"
     if len(places) > windows.WIDEST:
-        return replace(found, culprit="fusion", why=(*found.why, f"none of up to {windows.WIDEST} nodes fails alone"))
+        if clock.over:  # not known: a smaller one may fail
+            return replace(found, why=(*found.why, f"{tried}, until the time was over at {len(places)} nodes, {span}"))
+        return replace(
+            found, culprit="fusion", why=(*found.why, tried, f"none of up to {windows.WIDEST} nodes fails alone")
+        )
     feeds = {name: subject.exact[name] for name in subject.piece(places)[1]}
-    first, last = (subject.name(place) for place in (places[0], places[-1]))
-    culprit = _node(subject, places[0]) if len(places) == 1 else f"window {first}..{last}"
-    return replace(found, culprit=culprit, places=tuple(places), alone=True, feeds=feeds)
+    culprit = _node(subject, places[0]) if len(places) == 1 else f"window {span}"
+    return replace(found, culprit=culprit, places=tuple(places), alone=True, feeds=feeds, why=(*found.why, tried))
 
 
 def _node(subject: Subject, place: int) -> str:
-    return f"node {subject.name(place)} ({subject.graph.node[place].op_type})"
+    return f"node {subject.name(place)} ({_op(subject, place)})"
+
+
+def _op(subject: Subject, place: int) -> str:
+    return str(subject.graph.node[place].op_type)
 
 
 def _said(probe: Probe) -> str:

@@ -54,7 +54,10 @@ class Locator:
         backend = command.backend.create()
         known = {k: v for k, v in command.info.items() if k in RuntimeInfo.__dataclass_fields__}
         info = RuntimeInfo(**{**known, "precision_of": tuple(known.get("precision_of", ()))})
-        self._subject = subject_of(self._sample, form, model, feeds, command.policy, info)
+        try:
+            self._subject = subject_of(self._sample, form, model, feeds, command.policy, info)
+        except NoOracle as error:
+            return Located(error=str(error))
         self._search = search(self._subject, Clock(command.seconds), settings_of(backend), "onnx" in backend.forms)
         return self._step(None)
 

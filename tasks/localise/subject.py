@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.graphs.branches import taken
 from tasks.graphs.cut import crossing, cut, producers, reads, types_of
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import node_floor, reference_and_floor
@@ -30,8 +31,9 @@ class Subject:
     def __post_init__(self) -> None:
         import onnx
 
-        if self.model.functions:  # their nodes are nodes as well
+        if self.model.functions:  # what they are made of are nodes as well
             self.model = onnx.inliner.inline_local_functions(self.model)
+        self.model = taken(self.model, self.feeds)  # and so are those of branches
         self.types = types_of(self.model)
         self.outputs = [x.name for x in self.model.graph.output]
 
@@ -110,6 +112,24 @@ class Subject:
             return self.fails(self._outputs(values))
         except Exception:  # a shape that what follows cannot take, an index out of range: no such output is right
             return True
+
+    def reaches_all(self, values: Sequence[Mapping[str, np.ndarray]]) -> bool:
+        """Whether the model fails when tensors are off by as much as these values of them are, wherever the others lead."""
+        errors = {
+            name: value.astype(np.float64) - self.exact[name].astype(np.float64)
+            for one in values
+            for name, value in one.items()
+            if value.dtype.kind == "f" and value.shape == self.exact[name].shape
+        }
+
+        def moved(name: str, x: np.ndarray, eps: float) -> np.ndarray:
+            return x + errors[name] if name in errors and x.shape == errors[name].shape else x
+
+        try:
+            found = self.evaluated.run(dict(self.feeds), move=moved)
+        except NoOracle:
+            return True
+        return self.fails([self.rounded(name, np.asarray(found[name])) for name in self.outputs])
 
     def _outputs(self, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         later = self._after(values)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import tasks.catalogs as catalogs
 from tasks import checks, counterparts, sources
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack, PackError, save
-from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, encode, encode_tensor, tensor_specs
+from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode, encode_tensor, spec_of, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.judge import verdict
 from tasks.judge.policy import GROSS
@@ -93,14 +93,22 @@ def prepare(
         pass
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
-    save(path, *_collect(replace(group, check=checks.samples_of(group.check)), draws, bad or {}, started))
+    group = replace(group, check=checks.samples_of(group.check))
+
+    def first() -> Sample:
+        """The op's sample that a check derives its own of."""
+        alone = prepare(replace(group, check=checks.FORWARD, samples=1), cache, draws, None, started)[1]
+        return alone.samples[0].again()
+
+    made = derived.samples(catalogs.get(group.catalog), group, draws, bad or {}, first)
+    save(path, *_collect(made, group, bad or {}, started))
     return name, PreparedGroup(path)
 
 
 def _collect(
-    group: Group, draws: int, bad: dict[int, Failure], started: Callable[[int], None]
+    made: Iterator[Sample], group: Group, bad: dict[int, Failure], started: Callable[[int], None]
 ) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The header and the arrays of a group's pack.
+    """The header and the arrays of the pack of a group, whose samples are ``made``.
 
     Weak samples are left behind for strong ones that the catalog offers beyond the number asked for.
     """
@@ -108,7 +116,6 @@ def _collect(
     shares: list[float] = []  # excused of each
     sound: list[bool] = []  # neither failed nor weak by itself
     strong: list[bool] = []
-    made = derived.samples(catalogs.get(group.catalog), group, draws, bad)
     place = 0
     while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
         started(place)
@@ -201,7 +208,9 @@ def _loose(group: Group, sample: Sample, other: Sample) -> bool:
         return False
     how = (_default_policy(), group.label, group.dtype)
     exchanged = (
-        other is not sample and other.failure is None and others_would_pass(sample.expected, other.expected, *how)
+        other.arrays is not sample.arrays
+        and other.failure is None
+        and others_would_pass(sample.expected, other.expected, *how)
     )
     return exchanged or bfloat16_would_pass(sample.expected, *how)
 
@@ -355,6 +364,30 @@ class PreparedSample:
     @property
     def op_class(self) -> OpClass:
         return OpClass(self.record["op_class"])
+
+    def again(self) -> Sample:
+        """The sample as its catalog made it, but for what only its own rows need."""
+        record = self.record
+        args, kwargs = (decode(record[name], lambda kind, node: spec_of(node)) for name in ("args", "kwargs"))
+        return Sample(
+            self.index,
+            args,
+            kwargs,
+            arrays=self.inputs(),
+            expected=self.expected(),
+            op_class=self.op_class,
+            definition=record["definition"],
+            derived=self.derived(),
+            oracle=record["oracle"],
+            others=[
+                Oracle(x["name"], [self.owner.pack.array(i) for i in x["references"]], rounded=x["rounded"])
+                for x in record["others"]
+            ],
+            repeats=record["repeats"],
+            model=None if record["model"] is None else self.owner.pack.array(record["model"]).tobytes(),
+            columns=record["columns"],
+            failure=self.failure,
+        )
 
     def expected(self) -> list[Leaf]:
         """What the outputs are to be."""

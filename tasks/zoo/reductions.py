@@ -308,7 +308,7 @@ THEME.add(
         "no_beta": ("argument ignored", _gemm(beta=False)),
         "transposed": ("stride ignored", _gemm(transposed=True)),
         "garbage_in_padding": ("padding value", _gemm(garbage=0.5)),
-        "narrow": ("low-precision accumulation", _narrow_gemm),
+        "narrow": ("low-precision accumulation", _narrow_gemm, ["float16", "bfloat16"]),
     },
 )
 

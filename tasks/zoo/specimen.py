@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,23 +97,24 @@ class Theme:
         name: str,
         *,
         right: Kernel,
-        wrong: Mapping[str, tuple[str, Kernel]],
+        wrong: Mapping[str, tuple[str, Kernel] | tuple[str, Kernel, Sequence[str]]],
         reference: Kernel,
         inputs: Mapping[str, Any],
         **settings: Any,
     ) -> None:
-        """Declare an op: ``wrong`` maps the name of a fault to its class (of FAULTS) and its kernel.
+        """Declare an op: ``wrong`` maps the name of a fault to its class (of FAULTS), its kernel, and the dtypes in which it is
+        a fault, if not all of the op's.
 
         ``settings`` are `UserOp`'s, the same for all; raises ValueError for an unknown class.
         """
-        if unknown := {kind for kind, _ in wrong.values()} - set(FAULTS):
+        if unknown := {kind for kind, *_ in wrong.values()} - set(FAULTS):
             raise ValueError(f"zoo: {name}: unknown class of fault {sorted(unknown)[0]!r}")
 
-        def op(name: str, kernel: Kernel) -> UserOp:
-            return UserOp(name, kernel, reference, inputs, **settings)
+        def op(name: str, kernel: Kernel, dtypes: Sequence[str] = ()) -> UserOp:
+            return UserOp(name, kernel, reference, inputs, **settings | ({"dtypes": dtypes} if dtypes else {}))
 
-        planted = {f"{name}{MARK}{fault}": op(f"{name}{MARK}{fault}", kernel) for fault, (_, kernel) in wrong.items()}
-        faults = {f"{name}{MARK}{fault}": kind for fault, (kind, _) in wrong.items()}
+        planted = {f"{name}{MARK}{fault}": op(f"{name}{MARK}{fault}", *how) for fault, (_, *how) in wrong.items()}
+        faults = {f"{name}{MARK}{fault}": kind for fault, (kind, *_) in wrong.items()}
         self.specimens.append(Specimen(self.name, op(name, right), planted, faults))
         self.__farm_ops__ += [self.specimens[-1].right, *planted.values()]
 

@@ -28,7 +28,11 @@ def run_of(*backends: tuple[str, str], **unavailable: str) -> dict[str, Any]:
     away = {
         name.replace("_", "-"): {"vendor": "v", "available": False, "reason": why} for name, why in unavailable.items()
     }
-    config = {"backends": [{"name": name, "like": like} for name, like in backends], "known_failures": []}
+    config = {
+        "backends": [{"name": name, "like": like} for name, like in backends],
+        "catalogs": [{"name": name, "ops": ["*"], "exclude": [], "backends": ["*"]} for name in ("torch", "onnx")],
+        "known_failures": [],
+    }
     return RUN | {"config": config, "inventory": {"backends": inventory | away}}
 
 
@@ -48,7 +52,7 @@ def test_an_item_is_proved_where_every_cell_is() -> None:
     rows = [*products(), make_row(op="torch:mm", dtype="float32", sample=1, backend="torch-cuda", weak=True)]
     one = line("cuda", GEMM, run_of(("torch-cuda", "")), *rows, make_row("wrong", op="torch:sin", backend="torch-cuda"))
     assert (one["state"], one["proved"], one["cells"], one["backend"]) == (PROVED, 3, 3, "torch-cuda")
-    assert one["said"] == "3 of 3 cells, 1 ops" and not one["reproduce"]
+    assert one["said"] == "3 of 3 cells, 1 op" and not one["reproduce"]
 
 
 def test_one_wrong_sample_fails_it_with_the_command_that_shows_it() -> None:
@@ -68,16 +72,25 @@ def test_a_known_failure_fails_it_too_and_is_counted_as_known() -> None:
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [
-        ({"status": "unsupported"}, "no proof: 1 unsupported"),
-        ({"status": "fallback"}, "no proof: 1 fallback"),
-        ({"weak": True}, "no proof: 1 weak"),
-    ],
+    [({"status": "unsupported"}, "no proof: 1 unsupported"), ({"status": "fallback"}, "no proof: 1 fallback")],
 )
 def test_what_was_not_judged_is_no_proof(more: dict, said: str) -> None:
     other = make_row(op="torch:bmm", backend="torch-cuda", **more)
     one = line("cuda", GEMM, run_of(("torch-cuda", "")), *products(), other)
     assert (one["state"], one["proved"], one["cells"]) == (PARTLY, 3, 4) and said in one["said"]
+
+
+def test_a_cell_of_weak_samples_alone_neither_proves_nor_hinders_and_is_said() -> None:
+    weak = make_row(op="torch:bmm", backend="torch-cuda", weak=True)
+    one = line("cuda", GEMM, run_of(("torch-cuda", "")), *products(), weak)
+    assert (one["state"], one["proved"], one["cells"]) == (PROVED, 3, 3) and "1 cell more has weak samples" in one[
+        "said"
+    ]
+    alone = line("cuda", GEMM, run_of(("torch-cuda", "")), weak)
+    assert (alone["state"], alone["cells"]) == (NOT_RUN, 0)
+    half = make_row(op="torch:mm", dtype="bfloat16", backend="torch-cuda", weak=True)
+    one = line("cuda", GEMM, run_of(("torch-cuda", "")), *products()[:2], half)
+    assert one["state"] == PARTLY and "none of bfloat16" in one["said"]
 
 
 def test_a_dtype_that_nobody_tried_is_named() -> None:
@@ -107,6 +120,15 @@ def test_a_fallback_fails_an_item_about_where_ops_run_and_an_unsupported_op_one_
     lacks = make_row("unsupported", op="onnx:Det", backend="ort-npu")
     assert line("onnx", IMPLEMENTED, npu, *rows)["backend"] == "ort-npu"  # ORT's own provider is nobody's device
     assert line("onnx", IMPLEMENTED, npu, *rows, lacks)["state"] == FAILED
+
+
+def test_some_ops_are_no_proof_of_all() -> None:
+    run = run_of(("torch-rocm", ""))
+    sound = make_row(backend="torch-rocm")
+    assert line("rocm", ATEN, run, sound)["state"] == PROVED
+    for narrowed in (run | {"ops": ["add"]}, run | {"config": run["config"] | {"catalogs": []}}):
+        one = line("rocm", ATEN, narrowed, sound)
+        assert one["state"] == PARTLY and "the run asks only some ops of the catalog torch" in one["said"]
 
 
 def test_a_cell_whose_flags_are_others_is_not_asked_but_one_that_failed_before_it_had_any_is() -> None:

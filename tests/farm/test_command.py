@@ -143,6 +143,48 @@ def test_ctrl_c_ends_the_start_and_all_that_it_started_even_where_an_exception_i
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
+#: Starts child processes of the farm's, and a new one whenever one has died, as probes do.
+RESTLESS = """
+import pathlib, sys, threading, time
+from farm import exits
+from farm.fleet.child_process import ChildProcess, Limits
+def start(argv):
+    def again():
+        while True:
+            child = ChildProcess(sys.argv[1], Limits())
+            print(child.process.pid, flush=True)
+            child.process.wait()
+    for _ in range(12):
+        threading.Thread(target=again, daemon=True).start()
+    time.sleep(600)
+exits.import_module = lambda name: type("", (), {"main": staticmethod(start)})
+sys.exit(exits.door("run")())
+"""
+
+
+def test_ctrl_c_leaves_no_process_that_was_started_meanwhile(tmp_path: Path) -> None:
+    idle = tmp_path / "idle"
+    idle.write_text("#!/bin/sh\nexec sleep 600\n")
+    idle.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-c", RESTLESS, str(idle)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )
+    assert process.stdout is not None
+    first = "".join(process.stdout.readline() for _ in range(12))
+    process.send_signal(signal.SIGINT)
+    more, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (INCOMPLETE, "interrupted\n")
+    started = [psutil.Process(pid) for pid in map(int, (first + more).split()) if psutil.pid_exists(pid)]
+    _, left = psutil.wait_procs(started, timeout=5)
+    for one in left:
+        one.kill()
+    assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
+
+
 @pytest.mark.parametrize("module", ["farm", "farm.launch"])
 def test_ctrl_c_while_the_command_line_is_imported_shows_no_traceback(module: str, tmp_path: Path) -> None:
     (tmp_path / "traceback.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")

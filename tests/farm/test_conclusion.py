@@ -151,6 +151,24 @@ def test_an_error_is_alike_whatever_its_op_is_called_and_however_long_it_is() ->
     assert made["rows"].tolist() == [2, 1]
 
 
+def test_models_that_one_pass_of_an_optimiser_breaks_are_alike_and_the_culprit_is_said() -> None:
+    def model(name: str, culprit: str) -> dict[str, Any]:
+        return make_row("wrong", f"models:{name}", catalog="models", kind="flip", error_units=80.0, limit=32.0) | {
+            "culprit": culprit,
+            "op_class": "model",
+        }
+
+    rows = frame(
+        model("a", "optimiser Fuse"),
+        model("b", "optimiser Fuse"),
+        model("a2", "node n (Conv)"),
+        model("b2", "node n (Conv)"),
+    )
+    assert causes(Report.of(rows, RUN).rows)["rows"].tolist() == [2, 1, 1]
+    assert "models:a and 1 more op" in (said := printed(rows, RUN))
+    assert "culprit: optimiser Fuse; flip; 80 units, limit 32" in said
+
+
 def test_one_reason_is_one_cause_on_whatever_backend_and_in_whatever_status() -> None:
     entry = {"op": "*", "reason": "no such kernel"}
     rows = frame(make_row("error"), make_row("crash", backend="b"), make_row("error", "torch:mul", backend="b"))

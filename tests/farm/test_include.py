@@ -27,7 +27,7 @@ ENTRIES = {
     ],
     "critical": [
         Entry(f"critical:{op}", "", FLOATS)
-        for op in "add exp gelu layer_norm linear matmul rms_norm scaled_dot_product_attention softmax sum sort".split()
+        for op in "add exp gelu layer_norm linear matmul rms_norm scaled_dot_product_attention softmax sum sort bert_encoder".split()
     ],
 }
 

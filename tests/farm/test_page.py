@@ -308,6 +308,17 @@ def test_a_square_and_its_panel_say_the_cause_and_lead_to_where_else_it_is(judge
     assert parse_qs(link.lstrip("#")) == {"cause": ["it adds in float16"]}
 
 
+def test_where_nothing_is_listed_as_known_the_page_calls_nothing_new() -> None:
+    rows = frame(outcome("a-1", "wrong", op="torch:a", errors=90.0), outcome("b-1", op="torch:a"))
+    page = Shown(rows, RUN | {"config": {"name": "mine"}})
+    assert page.look("standing", ".chip") == []
+    assert not [one for one in page.look("grid", ".sq") if "new" in one["class"].split()]
+    page.visit(sel="torch:a|a-1")
+    assert "NEW" not in page.look("panel", ".sample")[0]["text"]
+    html = render(rows, RUN | {"planned": 2, "finished_at": "2026-01-01"})
+    assert "1 failure, look here; the config lists none as known" in html and ">new</td>" not in html
+
+
 def test_the_page_counts_as_known_what_the_verdict_does() -> None:
     failed = [outcome("a-1", "wrong", op="torch:a", sample=k, errors=90.0) for k in range(3)]
     rows = frame(*failed, outcome("a-1", "imprecise", op="torch:a", sample=3), outcome("b-1", "wrong", op="torch:b"))

@@ -28,7 +28,7 @@ from farm.reproduce.script import _policy, generate, import_lines, judge_source
 from farm.reproduce.source import Source
 from farm.reproduce.trial import LABELS
 from tasks.backends import BackendSpec
-from tasks.catalogs.user import load
+from tasks.catalogs import told
 from tasks.judge import verdict
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import compare
@@ -173,7 +173,7 @@ backends: [torch-cpu]
 def test_an_integer_that_is_off_by_one_is_wrong_in_the_farm_and_in_its_script(
     op_class: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "_told", [""])
+    monkeypatch.setattr(told, "_told", [""])
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "k.py").write_text(KERNELS)
     (tmp_path / "c.yaml").write_text(CONFIG.replace("CLASS", op_class))

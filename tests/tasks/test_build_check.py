@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import checks
+from tasks import checks, wire
 from tasks.backends.base import Backend
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
@@ -97,6 +97,8 @@ def test_what_this_process_has_read_is_not_read_again(tmp_path: Path) -> None:
     made = PreparedGroup(prepare(GROUP, tmp_path)[1].pack.path, "build")
     Path(made.pack.path).unlink()
     assert [r["status"] for r in run(Compiler(), made)] == ["pass", "pass"]
+    asked = wire.Run((whole(made),), (), ())
+    assert wire.decode(wire.encode(asked)) == asked  # and another process can be asked for it as well
 
 
 class Joint(Compiler):

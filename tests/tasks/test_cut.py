@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.graphs.branches import taken
 from tasks.graphs.cut import crossing, cut, probed
 
 onnx = pytest.importorskip("onnx")
@@ -96,3 +97,44 @@ def test_a_part_that_cannot_be_is_refused(model: Any, inputs: list[str], outputs
 def test_only_what_a_node_makes_can_be_probed(model: Any) -> None:
     with pytest.raises(ValueError, match="no node of the graph makes 'w'"):
         probed(model, ["w"])
+
+
+@pytest.mark.parametrize("scale", [1, 4])
+def test_the_branch_that_is_taken_stands_in_the_place_of_an_if(model: Any, scale: int) -> None:
+    x = X * scale
+    flat = taken(model, {"x": x})
+    ops = [node.op_type for node in flat.graph.node]
+    assert "If" not in ops and ("Mul" in ops) == (scale == 1)
+    np.testing.assert_array_equal(run(flat, x=x)["y"], run(model, x=x)["y"])
+
+
+def test_branches_within_branches_and_outputs_that_no_node_of_them_makes_are_kept() -> None:
+    inner = [
+        helper.make_graph([helper.make_node(op, ["m"], ["t"])], op, [], [tensor("t", None)]) for op in ("Neg", "Abs")
+    ]
+    half = numpy_helper.from_array(np.float32([0.5]), "half")
+    nodes = [
+        helper.make_node("Mul", ["h", "half"], ["m"]),
+        helper.make_node("If", ["flag"], ["u"], then_branch=inner[0], else_branch=inner[1]),
+    ]
+    outputs = [tensor(name, None) for name in ("u", "half", "m")]
+    branch = helper.make_graph(nodes, "branch", [], outputs, [half])
+    graph = helper.make_graph(
+        [
+            helper.make_node("Relu", ["x"], ["h"]),
+            # Two with the same names inside.
+            *(
+                helper.make_node("If", ["flag"], list(names), then_branch=branch, else_branch=branch)
+                for names in ("abc", "def")
+            ),
+            *(helper.make_node("Add", ["h", name], [name * 2]) for name in "abcdef"),
+        ],
+        "test",
+        [tensor("x", [3, 4]), helper.make_tensor_value_info("flag", TensorProto.BOOL, [])],
+        [tensor(name * 2, [3, 4]) for name in "abcdef"],
+    )
+    nested = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    for flag in (np.array(True), np.array(False)):
+        before, after = run(nested, x=X, flag=flag), run(taken(nested, {"x": X, "flag": flag}), x=X, flag=flag)
+        for name, value in before.items():
+            np.testing.assert_array_equal(after[name], value)

@@ -126,6 +126,23 @@ def test_the_first_node_whose_own_error_reaches_the_output_is_the_culprit(text: 
     assert units[producers(text.graph)["add7"]] > nodes.LIMIT  # it is seen, and not blamed
 
 
+def test_errors_that_fail_only_together_are_no_single_node_s_fault(text: Case) -> None:
+    small = [Fault("small", at, stand_in.times(1 + 2**-16)) for at in ("div15", "div26", "mul29", "mul30")]
+    for fault in small:
+        with pytest.raises(NotFailing):
+            text.culprit(fault)
+    found = text.culprit(*small)
+    assert found.culprit.startswith("nodes, ") and "the worst " in found.culprit
+
+
+def test_a_search_that_runs_out_of_time_names_nobody(text: Case) -> None:
+    fault = Fault("fused", "matmul17", stand_in.times(1.01), ("div15", "softmax16"))
+    subject = Subject(text.model, text.feeds, text.fails)
+    clock = Clock(0)
+    found = answered(search(subject, clock), text.model, text.feeds, lambda m, x: stand_in.run(m, x, fault))
+    assert found.culprit == "" and "until the time was over" in found.why[-1]
+
+
 def test_own_and_inherited_errors_are_told_apart(image: Case) -> None:
     found = image.culprit(image.fault("conv0", "bfloat16"))
     beyond = [node.op_type for node, units in zip(image.graph.node, found.node_units) if units > 1000]

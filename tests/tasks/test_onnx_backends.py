@@ -20,7 +20,7 @@ from tasks.model import Fallback, Form, Program, Unavailable, Unsupported
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
-from onnx import TensorProto, helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 
 def f32(values: list[float]) -> np.ndarray:
@@ -87,6 +87,22 @@ def test_bfloat16_is_added_in_its_own_dtype() -> None:
     same(build("openvino", add, x, y).run()[0], x + y)
     with pytest.raises(Unsupported, match="Could not find an implementation for Add"):
         build("ort", add, x, y)
+
+
+def test_passes_of_the_optimiser_can_be_left_out_one_by_one() -> None:
+    weights = [
+        numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in (("w", (4, 5)), ("b", (5,)))
+    ]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])]
+    given, made = tensor("x", TensorProto.FLOAT, [3, 4]), tensor("y", TensorProto.FLOAT, [3, 5])
+    x = np.ones((3, 4), np.float32)
+    form = Form("onnx", "onnx:test", "float32", [x], model=model(nodes, [given], [made], initializer=weights))
+    backend = OnnxRuntime("ort-cpu", "cpu", {})
+    settings = ("", "without MatMulAddFusion,NchwcTransformer", "without NchwcTransformer", "level disable")
+    placed = [backend.at(setting).build(form).placement for setting in settings]
+    assert ["Gemm" in x for x in placed] == [True, False, True, False]
+    assert {"NchwcTransformer", "MatMulAddFusion"} <= set(backend.passes())
+    assert not backend.at("level disable").passes()
 
 
 LOW = [bfloat16, float8_e4m3fn, float8_e5m2, int4, uint4, float4_e2m1fn]

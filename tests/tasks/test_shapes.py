@@ -179,8 +179,9 @@ def test_what_the_model_leaves_open_is_what_is_varied() -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", "T", 4])],
     )
     own = {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4), "m": np.ones((3, 1), np.float32)}
-    (open_,) = shapes._choices(helper.make_model(graph), own)
+    open_, *fewer = shapes._choices(helper.make_model(graph), own)
     assert open_ == {"x": ["N", "T", ""], "m": ["T", ""]}
+    assert fewer == [{"x": ["", "T", ""], "m": ["T", ""]}, {"x": ["N", "", ""], "m": ["", ""]}]
     grown = shapes.resized(own, open_, lambda n: 2 * n)
     assert {k: v.shape for k, v in grown.items()} == {"x": (4, 6, 4), "m": (6, 1)}
     assert (grown["x"][:2, :3] == own["x"]).all() and (grown["x"][2:, :3] == own["x"][::-1]).all()

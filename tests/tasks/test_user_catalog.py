@@ -12,8 +12,9 @@ import pytest
 
 from tasks import catalogs
 from tasks.backends import BackendSpec
+from tasks.catalogs import told
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.user import load, samples, scripts, sources
+from tasks.catalogs.user import samples, scripts, sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
@@ -43,7 +44,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             "deadline_s": deadline_s,
             "sources": [{"at": 0, "root": str(tmp_path), "modules": modules, "kernels": kernels}],
         }
-        monkeypatch.setattr(load, "_told", [json.dumps(given)])
+        monkeypatch.setattr(told, "_told", [json.dumps(given)])
 
     return declare
 

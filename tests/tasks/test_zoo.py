@@ -15,7 +15,7 @@ import yaml
 
 from tasks import zoo
 from tasks.backends import BackendSpec
-from tasks.catalogs.user import load
+from tasks.catalogs import told
 from tasks.catalogs.user.schema import mistakes
 from tasks.judge import verdict
 from tasks.model import Group
@@ -91,7 +91,10 @@ def test_a_fault_differs_from_its_twin_in_the_kernel_alone() -> None:
             same = getattr(fault.op, field.name) is getattr(twin, field.name) or getattr(
                 fault.op, field.name
             ) == getattr(twin, field.name)
-            assert same == (field.name not in ("name", "kernel")), (name, field.name)
+            if field.name == "dtypes":  # in another it may be no fault
+                assert set(fault.op.dtypes) <= set(twin.dtypes), name
+            else:
+                assert same == (field.name not in ("name", "kernel")), (name, field.name)
 
 
 def test_names_are_given_once_and_declarations_have_no_mistakes() -> None:
@@ -127,7 +130,7 @@ AT_THE_EDGE: list[tuple[str, str, dict[str, str]]] = [
     ("reductions", "var--biased", {"float32": "wrong"}),
     ("activations", "gelu--tanh", {"bfloat16": "wrong"}),
     ("reductions", "gemm--no_beta", {"float16": "wrong", "bfloat16": "wrong"}),
-    ("reductions", "gemm--narrow", {"float32": "pass", "float16": "imprecise", "bfloat16": "imprecise"}),
+    ("reductions", "gemm--narrow", {"float16": "imprecise", "bfloat16": "imprecise"}),
     ("activations", "gelu--one_plus_erf", {"float32": "imprecise"}),
 ]
 
@@ -137,7 +140,7 @@ def test_a_fault_of_logic_is_wrong_in_every_dtype_and_one_of_precision_imprecise
     module: str, name: str, worst: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {"at": 0, "root": str(tmp_path), "modules": [f"tasks.zoo.{module}"], "kernels": []}
-    monkeypatch.setattr(load, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
+    monkeypatch.setattr(told, "_told", [json.dumps({"deadline_s": 60.0, "sources": [given]})])
     backend = BackendSpec.parse("torch-cpu").create()
     runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda number, stage, span: None)
 

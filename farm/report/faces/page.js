@@ -16,6 +16,7 @@ function chip(set, name, title, ...children) {
 const occurring = new Set(cells.status);
 for (const name of statuses) if (occurring.has(name)) chip("status", name, name, make("span", { class: `sign s-${name}`, "aria-hidden": "true" }, sign[name]), name);
 for (const [name, words] of data.standings) chip("standing", name, words, make("b", {}, String(cells[name].reduce((sum, n) => sum + n, 0))), name);
+$("standing").hidden = !data.standings.length;
 // A row of chips, and a table's links, are one stop of the Tab key; the arrow keys go along it.
 const along = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 for (const [bars, stop] of [[".chips", ".chip"], [".links", ".go"]]) for (const bar of document.querySelectorAll(bars)) {

@@ -169,6 +169,8 @@ def payload(report: Report) -> dict[str, Any]:
     rows, run = report.rows, report.run
     results = str(rows.attrs.get("results") or run.get("results") or "results")
     rows = rows[~rows["check"].isin(checks.where(runs=False))]  # a square is about numbers
+    listed = report.verdict.listed
+    rows = rows if listed else rows.assign(standing="")  # where nothing is known nothing is new
     backends = _backends(rows, run)
     ops = rows[["label", "catalog"]].drop_duplicates("label").sort_values("label")
     counts = coverage(rows, by=_COUNTED)
@@ -205,7 +207,7 @@ def payload(report: Report) -> dict[str, Any]:
         },
         "rows": {"length": len(kept), "columns": columns},
         "sums": SUMS,
-        "standings": list(STANDING_WORDS.items()),
+        "standings": list(STANDING_WORDS.items()) if listed else [],
         **_packed_sides(beside),
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,

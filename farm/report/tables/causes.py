@@ -47,7 +47,19 @@ _TOLD = [
         "backend",
         "status",
     ),
-    *("kind", "stage", "error_type", "error", "error_units", "max_ulp", "limit", "op_class", "max_diff", "mismatched"),
+    *(
+        "kind",
+        "culprit",
+        "stage",
+        "error_type",
+        "error",
+        "error_units",
+        "max_ulp",
+        "limit",
+        "op_class",
+        "max_diff",
+        "mismatched",
+    ),
     *("numel", "case_id", "run_id", "reproduce"),
 ]
 #: What differs between errors that are alike: names in quotes, brackets or with a digit, numbers, paths.
@@ -179,7 +191,8 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     """Why rows failed: one line per reason of a known failure, the commonest first, and before them what is new.
 
     ``rows``: with their standing (`with_standing`). Of what is new one line for what is alike, the worst first: what one
-    vendor gets wrong in the same way (``kind``) in one op, or an error that says the same, whatever the op. reason: the known failure's; of what is new its kind, or stage and class of error, and the ops. rows, ops: how
+    vendor gets wrong in the same way (``kind``) in one op or by one pass of an optimiser, or an error that says the same,
+    whatever the op. reason: the known failure's; of what is new its kind, or stage and class of error, and the ops. rows, ops: how
     many; statuses: rows by status; backends, dtypes: the commonest first; op, variant, dtype, backend, status, kind, stage,
     error, figures, case_id, run_id: of the worst row; reproduce: the command that shows it.
     """
@@ -212,9 +225,10 @@ def _commonest(names: pd.Series) -> pd.Series:
 
 def _alike(line: Mapping[str, Any]) -> str:
     """What new failures that are told in one line have in common."""
-    what = line["op"]
+    shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
+    what = line["culprit"] if shared else line["op"]
     if line["error_type"]:
-        own = re.compile(rf"\b{re.escape(what.partition(':')[2])}\b")
+        own = re.compile(rf"\b{re.escape(line['op'].partition(':')[2])}\b")
         what = " ".join(_OWN_WORDS.sub("", own.sub("", gist(line["error"])[:_ENOUGH])).lower().split())
     return "\0".join([*(line[name] for name in ("vendor", "status", "kind", "stage", "error_type")), what])
 

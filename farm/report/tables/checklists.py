@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.tables.causes import KNOWN, worst_first
+from farm.report.tables.causes import KNOWN, many, worst_first
 from farm.report.tables.coverage import (
     CELL,
     FAILED_STATUSES,
@@ -43,7 +43,7 @@ class Item:
     check, ops, dtypes, flags: of the rows, the latter three by glob over the op's label, the dtype, and each word of the
     column ``flags`` (one must match). backends: globs over a backend's name or what it is like, instead of the list's;
     against: statuses that fail the item besides those that fail a row; each: a column and the globs of which every one must
-    be met by a proved cell. never: why no row of the farm can prove it.
+    be met by a proved cell. whole: the catalog all of whose ops it speaks of. never: why no row of the farm can prove it.
     """
 
     words: str
@@ -54,6 +54,7 @@ class Item:
     backends: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     each: tuple[str, tuple[str, ...]] = ("", ())
+    whole: str = ""
     never: str = ""
 
 
@@ -88,7 +89,13 @@ def _autocast(backend: str) -> Item:
 
 
 _ROCM = (
-    Item("All ATen ops dispatch to HIP kernels correctly", ("torch:*",), backends=("torch-rocm",), against=DISPATCHED),
+    Item(
+        "All ATen ops dispatch to HIP kernels correctly",
+        ("torch:*",),
+        backends=("torch-rocm",),
+        against=DISPATCHED,
+        whole="torch",
+    ),
     Item(
         "torch.cuda.* APIs work on ROCm",
         never="no check calls streams, events and memory statistics by name; what each cell goes through is device and synchronize",
@@ -138,7 +145,7 @@ _CUDA = (
 )
 
 _ONNX = (
-    Item("All ONNX ops are implemented in the execution provider", ("onnx:*",), against=IMPLEMENTED),
+    Item("All ONNX ops are implemented in the execution provider", ("onnx:*",), against=IMPLEMENTED, whole="onnx"),
     Item("Opsets 15 to 19", check="opsets", each=("flags", tuple(f"opset={n}" for n in range(15, 20)))),
     Item("Dynamic shapes are handled correctly", check="shapes"),
     Item("Quantised models (INT8, FP16)", check="quantized", each=("flags", ("quantized=int8", "quantized=float16"))),
@@ -170,7 +177,7 @@ def checklist(report: Report, name: str, backend: str = "") -> pd.DataFrame:
 
     name: of `CHECKLISTS`; backend: a glob instead of the list's and the items' own. Columns: item, backend (names; "" where
     none has rows), state (of `STATES`), proved and cells (a cell: check, op, variant, dtype, backend; proved: all its valid samples ran
-    where they were asked to and passed, and one of them is evidence), failed, known (failed ones whose failures are all known),
+    where they were asked to and passed, and one of them is evidence; one of weak samples alone is counted in neither), failed, known (failed ones whose failures are all known),
     said (what stands against it, or why nothing was run), reproduce (the command that shows the worst failure).
     """
     asked = CHECKLISTS[name]
@@ -193,7 +200,7 @@ def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterat
         return
     for _, part in some.groupby(some["backend"].map(lambda name: like.get(name) or name), sort=True):
         names = ", ".join(sorted(part["backend"].unique()))
-        yield _said(item, names, part, str(report.rows.attrs.get("results", "results")))
+        yield _said(item, names, part, report)
 
 
 def _line(item: Item, backend: str, state: str, **more: Any) -> dict[str, Any]:
@@ -235,37 +242,56 @@ def _has(flags: str, glob: str) -> bool:
     return any(fnmatchcase(word, glob) for word in flags.split())
 
 
-def _said(item: Item, backend: str, rows: pd.DataFrame, results: str) -> dict[str, Any]:
+def _said(item: Item, backend: str, rows: pd.DataFrame, report: Report) -> dict[str, Any]:
     """The line of an item on a backend with (valid) rows of it."""
     failed, passed = _fails(rows, item), rows["status"].isin(PASSED_STATUSES)
     evidence = passed & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
     seen = pd.DataFrame({"failed": failed, "passed": passed, "evidence": evidence}).groupby(
         [rows[key] for key in CELL], sort=False
     )
-    right = seen["passed"].transform("all") & seen["evidence"].transform("any")
-    broken = seen["failed"].transform("any")
+    whole, seen_well = seen["passed"].transform("all"), seen["evidence"].transform("any")
+    right, weakly, broken = whole & seen_well, whole & ~seen_well, seen["failed"].transform("any")
     unknown = (failed & (rows["standing"] != KNOWN)).groupby([rows[key] for key in CELL]).transform("any")
 
     def cells(kept: pd.Series) -> int:
         return len(rows.loc[kept, CELL].drop_duplicates())
 
-    counts = {"proved": cells(right), "cells": cells(right | True), "failed": cells(broken)}
+    counts = {"proved": cells(right), "cells": cells(~weakly), "failed": cells(broken)}
     counts["known"] = cells(broken & ~unknown)
-    of = f"{counts['proved']} of {counts['cells']} cells, {rows['op'].nunique()} ops"
-    rest = rows[~right & ~broken & ~evidence]["status"].replace({Status.PASS.value: "weak"}).value_counts()
-    open_ = [f"{count} {status}" for status, count in rest.items()]
-    missing = _missing(item, rows[right])
-    lacks = [f"none of {', '.join(missing)}"] * bool(missing) + [f"no proof: {', '.join(open_)}"] * bool(open_)
+    rest = rows["status"][~whole & ~broken & ~passed].value_counts()
+    missing = _missing(item, rows[right & evidence])
+    narrowed = bool(item.whole) and not _whole(report.run, item.whole, list(rows["backend"].unique()))
+    lacks = [f"none of {', '.join(missing)}"] * bool(missing)
+    lacks += [f"the run asks only some ops of the catalog {item.whole}"] * narrowed
+    lacks += [f"no proof: {', '.join(f'{count} {status}' for status, count in rest.items())}"] * bool(len(rest))
+    of = f"{counts['proved']} of {many(counts['cells'], 'cell')}, {many(rows['op'].nunique(), 'op')}"
+    of += f"; {many(cells(weakly), 'cell')} more {'has' if cells(weakly) == 1 else 'have'} weak samples alone" * bool(
+        weakly.any()
+    )
     if counts["failed"]:
         worst = worst_first(rows[failed]).iloc[:1]
         known = f" ({counts['known']} known)" * bool(counts["known"])
-        said = f"failed: {counts['failed']} cells{known}, e.g. {_words(worst.iloc[0])}; proved: {of}"
+        said = f"failed: {many(counts['failed'], 'cell')}{known}, e.g. {_words(worst.iloc[0])}; proved: {of}"
+        results = str(report.rows.attrs.get("results", "results"))
         more = {"said": said, "reproduce": commands(worst, results).iloc[0]}
         return _line(item, backend, FAILED, **counts, **more)
     if not counts["proved"]:
-        return _line(item, backend, NOT_RUN, **counts, said="; ".join([_words(rows.iloc[0]), *lacks]))
-    whole = counts["proved"] == counts["cells"] and not missing
-    return _line(item, backend, PROVED if whole else PARTLY, **counts, said="; ".join([of, *([] if whole else lacks)]))
+        return _line(item, backend, NOT_RUN, **counts, said="; ".join([_words(rows[~evidence].iloc[0]), *lacks]))
+    proved_all = counts["proved"] == counts["cells"] and not missing and not narrowed
+    return _line(
+        item, backend, PROVED if proved_all else PARTLY, **counts, said="; ".join([of, *([] if proved_all else lacks)])
+    )
+
+
+def _whole(run: Mapping[str, Any], catalog: str, backends: Sequence[str]) -> bool:
+    """Whether a run asks one of the backends all ops of a catalog."""
+    return not run.get("ops") and any(
+        c["name"] == catalog
+        and c.get("ops") == ["*"]
+        and not c.get("exclude")
+        and any(_matches(c.get("backends") or ["*"], name) for name in backends)
+        for c in (run.get("config") or {}).get("catalogs") or ()
+    )
 
 
 def _missing(item: Item, proved: pd.DataFrame) -> list[str]:
@@ -320,7 +346,7 @@ def checklist_view(name: str, found: pd.DataFrame) -> View:
         command="reproduce",
         notes=(
             "A cell is an op in a dtype on a backend under a check. It is proved if all its samples ran where they were asked "
-            "to and passed, one of them at least being evidence.",
+            "to and passed, one of them at least being evidence; cells of weak samples alone count in neither number.",
         ),
     )
 

@@ -18,7 +18,19 @@ from tasks.model import Status
 
 #: What a finding tells.
 _TOLD = [
-    *("status", *CELL, "sample", "samples", "planned", "kind", "stage", "error_type", "error", "error_units"),
+    *(
+        "status",
+        *CELL,
+        "sample",
+        "samples",
+        "planned",
+        "kind",
+        "culprit",
+        "stage",
+        "error_type",
+        "error",
+        "error_units",
+    ),
     *("max_ulp", "limit", "op_class", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement"),
     *("run_id", "case_id", "reproduce"),
 ]
@@ -143,7 +155,8 @@ def found(report: Report) -> Iterator[View]:
     lines = records(frame[frame["status"].isin(FINDING_STATUSES)])
     nothing = "No findings: nothing failed or was imprecise."
     nothing = nothing if len(report.rows) and not lines and not report.verdict.unjudged else ""
-    columns = (Column("", lambda line: line["standing"]), *_COLUMNS, text("cause", length=300))
+    standing = Column("", lambda line: line["standing"])
+    columns = (standing, *_COLUMNS, text("cause", length=300)) if report.verdict.listed else _COLUMNS
     faces = ("markdown", "csv", "page")
     yield _found("findings", "Findings, the worst first", frame, columns, lines=lines, empty=nothing, faces=faces)
     others = [line for line in lines if not line["standing"] and not line["cause"]]

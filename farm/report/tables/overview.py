@@ -38,13 +38,14 @@ def status_count(line: Mapping[str, Any], status: str) -> str:
 
 
 def how_much(line: Mapping[str, Any]) -> str:
-    """One line on what is wrong with a finding: kind, stage, how far off in what is judged and its limit, error.
+    """One line on what is wrong with a finding: culprit, kind, stage, how far off in what is judged and its limit, error.
 
     Figures where it is the numbers that are wrong: of a shape, or of NaN and Inf out of place, the error tells.
     """
     error = ": ".join(text for text in (line["error_type"], gist(line["error"])) if text)
-    parts = [str(line[name]) for name in ("kind", "stage") if line[name] and line[name] != line["error_type"]]
-    if line["kind"] in ("", "numbers"):
+    parts = [f"culprit: {line['culprit']}"] * bool(line["culprit"])
+    parts += [str(line[name]) for name in ("kind", "stage") if line[name] and line[name] != line["error_type"]]
+    if line["kind"] in ("", "numbers", "flip"):
         far = line["max_ulp" if unit(line["op_class"]) == "ulps" else "error_units"]
         if math.isfinite(far):
             parts.append(figure(far, line["op_class"], line["limit"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from tasks import checks
@@ -13,15 +13,17 @@ from tasks.model import Group, Vacuous
 from tasks.prepare.derived.parts import Spoilt
 
 
-def samples(catalog: Catalog, group: Group, draws: int, skip: Collection[int]) -> Iterator[Sample]:
+def samples(
+    catalog: Catalog, group: Group, draws: int, skip: Collection[int], first: Callable[[], Sample]
+) -> Iterator[Sample]:
     """As `Catalog.samples`, of any check: where it derives them, one for each of its numbers, by ``derive(base, number,
-    group, draws)`` of the file of its name. A sample that cannot be made comes with a failure."""
+    group, draws)`` of the file of its name, of the op's ``first`` one. A sample that cannot be made comes with a failure."""
     check = checks.get(group.check)
     if not isinstance(check, Derived):
         yield from catalog.samples(group, draws, skip)
         return
     derive = importlib.import_module(f"{__name__}.{check.name}").derive
-    base = next(iter(catalog.samples(replace(group, check=checks.FORWARD, samples=1), draws)))
+    base = first()
     for place, number in enumerate(check.numbers):
         if place in skip:
             yield Sample(number)

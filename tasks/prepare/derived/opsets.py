@@ -10,6 +10,8 @@ from tasks.catalogs.base import Sample
 from tasks.model import Group, OpClass, Vacuous
 from tasks.prepare.derived.parts import Spoilt, apart, feeds_of
 
+#: Bytes of a model that is kept in every opset.
+LARGEST = 64 << 20
 #: What the converter says of a model that cannot be said in an opset: no such operator, no such type or attribute there.
 _NOT_THERE = re.compile(
     r"No Previous Version of|is unallowed for|cannot be downgraded|must be .* for conversion to opset|No schema registered"
@@ -20,6 +22,9 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """The sample ``base`` in the opset ``number``, with the same expected outputs. Raises Spoilt, Vacuous."""
     import onnx
 
+    assert base.model is not None
+    if len(base.model) > LARGEST:
+        raise Vacuous(f"a model of {len(base.model) >> 20} MiB is not kept in seven opsets")
     model = onnx.load_model_from_string(base.model)
     own = next((x.version for x in model.opset_import if x.domain in ("", "ai.onnx")), 0)
     flags = f"opset={number} own={own}"

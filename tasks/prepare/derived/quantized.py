@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks.catalogs.base import Sample
 from tasks.checks.quantized import KINDS
-from tasks.model import Group, Leaf, OpClass, Vacuous
+from tasks.model import Group, OpClass, Vacuous, row_floor
 from tasks.prepare.derived.parts import Spoilt, feeds_of
 
 #: Classes whose outputs no reference says.
@@ -24,13 +24,18 @@ _UNSAID = (OpClass.RANDOM, OpClass.UNINITIALISED, OpClass.CHOICE)
 #: What a value may be off that is rounded to a scale's step, as a share of the step: at the limit of 32 error units two
 #: steps, one for a tie that falls to the other side and one for what that does to the next.
 STEP = 1 / 16
+#: Share of the elements of every quantised tensor that a draw moves by a step, and how many draws.
+FLIPPED, FLIPS = 1 / 256, 4
+#: Ops that hand on what they are given.
+_MOVES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
 
 
 def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """The model of ``base`` in ``number`` bits, with that graph's float64 evaluation.
 
-    The noise floor is the row floor of a model (`tasks.graphs.floor`): where ties fall to the other side and are carried on, draws
-    show it. An output that comes straight from a DequantizeLinear may be off by its step as well. Raises Spoilt where the
+    The noise floor is the row floor of a model (`tasks.graphs.floor`), and a share, STEP, of two things: the step of an
+    output that comes straight from a DequantizeLinear; and what it does to an output that some elements of every quantised
+    tensor fall to the other side of a tie. Raises Spoilt where the
     tool takes the model not, or makes one that cannot be evaluated; Vacuous for a model that is not float32, or of which
     the tool leaves everything as it is.
     """
@@ -48,6 +53,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         with _silent():
             given = onnx.load_model_from_string(base.model)  # the tools write to what they are given
             made = _float16(given) if number == 16 else _int8(given, feeds)
+            onnx.checker.check_model(made)
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise Spoilt("quantizer", f"ONNX Runtime's tool for {KINDS[number]} does not take the model: {text}") from None
@@ -59,11 +65,11 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         references, _, floors = reference_and_floor(graph, feeds, draws)
     except (NoOracle, KeyError) as error:
         raise Vacuous(f"no float64 evaluation: {error}") from None
-    steps = _steps(made)
+    steps, flips = _steps(made), _flipped(graph, made, feeds, references)
     expected = []
-    for leaf, name, y, delta in zip(base.expected, graph.outputs, references, floors, strict=True):
-        floor = np.maximum(delta, STEP * steps.get(name, 0.0))
-        expected.append(Leaf(leaf.dtype, y.shape, y, floor if floor.any() else None))
+    for leaf, name, y, delta, flip in zip(base.expected, graph.outputs, references, floors, flips, strict=True):
+        floor = np.maximum(delta, STEP * np.maximum(flip, steps.get(name, 0.0)))
+        expected.append(replace(leaf, shape=y.shape, reference=y, noise=floor if floor.any() else None))
     version = importlib.metadata.version("onnxruntime")
     return replace(
         base,
@@ -118,14 +124,50 @@ def _changed(made: Any, number: int) -> bool:
 
 def _steps(made: Any) -> dict[str, float]:
     """The largest scale of a DequantizeLinear that makes an output, by the output's name."""
+    found: dict[str, float] = {}
+    scales = _scales(made)
+    for node in made.graph.node:  # in order, so that what hands on follows what it is given
+        if node.op_type == "DequantizeLinear" and node.input[1] in scales:
+            found[node.output[0]] = float(scales[node.input[1]].max())
+        elif node.op_type in _MOVES and node.input[0] in found:
+            found[node.output[0]] = found[node.input[0]]
+    return found
+
+
+def _scales(made: Any) -> dict[str, np.ndarray]:
+    """Scales of the graph that are given, by name."""
     from onnx import numpy_helper
 
-    scales = {x.name: x for x in made.graph.initializer}
-    return {
-        node.output[0]: float(np.abs(numpy_helper.to_array(scales[node.input[1]])).max())
+    names = {node.input[1] for node in made.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")}
+    given = {x.name: x for x in made.graph.initializer if x.name in names}
+    return {name: np.abs(np.asarray(numpy_helper.to_array(x), np.float64)) for name, x in given.items()}
+
+
+def _flipped(graph: Any, made: Any, feeds: dict[str, Any], references: list[np.ndarray]) -> list[np.ndarray]:
+    """How far each output moves, as a row floor, where FLIPPED of every tensor that is quantised falls a step elsewhere."""
+    scales = _scales(made)
+    steps = {
+        node.input[0]: float(scales[node.input[1]].max())
         for node in made.graph.node
-        if node.op_type == "DequantizeLinear" and node.input[1] in scales
+        if node.op_type == "QuantizeLinear" and node.input[1] in scales
     }
+    found = [np.zeros(y.shape) for y in references]
+    for draw in range(FLIPS if steps else 0):
+        rng = np.random.default_rng(draw)
+
+        def move(name: str, x: np.ndarray, eps: float, rng: np.random.Generator = rng) -> np.ndarray:
+            if name not in steps or not x.size:
+                return x
+            moved = x.copy()
+            places = rng.integers(0, x.size, max(1, round(FLIPPED * x.size)))
+            moved.reshape(-1)[places] += steps[name] * rng.choice((-1.0, 1.0), places.size)
+            return moved
+
+        outputs = graph.run(feeds, move=move)
+        for delta, name, y in zip(found, graph.outputs, references):
+            if y.dtype.kind == "f" and outputs[name].shape == y.shape:
+                np.maximum(delta, np.abs(outputs[name] - y), out=delta)
+    return [row_floor(delta) for delta in found]
 
 
 def _loss(exact: list[Any], references: list[np.ndarray]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,14 @@ def _choices(model: Any, own: Mapping[str, np.ndarray]) -> list[Open]:
     """Which dimensions may be open, the best choice first."""
     inputs = inputs_of(model)
     declared = {name: _symbols(inputs[name], x) for name, x in own.items()}
-    if any(symbol for symbols in declared.values() for symbol in symbols):
-        return [declared]
+    names = list(dict.fromkeys(symbol for symbols in declared.values() for symbol in symbols if symbol))
+    if names:  # some are open in name only: a network's height may be one that its pools need
+        some = [names, *([x for x in names if x != left] for left in names), *([x] for x in names)]
+        return [
+            {name: [x if x in chosen else "" for x in symbols] for name, symbols in declared.items()}
+            for chosen in dict.fromkeys(map(tuple, some))
+            if chosen
+        ]
     by_length = {name: [f"length_{n}" if n > 1 else "" for n in x.shape] for name, x in own.items()}
     floating = {name: by_length[name] if is_inexact(x.dtype.name) else [""] * x.ndim for name, x in own.items()}
     firsts = {name: ["first" if axis == 0 else "" for axis in range(x.ndim)] for name, x in own.items()}
@@ -111,10 +118,7 @@ def _symbols(value: Any, array: np.ndarray) -> list[str]:
     shape = value.type.tensor_type.shape
     if not value.type.tensor_type.HasField("shape") or len(shape.dim) != array.ndim:
         return [""] * array.ndim
-    return [
-        "" if dim.HasField("dim_value") else dim.dim_param or f"{value.name}_{axis}"
-        for axis, dim in enumerate(shape.dim)
-    ]
+    return ["" if dim.dim_value > 0 else dim.dim_param or f"{value.name}_{axis}" for axis, dim in enumerate(shape.dim)]
 
 
 def _lengths(value: Any) -> list[int | str]:
@@ -134,18 +138,26 @@ def _reshape(value: Any, sizes: Any) -> None:
 
 
 def _valid(model: Any, feeds: Mapping[str, np.ndarray]) -> bool:
-    """Whether the model is valid at these sizes: onnx infers its shapes without a contradiction, and it can be evaluated."""
+    """Whether the model is valid at these sizes: onnx infers its shapes without a contradiction, none of them empty, and it
+    has a finite float64 evaluation."""
     import onnx
 
     from tasks.graphs.evaluate import Graph
     from tasks.graphs.widening import NoOracle
 
     try:
-        onnx.shape_inference.infer_shapes(fixed(model, feeds), check_type=True, strict_mode=True, data_prop=True)
-        Graph(fixed(model, feeds)).run(feeds)
+        sized = fixed(model, feeds)
+        inferred = onnx.shape_inference.infer_shapes(sized, check_type=True, strict_mode=True, data_prop=True)
+        if any(_empty(value) for value in inferred.graph.value_info):
+            return False
+        found = Graph(sized).run(feeds).values()
     except (NoOracle, onnx.shape_inference.InferenceError, KeyError, ValueError, TypeError, IndexError):
         return False
-    return True
+    return all(x.dtype.kind not in "fc" or np.isfinite(x).all() for x in map(np.asarray, found))
+
+
+def _empty(value: Any) -> bool:
+    return any(dim.HasField("dim_value") and dim.dim_value <= 0 for dim in value.type.tensor_type.shape.dim)
 
 
 def _sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndarray]], draws: int) -> Sample:
@@ -158,7 +170,8 @@ def _sample(base: Sample, number: int, model: Any, sizes: list[dict[str, np.ndar
         if not expected and not compare_oracles(references, base.expected, base.op_class)["classic"]:
             raise Vacuous("at its own size its float64 evaluation is not what is expected there")
         for leaf, y, delta in zip(base.expected, references, floors, strict=True):
-            expected.append(Leaf(leaf.dtype, y.shape, y, delta if delta.any() else None, leaf.rtol, leaf.atol))
+            noise = delta if delta.any() else None
+            expected.append(replace(leaf, shape=y.shape, reference=y, noise=noise))
     arrays = [x for feeds in sizes for x in feeds.values()]
     return Sample(
         number,
