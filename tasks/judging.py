@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.checks import Stage
-from tasks.judge import coarser, fingerprint
+from tasks.judge import coarser, fingerprint, steps
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
@@ -62,7 +63,7 @@ def judged(
         for i in paired:
             actual[i] = _unpaired(actual[i])
     arrays = [[np.asarray(x) for x in actual] for actual in outputs]
-    precision = info.precision_for(op_class, group.label)
+    precision = _precision(sample, info)
     expected = sample.expected()[part]
     limit = policy.limit_value(group.label, op_class.value, group.dtype, precision)
     metrics = _measure(sample, arrays[0], expected, precision)
@@ -103,9 +104,20 @@ def judged(
                 f"this backend agrees with {' and '.join(sides) or 'neither'}"
             )
             return Judgement(metrics, Status.INVALID, "oracle", more)
+    if names := record.get("names"):
+        found = steps.examined(arrays[0], expected, names, precision, (status, kind))
+        (status, kind), more = found.verdict, more | found.columns
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return Judgement(metrics, status, kind, more)
+
+
+def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
+    """The coarser of what the backend declares and what the check asks for."""
+    group = sample.owner.group
+    declared = info.precision_for(sample.op_class, group.label)
+    asked = checks.installed(sample.owner.check).precision(group.dtype)
+    return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
 
 
 def _told(

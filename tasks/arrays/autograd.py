@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import differences, torch_tree
-from tasks.model import OpClass, Oracle, is_complex, np_dtype
+from tasks.arrays.training import TrainingStep
+from tasks.model import Form, OpClass, Oracle, is_complex, np_dtype
 
 #: The whole Jacobian is differenced up to this many real input elements, beyond it random projections are.
 FULL_JACOBIAN = 100
@@ -81,6 +82,16 @@ def cotangents(outputs: Sequence[tuple[tuple[int, ...], str]], seed: str) -> lis
             values = values * np.exp(2j * np.pi * generator.uniform(0, 1, shape))
         made.append(np.asarray(values).astype(np_dtype(dtype)))
     return made
+
+
+def computed(form: Form, call: Callable[..., Any], args: Any, kwargs: Any, cotangents: Sequence[Any]) -> list[Any]:
+    """What the check of a form other than "forward" computes: a training step, if it is of one, else gradients.
+
+    call: ``form.call``, or what a compiler made of it; cotangents: those of the form, on its device.
+    """
+    if isinstance(form.call, TrainingStep):
+        return form.call.taken(call, args)
+    return backward(form.check, call, args, kwargs, form.wrt, cotangents)
 
 
 def backward(
@@ -197,11 +208,14 @@ def problem(
     )
 
 
-def second_oracle(found: Problem, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
+def second_oracle(
+    found: Problem, gradients: Sequence[np.ndarray], step: float = differences.STEP
+) -> tuple[Oracle | None, str]:
     """Finite differences as an oracle beside the ``gradients`` that autograd gave: (oracle, why there is none).
 
     Its references are the values within the differences' own error that are nearest to autograd's: equal to them
-    unless the two really disagree. Where only projections are taken, the smallest change that explains them.
+    unless the two really disagree. Where only projections are taken, the smallest change that explains them. step: of
+    projections; a shorter one meets fewer of the kinks that a whole network has.
     """
     elements = sum(x.size * (1 + np.iscomplexobj(x)) for x in found.inputs)
     if elements == 0:
@@ -210,7 +224,7 @@ def second_oracle(found: Problem, gradients: Sequence[np.ndarray]) -> tuple[Orac
         try:
             if elements < FULL_JACOBIAN:
                 return _elementwise(differences.gradient(found.function, found.inputs, found.cotangents), gradients)
-            return _projected(found, gradients)
+            return _projected(found, gradients, step)
         except Exception as error:
             return None, f"not evaluated near the input: {type(error).__name__}"
 
@@ -229,14 +243,12 @@ def _nearest(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.nd
     return np.where(far, value + step, towards)
 
 
-def _projected(found: Problem, gradients: Sequence[np.ndarray]) -> tuple[Oracle | None, str]:
+def _projected(found: Problem, gradients: Sequence[np.ndarray], step: float) -> tuple[Oracle | None, str]:
     centre = found.function(found.inputs)
     ways, rest, why = [], [], ""
     finite = all(np.isfinite(g).all() for g in gradients)
     for direction in differences.directions(found.inputs, PROJECTIONS):
-        slope = differences.Along(found.function, found.inputs, found.cotangents, direction).slope(
-            centre, differences.STEP
-        )
+        slope = differences.Along(found.function, found.inputs, found.cotangents, direction).slope(centre, step)
         if slope.why:
             why = slope.why
             continue

@@ -12,20 +12,25 @@ from tasks.arrays import noise
 
 #: Ops that only move, choose or make numbers: nothing is rounded. Views are known by their schema.
 _MOVEMENT = frozenset(
-    "_to_copy _unsafe_view cat clone constant_pad_nd copy_ detach embedding empty fill_ full full_like gather index "
+    "_to_copy _unsafe_view cat clone constant_pad_nd copy detach embedding empty fill full full_like gather index "
     "index_select lift_fresh max_pool2d_with_indices neg new_zeros ones ones_like relu repeat scatter select_backward "
-    "slice_backward stack threshold_backward topk tril triu where zeros zeros_like masked_fill scalar_tensor arange "
+    "slice_backward stack threshold_backward topk tril triu where zeros zeros_like masked_fill scalar_tensor arange zero "
     "max_pool2d_with_indices_backward eq ne lt le gt ge abs sign roll flip sort maximum minimum".split()
 )
 
 
+#: Parts of the names of what `torch.autocast` computes in a narrower dtype: products, and what is made of them.
+_PRODUCTS = ("mm", "convolution", "attention", "matmul", "linear")
+
+
 @contextlib.contextmanager
-def widened(eps: float = 0.0, draw: int = 0) -> Iterator[None]:
+def widened(eps: float = 0.0, draw: int = 0, elsewhere: float | None = None) -> Iterator[None]:
     """In here torch computes in float64 on the CPU: a cast to a narrower floating dtype, or a tensor made in one, is float64.
 
     Programs that cast by themselves (a norm that sums in float32) are so evaluated exactly, forward and backward.
     eps: if not 0, every element of every result that a runtime would round, gradients' included, is multiplied by
-    1 + ε·s·u (see `tasks.arrays.noise`). torch's default dtype is float64 inside.
+    1 + ε·s·u (see `tasks.arrays.noise`). elsewhere: the ε of all but products, if it is another. torch's default dtype is
+    float64 inside.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,7 +43,7 @@ def widened(eps: float = 0.0, draw: int = 0) -> Iterator[None]:
             return torch.float64 if x in narrow else x
         return x
 
-    def move(x: Any) -> None:
+    def move(x: Any, eps: float) -> None:
         if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.numel():
             steps = _factors(eps, draw, next(places), x.numel())
             x.mul_(torch.from_numpy(steps).view(x.shape))
@@ -47,9 +52,11 @@ def widened(eps: float = 0.0, draw: int = 0) -> Iterator[None]:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             args = tuple(map(wide, args))
             out = func(*args, **{name: wide(x) for name, x in (kwargs or {}).items()})
-            if eps and not (func.is_view or func._schema.is_mutable or func.overloadpacket.__name__ in _MOVEMENT):
+            name = func.overloadpacket.__name__.rstrip("_")
+            if eps and not (func.is_view or name in _MOVEMENT):
+                coarse = elsewhere is None or any(part in name for part in _PRODUCTS)
                 for x in out if isinstance(out, (tuple, list)) else (out,):
-                    move(x)
+                    move(x, eps if coarse or elsewhere is None else elsewhere)
             return out
 
     before = torch.get_default_dtype()

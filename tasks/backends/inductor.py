@@ -25,7 +25,7 @@ class Inductor(TorchEager):
     devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
     dynamic = False
-    checks: tuple[str, ...] = ("forward", "backward")  # AOT autograd has no double backward
+    checks: tuple[str, ...] = ("forward", "backward", "amp")  # AOT autograd has no double backward
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
@@ -94,7 +94,7 @@ class Inductor(TorchEager):
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
                 form, (args, kwargs) = forms[0], bundle[0]
                 call = functools.partial(_only, compiled)
-                return [autograd.backward(form.check, call, args, kwargs, form.wrt, self.cotangents(form))]
+                return [autograd.computed(form, call, args, kwargs, self.cotangents(form))]
             with torch.no_grad():
                 return list(compiled(bundle))
 

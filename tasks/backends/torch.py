@@ -203,7 +203,7 @@ class TorchEager(Backend):
                 # A kernel that writes to its inputs must not spoil its next run.
                 args, kwargs = ready.pop() if ready else self.arguments(form)
                 if form.check != "forward":
-                    return list(autograd.backward(form.check, call, args, kwargs, form.wrt, cotangents))
+                    return autograd.computed(form, call, args, kwargs, cotangents)
                 with torch.no_grad():
                     return list(torch_tree.leaves(call(*args, **kwargs)))
 

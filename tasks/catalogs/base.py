@@ -67,7 +67,7 @@ class Sample:
     `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; repeats: how often a backend runs it
     (results that differ are a finding); coarse: of a model, by precision the outputs with its products' weights rounded to
     it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
-    it, what the sample alone decides.
+    it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`).
     """
 
     index: int
@@ -84,6 +84,7 @@ class Sample:
     wrt: tuple[int, ...] = ()
     cotangents: tuple[int, ...] = ()
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
     model: bytes | None = None
     columns: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
@@ -120,6 +121,10 @@ class Catalog:
     def list_version(self) -> str:
         """What decides the catalog's list: its version, and what else it is made from."""
         return self.version()
+
+    def load(self) -> None:
+        """Import what samples are made with: of these seconds, and of a SIGKILL in them, no sample is the cause."""
+        return
 
     def entries(self) -> list[Entry]:
         """Every (op, variant) with its declared dtypes, sorted by op."""

@@ -9,11 +9,12 @@ from tasks.checks.base import FORWARD, Check
 from tasks.checks.base import Stage as Stage
 from tasks.checks.build import Build
 from tasks.checks.forward import Forward
-from tasks.checks.gradients import Backward, DoubleBackward
+from tasks.checks.gradients import Amp, Backward, DoubleBackward
 from tasks.checks.levels import Levels
 from tasks.checks.opsets import Opsets
 from tasks.checks.quantized import Quantized
 from tasks.checks.replay import Replay
+from tasks.checks.roundtrip import RoundTrip
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
 from tasks.model import Unsupported
@@ -26,10 +27,12 @@ BUILT_IN: dict[str, Check] = {
         Forward(),
         Backward(),
         DoubleBackward(),
+        Amp(),
         Levels(),
         Opsets(),
         Quantized(),
         Replay(),
+        RoundTrip(),
         Shapes(),
         Speedup(),
         Build(),

@@ -70,6 +70,10 @@ class Check:
         """How many samples an op has where a config asks for ``samples`` (not 0)."""
         return samples
 
+    def precision(self, dtype: str) -> str:
+        """The precision that it asks a backend to compute in, of samples of a dtype; "" where it asks for nothing."""
+        return ""
+
     def build(self, backend: Backend, form: Form) -> Program:
         """Make one sample runnable as the check wants it; raises what `Backend.build` does.
 

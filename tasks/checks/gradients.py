@@ -1,17 +1,43 @@
-"""The backward checks: the gradient of an op's inputs, and the gradient of that."""
+"""Checks of gradients: of an op's inputs, of that gradient, of a training step, and of one that autocast computes."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tasks.arrays.training import TrainingStep
 from tasks.checks.base import Check
+from tasks.model import Form, Program
 
 
 class Backward(Check):
     name = "backward"
-    about = "the gradients of an op's inputs"
+    about = (
+        "the gradient of an op's inputs; of a model a training step in float32: its loss, the gradient of every parameter, "
+        "one step of the optimiser"
+    )
     prepared = True
     gradient = True
+
+    def run(self, program: Program, form: Form) -> Sequence[Any]:
+        outputs = program.run()
+        return form.call.consistent(outputs) if isinstance(form.call, TrainingStep) else outputs
 
 
 class DoubleBackward(Check):
     name = "double_backward"
-    about = "the gradients of these gradients"
+    about = "the gradient of that gradient"
     prepared = True
     gradient = True
+
+
+class Amp(Backward):
+    name = "amp"
+    about = "the training step of a model under autocast to the dtype, judged in that dtype's precision"
+
+    def precision(self, dtype: str) -> str:
+        return dtype
+
+    def run(self, program: Program, form: Form) -> Sequence[Any]:
+        program.flags = f"autocast={form.dtype} {program.flags}".strip()
+        return super().run(program, form)

@@ -80,6 +80,14 @@ class Graph:
             warnings.simplefilter("ignore")
             return self._outputs(node, [widen(x) for x in inputs], {}, move, {}, frozenset())
 
+    def run_among(self, node: Node, values: Values, move: Move | None = None) -> list[Any]:
+        """Outputs of a node of the main graph on tensors by name; the weights that it reads come from the model, as ``move``
+        moves them. Raises NoOracle."""
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            reads = {name: self._value(name, self.block, values, move) for name in node.reads}
+            return self._outputs(node, [reads[x] if x else None for x in node.inputs], reads, move, {}, frozenset())
+
     def _execute(
         self, block: Block, values: Values, move: Move | None, kept: Values, keep: frozenset[str]
     ) -> list[Any]:

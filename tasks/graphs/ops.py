@@ -157,6 +157,14 @@ def matmul(call: Call) -> list[np.ndarray] | None:
     return [np.asarray(np.matmul(a, b))]
 
 
+def gather_elements(call: Call) -> list[np.ndarray]:
+    """GatherElements; onnx's fails where the data has one row."""
+    data, indices = call.arrays()
+    axis = int(call.attributes.get("axis", 0)) % data.ndim
+    reached = tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(indices.shape))
+    return [np.take_along_axis(data[reached], indices, axis)]
+
+
 #: By operator of ONNX's own domain; what is not here is done by onnx's evaluator.
 OPERATORS: dict[str, Operator] = {
     "AveragePool": spatial.average_pool,
@@ -167,6 +175,7 @@ OPERATORS: dict[str, Operator] = {
     "DynamicQuantizeLinear": dynamic_quantize_linear,
     "Erf": erf,
     "GRU": recurrent.gru,
+    "GatherElements": gather_elements,
     "Gelu": gelu,
     "GlobalMaxPool": spatial.global_max_pool,
     "GroupNormalization": group_normalization,

@@ -78,20 +78,16 @@ def constant_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClas
         )
 
 
-def excused(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> float:
+def excused(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE, precision: str = "") -> float:
     """Which share of the reference ``threshold`` error units do not ask for, 0 to 1: the sum of what each element may be off,
     no more than all of it, over the sum of their sizes.
 
     From GROSS on no right digit is asked for. Where the noise floor has no part in that it is 0: in dtypes of so few bits
-    that the threshold alone is as wide, for integers, and for steps, whose floor is the height of a jump.
+    that the threshold alone is as wide, for integers, and for steps, whose floor is the height of a jump. precision: that
+    the check asks for, if it is coarser.
     """
-    y, (eps, _, noise) = leaf.reference, unit_of(leaf, op_class)
-    if (
-        y is None
-        or noise is None
-        or op_class is OpClass.DISCONTINUOUS
-        or not 0 < EPS.get(leaf.dtype, 0) * threshold < GROSS
-    ):
+    y, (eps, _, noise) = leaf.reference, unit_of(leaf, op_class, precision)
+    if y is None or noise is None or op_class is OpClass.DISCONTINUOUS or not 0 < eps * threshold < GROSS:
         return 0.0
     size = np.abs(y)
     if not np.isfinite(total := float(size.sum())):
@@ -127,11 +123,19 @@ def others_would_pass(leaves: Sequence[Leaf], others: Sequence[Leaf], policy: Po
     return len(found) == len(leaves) and not _wrong(found, leaves, policy, label, dtype)
 
 
-def _wrong(outputs: Sequence[np.ndarray], leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str) -> bool:
+def smaller_would_pass(leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str, precision: str) -> bool:
+    """True if the exact outputs of a training step, each smaller by GROSS, would not be wrong under ``policy``."""
+    found = [leaf.reference * (1 - GROSS) for leaf in leaves if leaf.reference is not None]
+    return not _wrong(found, leaves, policy, label, dtype, precision)
+
+
+def _wrong(
+    outputs: Sequence[np.ndarray], leaves: Sequence[Leaf], policy: Policy, label: str, dtype: str, precision: str = ""
+) -> bool:
     with np.errstate(all="ignore"):
         given = [y.astype(np_dtype(leaf.dtype)) for y, leaf in zip(outputs, leaves)]
-    metrics = compare(given, leaves, OpClass.MODEL)
-    return judge(metrics, policy, label, OpClass.MODEL, dtype, "float64")[0] is Status.WRONG
+    metrics = compare(given, leaves, OpClass.MODEL, precision)
+    return judge(metrics, policy, label, OpClass.MODEL, dtype, "float64", precision)[0] is Status.WRONG
 
 
 def common_constant(leaves: Sequence[Leaf], threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:

@@ -130,8 +130,20 @@ class Row:
         "over that of the float32 model's",
         "1",
     )
+    torch_diff: float | None = column(
+        "float64",
+        "metrics",
+        "check roundtrip: largest difference to what torch itself gave in the same process and dtype",
+        "as the output",
+    )
     limit: float | None = column(
         "float64", "metrics", "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"
+    )
+    loss_divergence: float | None = column(
+        "float64", "metrics", "of a training step: |loss − reference| / |reference|", "1"
+    )
+    gradient_divergence: float | None = column(
+        "float64", "metrics", "of a training step: ‖gradients − reference‖ / ‖reference‖, all parameters together", "1"
     )
     nonfinite: int | None = column("int64", "metrics", "elements with a misplaced NaN or Inf")
     second_oracle: str | None = column("string", "metrics", "a further oracle that computed the expected output")

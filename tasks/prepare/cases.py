@@ -29,6 +29,7 @@ from tasks.judge.prepared import (
     constant_would_pass,
     excused,
     others_would_pass,
+    smaller_would_pass,
     zero_would_pass,
 )
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous
@@ -94,13 +95,15 @@ def prepare(
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
     group = replace(group, check=checks.samples_of(group.check))
+    catalog = catalogs.get(group.catalog)
+    catalog.load()
 
     def first() -> Sample:
         """The op's sample that a check derives its own of."""
         alone = prepare(replace(group, check=checks.FORWARD, samples=1), cache, draws, None, started)[1]
         return alone.samples[0].again()
 
-    made = derived.samples(catalogs.get(group.catalog), group, draws, bad or {}, first)
+    made = derived.samples(catalog, group, draws, bad or {}, first)
     save(path, *_collect(made, group, bad or {}, started))
     return name, PreparedGroup(path)
 
@@ -130,7 +133,7 @@ def _collect(
             made = iter(())
         found.append((sample, (time.perf_counter() - begin) * 1e3))
         shares.append(_excused(sample, group))
-        sound.append(sample.failure is None and not _weak(sample) and shares[-1] < GROSS)
+        sound.append(sample.failure is None and not _weak(sample) and (shares[-1] < GROSS or bool(sample.names)))
         place += 1
         if place >= group.samples:
             strong = _strong([sample for sample, _ in found], sound)
@@ -194,7 +197,10 @@ def _excused(sample: Sample, group: Group) -> float:
         return 0.0
     limit = _default_policy().limit_value(group.label, sample.op_class.value, group.dtype)
     known = [leaf for leaf in sample.expected if leaf.reference is not None and leaf.reference.size]
-    return min((excused(leaf, limit, sample.op_class) for leaf in known), default=0.0) if limit else 0.0
+    precision = checks.get(group.check).precision(group.dtype)
+    shares = [excused(leaf, limit, sample.op_class, precision) for leaf in known] if limit else [0.0]
+    # Of a training step's many outputs each is asked for.
+    return sum(shares) / len(shares) if sample.names else min(shares, default=0.0)
 
 
 @functools.cache
@@ -203,10 +209,13 @@ def _default_policy() -> verdict.Policy:
 
 
 def _loose(group: Group, sample: Sample, other: Sample) -> bool:
-    """Whether a model's own outputs rounded to bfloat16, or those of another sample, would pass."""
-    if sample.op_class is not OpClass.MODEL or sample.definition:
+    """Whether a model's own outputs rounded to bfloat16, or those of another sample, would pass; of a training step those
+    that are grossly smaller."""
+    if sample.op_class is not OpClass.MODEL or sample.definition or sample.failure:
         return False
     how = (_default_policy(), group.label, group.dtype)
+    if sample.names:
+        return smaller_would_pass(sample.expected[1:], *how, checks.get(group.check).precision(group.dtype))
     exchanged = (
         other.arrays is not sample.arrays
         and other.failure is None
@@ -277,8 +286,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
-        "wrt": list(sample.wrt),
-        "cotangents": list(sample.cotangents),
+        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names")},
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else models[sample.model],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import engine, evidence, kills, localise, outputs, preparing, speedups, vendors
+from tests.bench import engine, evidence, kills, localise, models, outputs, preparing, vendors
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
 
@@ -84,9 +84,23 @@ BENCHES = {
         long=True,
     ),
     "alike": Bench(
-        speedups.alike,
+        models.alike,
         {"ops": ["bert_encoder"], "tries": 20, "load": 10},
         {"ops": ["softmax"], "tries": 1, "load": 1},
+        long=True,
+    ),
+    "faster": Bench(
+        models.faster, {"flags": []}, {"flags": ["--ops", "softmax", "--backends", "torch-cpu"]}, long=True
+    ),
+    "parity": Bench(models.parity, {"flags": []}, {"flags": ["--backends", "torch-cpu,ort-cpu"]}, long=True),
+    "harvest": Bench(
+        models.harvest,
+        {
+            "of": "five trained networks",
+            "models": ["ppocr_*", "magika", "basic_pitch"],
+            "backends": ["ort-cpu", "openvino-cpu"],
+        },
+        {"of": "one model", "models": [], "backends": ["ort-cpu"]},
         long=True,
     ),
     "vendors": Bench(vendors.vendors, {"config": "vendors"}, TINY, long=True),
@@ -100,7 +114,7 @@ def main(argv: list[str] | None = None) -> None:
         "which",
         nargs="*",
         choices=[*BENCHES, []],
-        help="default: all but full, vendors, kills and alike, which take many minutes each",
+        help="default: all but full, vendors, kills and those of models, which take many minutes each",
     )
     parser.add_argument("--small", action="store_true", help="in seconds: shows that it runs, its figures mean nothing")
     parser.add_argument(

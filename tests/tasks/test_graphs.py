@@ -12,6 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from tasks.catalogs.onnx import node_suite
+from tasks.graphs.adequacy import layers, unobserved
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import node_floor, reference_and_floor
 from tasks.graphs.ops import OPERATORS
@@ -353,3 +354,40 @@ def test_what_has_no_float64_evaluation_is_said_in_one_line() -> None:
     given = dict(zip("abcde", values))
     with pytest.raises(NoOracle, match="onnx computes MelWeightMatrix in float32"):
         Graph(model([grid], given, ["y"])).run(given)
+
+
+def test_a_layer_whose_weights_can_be_scaled_unnoticed_is_named() -> None:
+    w = RNG.normal(size=(16, 16)).astype(np.float32)
+    zero = np.zeros(16, np.float32)  # a residual branch whose last gain is zero hides what is before it
+
+    def hidden(gain: np.ndarray) -> list[str]:
+        nodes = [
+            helper.make_node("MatMul", ["x", "inside"], ["a"]),
+            helper.make_node("Mul", ["a", "gain"], ["b"]),
+            helper.make_node("Add", ["x", "b"], ["c"]),
+            helper.make_node("MatMul", ["c", "head"], ["y"]),
+        ]
+        graph = Graph(model(nodes, {"x": [4, 16]}, ["y"], {"inside": w, "gain": gain, "head": w}))
+        feeds = {"x": RNG.normal(size=(4, 16)).astype(np.float32)}
+        references, _, rows = reference_and_floor(graph, feeds, 4)
+        assert unobserved(graph, feeds, references, rows, among=["head"]) == []
+        return unobserved(graph, feeds, references, rows)
+
+    assert hidden(zero) == ["inside"]
+    assert hidden(zero + 1) == []
+
+
+def test_a_layer_inside_a_branch_is_looked_at_too() -> None:
+    branch = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["inner"])],
+        "then",
+        [],
+        [helper.make_tensor_value_info("inner", 1, None)],
+    )
+    node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
+    weights = {"w": RNG.normal(size=(8, 8)).astype(np.float32), "yes": np.array(True)}
+    graph = Graph(model([node], {"x": [2, 8]}, ["y"], weights))
+    feeds = {"x": RNG.normal(size=(2, 8)).astype(np.float32)}
+    references, _, rows = reference_and_floor(graph, feeds, 4)
+    assert layers(graph) == ["w"] and unobserved(graph, feeds, references, rows) == []
+    assert unobserved(graph, {"x": np.zeros((2, 8), np.float32)}, [np.zeros((2, 8))], [np.zeros((2, 8))]) == ["w"]

@@ -33,7 +33,8 @@ class Architecture:
 
     module: of transformers, with the classes ``model`` and ``config``; settings: of the config, by size; inputs: names
     and kinds ("image", "ids", "mask", "frames") of what it is called with, shapes by size in `shapes`; outputs: fields
-    of what it returns; loss: what a training step minimises (see `tasks.catalogs.models.training`).
+    of what it returns; loss: what a training step minimises (see `tasks.catalogs.models.training`); kinks: whether its
+    gradient jumps, for it has ReLUs, maxima or a router.
     """
 
     about: str
@@ -45,6 +46,7 @@ class Architecture:
     shapes: Mapping[str, tuple[int, ...]]
     outputs: tuple[str, ...]
     loss: str
+    kinks: bool = False
 
 
 _TOKENS = {"input_ids": "ids"}
@@ -71,6 +73,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         {"full": (1, 3, 224, 224), "small": (4, 3, 64, 64)},
         ("logits",),
         "classes",
+        kinks=True,
     ),
     "vit_b16": Architecture(
         "ViT-B/16, 224 × 224",
@@ -220,6 +223,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         {"full": (1, 32), "small": (2, 16)},
         ("logits",),
         "tokens",
+        kinks=True,
     ),
     "mamba2": Architecture(
         "Mamba2, 4 × 256, 96 tokens in chunks of 64",
@@ -285,6 +289,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         {"full": (1, 3, 128, 128), "small": (2, 3, 32, 32)},
         ("logits",),
         "pixels",
+        kinks=True,
     ),
 }
 

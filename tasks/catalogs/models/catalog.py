@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.cache import default_cache
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.models import judged
+from tasks.catalogs.models import judged, training
 from tasks.catalogs.models.table import MODELS, Model
 from tasks.model import Group, Unsupported
 
@@ -35,15 +35,20 @@ class Models(Catalog):
         return " ".join([CATALOG_VERSION, *(f"{x}{_installed(x)}" for x in packages)])
 
     def entries(self) -> list[Entry]:
-        """One entry per network, a variant for each of its sizes."""
-        return sorted(
-            (Entry(f"{self.name}:{name}", variant, ("float32",)) for name, variant in MODELS),
-            key=lambda x: (x.op, x.variant),
-        )
+        """One entry per network, a variant for each of its sizes; those that are trained in steps have one more, for autocast."""
+        found = []
+        for name, variant in sorted(MODELS):
+            trained = training.has_steps(name, variant)
+            found.append(Entry(f"{self.name}:{name}", variant, ("float32",), ("forward", "backward")[: 1 + trained]))
+            if trained:
+                found.append(Entry(f"{self.name}:{name}", variant, training.AUTOCAST, ("amp",)))
+        return found
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1. Raises ValueError for a network or a dtype that the catalog does not have."""
         model, cache = self._model(group), default_cache()
+        if group.check in training.CHECKS:
+            return training.samples(group, draws, skip)
         if group.dtype != "float32":
             raise ValueError(f"models: {group.label} has no dtype {group.dtype!r}; it has float32")
         return self._made(model, group, draws, skip, cache)
@@ -61,7 +66,10 @@ class Models(Catalog):
                 yield Sample(index, failure=_failure(error))
 
     def call(self, group: Group) -> Callable[..., Any]:
-        """The network as a torch module, in evaluation mode. Raises Unsupported where it is ONNX alone."""
+        """The network as a torch module, in evaluation mode, or a training step of it. Raises Unsupported where it is ONNX
+        alone, and Unavailable where a package is missing."""
+        if group.check in training.CHECKS:
+            return training.step(group)
         found = self._model(group).module(default_cache())
         if found is None:
             raise Unsupported("this network comes as an ONNX model: it has no torch form")

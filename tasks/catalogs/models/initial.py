@@ -15,6 +15,9 @@ import numpy as np
 
 #: Names of the projections whose product is an attention's logits.
 QUERY_KEY = ("query", "key", "q_proj", "k_proj")
+#: The last norm of a residual branch in a convolutional network, and how much smaller its gains are: training leaves the
+#: branches small beside what they are added to, and only so is a deep network well conditioned.
+LAST_OF_BRANCH, LAST = ("layer.2.normalization", "project_bn"), 0.25
 #: Significant bits of a calibrated statistic: few, so that the order of a sum does not show.
 STATISTIC_BITS = 12
 
@@ -22,8 +25,8 @@ STATISTIC_BITS = 12
 def initialise(module: Any, seed: str) -> None:
     """Give every parameter of a torch module its value, and buffers of frequencies theirs.
 
-    weights N(0, 1/fan_in), those of queries and keys times √2; biases 0.1·N; gains of norms exp(0.3·N), their biases
-    0.2·N; embeddings N(0, 1), those that are also the last layer's weights N(0, 1/√width). Raises ValueError for a
+    weights N(0, 1/fan_in), those of queries and keys times √2; biases 0.1·N; gains of norms exp(0.3·N) (those of
+    LAST_OF_BRANCH times LAST), their biases 0.2·N; embeddings N(0, 1), those that are also the last layer's weights N(0, 1/√width). Raises ValueError for a
     parameter that no rule is for.
     """
     import torch
@@ -42,7 +45,7 @@ def initialise(module: Any, seed: str) -> None:
                 name = f"{prefix}.{own}"
                 rng = np.random.default_rng([zlib.crc32(seed.encode()), zlib.crc32(name.encode())])
                 tied = len(names[id(parameter)]) > 1
-                values = _values(rng, owner, prefix.rpartition(".")[2], own, tuple(parameter.shape), tied)
+                values = _values(rng, owner, prefix, own, tuple(parameter.shape), tied)
                 parameter.copy_(torch.from_numpy(np.asarray(values, np.float32).reshape(parameter.shape)))
             for own, buffer in owner.named_buffers(recurse=False):
                 if "inv_freq" in own:  # torch's own powers differ between processors in the last bit
@@ -51,12 +54,13 @@ def initialise(module: Any, seed: str) -> None:
 
 
 def _values(
-    rng: np.random.Generator, owner: Any, place: str, own: str, shape: tuple[int, ...], tied: bool
+    rng: np.random.Generator, owner: Any, path: str, own: str, shape: tuple[int, ...], tied: bool
 ) -> np.ndarray:
-    """Values of the parameter ``own`` of a module that stands at ``place``, float64."""
-    kind, normal = type(owner).__name__, rng.standard_normal(shape)
+    """Values of the parameter ``own`` of a module that stands at ``path``, float64."""
+    place, kind, normal = path.rpartition(".")[2], type(owner).__name__, rng.standard_normal(shape)
     if "Norm" in kind:
-        return 0.2 * normal if own == "bias" else np.exp(0.3 * normal)
+        gain = LAST if any(path.endswith(end) for end in LAST_OF_BRANCH) else 1.0
+        return 0.2 * normal if own == "bias" else gain * np.exp(0.3 * normal)
     if kind == "WhisperPositionalEmbedding" and not owner.weight.requires_grad:
         return _sinusoids(*shape)
     if "Embedding" in kind and own == "weight":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
+from tasks.catalogs.models import parameters
 from tasks.catalogs.models.table import Model
-from tasks.graphs import by_torch
+from tasks.graphs import adequacy, by_torch
 from tasks.graphs.coarse import with_weights_in
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
@@ -34,12 +34,18 @@ class Network:
         self._proto = onnx.load_from_string(self.content)
         self.graph = Graph(self._proto)
         self._module = model.module(cache)
+        #: Layers that no sample so far observes; None before the first.
+        self._hidden: list[str] | None = None
 
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
         """A sample with these inputs. Raises NoOracle."""
         graph = self.graph
         arrays = [np.array(feeds[name], order="C") for name in graph.inputs]
-        references, floors, _ = reference_and_floor(graph, feeds, draws)
+        references, floors, rows = reference_and_floor(graph, feeds, draws)
+        if self._module is None:
+            self._hidden = adequacy.unobserved(graph, feeds, references, rows, self._hidden)
+        else:
+            self._hidden = parameters.unobserved(self._module, arrays, references, rows, self._hidden)
         return Sample(
             index,
             tuple(TensorSpec(id=i) for i in range(len(arrays))),
@@ -49,7 +55,7 @@ class Network:
             others=[self._second(feeds)],
             coarse={precision: with_weights_in(graph, feeds, precision) for precision in SUSPECTS},
             model=self.content,
-            columns={"licence": self.model.licence},
+            columns={"licence": self.model.licence, "unobserved": ", ".join(self._hidden)},
         )
 
     def _leaf(self, name: str, y: np.ndarray, delta: np.ndarray) -> Leaf:
@@ -61,18 +67,4 @@ class Network:
         if self._module is None:
             found = Graph(self._proto, by_torch.operators()).run(feeds)
             return Oracle("torch-operators-float64", [np.array(found[name], order="C") for name in self.graph.outputs])
-        return Oracle("torch-float64", _by_module(self._module, [feeds[name] for name in self.graph.inputs]))
-
-
-def _by_module(module: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    import torch
-
-    from tasks.arrays.widened import widened
-
-    module = module.double()
-    tensors = [torch.from_numpy(np.asarray(x, np.float64 if x.dtype.kind == "f" else x.dtype)) for x in inputs]
-    try:
-        with torch.no_grad(), widened():
-            return [np.array(y.numpy(), order="C") for y in module(*tensors)]
-    finally:
-        module.float()
+        return Oracle("torch-float64", parameters.by_module(self._module, [feeds[name] for name in self.graph.inputs]))

@@ -1,0 +1,126 @@
+"""What is asked of models beside the numbers: harvested nodes, speed against eager torch, frameworks against one another.
+
+They take the user's own cache, where environments and models are: nothing here times what is made for it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from farm import lake
+from farm.report.tables.coverage import FAILED_STATUSES, PASSED_STATUSES, distinct
+from farm.report.tables.speedups import speedups
+from tasks.cache import default_cache
+from tests.bench.record import ROOT, Result
+from tests.bench.running import Size, environment, launch, run, write_config
+
+#: Keeps a core busy in turns, as other people's work does.
+BUSY = "import time\nwhile True:\n    end = time.perf_counter() + 0.05\n    while time.perf_counter() < end: pass\n    time.sleep(0.02)"
+
+
+def rows_of(config: Path, folder: Path, *flags: str) -> pd.DataFrame:
+    """The rows of a run, ready for tables."""
+    launch(config, folder / "lake", environment(default_cache()), "--no-ray", *flags)
+    return distinct(lake.read(folder / "lake", lake.run_ids(folder / "lake")[-1]))
+
+
+def alike(folder: Path, size: Size) -> Result:
+    """Eager torch against itself, ``tries`` times, beside ``load`` processes; and, of the same runs, another runtime."""
+    catalog = {"name": "critical", "ops": size["ops"], "samples": size["tries"]}
+    named = {"dtypes": ["float32"], "checks": ["speedup"]}
+    config = write_config(folder, "alike", [catalog], ["torch-cpu", "ort-cpu"], **named)
+    others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(size["load"])]
+    try:
+        found = speedups(rows_of(config, folder, "--cpus", "1"))
+    finally:
+        for one in others:
+            one.kill()
+            one.wait()
+    itself, other = found[found["backend"] == "torch-cpu"], found[found["backend"] == "ort-cpu"]
+    figures = {
+        "tries": len(itself),
+        "no difference": int(itself["says"].isin(["no difference", "unsure"]).sum()),
+        "unsure": int((itself["says"] == "unsure").sum()),
+        "load": size["load"],
+        "ort-cpu tries": len(other),
+        "ort-cpu told apart": int(other["says"].isin(["faster", "slower"]).sum()),
+        "ort-cpu by CPU time": round(float(other["speedup_cpu"].median()), 3),
+    }
+    text = (
+        f"eager torch against itself beside {figures['load']} busy processes: no difference in {figures['no difference']} of "
+        f"{figures['tries']} tries ({figures['unsure']} unsure); in the same run ort-cpu, {figures['ort-cpu by CPU time']} times as "
+        f"fast by CPU time, was told apart in {figures['ort-cpu told apart']} of {figures['ort-cpu tries']}"
+    )
+    return Result(figures, text)
+
+
+def faster(folder: Path, size: Size) -> Result:
+    """configs/speedup.yaml: how many times as fast as eager torch each backend is on each op, by CPU time."""
+    found = speedups(rows_of(ROOT / "configs" / "speedup.yaml", folder, "--cpus", "1", *size["flags"]))
+    figures: dict[str, float] = {}
+    words = []
+    for line in found.to_dict("records"):
+        name, clock = f"{line['op'].partition(':')[2]} {line['backend']}", "speedup_cpu"
+        if pd.isna(line[clock]):
+            continue
+        figures |= {f"{name}{end}": round(line[f"{clock}{end}"], 3) for end in ("", "_low", "_high")}
+        words.append(f"{name} {line[clock]:.2f} [{line[f'{clock}_low']:.2f}, {line[f'{clock}_high']:.2f}]")
+    figures["timed"] = len(found)
+    return Result(figures, f"times as fast as eager torch by CPU time, with intervals (99.9 %): {'; '.join(words)}")
+
+
+def parity(folder: Path, size: Size) -> Result:
+    """configs/parity.yaml: every framework against float64, and how many of them gave the very same bytes."""
+    rows = rows_of(ROOT / "configs" / "parity.yaml", folder, *size["flags"])
+    judged = rows[rows["status"].isin([*PASSED_STATUSES, *FAILED_STATUSES])]
+    figures = {f"{line['backend']} units": round(line["error_units"], 2) for line in judged.to_dict("records")}
+    figures |= {"frameworks": len(judged), "passed": int(judged["status"].isin(PASSED_STATUSES).sum())}
+    figures["distinct outputs"] = int(judged["output_digest"].nunique())
+    units = ", ".join(f"{line['backend']} {line['error_units']:.1f}" for line in judged.to_dict("records"))
+    text = (
+        f"BERT's encoder with the same weights: {figures['passed']} of {figures['frameworks']} backends right (error units: "
+        f"{units}; limit 32), {figures['distinct outputs']} distinct outputs: they are not identical, byte for byte, unless it is 1"
+    )
+    return Result(figures, text)
+
+
+def harvest(folder: Path, size: Size) -> Result:
+    """farm harvest of models, and what backends make of the nodes."""
+    options = size["models"] or _tiny(folder)
+    command = [sys.executable, "-m", "farm", "harvest", *options, "--out", str(folder / "nodes")]
+    _, _, said = run(command, environment(default_cache()))
+    (found,) = re.findall(r"(\d+) distinct of (\d+) nodes, (\d+) instances, (\d+) MiB; .* (\d+) s of CPU time", said)
+    names = ("distinct", "nodes", "instances", "MiB", "CPU s")
+    figures: dict[str, float] = dict(zip(names, map(int, found), strict=True))
+    catalog = {"name": "nodes", "path": str(folder / "nodes")}
+    rows = rows_of(write_config(folder, "nodes", [catalog], size["backends"]), folder)
+    words = []
+    for backend, some in rows.groupby("backend"):
+        counts = some["status"].value_counts()
+        figures |= {f"{backend} {status}": int(count) for status, count in counts.items()}
+        words.append(f"{backend}: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    text = (
+        f"{size['of']}: {figures['distinct']} distinct of {figures['nodes']} nodes, {figures['instances']} instances, "
+        f"{figures['MiB']} MiB, {figures['CPU s']} s of CPU time; {'; '.join(words)}"
+    )
+    return Result(figures, text)
+
+
+def _tiny(folder: Path) -> Sequence[str]:
+    """A model of two nodes with its inputs, in files."""
+    import numpy as np
+    import onnx
+    from onnx import parser
+
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y) { t = Relu(x) y = Softmax(t) }'
+    )
+    onnx.save(parser.parse_model(text), folder / "m.onnx")
+    np.savez(folder / "m.npz", x=np.ones((2, 3), np.float32))
+    return ["--model", str(folder / "m.onnx"), "--inputs", str(folder / "m.npz")]
