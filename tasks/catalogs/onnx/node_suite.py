@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -50,9 +50,9 @@ class OnnxNode(Catalog):
 
     def entries(self) -> list[Entry]:
         """All cases, sorted by op and variant; takes about 4 s in a process's first call."""
-        cases = _all_cases()
+        cases = self._cases()
         found = [
-            Entry(f"onnx:{_op_type(name, cases)}", name.removeprefix("test_"), (_dtype(case),))
+            Entry(f"{self.name}:{_op_type(name, cases)}", name.removeprefix("test_"), (_dtype(case),))
             for name, case in cases.items()
         ]
         return sorted(found, key=lambda x: (x.op, x.variant))
@@ -68,16 +68,24 @@ class OnnxNode(Catalog):
         this onnx does not have.
         """
         name = f"test_{group.variant}"
-        case = _find(name, group.op_name)
+        case = self._case(name, group.op_name)
         for place, index in enumerate(stratified(len(case.data_sets), group.samples)):
             if place in skip:
                 yield Sample(index)
                 continue
             inputs, outputs = case.data_sets[index]
             try:
-                yield _sample(group.op, case, index, inputs, outputs, draws)
+                yield _sample(f"onnx:{group.op_name}", case, index, inputs, outputs, draws)
             except Exception as error:
                 yield Sample(index, failure=Failure.of(error, "sample"))
+
+    def _cases(self) -> Mapping[str, Any]:
+        """Every case by name."""
+        return _all_cases()
+
+    def _case(self, name: str, op_type: str) -> Any:
+        """A case of an op. Raises KeyError."""
+        return _find(name, op_type)
 
 
 def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any], draws: int) -> Sample:
@@ -204,7 +212,7 @@ def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
     return False
 
 
-def _op_type(name: str, cases: dict[str, Any]) -> str:
+def _op_type(name: str, cases: Mapping[str, Any]) -> str:
     whole = name.partition("_expanded")[0]
     return str(cases[whole if whole in cases else name].model.graph.node[0].op_type)
 
