@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.catalogs.models.architectures import ARCHITECTURES
-from tests.bench import engine, evidence, kills, localise, models, preparing, training, vendors
+from tests.bench import engine, evidence, kills, localise, models, outputs, preparing, training, vendors
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
 
@@ -60,6 +60,12 @@ BENCHES = {
             "backends": ["ort-cpu", "ort-cpu@disable", "openvino-cpu", "torch-cpu"],
         },
         {"models": ["tiny:convolutional", "tiny:transformer"], "faults": 6, "fused": 4, "backends": ["ort-cpu"]},
+        long=True,
+    ),
+    "models": Bench(
+        outputs.models,
+        {"models": MODELS, "backends": ["ort-cpu", "openvino-cpu", "torch-cpu"]},
+        {"models": ["residual:sound"], "backends": ["ort-cpu"]},
         long=True,
     ),
     "million": Bench(engine.million, {"ops": 25_000, "backends": 20}, {"ops": 20, "backends": 2}),
