@@ -52,8 +52,6 @@ class Lake:
 ANSWER_S, TRIES, WORDS = 15, 3, 400
 #: Options of S3 that are told of an open filesystem and are none of its URI's.
 NOT_TOLD = ("proxy_options", "load_frequency", "connect_timeout", "request_timeout")
-#: Those that are, for a URI without them, of this moment: temporary ones expire.
-CREDENTIALS = ("access_key", "secret_key", "session_token")
 #: A run's record, beside its parts; dataset readers leave it alone for its underscore.
 RECORD = "_run.json"
 #: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
@@ -74,7 +72,7 @@ def open_lake(uri: AnyLake) -> Lake:
         return Lake(pafs.LocalFileSystem(), os.path.abspath(text), text)
     try:
         filesystem, root = pafs.FileSystem.from_uri(_with_options(text))
-        filesystem = _impatient(filesystem, text) if filesystem.type_name == "s3" else filesystem
+        filesystem = _impatient(filesystem) if filesystem.type_name == "s3" else filesystem
     except (pa.ArrowException, OSError) as error:
         raise LakeError(f"results {text!r}: {_why(error)}") from None
     if not root.strip("/") and not isinstance(filesystem, pafs.LocalFileSystem):
@@ -94,12 +92,13 @@ def _with_options(uri: str) -> str:
     return f"{uri}{more}endpoint_override={host.rstrip('/')}&scheme={scheme or 'https'}"
 
 
-def _impatient(filesystem: pafs.FileSystem, uri: str) -> pafs.FileSystem:
+def _impatient(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     """The same S3 server, given up when it says nothing: its URI has no option for that."""
-    left_out = NOT_TOLD if "@" in uri.partition("?")[0] else (*NOT_TOLD, *CREDENTIALS)
     _, (options,) = filesystem.__reduce__()
+    if options["access_key"] and not options["secret_key"]:  # s3://anonymous@bucket: its meaning is Arrow's to know
+        return filesystem
     return pafs.S3FileSystem(
-        **{name: value for name, value in options.items() if value and name not in left_out},
+        **{name: value for name, value in options.items() if value and name not in NOT_TOLD},
         connect_timeout=ANSWER_S / TRIES,
         request_timeout=ANSWER_S / TRIES,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(TRIES),

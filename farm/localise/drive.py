@@ -12,6 +12,7 @@ from farm.fleet.child_process import Death
 from farm.work.child_pool import Children
 from farm.work.job import Job
 from tasks import wire
+from tasks.localise.asking import PATIENCE
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
 from tasks.wire import Located, ToRun
@@ -48,7 +49,7 @@ def localise(
             if isinstance(got, Death):
                 yield Located(error=f"the search could not be started: {got.text}")
                 return
-            answer = got[0].ask(said, seconds + GRACE_S)
+            answer = got[0].ask(said, PATIENCE * seconds + GRACE_S)
             if not isinstance(answer, wire.Wants):
                 break
             yield children.spent()

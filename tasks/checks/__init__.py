@@ -14,6 +14,7 @@ from tasks.checks.levels import Levels
 from tasks.checks.opsets import Opsets
 from tasks.checks.quantized import Quantized
 from tasks.checks.replay import Replay
+from tasks.checks.roundtrip import RoundTrip
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
 from tasks.model import Unsupported
@@ -31,6 +32,7 @@ BUILT_IN: dict[str, Check] = {
         Opsets(),
         Quantized(),
         Replay(),
+        RoundTrip(),
         Shapes(),
         Speedup(),
         Build(),

@@ -71,12 +71,18 @@ class Settings:
 NOTHING = Settings()
 
 
+#: How many times as long as its seconds of CPU a search may take by the clock: what a busy machine leaves it.
+PATIENCE = 4.0
+
+
 class Clock:
-    """Seconds that a search may take."""
+    """Seconds of CPU of this process that a search may take, which do not depend on what else the machine does; by the
+    clock no more than PATIENCE times as many."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self._end = seconds, time.monotonic() + seconds
+        self.seconds = seconds
+        self._cpu, self._wall = time.process_time() + seconds, time.monotonic() + PATIENCE * seconds
 
     @property
     def over(self) -> bool:
-        return time.monotonic() > self._end
+        return time.process_time() > self._cpu or time.monotonic() > self._wall

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut import crossing, probed
+from tasks.graphs.cut import probed
+from tasks.graphs.moving import DRAWN
 from tasks.graphs.widening import NoOracle
 from tasks.judge.plain import compare
 from tasks.localise.asking import Ask, Clock, Ran, Search
@@ -31,8 +32,6 @@ PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "L
 COARSER = ("tfloat32", "bfloat16")
 #: Error units of a precision within which a product is rounded in it; the next coarser one is eight times as wide.
 ONCE = 6.0
-#: Operators that draw at random.
-_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,10 @@ def probe(subject: Subject, first: Ran, clock: Clock) -> Search[Probe]:
     assert first.outputs is not None
     for places, names in _chunks(subject, CHUNK):
         ran = yield Ask(probed(subject.model, names, subject.types), subject.feeds)
+        floats = [name for name in names if subject.exact[name].dtype.kind == "f"]
+        if ran.outputs is None and floats != names:  # a runtime may give no output of another dtype
+            names = floats
+            ran = yield Ask(probed(subject.model, names, subject.types), subject.feeds)
         if ran.outputs is None:
             found.effect, found.error = "", ran.error
             return found
@@ -101,7 +104,7 @@ def _chunks(subject: Subject, size: int) -> Iterator[tuple[list[int], list[str]]
     total = 0
     for place in subject.places:
         node = subject.graph.node[place]
-        inputs, _ = crossing(subject.graph, [place])
+        inputs, _ = subject.border(place)
         needed = [x for x in (*inputs, *node.output) if x in subject.producer and _is_tensor(subject, x)]
         if places and total + _bytes(subject, set(needed) - set(names)) > size:
             yield places, list(names)
@@ -129,16 +132,18 @@ def judge(subject: Subject, place: int, values: Mapping[str, np.ndarray]) -> Sus
     evaluation. Units are infinite where shapes differ.
     """
     node = subject.graph.node[place]
-    inputs, outputs = crossing(subject.graph, [place])
-    if node.op_type in _RANDOM or not outputs or not all(x in values for x in (*inputs, *outputs)):
+    inputs, outputs = subject.border(place)
+    if node.op_type in DRAWN or not outputs or not all(x in values for x in (*inputs, *outputs)):
         return None
     feeds = {name: values[name] for name in inputs}
     try:
         exact = subject.of_node(place, feeds)
         units = _units(exact, {}, values, outputs, subject.precision)
-        for draws, beyond in zip(DRAWS, (1.0, LIMIT)):
-            if beyond < units < math.inf:
-                units = _units(exact, subject.floor_of(place, feeds, draws), values, outputs, subject.precision)
+        if units > 1:  # else it is right without a floor
+            made = subject.spread_of(place, feeds) or subject.floor_of(place, feeds, DRAWS[0])
+            units = _units(exact, made, values, outputs, subject.precision)
+        if LIMIT < units < math.inf:
+            units = _units(exact, subject.floor_of(place, feeds, DRAWS[1]), values, outputs, subject.precision)
     except NoOracle:
         return None
     return Suspect(place, units, _own(subject, exact, values, outputs) if units > LIMIT else {}, feeds)
@@ -182,7 +187,7 @@ def coarser(subject: Subject, suspect: Suspect) -> str:
     """The finest precision coarser than float32 that a suspect's result is rounded in once; "" where it is in none."""
     place = suspect.place
     names = [name for name in suspect.values if name]
-    exact = {name: subject.exact[name] for name in crossing(subject.graph, [place])[0]}
+    exact = {name: subject.exact[name] for name in subject.border(place)[0]}
     try:
         floors = subject.floor_of(place, exact, DRAWS[0])
         truth = {name: np.asarray(subject.exact[name], np.float64) for name in names}

@@ -130,6 +130,12 @@ class Row:
         "over that of the float32 model's",
         "1",
     )
+    torch_diff: float | None = column(
+        "float64",
+        "metrics",
+        "check roundtrip: largest difference to what torch itself gave in the same process and dtype",
+        "as the output",
+    )
     limit: float | None = column(
         "float64", "metrics", "threshold that held for error_units or, for exact and elementary ops, max_ulp", "1"
     )

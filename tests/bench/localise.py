@@ -49,17 +49,16 @@ class Loaded:
 
 @dataclass
 class Tally:
-    """Outcomes by word, seconds of CPU of every search, and what went wrong in words."""
+    """Outcomes by word, and seconds of CPU of every search."""
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
-    odd: list[str] = field(default_factory=list)
 
     def add(self, word: str, seconds: float, told: str = "") -> None:
         self.counts[word] += 1
         self.seconds.append(seconds)
         if told:
-            self.odd.append(told)
+            print(f"  {told}", flush=True)
 
 
 def localise(folder: Path, size: Size) -> Result:
@@ -69,8 +68,6 @@ def localise(folder: Path, size: Size) -> Result:
     single = _planted(models, size["faults"], seed)
     fused = _fused(models, size["fused"], seed)
     clean = _clean(models, size["backends"])
-    for told in (*single.odd, *fused.odd, *clean.odd):
-        print(f"  {told}", flush=True)
     named, planted = single.counts["named"], sum(single.counts.values()) - single.counts["passes"]
     together = sum(fused.counts.values()) - fused.counts["passes"]
     longest = max([*single.seconds, *fused.seconds])

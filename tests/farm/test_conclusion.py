@@ -183,7 +183,9 @@ def test_a_config_that_lists_nothing_as_known_has_failures_and_none_is_called_ne
     said = verdict(rows, record)
     assert said.sentence == "1 failure, look here; the config lists none as known" and said.found
     for text in (printed(rows, record), markdown(rows, record)):
-        assert "1 failure: 1 group" in text and "new failure" not in text
+        assert (
+            "1 failure: 1 group of what is alike\n" in text and "new failure" not in text and "all 1 cell" not in text
+        )
 
 
 def test_what_is_imprecise_is_no_known_failure_and_keeps_its_cause() -> None:
@@ -202,7 +204,7 @@ def test_with_hundreds_of_new_failures_the_ranking_is_still_on_the_second_screen
     lines = printed(rows, REC | {"planned": 600}, width=width).splitlines()
     assert next(n for n, line in enumerate(lines) if "right on the 300 cells" in line) < 50
     assert sum("farm reproduce" in line for line in lines[:50]) == 3
-    assert any("each of the 300 cells with its command: farm report --run r1 --new" in line for line in lines[:50])
+    assert any("all 300 cells with their commands: farm report --run r1 --new" in line for line in lines[:50])
 
 
 def test_what_is_new_in_a_cell_is_told_of_all_its_samples() -> None:
@@ -285,6 +287,12 @@ def test_backends_are_ranked_on_the_cells_that_all_were_given() -> None:
     }
     assert made.loc[("critical", "a"), ["place", "right", "cells"]].tolist() == [1, 0, 1]
     assert ranking(Report.of(frame(), REC).rows).empty
+
+
+def test_two_backends_are_compared_on_what_both_were_given_however_little() -> None:
+    rows = given(*((f"op{n}", "a", "pass") for n in range(9)), ("op0", "b", "wrong"))
+    made = ranking(Report.of(frame(*rows), REC).rows)
+    assert made[["backend", "place", "cells"]].values.tolist() == [["a", 1, 1], ["b", 2, 1]]
 
 
 @pytest.mark.parametrize("status", ["vacuous", "unsupported"])

@@ -578,3 +578,22 @@ def test_an_s3_server_that_says_nothing_is_given_up(
     with pytest.raises(LakeError, match="cannot be written: .*; choose another place with --results"):
         lake.check_writable(opened)
     assert len(taken) <= asked + 3
+
+
+@pytest.mark.parametrize(
+    ("uri", "kept"),
+    [
+        (
+            "s3://k:s%2F@b/x?endpoint_override=h:1&scheme=http",
+            {"access_key": "k", "secret_key": "s/", "scheme": "http"},
+        ),
+        ("s3://b/x?endpoint_override=h:1&region=eu-west-1", {"access_key": None, "region": "eu-west-1"}),
+        ("s3://b/x?endpoint_override=h:1&allow_bucket_creation=true", {"allow_bucket_creation": True}),
+        ("s3://anonymous@b/x?endpoint_override=h:1", {"endpoint_override": "h:1"}),
+    ],
+)
+def test_the_options_of_an_s3_uri_are_kept(uri: str, kept: dict[str, Any], silent: tuple[str, list[Any]]) -> None:
+    filesystem = lake.open_lake(uri).filesystem
+    _, (options,) = filesystem.__reduce__()  # type: ignore[misc]
+    assert {name: options[name] for name in kept} == kept
+    assert ("anonymous" in uri) == (options["request_timeout"] < 0)

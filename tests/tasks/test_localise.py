@@ -215,6 +215,24 @@ def test_a_model_that_does_not_run_with_its_tensors_asked_for_is_cut(image: Case
     assert "too many outputs" in found.why[0]
 
 
+def test_a_backend_that_gives_no_integers_is_asked_for_floats_alone(image: Case) -> None:
+    from onnx import TensorProto, helper
+
+    fault = image.fault("conv4", "shifted pad")
+    counted = image.model.__deepcopy__({})
+    counted.graph.node.append(helper.make_node("Shape", ["conv4"], ["size"]))
+    counted.graph.node.append(helper.make_node("Cast", ["size"], ["sizes"], to=TensorProto.FLOAT))
+
+    def ran(model: Any, feeds: Any) -> Ran:
+        if any(x.name == "size" for x in model.graph.output):
+            return Ran(None, "no output of int64")
+        return stand_in.run(model, feeds, fault)
+
+    subject = Subject(counted, image.feeds, image.fails)
+    found = answered(search(subject, Clock(60)), counted, image.feeds, ran)
+    assert (found.culprit, found.effect) == ("node Conv_4 (Conv)", "same")
+
+
 def test_tensors_are_asked_for_in_parts_where_they_are_many(image: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     fault, most = image.fault("conv8", "bfloat16"), 0
 
@@ -248,3 +266,14 @@ def test_a_case_without_a_graph_of_several_nodes_has_nothing_to_localise() -> No
         parsed(Form("torch", "user:mine", "float32", []))
     with pytest.raises(Unsupported, match="the graph has one node"):
         parsed(one_add())
+
+
+@pytest.mark.parametrize("case", ["image", "text"], indirect=True)
+def test_the_floor_of_a_sum_of_products_is_what_draws_find(case: Case) -> None:
+    subject = Subject(case.model, case.feeds, case.fails)
+    sums = [place for place in subject.places if case.graph.node[place].op_type in ("Conv", "MatMul", "Gemm")]
+    for place in sums:
+        feeds = {name: subject.exact[name] for name in subject.border(place)[0]}
+        name = case.graph.node[place].output[0]
+        drawn, spread = subject.floor_of(place, feeds, 1)[name], subject.spread_of(place, feeds)[name]
+        assert 0.5 < np.median(drawn / spread) < 1.5

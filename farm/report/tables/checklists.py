@@ -31,6 +31,9 @@ from tasks.model import Status
 STATES = {"proved": "good", "failed": "bad", "partly": "warn", "not run": "dim"}
 PROVED, FAILED, PARTLY, NOT_RUN = STATES
 
+#: The config that asks what the lists ask.
+CONFIG = "configs/checklist.yaml"
+
 #: Where an op was asked to run, it must: what the CPU took instead, or nobody did, is no proof of a device.
 DISPATCHED = (Status.FALLBACK.value,)
 IMPLEMENTED = (Status.FALLBACK.value, Status.UNSUPPORTED.value)
@@ -60,12 +63,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Checklist:
-    """A list of items. title; backends: globs of those it is about, "!" before what is left out; config: a run that has
-    them; items."""
+    """A list of items. title; backends: globs of those it is about, "!" before what is left out."""
 
     title: str
     backends: tuple[str, ...]
-    config: str
     items: tuple[Item, ...]
 
 
@@ -162,12 +163,10 @@ _TENSORFLOW = (
 )
 
 CHECKLISTS = {
-    "cuda": Checklist("PyTorch on CUDA (NVIDIA)", ("torch-cuda", "inductor-cuda"), "configs/cuda.yaml", _CUDA),
-    "onnx": Checklist(
-        "ONNX Runtime with a provider of one's own", ("ort-*", "!ort-cpu"), "configs/vendors.yaml", _ONNX
-    ),
-    "rocm": Checklist("PyTorch on ROCm (AMD)", ("torch-rocm", "inductor-rocm"), "configs/full.yaml", _ROCM),
-    "tensorflow": Checklist("TensorFlow", ("tensorflow-*", "tfxla-*"), "configs/tensorflow.yaml", _TENSORFLOW),
+    "cuda": Checklist("PyTorch on CUDA (NVIDIA)", ("torch-cuda", "inductor-cuda"), _CUDA),
+    "onnx": Checklist("ONNX Runtime with a provider of one's own", ("ort-*", "!ort-cpu"), _ONNX),
+    "rocm": Checklist("PyTorch on ROCm (AMD)", ("torch-rocm", "inductor-rocm"), _ROCM),
+    "tensorflow": Checklist("TensorFlow", ("tensorflow-*", "tfxla-*"), _TENSORFLOW),
 }
 
 
@@ -311,7 +310,7 @@ def _why_none(report: Report, asked: Checklist, item: Item, ours: Sequence[str])
     said = backends_of(report.inventory)
     names = ", ".join(g for g in asked.backends if g[0] != "!")
     if not ours:
-        return f"no backend of the run is one of {names}, or like one; {asked.config} has them"
+        return f"no backend of the run is one of {names}, or like one; {CONFIG} has them"
     away = [name for name in ours if name in said and not said[name].get("available")]
     if len(away) == len(ours):
         return "; ".join(f"{name} is unavailable: {plain(said[name].get('reason') or NO_REASON, 200)}" for name in away)

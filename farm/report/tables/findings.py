@@ -121,7 +121,8 @@ def new(report: Report) -> Iterator[View]:
     yield _found("own_not_judged", caption, frame[own], open=True, faces=("terminal", "markdown", "page"))
     said = report.verdict
     lines = report.causes.query(f"standing == '{NEW}' and status != '{Status.INVALID.value}'")
-    each = f"each of the {many(int((~own).sum()), 'cell')} with its command: {_command(report)}"
+    cells = int((~own).sum())
+    each = [f"all {many(cells, 'cell')} with their commands: {_command(report)}"] * (cells > 1)
     yield _found(
         "new",
         many(said.new, "new failure" if said.listed else "failure"),
@@ -129,7 +130,7 @@ def new(report: Report) -> Iterator[View]:
         _ALIKE,
         lines=records(lines),
         unit="groups of what is alike",
-        notes=[each],
+        notes=each,
         open=True,
     )
 

@@ -27,7 +27,7 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
     ``rows``: `distinct` rows with their standing. A backend is ranked in a catalog that it has rows of, on the cells of
     which every ranked one has the same valid samples. One that was given fewer than half of the cells that the most were
     given to would shrink the comparison for all: it is compared with them, on the cells that all of them and it were given,
-    and has no place. Columns: catalog, place (equal where ``right`` is; NaN for none), backend, vendor, backends (how many
+    and has no place, where two others or more are left. Columns: catalog, place (equal where ``right`` is; NaN for none), backend, vendor, backends (how many
     are ranked), given (cells, valid ones), without (cells that the ranked ones would have in common without it), cells (of
     these, those common to all that it is compared with), best (the most that any of them has right there), ran (gave
     numbers on its device on all samples), judged (ran, or failed to: an error, a crash), right (ran, and none of its samples
@@ -65,6 +65,7 @@ def _ranked(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     given = valid.drop_duplicates([*_CELL, "backend"])["backend"].value_counts()
     given = given.reindex(rows["backend"].unique(), fill_value=0)
     ranked = given.index[2 * given >= given.max()]
+    ranked = ranked if len(ranked) > 1 else given.index
     sums = _sums(valid, ranked).assign(backends=len(ranked))
     sums["place"] = sums["right"].rank(method="min", ascending=False)
     sums["without"] = _without(valid, ranked)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -148,7 +149,7 @@ class View:
         if not self.counted:
             return self.caption
         many, shown = len(self.all_lines()), self.most or limit
-        unit = self.unit.removesuffix("s" * (many == 1 and " " not in self.unit))
+        unit = re.sub(r"^(\w+)s(?= of |$)", r"\1", self.unit) if many == 1 else self.unit
         return f"{self.caption}: {many} {unit}" + (f", {shown} shown" if many > shown else "")
 
     def columns_for(self, face: str) -> list[Column]:

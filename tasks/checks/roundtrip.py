@@ -1,0 +1,77 @@
+"""The roundtrip check: torch to ONNX to a runtime, beside torch itself in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tasks.checks.base import Stage
+from tasks.checks.derived import Derived
+from tasks.model import Form, Program, Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
+    from tasks.catalogs.base import Catalog, Entry
+
+#: Number of a sample → the way its model has gone.
+ONCE, AGAIN = 0, 1
+
+
+@dataclass
+class _Trip(Program):
+    """A program with torch's own of the same sample, None where torch is not in the environment."""
+
+    torch: Program | None = None
+
+
+class RoundTrip(Derived):
+    """Sample 0 is the model as it was exported; sample 1 was taken apart by torch.export, saved, loaded and exported again.
+
+    An exported graph that is not the module in float64 is the exporter's fault. Steps: torch, then the runtime; the row has
+    the largest difference of the two in column ``torch_diff``.
+    """
+
+    name = "roundtrip"
+    about = (
+        "torch to ONNX to the runtime, and exported again: the graph is the module in float64, else the exporter is the culprit; "
+        "column `torch_diff`: the largest difference to torch itself in the same process"
+    )
+    numbers = (ONCE, AGAIN)
+
+    def asks(self, entry: Entry, catalog: Catalog) -> bool:
+        return super().asks(entry, catalog) and "torch" in catalog.forms
+
+    def build(self, backend: Backend, form: Form) -> Program:
+        made = backend.build(form)
+        torch: Program | None = None
+        if form.kind != "torch":
+            try:
+                arm = backend.eager(form)
+                torch = arm.program if arm.name.startswith("torch-") else None
+            except (Unsupported, Unavailable):
+                pass
+        own = {f.name: getattr(made, f.name) for f in fields(Program)}
+        trip = _Trip(**own, torch=torch)
+        if torch is None and form.kind != "torch":
+            trip.flags = f"{made.flags} torch=absent".strip()
+        return trip
+
+    def stages(self, program: Program, form: Form) -> Iterator[Stage]:
+        assert isinstance(program, _Trip)
+        if program.torch is None:
+            yield Stage("runtime", program.run())
+            return
+        its = [np.array(x) for x in program.torch.run()]
+        yield Stage("torch", its)
+        found = [np.array(x) for x in program.run()]
+        if [x.shape for x in its] == [x.shape for x in found]:
+            program.columns["torch_diff"] = max(map(_apart, its, found), default=None)
+        yield Stage("runtime", found)
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> float:
+    with np.errstate(invalid="ignore"):
+        return float(np.nanmax(np.abs(a.astype(np.float64) - b.astype(np.float64)), initial=0.0))

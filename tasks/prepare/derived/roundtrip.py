@@ -1,0 +1,80 @@
+"""Samples of the roundtrip check: a model as it was exported, and its torch form exported again."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import catalogs
+from tasks.catalogs.base import Sample
+from tasks.checks.roundtrip import AGAIN
+from tasks.judge.prepared import compare_oracles
+from tasks.model import Group, Unsupported, Vacuous
+from tasks.prepare.derived.parts import Spoilt, apart, feeds_of
+
+#: Error units up to which a graph is the module it was made of: both are float64, a part of a float32 unit is far off.
+SAME = 1.0
+
+
+def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
+    """The sample ``base``, or the same with the model exported again.
+
+    Raises Spoilt where a graph is not the module in float64, or cannot be exported again; Vacuous for a model that has no
+    torch form.
+    """
+    try:
+        module = catalogs.get(group.catalog).call(group)
+    except Unsupported as error:
+        raise Vacuous(str(error)) from None
+    for oracle in base.others:
+        found = compare_oracles(oracle.references, base.expected, base.op_class, oracle.rounding)
+        if oracle.name == "torch-float64" and found["units"] > SAME:
+            raise Spoilt("exporter", f"in float64 the graph is another function than the module: {found['detail']}")
+    if number != AGAIN:
+        return replace(base, index=number, columns=base.columns | {"flags": "exported=once"})
+    import onnx
+
+    first = onnx.load_model_from_string(base.model)
+    try:
+        second = _again(module, base, first)
+        onnx.checker.check_model(second)
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        raise Spoilt(
+            "exporter", f"torch's exporter does not take the module that torch.export has loaded: {text}"
+        ) from None
+    _proved(base, first, second)
+    made = second.SerializeToString()
+    return replace(base, index=number, model=made, columns=base.columns | {"flags": "exported=again"})
+
+
+def _again(module: Any, base: Sample, first: Any) -> Any:
+    """The ModelProto of a module that torch.export has taken apart, saved and loaded."""
+    import torch
+
+    from tasks.catalogs.models.exporting import converted
+
+    given = [torch.from_numpy(np.array(x)) for x in feeds_of(base, first).values()]
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        path = str(Path(folder) / "module.pt2")
+        torch.export.save(torch.export.export(module, tuple(given), strict=False), path)
+        loaded = torch.export.load(path).module()
+    names = [tuple(x.name for x in values) for values in (first.graph.input, first.graph.output)]
+    return converted(loaded, given, *names)
+
+
+def _proved(base: Sample, first: Any, second: Any) -> None:
+    """Raise Spoilt where the graphs are not the same in float64; one of them is evaluated by whoever made ``base``."""
+    from tasks.graphs.evaluate import Graph
+    from tasks.graphs.widening import NoOracle
+
+    try:
+        found = [Graph(x).run(feeds_of(base, x)) for x in (first, second)]
+    except NoOracle as error:
+        raise Vacuous(f"no float64 evaluation of what was exported again: {error}") from None
+    if different := apart(*found):
+        raise Spoilt("exporter", f"exported again it is another function in float64: {different}")
