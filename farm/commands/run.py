@@ -310,8 +310,8 @@ def _run(plan: Plan, console: Console) -> int:
     report = Report.of(rows, run.record)
     _report(run, report, say)
     models = rows[(rows["catalog"] == "models") & (rows["status"] == "invalid")]
-    for op, error in models[["op", "error"]].drop_duplicates().itertuples(index=False):
-        say(f"not judged: {op}: {error}")
+    for op, why in models[["op", "why"]].drop_duplicates().itertuples(index=False):
+        say(f"not judged: {op}: {why}")
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
