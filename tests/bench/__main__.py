@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import engine, evidence, kills, localise, models, outputs, preparing, vendors
+from tasks.catalogs.models.architectures import ARCHITECTURES
+from tests.bench import engine, evidence, kills, localise, models, outputs, preparing, training, vendors
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
 
@@ -102,6 +103,9 @@ BENCHES = {
         },
         {"of": "one model", "models": [], "backends": ["ort-cpu"]},
         long=True,
+    ),
+    "training": Bench(
+        training.training, {"models": list(ARCHITECTURES), "samples": 3}, {"models": ["unet"], "samples": 1}, long=True
     ),
     "vendors": Bench(vendors.vendors, {"config": "vendors"}, TINY, long=True),
 }
