@@ -17,6 +17,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
 from tasks.catalogs.onnx import float64 as onnx_float64
 from tasks.catalogs.onnx import pooling
+from tasks.graphs.moving import DRAWN
 from tasks.judge import op_classes as classes
 from tasks.judge.plain import classic_tolerance
 from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype, wide
@@ -197,7 +198,7 @@ def _dtype_of(value: Any) -> str:
 def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
     """True if a node draws at random. Dropout does so only in training mode with a ratio above 0."""
     for node in graph.node:
-        if classes.of(f"onnx:{node.op_type}").op_class is OpClass.RANDOM:
+        if node.op_type in DRAWN:
             return True
         if node.op_type == "Dropout" and len(node.input) > 2:
             given = [inputs.get(x) for x in node.input[1:3]]
