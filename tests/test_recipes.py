@@ -191,8 +191,8 @@ RECIPES: dict[str, list[Edit]] = {
         ),
         Edit(
             "tasks/judging.py",
-            '        "highest": max(float(np.abs(a).max()) for a in arrays[0]),\n        "limit": policy.limit_value(',
-            '        "limit": policy.limit_value(',
+            'more: dict[str, Any] = {"highest": max(float(np.abs(a).max()) for a in arrays[0]), "limit": limit, ',
+            'more: dict[str, Any] = {"limit": limit, ',
         ),
     ],
     "check": [

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -82,6 +82,19 @@ def _arguments() -> argparse.ArgumentParser:
         "2 bad config or command line; 3 incomplete (resume it with --resume)",
     )
     parser.add_argument("config", nargs="?", help="a YAML file, e.g. configs/quick.yaml")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a model of your own instead of a config's ops: an .onnx file, a SavedModel's folder, or module:function that "
+        "returns a torch module",
+    )
+    parser.add_argument(
+        "--inputs",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="its inputs by name in an .npz file (repeat: one a sample)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the cells and what can run where; run nothing")
     parser.add_argument(
         "--ops", action="append", default=[], metavar="GLOB", help="only these ops (may be repeated or comma-separated)"
@@ -123,17 +136,20 @@ def _request(args: argparse.Namespace) -> Request:
     where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
+    if args.inputs and not args.model:
+        raise ConfigError("--inputs: they are a model's: name it with --model")
     if args.resume:
-        if given := [f"--{name}" for name in (*narrow, "samples") if getattr(args, name) not in (None, [])]:
+        if given := [f"--{name}" for name in (*narrow, "samples", "model") if getattr(args, name) not in (None, [])]:
             raise ConfigError(
                 f"{', '.join(given)}: a resumed run keeps the cells that it was started with; leave out {given[0]}, or "
                 "start a new run without --resume"
             )
         request = requests.resumed(args.resume, lake, args.config, **where)
-    elif args.config:
-        request = requests.new(args.config, lake, samples=args.samples, **narrow, **where)
+    elif args.config or args.model:
+        more: dict[str, Any] = {**narrow, **where, "model": args.model or "", "inputs": args.inputs}
+        request = requests.new(args.config or "", lake, samples=args.samples, **more)
     else:
-        raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml")
+        raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")
     if not args.dry_run:
         lakes.check_writable(lake)
     return request
@@ -293,6 +309,9 @@ def _run(plan: Plan, console: Console) -> int:
 
     report = Report.of(rows, run.record)
     _report(run, report, say)
+    models = rows[(rows["catalog"] == "models") & (rows["status"] == "invalid")]
+    for op, why in models[["op", "error"]].drop_duplicates().itertuples(index=False):
+        say(f"not judged: {op}: {why}")
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE

@@ -20,6 +20,7 @@ from farm.plan.model import (
     Including,
     KernelConfig,
     KnownFailure,
+    OwnModel,
     Skip,
 )
 from tasks import catalogs, checks
@@ -49,7 +50,10 @@ def _load(file: Path, within: tuple[Path, ...]) -> Config:
         # A key that is missing may be the one that is misspelt.
         found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise ConfigError("\n".join(_explain(file, node, e) for e in found[:5])) from None
-    own = [kernels.resolved(c, file.parent) if c.name in ("user", kernels.NODES) else c for c in config.catalogs]
+    own = [
+        kernels.resolved(c, file.parent) if c.name in ("user", kernels.NODES, kernels.MODELS) else c
+        for c in config.catalogs
+    ]
     config = config.model_copy(update={"catalogs": own})
     if config.policy.endswith(".json"):
         # Named from the config's directory, as every other file; absolute, so that a resumed run finds it from anywhere.
@@ -217,8 +221,8 @@ def _explain(file: Path, node: Any, error: Any) -> str:
             "known_failures": KnownFailure,
         }
         model = models.get(str(place[0]), Config) if len(place) > 1 else Config
-        if place[2:3] == ("kernels",) and len(place) > 3:
-            model = KernelConfig
+        if place[2:3] in (("kernels",), ("own",)) and len(place) > 3:
+            model = KernelConfig if place[2] == "kernels" else OwnModel
         if model is KernelConfig and place[-1] in CatalogConfig.model_fields:
             return f"{_place(file, node, place)}: {key}: it is a key of the catalog, not of a kernel"
         text = (

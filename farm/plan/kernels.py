@@ -9,6 +9,7 @@ from typing import Any
 
 from farm.plan.model import CatalogConfig, Config
 from tasks.catalogs import told
+from tasks.catalogs.models import table
 from tasks.catalogs.user import sources
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
@@ -18,6 +19,8 @@ SCRIPT_SHARE = 0.8
 
 #: The catalog whose ops are in a folder that the config names.
 NODES = "nodes"
+#: The catalog that takes models of the user's.
+MODELS = "models"
 
 #: Called with a path into the config and a text: raises the error.
 Refuse = Callable[[tuple[Any, ...], str], None]
@@ -28,6 +31,8 @@ def resolved(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
     if catalog.name == NODES:
         return catalog.model_copy(update={"path": str((folder / catalog.path).resolve())} if catalog.path else {})
     root = (folder / catalog.root).resolve()
+    if catalog.name == MODELS:
+        return _models(catalog, root)
 
     def absolute(name: str) -> str:
         path, colon, function = name.rpartition(":") if ":" in name and not name.endswith(".py") else (name, "", "")
@@ -41,6 +46,45 @@ def resolved(catalog: CatalogConfig, folder: Path) -> CatalogConfig:
     )
 
 
+def _models(catalog: CatalogConfig, root: Path) -> CatalogConfig:
+    if not catalog.own:
+        return catalog
+    own = [
+        m.model_copy(
+            update={
+                "model": m.model if is_function(m.model) else str((root / m.model).resolve()),
+                "inputs": [str((root / x).resolve()) for x in m.inputs],
+            }
+        )
+        for m in catalog.own
+    ]
+    ops = [m.name for m in own] if catalog.ops == ["*"] else catalog.ops
+    return catalog.model_copy(update={"root": str(root), "own": own, "ops": ops})
+
+
+def is_function(model: str) -> bool:
+    """Whether a model is given as "module:function"."""
+    return ":" in model and not model.endswith(".onnx")
+
+
+def _check_models(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
+    names: set[str] = set()
+    for i, own in enumerate(catalog.own):
+        key: tuple[Any, ...] = (*at, "own", i)
+        if own.name in names:
+            refuse((*key, "name"), f"the name {own.name!r} is given twice")
+        if (own.name, "") in table.MODELS:
+            refuse((*key, "name"), f"the catalog has a network {own.name!r}: take another name")
+        names.add(own.name)
+        if is_function(own.model):
+            _exists(own.model.rpartition(":")[0], catalog.root, (*key, "model"), refuse)
+        elif not Path(own.model).exists():
+            refuse((*key, "model"), f"no such file {own.model}")
+        for k, file in enumerate(own.inputs):
+            if not Path(file).is_file():
+                refuse((*key, "inputs", k), f"no such file {file}")
+
+
 def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
     """Refuse what is wrong with the modules and kernels of a catalog, as far as it shows without importing them."""
     if catalog.path and catalog.name != NODES:
@@ -49,6 +93,9 @@ def check(catalog: CatalogConfig, at: tuple[Any, ...], refuse: Refuse) -> None:
         for field in ("modules", "kernels"):
             if getattr(catalog, field):
                 refuse((*at, field), "only the catalog user takes kernels of your own")
+        if catalog.own and catalog.name != MODELS:
+            refuse((*at, "own"), f"only the catalog {MODELS} takes models of your own")
+        _check_models(catalog, at, refuse)
         if catalog.name == NODES and not catalog.path:
             refuse(at, f"the catalog {NODES} needs a path: the folder that farm harvest wrote")
         return
@@ -92,8 +139,11 @@ def announce(config: Config) -> None:
         if c.name == "user"
     ]
     nodes = [{"at": i, "path": c.path} for i, c in enumerate(config.catalogs) if c.name == NODES]
-    made = {"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found, "nodes": nodes}
-    told.announce(json.dumps(made) if found or nodes else "")
+    models = [
+        {"at": i, "root": c.root, **own.model_dump(mode="json")} for i, c in enumerate(config.catalogs) for own in c.own
+    ]
+    made = {"deadline_s": config.deadline_s * SCRIPT_SHARE, "sources": found, "nodes": nodes, "models": models}
+    told.announce(json.dumps(made) if found or nodes or models else "")
 
 
 def culprit(dies: Callable[[], bool]) -> tuple[tuple[Any, ...], str] | None:

@@ -59,6 +59,20 @@ class KernelConfig(_Model):
     gradient: list[str] = []
 
 
+class OwnModel(_Model):
+    """A model of the user's: its name as an op, an .onnx file, a SavedModel's folder or "module:function" (that returns a torch
+    module), and .npz files of inputs by name, one a sample."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
+    model: str
+    inputs: list[str] = []
+
+    @pydantic.field_validator("inputs", mode="before")
+    @classmethod
+    def _one(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+
 class CatalogConfig(_Model):
     """Which ops of a catalog, with how many samples.
 
@@ -68,6 +82,7 @@ class CatalogConfig(_Model):
     many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
     are given this catalog. Of the catalog `user`: modules with `@tasks.op` functions, kernels, and the folder that their
     files and modules are looked up in (default: the config's). Of the catalog `nodes`: the folder that they are in.
+    Of the catalog `models`: the user's own; where no ops are named, those alone are run.
     """
 
     name: str
@@ -82,6 +97,7 @@ class CatalogConfig(_Model):
     modules: list[str] = []
     kernels: list[KernelConfig] = []
     path: str = ""
+    own: list[OwnModel] = []
 
 
 class BackendConfig(_Model):

@@ -13,7 +13,7 @@ import pydantic
 from farm import lake as lakes
 from farm.lake import Lake, LakeError
 from farm.plan import config as configs
-from farm.plan import kernels
+from farm.plan import kernels, own
 from farm.plan.config import BackendConfig, Config, ConfigError
 from tasks.cache import default_cache
 from tasks.judge import verdict
@@ -66,13 +66,16 @@ def new(
     dtypes: Sequence[str] = (),
     backends: Sequence[str] = (),
     samples: int | None = None,
+    model: str = "",
+    inputs: Sequence[str] = (),
     **more: Any,
 ) -> Request:
     """A new run of a config, narrowed to ``ops``, ``dtypes``, ``backends`` and ``samples`` of an op and dtype.
 
+    model, inputs: a model of the user's (see `farm.plan.own`), run instead of the config's ops; path may then be "".
     more: further fields of `Request`. Raises ConfigError.
     """
-    config = configs.load(path)
+    config = own.config_of(model, inputs, configs.load(path) if path else None) if model else configs.load(path)
     if dtypes:
         config = _of_dtypes(config, dtypes)
     if samples is not None:

@@ -11,6 +11,8 @@ from tasks.plugins import Part, parts
 BUILT_IN = {
     "torch": "tasks.catalogs.torch.opinfo:TorchOpInfo",
     "onnx": "tasks.catalogs.onnx.node_suite:OnnxNode",
+    "onnx-1.16": "tasks.catalogs.onnx.releases:Onnx116",
+    "onnx-1.13": "tasks.catalogs.onnx.releases:Onnx113",
     "critical": "tasks.catalogs.critical.catalog:Critical",
     "models": "tasks.catalogs.models.catalog:Models",
     "nodes": "tasks.catalogs.nodes.catalog:Nodes",

@@ -122,6 +122,10 @@ class Catalog:
         """What decides the catalog's list: its version, and what else it is made from."""
         return self.version()
 
+    def load(self) -> None:
+        """Import what samples are made with: of these seconds, and of a SIGKILL in them, no sample is the cause."""
+        return
+
     def entries(self) -> list[Entry]:
         """Every (op, variant) with its declared dtypes, sorted by op."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What this process was told of catalogs whose ops are the user's: kernels, and folders of harvested nodes."""
+"""What this process was told of catalogs whose ops are the user's: kernels, models, and folders of harvested nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 #: As JSON: {"deadline_s": seconds a reference may take, "sources": [{"at": place among the config's catalogs, "root": folder,
-#: "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}]}.
+#: "modules": [names], "kernels": [fields of UserOp]}], "nodes": [{"at": place, "path": folder}],
+#: "models": [{"at": place, "root": folder, "name": …, "model": …, "inputs": [paths]}]}.
 _told: list[str] = [""]
 
 

@@ -17,15 +17,13 @@ import numpy as np
 from tasks.graphs.cut import crossing, cut
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import node_floor
+from tasks.graphs.moving import DRAWN
 from tasks.graphs.nodes import Node
 from tasks.graphs.widening import NoOracle
-from tasks.judge import op_classes
-from tasks.model import OpClass, np_dtype
+from tasks.model import np_dtype
 
 #: Integers of a weight up to which they say what is computed: a shape, axes, pads.
 _SMALL = 64
-#: What nothing is computed by, or drawn at random.
-_LEFT_OUT = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def _reason(node: Node, values: Mapping[str, Any], types: Mapping[str, Any]) -> 
     """Why a node is no case; "" for one that is."""
     if node.blocks:
         return "has a graph inside"
-    if op_classes.of(f"onnx:{node.op}").op_class in _LEFT_OUT:
+    if node.op in DRAWN:
         return "draws at random"
     if any(name in values and name not in types for name in (*node.inputs, *node.outputs)):
         return "takes or gives what is no tensor of numbers"

@@ -32,6 +32,10 @@ _STRUCTURAL: Mapping[str, Collection[int]] = {
     "TopK": range(1, 2),
     "Upsample": range(1, 2),
 }
+#: Ops whose result is drawn at random.
+DRAWN = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
 #: Ops whose output does not depend on the values of their input.
 _OF_SHAPES = ("Shape", "Size")
 #: Ops that round to an integer: their input counts as structural where it depends on shapes and weights alone.

@@ -13,9 +13,9 @@ from tasks.model import Leaf, OpClass, Status, is_inexact
 
 #: Precisions that runtimes take for float32 without being asked. float16 has as many digits as TF32, which stands for both.
 SUSPECTS = ("tfloat32", "bfloat16")
-#: Least correlation of a result's errors with those of rounded weights, and how often it is beyond what chance gives for so
-#: many numbers (one standard deviation is 1/√n).
-ALIKE, CHANCE = 0.35, 6.0
+#: Least correlation of a result's errors with those of rounded weights; how often it is beyond what chance gives (one standard
+#: deviation of n independent numbers is 1/√n), and beyond what the errors of two precisions, which share nothing, have.
+ALIKE, CHANCE, APART = 0.35, 6.0, 3.0
 #: The errors of a result over those of rounded weights: what is computed is rounded too, which adds as much again or twice.
 TIMES = (0.75, 6.0)
 
@@ -41,21 +41,35 @@ def told(
     twins: per precision, the exact outputs with the weights of products rounded to it (`tasks.graphs.coarse`). A result is
     suspected of a precision if it would be right were it declared, and its errors, in units, are as large as the twin's
     and correlate with them. A fault of another kind does not: its errors have nothing to do with how weights round. A
-    runtime that folds scales into its weights before it rounds them is not recognised.
+    runtime that folds scales into its weights before it rounds them is not recognised, nor is one of a model whose error is
+    carried by a few numbers, as that of a single distribution is: those are alike by chance.
     """
     best: Suspicion | None = None
-    for precision, references in twins.items():
+    ours, errors = _errors(actual, expected), {name: _errors(found, expected) for name, found in twins.items()}
+    for precision, theirs in errors.items():
         metrics = compare(actual, expected, OpClass.MODEL, precision)
         if judge(metrics, policy, label, OpClass.MODEL, dtype, "float64", precision)[0] is not Status.PASS:
             continue
-        ours, theirs = _errors(actual, expected), _errors(references, expected)
         one, other = float(np.linalg.norm(ours)), float(np.linalg.norm(theirs))
         if not (one and other and TIMES[0] <= one / other <= TIMES[1]):
             continue
-        alike = float(ours @ theirs) / (one * other)
-        if alike >= max(ALIKE, CHANCE / ours.size**0.5) and (best is None or alike > best.alike):
+        chance = CHANCE / min(_carriers(ours), _carriers(theirs)) ** 0.5
+        shared = max((abs(_alike(theirs, x)) for name, x in errors.items() if name != precision), default=0.0)
+        alike = _alike(ours, theirs)
+        if alike >= max(ALIKE, chance, APART * shared) and (best is None or alike > best.alike):
             best = Suspicion(precision, alike)
     return best
+
+
+def _alike(a: np.ndarray, b: np.ndarray) -> float:
+    scale = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / scale if scale else 0.0
+
+
+def _carriers(errors: np.ndarray) -> float:
+    """How many numbers carry the error: n if all alike, 1 if one has it all (the participation ratio (Σe²)²/Σe⁴)."""
+    squares = np.square(errors)
+    return float(squares.sum() ** 2 / max(float(np.square(squares).sum()), np.finfo(float).tiny))
 
 
 def _errors(found: Sequence[np.ndarray], expected: Sequence[Leaf]) -> np.ndarray:

@@ -272,7 +272,7 @@ TABLE: dict[str, list[tuple[Placement, str]]] = {
         (_by("lstsq", "of a matrix without full column rank many solutions are as good"), "linalg.lstsq linalg.lstsq.grad_oriented"),
     ],
     "onnx": [
-        (_DRAWS, "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"),
+        (_DRAWS, "Bernoulli"),
         (_MOVES, "Compress Concat Constant ConstantOfShape DepthToSpace Expand EyeLike Flatten Gather GatherElements GatherND"
                  " Identity If Loop MaxUnpool OneHot OptionalGetElement OptionalHasElement Pad Reshape ReverseSequence Scatter"
                  " SequenceInsert Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.cut import probed
+from tasks.graphs.moving import DRAWN
 from tasks.graphs.widening import NoOracle
 from tasks.judge.plain import compare
 from tasks.localise.asking import Ask, Clock, Ran, Search
@@ -31,8 +32,6 @@ PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "L
 COARSER = ("tfloat32", "bfloat16")
 #: Error units of a precision within which a product is rounded in it; the next coarser one is eight times as wide.
 ONCE = 6.0
-#: Operators that draw at random.
-_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def judge(subject: Subject, place: int, values: Mapping[str, np.ndarray]) -> Sus
     """
     node = subject.graph.node[place]
     inputs, outputs = subject.border(place)
-    if node.op_type in _RANDOM or not outputs or not all(x in values for x in (*inputs, *outputs)):
+    if node.op_type in DRAWN or not outputs or not all(x in values for x in (*inputs, *outputs)):
         return None
     feeds = {name: values[name] for name in inputs}
     try:

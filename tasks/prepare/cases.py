@@ -95,13 +95,15 @@ def prepare(
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
     group = replace(group, check=checks.samples_of(group.check))
+    catalog = catalogs.get(group.catalog)
+    catalog.load()
 
     def first() -> Sample:
         """The op's sample that a check derives its own of."""
         alone = prepare(replace(group, check=checks.FORWARD, samples=1), cache, draws, None, started)[1]
         return alone.samples[0].again()
 
-    made = derived.samples(catalogs.get(group.catalog), group, draws, bad or {}, first)
+    made = derived.samples(catalog, group, draws, bad or {}, first)
     save(path, *_collect(made, group, bad or {}, started))
     return name, PreparedGroup(path)
 
@@ -449,6 +451,7 @@ class PreparedSample:
         if kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif catalog is not None and kind in catalog.forms:
+            group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")

@@ -39,6 +39,7 @@ def export(pack: Path, cache: Path, form: str, count: int, bad: dict[int, str], 
         return target
     except (FileNotFoundError, PackError):
         pass
+    onnx_export.load()
     group = PreparedGroup(pack)
     arrays: list[np.ndarray] = []
     made: dict[str, Any] = {}

@@ -28,8 +28,8 @@ def version() -> str:
 
 
 @functools.cache
-def _patch() -> None:
-    """Let the exporter keep what it builds anew at each call: its function registry and lists of decompositions.
+def load() -> None:
+    """Import the exporter, and let it keep what it builds anew at each call: its function registry and lists of decompositions.
 
     Measured on 40 ops: 0.56 s an export without, 0.15 s with.
     """
@@ -58,7 +58,7 @@ def export(sample: PreparedSample) -> tuple[bytes, list[int], list[int]]:
     """
     import torch
 
-    _patch()
+    load()
     form = sample.form("torch")
     assert form.call is not None
     call: Callable[..., Any] = form.call

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import engine, evidence, kills, localise, models, preparing, vendors
+from tasks.catalogs.models.architectures import ARCHITECTURES
+from tests.bench import engine, evidence, kills, localise, models, outputs, preparing, training, vendors
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
 
@@ -64,6 +65,12 @@ BENCHES = {
         {"models": ["tiny:convolutional", "tiny:transformer"], "faults": 6, "fused": 4, "backends": ["ort-cpu"]},
         long=True,
     ),
+    "models": Bench(
+        outputs.models,
+        {"models": MODELS, "backends": ["ort-cpu", "openvino-cpu", "torch-cpu"]},
+        {"models": ["residual:sound"], "backends": ["ort-cpu"]},
+        long=True,
+    ),
     "million": Bench(engine.million, {"ops": 25_000, "backends": 20}, {"ops": 20, "backends": 2}),
     "quick": Bench(
         engine.whole, {"config": "quick", "bounds": {"cold": 90, "warm": 90}}, {**TINY, "bounds": {"cold": 90}}
@@ -99,6 +106,9 @@ BENCHES = {
         },
         {"of": "one model", "models": [], "backends": ["ort-cpu"]},
         long=True,
+    ),
+    "training": Bench(
+        training.training, {"models": list(ARCHITECTURES), "samples": 3}, {"models": ["unet"], "samples": 1}, long=True
     ),
     "vendors": Bench(vendors.vendors, {"config": "vendors"}, TINY, long=True),
 }

@@ -162,6 +162,12 @@ def test_what_the_run_did_not_ask_is_said() -> None:
     assert backward["said"] == "torch-cuda: the run has no check backward; add it to the config's checks"
 
 
+def test_rows_that_are_not_valid_say_why_nothing_is_proved() -> None:
+    bad = [row | {"status": "invalid", "error": "no such package"} for row in products()]
+    one = line("cuda", GEMM, run_of(("torch-cuda", "")), *bad)
+    assert (one["state"], one["cells"]) == (NOT_RUN, 0) and "invalid (no such package)" in one["said"]
+
+
 def test_a_list_may_be_asked_of_a_backend_of_ones_own() -> None:
     run = run_of(("mine-npu", ""))
     rows = [*products(backend="mine-npu")]

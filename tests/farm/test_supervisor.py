@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +122,27 @@ def test_a_child_process_has_cost_something() -> None:
     child.close()
     assert used > 0
     assert child.cpu_s() == used  # what it was when it could still be asked
+
+
+#: Prepares and exports, and tells what was imported when the first sample was begun.
+PREPARING = """
+import subprocess
+import sys
+from pathlib import Path
+from tasks.model import Group
+from tasks.prepare.cases import prepare
+from tasks.prepare.forms import export
+def told(*names):
+    return lambda sample: print(all(name in sys.modules for name in names), flush=True)
+op_db = "torch.testing._internal.common_methods_invocations"
+cache = Path(sys.argv[1])
+prepare(Group("onnx:Abs", "abs", "float32", 1), cache, started=told("onnx.backend.test.case.node"))
+prepare(Group("critical:softmax", "", "float32", 1), cache, started=told("torch"))
+made = prepare(Group("torch:abs", "", "float32", 1), cache, started=told(op_db))[1]
+export(Path(made.pack.path), cache, "onnx", 1, {}, told("torch.onnx._internal.exporter._registration"))
+"""
+
+
+def test_what_samples_are_made_with_is_imported_before_one_is_in_flight(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", PREPARING, str(tmp_path)], capture_output=True, text=True)
+    assert set(done.stdout.split()) == {"True"} and done.stdout.count("True") >= 4, done.stdout + done.stderr

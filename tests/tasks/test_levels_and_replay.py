@@ -12,6 +12,7 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
+from tasks.checks.replay import _others
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare
@@ -225,3 +226,11 @@ def test_a_program_is_run_on_other_inputs(name: str, tmp_path: Path) -> None:
     _, made = prepare(SOFTMAX, tmp_path)
     program = backend.build(made.samples[0].form("onnx"))
     assert np.allclose(outputs(program)[0], 1 / 5) and not np.allclose(program.run()[0], 1 / 5)
+
+
+def test_other_inputs_are_as_valid_as_the_first_ones() -> None:
+    data, sizes = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([1, 4])
+    changed, same = _others([data, sizes])
+    assert changed.tolist() == [[2.5, 2.0, 1.5], [1.0, 0.5, 0.0]] and same is sizes
+    scales = np.array([2.0, 4.0], np.float32)
+    assert _others([data, scales])[1] is scales and _others([scales, sizes])[0].tolist() == [2.0, 1.0]

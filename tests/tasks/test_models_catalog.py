@@ -22,9 +22,9 @@ from tasks.judge.meaning import parsed
 from tasks.model import Group, Unavailable, Unsupported
 from tasks.prepare.cases import prepare
 from tasks.runner import Runner, whole
-from tests.tasks import tiny_models
+from tests import residual_model
 
-TEXT = tiny_models.residual().SerializeToString()
+TEXT = residual_model.residual().SerializeToString()
 
 
 def a_wheel(cache: Path, members: dict[str, bytes], file: str = "tiny_nets-1.2-py3-none-any.whl") -> Wheel:
@@ -46,9 +46,9 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
     """A network of a few kB in the catalog, out of a wheel in the cache."""
     monkeypatch.setenv("FARM_CACHE", str(tmp_path))
     wheel = a_wheel(tmp_path, {"nets/tiny.onnx": TEXT})
-    made = tiny_models.residual()
+    made = residual_model.residual()
     given = Inputs(
-        lambda index, cache: tiny_models.inputs(made, 100 + index),
+        lambda index, cache: residual_model.inputs(made, 100 + index),
         lambda g: {"x": g.normal(size=(8, 48)).astype(np.float32)},
     )
     network = type(TRAINED["magika"])("tiny", wheel, "nets/tiny.onnx", given, {"y": "logits"})

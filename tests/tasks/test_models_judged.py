@@ -131,6 +131,15 @@ def test_a_meaning_is_stated_in_words_that_there_are() -> None:
             parsed(text)
 
 
+def test_what_the_catalog_s_models_state_has_a_meaning() -> None:
+    from tasks.catalogs.models.table import MODELS
+
+    stated = {label: {name: parsed(text) for name, text in model.outputs.items()} for label, model in MODELS.items()}
+    assert stated["unet", "small"] == {"logits": Meaning("logits", axis=1)}  # classes by pixel
+    assert stated["gpt2", "small"] == {"logits": Meaning("logits")}
+    assert stated["ppocr_det", ""] and sum(map(bool, stated.values())) > len(stated) / 2
+
+
 def close(gap: float) -> tuple[Leaf, np.ndarray]:
     """Logits of three rows whose two largest are ``gap`` error units of both apart; the same with the two exchanged."""
     y = np.array([[0.0, 2.0, 1.0, -3.0], [1.0, -1.0, 0.5, 2.0], [2.0, 0.0, 0.0, 1.0]])

@@ -192,9 +192,14 @@ def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterat
     like = _likes(report.run)
     seen = [str(name) for name in report.rows["backend"].unique()]
     ours = [name for name in sorted({*seen, *like}) if any(_matches(globs, one) for one in (name, like.get(name, "")))]
-    some = _rows(report.rows[report.rows["backend"].isin(ours)], item)
+    given = _rows(report.rows[report.rows["backend"].isin(ours)], item)
+    some = given[~given["status"].isin(NOT_VALID_STATUSES)]
     if item.never or some.empty:
-        why = item.never or _why_none(report, replace(asked, backends=globs), item, ours)
+        why = (
+            item.never
+            or (_words(given.iloc[0]) if len(given) else "")
+            or _why_none(report, replace(asked, backends=globs), item, ours)
+        )
         yield _line(item, "", NOT_RUN, said=why)
         return
     for _, part in some.groupby(some["backend"].map(lambda name: like.get(name) or name), sort=True):
@@ -219,7 +224,7 @@ def _likes(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
-    """The valid rows that an item asks about. What could not be built has no flags: where flags are asked for, it is kept if
+    """The rows that an item asks about. What could not be built has no flags: where flags are asked for, it is kept if
     it fails the item."""
 
     def met(column: str, globs: Sequence[str]) -> pd.Series:
@@ -230,7 +235,7 @@ def _rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
     if item.flags != "*":
         flagged = {flags: _has(flags, item.flags) for flags in rows["flags"].unique()}
         kept &= rows["flags"].map(flagged).astype(bool) | ((rows["flags"] == "") & _fails(rows, item))
-    return rows[kept & ~rows["status"].isin(NOT_VALID_STATUSES)]
+    return rows[kept]
 
 
 def _fails(rows: pd.DataFrame, item: Item) -> pd.Series:

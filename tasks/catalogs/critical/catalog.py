@@ -57,6 +57,10 @@ class Critical(Catalog):
             raise ValueError(f"critical: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
         return (Sample(i) if i in skip else _sample(op, group, i, draws) for i in range(group.samples))
 
+    def load(self) -> None:
+        if _torch_version() is not None:
+            import torch  # noqa: F401
+
     def call(self, group: Group) -> Callable[..., Any]:
         """The op on torch tensors. Raises ValueError for an op that the catalog does not have."""
         op = self._op(group)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.cache import default_cache
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.models import judged, training
+from tasks.catalogs.models import judged, own, training
 from tasks.catalogs.models.table import MODELS, Model
 from tasks.model import Group, Unsupported
 
@@ -34,9 +34,17 @@ class Models(Catalog):
         packages = ("numpy", "onnx", "pillow", "torch", "onnxscript", "transformers")
         return " ".join([CATALOG_VERSION, *(f"{x}{_installed(x)}" for x in packages)])
 
+    def list_version(self) -> str:
+        return f"{self.version()} {sorted(own.declared().items())}"
+
+    def group_version(self, group: Group) -> str:
+        mine = own.declared().get(group.op_name)
+        return mine.digest() if mine else ""
+
     def entries(self) -> list[Entry]:
-        """One entry per network, a variant for each of its sizes; those that are trained in steps have one more, for autocast."""
-        found = []
+        """One entry per network, a variant for each of its sizes; those that are trained in steps have one more, for autocast.
+        The user's own are there as well."""
+        found = [Entry(f"{self.name}:{name}", "", ("float32",)) for name in sorted(own.declared())]
         for name, variant in sorted(MODELS):
             trained = training.has_steps(name, variant)
             found.append(Entry(f"{self.name}:{name}", variant, ("float32",), ("forward", "backward")[: 1 + trained]))
@@ -55,7 +63,7 @@ class Models(Catalog):
 
     def _made(self, model: Model, group: Group, draws: int, skip: Collection[int], cache: Path) -> Iterator[Sample]:
         network: judged.Network | None = None
-        for index in range(group.samples):
+        for index in range(min(group.samples, getattr(model, "samples", group.samples))):
             if index in skip:
                 yield Sample(index)
                 continue
@@ -76,6 +84,8 @@ class Models(Catalog):
         return found
 
     def _model(self, group: Group) -> Model:
+        if group.op_name in own.declared() and not group.variant:
+            return own.declared()[group.op_name]
         try:
             return MODELS[group.op_name, group.variant]
         except KeyError:

@@ -31,6 +31,10 @@ class Model(Protocol):
         """It as a torch module, float32 in evaluation mode; None where there is none. Raises Unavailable."""
 
 
+#: Architectures whose logits choose along another axis than the last: the U-Net has classes by pixel.
+_LOGITS = {"unet": "logits axis 1"}
+
+
 @dataclass(frozen=True)
 class Seeded:
     """An architecture with seeded weights (`tasks.catalogs.models.architectures`) in one of its sizes."""
@@ -41,7 +45,8 @@ class Seeded:
 
     @property
     def outputs(self) -> Mapping[str, str]:
-        return {name: name for name in architectures.ARCHITECTURES[self.name].outputs if name == "logits"}
+        meaning = _LOGITS.get(self.name, "logits")
+        return {name: meaning for name in architectures.ARCHITECTURES[self.name].outputs if name == "logits"}
 
     def model(self, cache: Path) -> bytes:
         return exporting.export(self.name, self.size, cache / "exported")

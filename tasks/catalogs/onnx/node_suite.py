@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
 from tasks.catalogs.onnx import float64 as onnx_float64
 from tasks.catalogs.onnx import pooling
+from tasks.graphs.moving import DRAWN
 from tasks.judge import op_classes as classes
 from tasks.judge.plain import classic_tolerance
 from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype, wide
@@ -49,12 +50,15 @@ class OnnxNode(Catalog):
 
     def entries(self) -> list[Entry]:
         """All cases, sorted by op and variant; takes about 4 s in a process's first call."""
-        cases = _all_cases()
+        cases = self._cases()
         found = [
-            Entry(f"onnx:{_op_type(name, cases)}", name.removeprefix("test_"), (_dtype(case),))
+            Entry(f"{self.name}:{_op_type(name, cases)}", name.removeprefix("test_"), (_dtype(case),))
             for name, case in cases.items()
         ]
         return sorted(found, key=lambda x: (x.op, x.variant))
+
+    def load(self) -> None:
+        _suite()
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """The data sets of the one case ``group.variant`` (ONNX stores one), with ``draws`` noise draws where there is a
@@ -64,16 +68,24 @@ class OnnxNode(Catalog):
         this onnx does not have.
         """
         name = f"test_{group.variant}"
-        case = _find(name, group.op_name)
+        case = self._case(name, group.op_name)
         for place, index in enumerate(stratified(len(case.data_sets), group.samples)):
             if place in skip:
                 yield Sample(index)
                 continue
             inputs, outputs = case.data_sets[index]
             try:
-                yield _sample(group.op, case, index, inputs, outputs, draws)
+                yield _sample(f"onnx:{group.op_name}", case, index, inputs, outputs, draws)
             except Exception as error:
                 yield Sample(index, failure=Failure.of(error, "sample"))
+
+    def _cases(self) -> Mapping[str, Any]:
+        """Every case by name."""
+        return _all_cases()
+
+    def _case(self, name: str, op_type: str) -> Any:
+        """A case of an op. Raises KeyError."""
+        return _find(name, op_type)
 
 
 def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any], draws: int) -> Sample:
@@ -186,7 +198,7 @@ def _dtype_of(value: Any) -> str:
 def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
     """True if a node draws at random. Dropout does so only in training mode with a ratio above 0."""
     for node in graph.node:
-        if classes.of(f"onnx:{node.op_type}").op_class is OpClass.RANDOM:
+        if node.op_type in DRAWN:
             return True
         if node.op_type == "Dropout" and len(node.input) > 2:
             given = [inputs.get(x) for x in node.input[1:3]]
@@ -200,7 +212,7 @@ def _is_random(graph: Any, inputs: dict[str, Any]) -> bool:
     return False
 
 
-def _op_type(name: str, cases: dict[str, Any]) -> str:
+def _op_type(name: str, cases: Mapping[str, Any]) -> str:
     whole = name.partition("_expanded")[0]
     return str(cases[whole if whole in cases else name].model.graph.node[0].op_type)
 

@@ -36,6 +36,9 @@ class TorchOpInfo(Catalog):
         # Sample bytes differ between CPU capabilities: a vectorised fill draws in another order.
         return f"{CATALOG_VERSION} torch {metadata.version('torch')} {_cpu_capability()}"
 
+    def load(self) -> None:
+        _op_db()
+
     def entries(self) -> list[Entry]:
         found = []
         for info in _op_db().values():

@@ -1,0 +1,200 @@
+"""The user's own models: an .onnx file, a SavedModel, or a function that returns a torch module, with inputs from .npz files."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.catalogs import told
+from tasks.catalogs.base import CatalogError
+from tasks.catalogs.models import exporting
+from tasks.catalogs.models.inputs import Arrays
+from tasks.catalogs.user import load, sources
+from tasks.graphs import given
+from tasks.graphs.given import GivenError
+
+#: Seconds that converting a SavedModel may take.
+PATIENCE_S = 600
+#: A model is held as it is stored, and in part in float64: it needs so many times its own size.
+TIMES = 3
+
+
+@dataclass(frozen=True)
+class Own:
+    """A model of the user's. source: "….onnx", a folder with saved_model.pb, "module:function" or "file.py:function"; files: an
+    .npz of inputs for each sample; root: the folder that modules are looked up in."""
+
+    name: str
+    source: str
+    files: tuple[str, ...]
+    root: str
+    licence: str = "your own"
+
+    @property
+    def outputs(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are; one where no inputs are given, which says so."""
+        return max(1, len(self.files))
+
+    def model(self, cache: Path) -> bytes:
+        """Its serialized ModelProto. Raises GivenError, in one line with what to do."""
+        if self._function:
+            names = tuple(self._arrays(0))
+            module = self.module(cache)
+            import torch
+
+            try:
+                example = [torch.from_numpy(x) for x in self._arrays(0).values()]
+                made = exporting.converted(module, example, names, ())
+            except Exception as error:
+                raise GivenError(f"{self.source}: torch cannot export it: {_line(error)}") from None
+        else:
+            path = Path(self.source)
+            _fits(path)
+            with tempfile.TemporaryDirectory() as folder:
+                made = given.loaded(_converted(path, Path(folder)) if path.is_dir() else path)
+        try:
+            return bytes(made.SerializeToString())
+        except ValueError:
+            raise GivenError(
+                f"{self.source}: larger than the 2 GiB that one message holds: give a part of it"
+            ) from None
+
+    def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
+        import onnx
+
+        found = self._arrays(index)
+        path = Path(self.source)
+        if not path.is_file():
+            return found
+        # Names and types alone are asked for: weights in other files are not needed.
+        return given.checked(onnx.load(str(path), load_external_data=False), found, self.files[index])[1]
+
+    def module(self, cache: Path) -> Any:
+        """It as a torch module in evaluation mode; None where it is a file. Raises GivenError."""
+        return _module(self.source, self.root) if self._function else None
+
+    def digest(self) -> str:
+        """Digest of the files that decide its samples."""
+        path = Path(self.source)
+        files = [path, *sorted(path.parent.glob(f"{path.name}*"))] if path.is_file() else sorted(path.rglob("*"))
+        if self._function:
+            module = self.source.rpartition(":")[0]
+            found = sources.locate(module, self.root)
+            files = sources.closure(found, self.root) if found else []
+        return sources.digest(dict.fromkeys([*files, *map(Path, self.files)]))
+
+    @property
+    def _function(self) -> bool:
+        return not Path(self.source).exists() and ":" in self.source
+
+    def _arrays(self, index: int) -> Arrays:
+        if not self.files:
+            raise GivenError(
+                f"{self.name}: no inputs are given: write them with numpy.savez('{self.name}.npz', NAME=array, …), an array "
+                f"for every input of the model, and name the file (--inputs {self.name}.npz, or inputs in the config)"
+            )
+        return given.arrays(Path(self.files[index]))
+
+
+def declared() -> dict[str, Own]:
+    """The models that this process was told of, by name."""
+    return {
+        one["name"]: Own(one["name"], one["model"], tuple(one["inputs"]), one["root"])
+        for one in told.definitions().get("models", [])
+    }
+
+
+def _fits(path: Path) -> None:
+    """Raise GivenError for a model that this machine's memory does not hold."""
+    files = path.rglob("*") if path.is_dir() else [path, *path.parent.glob(f"{path.name}?*")]
+    size = sum(x.stat().st_size for x in files if x.is_file())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size * TIMES > memory:
+        raise GivenError(
+            f"{path}: {size / 2**30:.1f} GiB of weights need {TIMES} times as much memory, this machine has "
+            f"{memory / 2**30:.1f} GiB: prepare it on a larger one, or give a part of it"
+        )
+
+
+def _converted(folder: Path, target: Path) -> Path:
+    """The .onnx file that tf2onnx makes of a SavedModel. Raises GivenError."""
+    if not (folder / "saved_model.pb").is_file():
+        raise GivenError(f"{folder}: no SavedModel: there is no saved_model.pb in it")
+    lacking = [x for x in ("tensorflow", "tf2onnx") if importlib.util.find_spec(x) is None]
+    made = target / "model.onnx"
+    command = ["-m", "tf2onnx.convert", "--saved-model", str(folder), "--output"]
+    if lacking:
+        raise GivenError(
+            f"{folder}: a SavedModel is judged by its ONNX form, and {' and '.join(lacking)} cannot be imported here: install "
+            f"them, or give the file that python {' '.join(command)} {folder.name}.onnx makes where they are"
+        )
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *command, str(made)], capture_output=True, text=True, timeout=PATIENCE_S, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        raise GivenError(f"{folder}: tf2onnx had not converted it in {PATIENCE_S} s: convert it yourself") from None
+    if not made.is_file():
+        said = [x.strip() for x in (done.stderr or done.stdout).splitlines() if x.strip()]
+        why = "" if "signature" not in done.stderr else ": export it with signatures=… (tf.saved_model.save)"
+        raise GivenError(f"{folder}: tf2onnx does not convert it: {said[-1][:300] if said else done.returncode}{why}")
+    return made
+
+
+@functools.lru_cache(maxsize=4)
+def _module(source: str, root: str) -> Any:
+    """The torch module that a function returns, or that the name is; its outputs as a tuple. Raises GivenError."""
+    import torch
+
+    name, _, function = source.rpartition(":")
+    try:
+        made = getattr(load.load(name, root, ()), function, None)
+    except CatalogError as error:
+        raise GivenError(f"{source}: {error}") from None
+    try:
+        if callable(made) and not isinstance(made, torch.nn.Module):
+            made = made()
+    except Exception as error:
+        raise GivenError(f"{source}: it raised {_line(error)}") from None
+    if not isinstance(made, torch.nn.Module):
+        raise GivenError(
+            f"{source}: a function without arguments that returns a torch.nn.Module is needed, not {made!r:.80}"
+        )
+    return _tupled(made.eval())
+
+
+def _tupled(module: Any) -> Any:
+    import torch
+
+    class Outputs(torch.nn.Module):
+        """A module whose outputs are always a tuple of tensors."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, *inputs: Any) -> Any:
+            found = self.model(*inputs)
+            values = (
+                found.values() if isinstance(found, Mapping) else found if isinstance(found, (tuple, list)) else [found]
+            )
+            return tuple(x for x in values if isinstance(x, torch.Tensor))
+
+    return Outputs().eval()
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
