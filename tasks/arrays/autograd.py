@@ -209,13 +209,14 @@ def problem(
 
 
 def second_oracle(
-    found: Problem, gradients: Sequence[np.ndarray], step: float = differences.STEP
+    found: Problem, gradients: Sequence[np.ndarray], step: float = differences.STEP, slack: float = 1.0
 ) -> tuple[Oracle | None, str]:
     """Finite differences as an oracle beside the ``gradients`` that autograd gave: (oracle, why there is none).
 
     Its references are the values within the differences' own error that are nearest to autograd's: equal to them
     unless the two really disagree. Where only projections are taken, the smallest change that explains them. step: of
-    projections; a shorter one meets fewer of the kinks that a whole network has.
+    projections; a shorter one meets fewer of the kinks that a whole network has. slack: so many times their error they may be
+    off, whose estimate is one draw of roundoff.
     """
     elements = sum(x.size * (1 + np.iscomplexobj(x)) for x in found.inputs)
     if elements == 0:
@@ -224,7 +225,7 @@ def second_oracle(
         try:
             if elements < FULL_JACOBIAN:
                 return _elementwise(differences.gradient(found.function, found.inputs, found.cotangents), gradients)
-            return _projected(found, gradients, step)
+            return _projected(found, gradients, step, slack)
         except Exception as error:
             return None, f"not evaluated near the input: {type(error).__name__}"
 
@@ -243,7 +244,7 @@ def _nearest(value: np.ndarray, towards: np.ndarray, error: np.ndarray) -> np.nd
     return np.where(far, value + step, towards)
 
 
-def _projected(found: Problem, gradients: Sequence[np.ndarray], step: float) -> tuple[Oracle | None, str]:
+def _projected(found: Problem, gradients: Sequence[np.ndarray], step: float, slack: float) -> tuple[Oracle | None, str]:
     centre = found.function(found.inputs)
     ways, rest, why = [], [], ""
     finite = all(np.isfinite(g).all() for g in gradients)
@@ -257,7 +258,7 @@ def _projected(found: Problem, gradients: Sequence[np.ndarray], step: float) -> 
             return Oracle(DIFFERENCES, [np.where(np.isfinite(g), g, 0) for g in gradients]), ""
         said = differences.project(gradients, direction)
         ways.append(direction)
-        rest.append(float(_nearest(*map(np.asarray, (slope.value, said, slope.error)))) - said)
+        rest.append(float(_nearest(*map(np.asarray, (slope.value, said, slack * slope.error)))) - said)
     if not ways:
         return None, why
     gram = np.array([[differences.project(a, b) for b in ways] for a in ways])

@@ -372,7 +372,8 @@ def _mask(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int) -> 
 _DRAWN: dict[str, Callable[[np.random.Generator, tuple[int, ...], int], np.ndarray]] = {
     "image": _smooth,
     "frames": _smooth,
-    "ids": lambda rng, shape, vocabulary: rng.integers(0, vocabulary, shape),
+    # Not 0, BERT's padding: by convention its embedding has no gradient, which finite differences deny.
+    "ids": lambda rng, shape, vocabulary: rng.integers(1, vocabulary, shape),
     "mask": _mask,
 }
 

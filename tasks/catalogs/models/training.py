@@ -41,6 +41,8 @@ SMOOTH, NOTHING = 1000.0, 1e-5
 HALF = 0.5
 #: Step of the finite differences: 32 times shorter than that of one op, since 10⁵ rectified activations have as many kinks.
 STEP = 2.0**-22
+#: How many times their estimated error they may be off: with so short a step that is roundoff, a millionth of the slope.
+SLACK = 16.0
 
 #: The size of a step: gradients of a hundred million parameters and their floors would be gigabytes.
 SIZE = "small"
@@ -79,10 +81,10 @@ def _sample(group: Group, index: int, draws: int) -> Sample:
     made = Sample(index, op_class=OpClass.MODEL, oracle="torch-float64")
     try:
         taken, kinks = step(group), architectures.ARCHITECTURES[group.op_name].kinks
-        for attempt in range(1 if taken.autocast else ATTEMPTS):
+        for attempt in range(ATTEMPTS if kinks and not taken.autocast else 1):
             made.arrays = _arrays(group, taken, index + attempt * 1000)
             exact = _Exact(taken, made.arrays)
-            if smooth := not taken.autocast and not exact.jumps():
+            if smooth := not kinks or (not taken.autocast and not exact.jumps()):
                 break
         if taken.autocast:
             floors = exact.floors(TIMES * draws, 1.0 if kinks else HALF, typical=not kinks)
@@ -219,5 +221,5 @@ class _Exact:
                 return [self.taken(*map(torch.from_numpy, self.arrays)).numpy().copy()]
 
         problem = autograd.Problem(loss, self.weights, [np.ones(())])
-        found, _ = autograd.second_oracle(problem, self.outputs[1:], STEP)
+        found, _ = autograd.second_oracle(problem, self.outputs[1:], STEP, SLACK)
         return [Oracle(found.name, [rows(y) for y in (self.outputs[0], *found.references)])] if found else []
