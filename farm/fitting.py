@@ -81,6 +81,11 @@ def _height_below(lines: Sequence[tuple[Sequence[Text], str]], kept: Mapping[int
     return len(lines) + sum(-(-(_width(cell) + LEAST) // width) for cell in below)
 
 
+def _flat(cell: Text) -> Text:
+    """A cell on one line."""
+    return Text(" ").join(cell.split("\n"))
+
+
 def _empty(cell: Text) -> bool:
     return cell.plain in ("", "–")
 
@@ -88,7 +93,7 @@ def _empty(cell: Text) -> bool:
 def _kept(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], width: int) -> dict[int, int]:
     """The columns that have room side by side, and their widths; the first is always one."""
     widths = {
-        n: max([*map(len, head.words.split()), *(_width(cells[n]) for cells, _ in lines), 1])
+        n: max([*map(len, head.words.split()), *(_flat(cells[n]).cell_len for cells, _ in lines), 1])
         for n, head in enumerate(heads)
     }
     while len(widths) > 1 and sum(w + GAP for w in widths.values()) - GAP > width:
@@ -105,7 +110,7 @@ def _below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], w
     def side_by_side(cells: Sequence[Text], style: str) -> Text:
         made = []
         for n in kept:
-            cell = Text(" ").join(cells[n].split("\n"))
+            cell = _flat(cells[n])
             if heads[n].right or n != kept[-1]:
                 cell.align("right" if heads[n].right else "left", widths[n])
             made.append(cell)
@@ -121,6 +126,6 @@ def _below(heads: Sequence[Head], lines: Sequence[tuple[Sequence[Text], str]], w
         parts.append(side_by_side(cells, style))
         for n, head in enumerate(heads):
             if n not in kept and not _empty(cells[n]):
-                text = Text(f"{head.words}: ", style="dim").append_text(Text(" ").join(cells[n].split("\n")))
+                text = Text(f"{head.words}: ", style="dim").append_text(_flat(cells[n]))
                 parts.append(Padding(text, (0, 0, 0, INDENT), expand=False))
     return Group(*parts)

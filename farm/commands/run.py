@@ -310,7 +310,7 @@ def _run(plan: Plan, console: Console) -> int:
     report = Report.of(rows, run.record)
     _report(run, report, say)
     models = rows[(rows["catalog"] == "models") & (rows["status"] == "invalid")]
-    for op, why in models[["op", "why"]].drop_duplicates().itertuples(index=False):
+    for op, why in models[["op", "error"]].drop_duplicates().itertuples(index=False):
         say(f"not judged: {op}: {why}")
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)

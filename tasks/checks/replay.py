@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.checks.base import Check
-from tasks.model import Form, Misbehaviour, OpClass, Program
+from tasks.model import Form, Misbehaviour, OpClass, Program, is_inexact
 
 #: Runs of one kind.
 RUNS = 3
@@ -44,7 +44,7 @@ class Replay(Check):
 
         for number in range(2, RUNS + 1):
             same(program.run(), "nondeterministic", f"in run {number} on the same inputs")
-        other = [_other(x) for x in form.arrays]
+        other = _others(form.arrays)
         others = None if program.again is None else _taken(program.again, other)
         if program.again is not None and others is not None:
             done.append("other")
@@ -86,10 +86,19 @@ def _different(first: list[Any], outputs: list[Any]) -> str:
     return ""
 
 
-def _other(array: Any) -> Any:
-    """Another input that is as valid: the elements the other way round, floating ones halved."""
-    if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":
-        return array
+def _others(arrays: list[Any]) -> list[Any]:
+    """Other inputs that are as valid: those of two dimensions and more changed, or, where there are none, the floating ones.
+
+    What has one dimension or none may say what is computed: sizes, scales, axes, counts.
+    """
+    known = [isinstance(x, np.ndarray) and x.dtype.kind not in "OUS" for x in arrays]
+    wide = [is_known and x.ndim > 1 for is_known, x in zip(known, arrays)]
+    floating = [is_known and is_inexact(x.dtype.name) for is_known, x in zip(known, arrays)]
+    return [_other(x) if change else x for x, change in zip(arrays, wide if any(wide) else floating)]
+
+
+def _other(array: np.ndarray) -> np.ndarray:
+    """The elements the other way round, floating ones halved."""
     turned = np.ascontiguousarray(array.reshape(-1)[::-1]).reshape(array.shape)
     return (turned * array.dtype.type(0.5)).astype(array.dtype) if array.dtype.kind in "fc" else turned
 

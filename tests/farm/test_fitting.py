@@ -46,6 +46,13 @@ def test_a_short_table_has_its_borders_and_a_long_one_its_long_columns_below() -
     assert "    column 4: " + "4" * 30 in said.splitlines()
 
 
+def test_a_cell_of_two_lines_is_whole_where_it_stands_in_one() -> None:
+    heads = [Head("status"), Head("how far"), Head("backend"), Head("what", right=True)]
+    cells = [Text("wrong"), Text("31 units, limit 32\nwith 16 flips of 16"), Text("ort-cpu"), Text("y" * 70)]
+    said = printed(fitted("t", heads, [(cells, "")] * 9, 80), 80)
+    assert "│" not in said and said.count("units, limit 32 with 16 flips of 16  ort-cpu") == 9
+
+
 def test_the_lower_of_the_two_forms_is_taken() -> None:
     heads = [Head("backend"), Head("dtype"), Head("what")]
     lines = [([Text("openvino-cpu"), Text("float32, float16, bfloat16"), Text("why " * 50)], "") for _ in range(9)]

@@ -12,6 +12,7 @@ import pytest
 
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
+from tasks.checks.replay import _others
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
 from tasks.prepare.cases import PreparedGroup, prepare
@@ -225,3 +226,22 @@ def test_a_program_is_run_on_other_inputs(name: str, tmp_path: Path) -> None:
     _, made = prepare(SOFTMAX, tmp_path)
     program = backend.build(made.samples[0].form("onnx"))
     assert np.allclose(outputs(program)[0], 1 / 5) and not np.allclose(program.run()[0], 1 / 5)
+
+
+def test_other_inputs_are_as_valid_as_the_first_ones() -> None:
+    data, sizes = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([1, 4])
+    changed, same = _others([data, sizes])
+    assert changed.tolist() == [[2.5, 2.0, 1.5], [1.0, 0.5, 0.0]] and same is sizes
+    scales = np.array([2.0, 4.0], np.float32)
+    assert _others([data, scales])[1] is scales and _others([scales, sizes])[0].tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("variant", ["Cast.cast_INT4_to_FLOAT", "QuantizeLinear.quantizelinear_uint4"])
+def test_packed_inputs_live_as_long_as_their_program(variant: str, tmp_path: Path) -> None:
+    """OpenVINO's tensors do not hold the memory of packed elements: it was used after it had been freed."""
+    backend = BackendSpec.parse("openvino-cpu").create()
+    backend.start()
+    op, case = variant.split(".")
+    dtype = "int4" if op == "Cast" else "float32"
+    made = [row(backend, "replay", tmp_path, Group(f"onnx:{op}", case, dtype, 1)) for _ in range(3)]
+    assert {x["status"] for x in made} == {"pass"}, made[0]["error"]

@@ -34,7 +34,7 @@ def samples(
             elif base.model is None:
                 yield Sample(number, failure=Failure.vacuous("the op is no ONNX model"))
             else:
-                yield derive(base, number, group, draws)
+                yield derive(base, number, replace(group, check=checks.FORWARD), draws)
         except Vacuous as error:
             yield Sample(number, failure=Failure.vacuous(str(error)))
         except Spoilt as error:
