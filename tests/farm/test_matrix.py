@@ -263,3 +263,11 @@ def test_a_catalog_may_have_checks_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("backends: [ort-cpu]\ncatalogs: [{name: models, checks: [forwards]}]\n")
     with pytest.raises(ConfigError, match=r"c.yaml:2:\d+: checks: unknown check 'forwards'.+forward"):
         load(tmp_path / "c.yaml")
+
+
+def test_levels_are_asked_only_of_backends_that_have_some() -> None:
+    both = matrix(checks=["forward", "levels"], backends=["torch-cpu", "ort-cpu"])
+    asked = {
+        (g.check, spec.name) for g, row in zip(both.groups, both.wanted) for spec, n in zip(both.backends, row) if n
+    }
+    assert asked == {("forward", "torch-cpu"), ("forward", "ort-cpu"), ("levels", "ort-cpu")}
