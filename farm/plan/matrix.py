@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,10 +104,10 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
 def _takes(spec: BackendSpec, check: str) -> bool:
     """Whether cells of a check are planned for a backend."""
     try:
-        runs: Collection[str] = spec.create().checks
+        backend = spec.create()
     except PluginError:  # a line of the preflight
-        runs = (checks.FORWARD,)
-    return checks.planned(check, runs)
+        return checks.planned(check, (checks.FORWARD,))
+    return checks.planned(check, backend.checks) and checks.installed(check).fits(backend)
 
 
 def samples_of(catalog: CatalogConfig, backend: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,23 @@ from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 #: Devices whose plugin brings a compiler of its own for torch.compile.
 WITHOUT = {"xla": "its compiler is XLA, which torch-xla runs eagerly", "hpu": "its compiler is hpu_backend"}
 
+#: What of inductor can be turned off by itself: names of its config (torch/_inductor/config.py), all true or false.
+PASSES = (
+    "pattern_matcher",
+    "joint_graph_constant_folding",
+    "constant_and_index_propagation",
+    "split_cat_fx_passes",
+    "batch_fusion",
+    "reorder_for_locality",
+    "layout_optimization",
+    "loop_ordering_after_fusion",
+    "epilogue_fusion",
+    "split_reductions",
+    "shape_padding",
+    "inplace_buffers",
+    "allow_buffer_reuse",
+)
+
 
 class Inductor(TorchEager):
     """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own."""
@@ -24,6 +41,8 @@ class Inductor(TorchEager):
     joint = True
     devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
+    #: Those of PASSES that are turned off.
+    off: tuple[str, ...] = ()
     dynamic = False
     checks: tuple[str, ...] = ("forward", "backward", "amp")  # AOT autograd has no double backward
 
@@ -55,6 +74,12 @@ class Inductor(TorchEager):
             return {}
         less = ("eager", "aot_eager", "aot_eager_decomp_partition")
         return {x: self.but(compiler=x) for x in less} | {self.compiler: self}
+
+    def passes(self) -> tuple[str, ...]:
+        return PASSES if self.compiler == "inductor" else ()
+
+    def without(self, passes: Collection[str]) -> Backend:
+        return self.but(off=tuple(passes))
 
     def build(self, form: Form) -> Program:
         built = self._compile([form])
@@ -88,7 +113,8 @@ class Inductor(TorchEager):
         def joint(bundle: list[Any]) -> list[Any]:
             return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, bundle)]  # type: ignore[misc]
 
-        compiled = torch.compile(joint, fullgraph=True, dynamic=self.dynamic, backend=self.compiler)
+        off: Any = dict.fromkeys(self.off, False) or None
+        compiled = torch.compile(joint, fullgraph=True, dynamic=self.dynamic, backend=self.compiler, options=off)
 
         def compute(bundle: list[Any]) -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for

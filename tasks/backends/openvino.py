@@ -274,7 +274,11 @@ def _runner(compiled: Any, tensors: list[tuple[Any, np.ndarray]]) -> Callable[[]
         # run, it takes down the case that caused it, not the next one.
         return lambda: infer(request())
     made = request()
-    return lambda: infer(made)
+
+    def run(held: list[tuple[Any, np.ndarray]] = tensors) -> list[Any]:
+        return infer(made)  # over memory that lives as long as what holds it
+
+    return run
 
 
 def _array(tensor: Any) -> np.ndarray:

@@ -242,13 +242,11 @@ def _started(name: str) -> Backend:
 
 def _asked(searching: Any, one: Loaded, backend: Backend) -> Found:
     def ran(asked: Ask) -> Ran:
-        form = one.form
-        if asked.model is None and "onnx" not in backend.forms:
-            form = _torch_form(one)
-        elif asked.model is not None:
-            arrays = [asked.feeds[x.name] for x in asked.model.graph.input]
-            form = Form("onnx", one.form.op, "float32", arrays, model=asked.model.SerializeToString())
         try:
+            form = one.form if "onnx" in backend.forms else _torch_form(one)
+            if asked.model is not None:
+                arrays = [asked.feeds[x.name] for x in asked.model.graph.input]
+                form = Form("onnx", one.form.op, "float32", arrays, model=asked.model.SerializeToString())
             return Ran([np.array(x) for x in backend.at(asked.setting).build(form).run()])
         except Exception as error:
             return Ran(None, f"{type(error).__name__}: {error}"[:300])

@@ -247,3 +247,11 @@ def test_gradients_are_not_planned_for_what_only_builds() -> None:
         ("build", "float32", 0, 8),
         ("build", "int64", 0, 8),
     ]
+
+
+def test_levels_are_asked_only_of_backends_that_have_some() -> None:
+    both = matrix(checks=["forward", "levels"], backends=["torch-cpu", "ort-cpu"])
+    asked = {
+        (g.check, spec.name) for g, row in zip(both.groups, both.wanted) for spec, n in zip(both.backends, row) if n
+    }
+    assert asked == {("forward", "torch-cpu"), ("forward", "ort-cpu"), ("levels", "ort-cpu")}

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from tasks import catalogs
 from tasks.arrays.widened import widened
 from tasks.catalogs.models import architectures, exporting
-from tasks.model import EPS
+from tasks.model import EPS, Group, Unsupported
 
 NAMES = list(architectures.ARCHITECTURES)
 LIMIT = 32.0
@@ -137,3 +138,6 @@ def test_what_is_missing_is_said_with_the_fix(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(architectures, "_installed", lambda p: "none" if p == "transformers" else installed(p))
     assert architectures.missing("gpt2") == 'models:gpt2 needs transformers: pip install "validation-farm[models]"'
     assert architectures.missing("unet") == ""
+    for check in ("forward", "backward"):
+        with pytest.raises(Unsupported, match="models:gpt2 needs transformers"):
+            catalogs.get("models").call(Group("models:gpt2", "small", "float32", 1, 0, check))

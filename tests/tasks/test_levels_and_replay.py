@@ -234,3 +234,14 @@ def test_other_inputs_are_as_valid_as_the_first_ones() -> None:
     assert changed.tolist() == [[2.5, 2.0, 1.5], [1.0, 0.5, 0.0]] and same is sizes
     scales = np.array([2.0, 4.0], np.float32)
     assert _others([data, scales])[1] is scales and _others([scales, sizes])[0].tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("variant", ["Cast.cast_INT4_to_FLOAT", "QuantizeLinear.quantizelinear_uint4"])
+def test_packed_inputs_live_as_long_as_their_program(variant: str, tmp_path: Path) -> None:
+    """OpenVINO's tensors do not hold the memory of packed elements: it was used after it had been freed."""
+    backend = BackendSpec.parse("openvino-cpu").create()
+    backend.start()
+    op, case = variant.split(".")
+    dtype = "int4" if op == "Cast" else "float32"
+    made = [row(backend, "replay", tmp_path, Group(f"onnx:{op}", case, dtype, 1)) for _ in range(3)]
+    assert {x["status"] for x in made} == {"pass"}, made[0]["error"]

@@ -334,8 +334,8 @@ def build(name: str, size: str = "full", seed: int = 0) -> Any:
     module = networks.called(network, tuple(one.inputs), one.outputs).eval()
     initial.initialise(module, f"{name}/{size}/{seed}")
     shape = one.shapes[size]
-    # Statistics need many pixels or many images, not large ones.
-    shape = (4, shape[1], *(n // 2 for n in shape[2:])) if size == "full" else (16, *shape[1:])
+    # Statistics need many pixels or many images; smaller ones would have more of their pixels at a border.
+    shape = (2 if size == "full" else 16, *shape[1:])
     batches = [example(name, size, 1000 + k, shape) for k in range(2)]
     initial.calibrate(module, [list(batch.values()) for batch in batches])
     return module

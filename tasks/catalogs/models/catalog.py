@@ -12,7 +12,7 @@ from tasks.cache import default_cache
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.models import judged, own, training
 from tasks.catalogs.models.table import MODELS, Model
-from tasks.model import Group, Unsupported
+from tasks.model import Group, Unavailable, Unsupported
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "1"
@@ -75,10 +75,13 @@ class Models(Catalog):
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The network as a torch module, in evaluation mode, or a training step of it. Raises Unsupported where it is ONNX
-        alone, and Unavailable where a package is missing."""
-        if group.check in training.CHECKS:
-            return training.step(group)
-        found = self._model(group).module(default_cache())
+        alone, or where this environment lacks what it is made of."""
+        try:
+            if group.check in training.CHECKS:
+                return training.step(group)
+            found = self._model(group).module(default_cache())
+        except Unavailable as error:
+            raise Unsupported(str(error)) from None
         if found is None:
             raise Unsupported("this network comes as an ONNX model: it has no torch form")
         return found

@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 import warnings
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,25 @@ def export(name: str, size: str = "full", folder: Path | None = None) -> bytes:
     folder: where it is kept, and found again while neither the architecture nor the exporter changes. Raises what
     `architectures.build` raises, and whatever the exporter does.
     """
-    parts = [name, size, architectures.version(), f"onnxscript {metadata.version('onnxscript')}", _own()]
-    kept = folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}.onnx" if folder else None
-    if kept is not None and kept.is_file():
-        return kept.read_bytes()
     import torch
 
-    module = architectures.build(name, size)
-    example = architectures.example(name, size)
-    made = converted(module, [torch.from_numpy(x) for x in example.values()], module.input_names, module.output_names)
-    content: bytes = made.SerializeToString()
-    if kept is not None:
-        _keep(kept, content)
+    def made() -> Any:
+        module = architectures.build(name, size)
+        inputs = [torch.from_numpy(x) for x in architectures.example(name, size).values()]
+        return converted(module, inputs, module.input_names, module.output_names)
+
+    return kept([name, size, architectures.version()], folder, made)
+
+
+def kept(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:
+    """A serialized ModelProto that is made once; ``what`` says, with the exporter's version, what decides it."""
+    parts = [*what, f"onnxscript {metadata.version('onnxscript')}", _own()]
+    path = folder / f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:40]}.onnx" if folder else None
+    if path is not None and path.is_file():
+        return path.read_bytes()
+    content: bytes = make().SerializeToString()
+    if path is not None:
+        _keep(path, content)
     return content
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tasks.catalogs.models import architectures, exporting
 from tasks.catalogs.models.inputs import Arrays
 from tasks.catalogs.models.sources import TRAINED
+from tasks.catalogs.models.weights import WEIGHTS
 
 
 class Model(Protocol):
@@ -61,6 +62,7 @@ class Seeded:
 #: Every network by its name and variant.
 MODELS: dict[tuple[str, str], Model] = {
     **{(name, ""): one for name, one in TRAINED.items()},
+    **{(name, ""): one for name, one in WEIGHTS.items()},
     **{
         (name, "" if size == "full" else size): Seeded(name, size)
         for name in architectures.ARCHITECTURES
