@@ -266,9 +266,15 @@ def _check_names(config: Config, place: Any) -> None:
     def refuse(key: tuple[Any, ...], text: str) -> None:
         raise ConfigError(f"{place(*key)}: {'.'.join(map(str, key))}: {text}")
 
-    for i, name in enumerate(config.checks):
+    asked: list[tuple[tuple[Any, ...], str]] = [(("checks", i), name) for i, name in enumerate(config.checks)]
+    asked += [
+        (("catalogs", k, "checks", i), name)
+        for k, catalog in enumerate(config.catalogs)
+        for i, name in enumerate(catalog.checks or [])
+    ]
+    for key, name in asked:
         if name not in (valid := checks.names()):
-            raise ConfigError(f"{place('checks', i)}: checks: unknown check {name!r}{nearest(name, valid)}")
+            raise ConfigError(f"{place(*key)}: checks: unknown check {name!r}{nearest(name, valid)}")
     _check_dtypes(config.dtypes, lambda k: str(place("dtypes", k)))
     if not config.policy.endswith(".json") and config.policy not in verdict.names():
         raise ConfigError(
@@ -300,7 +306,7 @@ def _check_builds(config: Config, refuse: kernels.Refuse) -> None:
     for i, backend in enumerate(config.backends):
         with contextlib.suppress(PluginError):  # a line of the preflight
             runs = backend.spec().create().checks
-            if not any(checks.planned(name, runs) for name in config.checks):
+            if not any(checks.planned(name, runs) for name in config.all_checks):
                 only = " and ".join(runs)
                 refuse(("backends", i), f"{backend.name} runs only the check {only}: add {only} to the config's checks")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,7 +54,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
-    takes = {check: np.array([_takes(spec, check) for spec in specs]) for check in config.checks}
+    takes = {check: np.array([_takes(spec, check) for spec in specs]) for check in config.all_checks}
     rows: dict[
         tuple[str, str, str, str, str], list[int]
     ] = {}  # a catalog may be listed twice: the larger number counts
@@ -71,7 +71,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
             if not chosen(called) or left_out(called) or (ops and not narrow(called)):
                 continue
             for dtype in entry.dtypes if "*" in dtypes else [d for d in dtypes if d in entry.dtypes]:
-                for check in config.checks:
+                for check in catalog.checks or config.checks:
                     if not takes[check].any() or not checks.installed(check).asks(entry, catalogs.get(catalog.name)):
                         continue
                     if checks.installed(check).gradient and not is_inexact(dtype):
@@ -104,10 +104,10 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
 def _takes(spec: BackendSpec, check: str) -> bool:
     """Whether cells of a check are planned for a backend."""
     try:
-        runs: Collection[str] = spec.create().checks
+        backend = spec.create()
     except PluginError:  # a line of the preflight
-        runs = (checks.FORWARD,)
-    return checks.planned(check, runs)
+        return checks.planned(check, (checks.FORWARD,))
+    return checks.planned(check, backend.checks) and checks.installed(check).fits(backend)
 
 
 def samples_of(catalog: CatalogConfig, backend: str) -> int:

@@ -80,7 +80,7 @@ class CatalogConfig(_Model):
     list per dtype; samples_for: the same for backends whose name matches a glob (first match counts);
     distributions: where the values come from: the op's own list, and generated ones (`tasks.arrays.inputs`), each with as
     many samples; dtypes: instead of the run's ("*": all that an op declares); backends: globs of the backends that
-    are given this catalog. Of the catalog `user`: modules with `@tasks.op` functions, kernels, and the folder that their
+    are given this catalog; checks: instead of the run's. Of the catalog `user`: modules with `@tasks.op` functions, kernels, and the folder that their
     files and modules are looked up in (default: the config's). Of the catalog `nodes`: the folder that they are in.
     Of the catalog `models`: the user's own; where no ops are named, those alone are run.
     """
@@ -93,6 +93,7 @@ class CatalogConfig(_Model):
     distributions: list[str] = Field(default=["own"], min_length=1)
     samples_for: dict[str, Annotated[int, Field(ge=0, lt=2**31)]] = {}
     backends: list[str] = ["*"]
+    checks: list[str] | None = Field(default=None, min_length=1)
     root: str = ""
     modules: list[str] = []
     kernels: list[KernelConfig] = []
@@ -193,6 +194,11 @@ class Config(_Model):
     backends: list[BackendConfig] = Field(min_length=1)
     skip: list[Skip] = []
     known_failures: list[KnownFailure] = []
+
+    @property
+    def all_checks(self) -> list[str]:
+        """Its checks, and those that catalogs have instead."""
+        return list(dict.fromkeys(name for c in self.catalogs for name in c.checks or self.checks))
 
     @pydantic.model_validator(mode="before")
     @classmethod

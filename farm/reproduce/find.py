@@ -220,7 +220,7 @@ def _export_count(config: Config, record: dict[str, Any], group: Group) -> int:
         if offers.get(b.name, {}).get("available") and catalog.needs_export(offers[b.name]["forms"])
     ]
     row = {"op": group.op, "variant": group.variant, "dtype": group.dtype, "catalog": group.catalog}
-    parts = [c.model_copy(update={"ops": ["*"], "exclude": []}) for c in _catalog_configs(row, config)]
+    parts = [c.model_copy(update={"ops": ["*"], "exclude": [], "checks": None}) for c in _catalog_configs(row, config)]
     narrow = config.model_copy(update={"backends": exporting, "checks": [group.check], "catalogs": parts})
     samples = checks.samples_of(group.check)
     entry = Entry(group.op, group.variant, (group.dtype,), (samples,), (group.distribution,))

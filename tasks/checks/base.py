@@ -66,6 +66,10 @@ class Check:
         """Whether it is asked of an op of a catalog."""
         return self.samples in entry.checks
 
+    def fits(self, backend: Backend) -> bool:
+        """Whether there is anything that it could ask of a backend; where not, no cells are planned."""
+        return True
+
     def wanted(self, samples: int) -> int:
         """How many samples an op has where a config asks for ``samples`` (not 0)."""
         return samples

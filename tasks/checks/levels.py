@@ -39,6 +39,9 @@ class Levels(Check):
         "culprit (ORT, OpenVINO, inductor, JAX, TensorRT)"
     )
 
+    def fits(self, backend: Backend) -> bool:
+        return len(backend.levels()) > 1
+
     def build(self, backend: Backend, form: Form) -> Program:
         """The program of the last level with those of the others; raises what building the last one raises.
 

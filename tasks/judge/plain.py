@@ -23,7 +23,7 @@ from tasks.model.dtypes import (
     rounded,
     wide,
 )
-from tasks.model.leaf import Leaf, row_floor
+from tasks.model.leaf import Leaf, model_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 
 #: Elements handled at a time: the working set of one block stays inside a core's cache.
@@ -189,10 +189,10 @@ def unit_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, 
     """(ε, smallest normal number, noise floor) of which a leaf's error unit is made: ε|y| + δ + ε·smallest.
 
     The range of a coarser ``precision`` is declared as well, and it rounds the inputs of every op, however given. The floor
-    of a MODEL is that of the row.
+    of a MODEL is `model_floor`.
     """
     eps, smallest = EPS.get(leaf.dtype, 0.0), SMALLEST_NORMAL.get(leaf.dtype, 0.0)
-    noise = row_floor(leaf.noise) if op_class is OpClass.MODEL and leaf.noise is not None else leaf.noise
+    noise = model_floor(leaf) if op_class is OpClass.MODEL else leaf.noise
     if not is_coarser(precision, leaf.dtype):
         return eps, smallest, None if op_class in WITHOUT_NOISE else noise
     noise = None if noise is None else noise * times_coarser(precision, leaf.dtype)

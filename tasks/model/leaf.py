@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.model.dtypes import EPS
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -37,3 +39,13 @@ def row_floor(noise: np.ndarray) -> np.ndarray:
         return noise
     with np.errstate(all="ignore"):
         return np.maximum(noise, np.sqrt(np.square(noise).mean(-1, keepdims=True)))
+
+
+def model_floor(leaf: Leaf) -> np.ndarray | None:
+    """The noise floor by which an output of a whole model is judged: that of its rows and, of what is stated to be
+    probabilities or a mask, no less than ε: their scale is 1, whatever is left of those that are nearly 0."""
+    floor = None if leaf.noise is None else row_floor(leaf.noise)
+    if not leaf.meaning.startswith(("probabilities", "mask")):
+        return floor
+    least = EPS.get(leaf.dtype, 0.0)
+    return np.full(leaf.shape, least) if floor is None else np.maximum(floor, least)

@@ -60,7 +60,7 @@ BENCHES = {
             "models": MODELS,
             "faults": 60,
             "fused": 24,
-            "backends": ["ort-cpu", "ort-cpu@disable", "openvino-cpu", "torch-cpu"],
+            "backends": ["torch-cpu", "ort-cpu", "ort-cpu@disable", "openvino-cpu"],
         },
         {"models": ["tiny:convolutional", "tiny:transformer"], "faults": 6, "fused": 4, "backends": ["ort-cpu"]},
         long=True,

@@ -85,7 +85,8 @@ def parity(folder: Path, size: Size) -> Result:
     units = ", ".join(f"{line['backend']} {line['error_units']:.1f}" for line in judged.to_dict("records"))
     text = (
         f"BERT's encoder with the same weights: {figures['passed']} of {figures['frameworks']} backends right (error units: "
-        f"{units}; limit 32), {figures['distinct outputs']} distinct outputs: they are not identical, byte for byte, unless it is 1"
+        f"{units}; limit 32), {'identical' if figures['distinct outputs'] == 1 else 'not identical'} byte for byte: "
+        f"{figures['distinct outputs']} distinct outputs"
     )
     return Result(figures, text)
 

@@ -13,6 +13,7 @@ from farm.plan import matrix
 from farm.plan.config import Config, ConfigError, load
 from farm.plan.known import not_known, unmet
 from farm.plan.model import KnownFailure
+from tasks import catalogs
 from tasks.catalogs.base import Entry
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -29,6 +30,7 @@ ENTRIES = {
         Entry(f"critical:{op}", "", FLOATS)
         for op in "add exp gelu layer_norm linear matmul rms_norm scaled_dot_product_attention softmax sum sort bert_encoder".split()
     ],
+    "models": catalogs.get("models").entries(),
 }
 
 

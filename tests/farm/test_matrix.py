@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.plan.config import Config, ConfigError
+from farm.plan.config import Config, ConfigError, load
 from farm.plan.matrix import Matrix, build, matcher, names
 from tasks.catalogs.base import Entry
 
@@ -247,3 +248,26 @@ def test_gradients_are_not_planned_for_what_only_builds() -> None:
         ("build", "float32", 0, 8),
         ("build", "int64", 0, 8),
     ]
+
+
+def test_a_catalog_may_have_checks_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "checks: [forward]\ndtypes: [float32]\nbackends: [ort-cpu]\n"
+        "catalogs:\n- {name: onnx, ops: [Abs]}\n- {name: models, ops: [magika], checks: [forward, replay]}\n"
+    )
+    config = load(tmp_path / "c.yaml")
+    assert config.all_checks == ["forward", "replay"]
+    entries = {"onnx": [Entry("onnx:Abs", "", ("float32",))], "models": [Entry("models:magika", "", ("float32",))]}
+    planned = {(group.op, group.check) for group in build(config, entries).groups}
+    assert planned == {("onnx:Abs", "forward"), ("models:magika", "forward"), ("models:magika", "replay")}
+    (tmp_path / "c.yaml").write_text("backends: [ort-cpu]\ncatalogs: [{name: models, checks: [forwards]}]\n")
+    with pytest.raises(ConfigError, match=r"c.yaml:2:\d+: checks: unknown check 'forwards'.+forward"):
+        load(tmp_path / "c.yaml")
+
+
+def test_levels_are_asked_only_of_backends_that_have_some() -> None:
+    both = matrix(checks=["forward", "levels"], backends=["torch-cpu", "ort-cpu"])
+    asked = {
+        (g.check, spec.name) for g, row in zip(both.groups, both.wanted) for spec, n in zip(both.backends, row) if n
+    }
+    assert asked == {("forward", "torch-cpu"), ("forward", "ort-cpu"), ("levels", "ort-cpu")}

@@ -256,3 +256,20 @@ def test_a_model_whose_floor_hides_bfloat16_or_another_sample_is_no_evidence(flo
     assert others_would_pass([leaf], [deaf], *how)
     whole = Leaf("int64", (3,), np.arange(3))
     assert not bfloat16_would_pass([whole], *how) and bfloat16_would_pass([leaf, whole], *how) == loose
+
+
+def test_what_is_left_of_a_probability_near_nothing_is_no_matter_of_digits() -> None:
+    """A sigmoid with an absolute error of 1e-7, as ONNX Runtime's: right as a mask, wrong where nothing is stated."""
+    y = np.array([[1.6e-8, 3e-12, 0.25, 0.9999]])
+    actual = np.asarray(y + 1.1e-7, np.float32)
+    for meaning, expected in (("mask", "pass"), ("probabilities", "pass"), ("", "wrong"), ("logits", "wrong")):
+        for noise in (1e-11 * y, None):
+            leaf = Leaf("float32", y.shape, y, noise, meaning=meaning)
+            assert of(measured(actual, leaf))[0] == expected, meaning
+    mask = Leaf("float32", y.shape, y, 1e-11 * y, meaning="mask")
+    assert of(measured(np.asarray(y + 1e-4, np.float32), mask)) == ("wrong", "numbers")
+    assert not zero_would_pass(mask, 32.0, OpClass.MODEL) and not bfloat16_would_pass([mask], POLICY, "m", "float32")
+    empty = Leaf("float32", (1, 3), np.array([[1e-6, 1e-8, 2e-7]]), np.full((1, 3), 1e-13), meaning="mask")
+    assert zero_would_pass(empty, 32.0, OpClass.MODEL) and not zero_would_pass(
+        Leaf("float32", empty.shape, empty.reference, empty.noise), 32.0, OpClass.MODEL
+    )
