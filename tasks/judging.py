@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -92,24 +92,42 @@ def judged(
         numbers = status in (Status.WRONG, Status.IMPRECISE) and not (metrics.kind or metrics.nonfinite)
         if numbers or (status is Status.PASS and is_coarser(precision, group.dtype)):
             more |= _told(sample, arrays[0], expected, policy, part, precision, status)
-    for number, other in enumerate(record["others"]):
-        second = compare(arrays[0], sample.other(number)[part], op_class, precision)
-        own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
-        more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
-        if _apart(other, policy.limit_value(group.label, op_class.value, group.dtype)) and not metrics.kind:
-            # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
-            sides = [name for name, m in ((oracle, metrics), (other["name"], second)) if verdict(m)[0] is Status.PASS]
-            more["error"] = (
-                f"the oracles {oracle} and {other['name']} disagree ({other['units']:.3g} units; {other['detail']}); "
-                f"this backend agrees with {' and '.join(sides) or 'neither'}"
-            )
-            return Judgement(metrics, Status.INVALID, "oracle", more)
+    if apart := _held_against_others(sample, arrays[0], metrics, policy, precision, part, verdict, more):
+        return Judgement(metrics, *apart, more)
     if names := record.get("names"):
         found = steps.examined(arrays[0], expected, names, precision, (status, kind))
         (status, kind), more = found.verdict, more | found.columns
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return Judgement(metrics, status, kind, more)
+
+
+def _held_against_others(
+    sample: PreparedSample,
+    actual: list[np.ndarray],
+    metrics: Metrics,
+    policy: Policy,
+    precision: str,
+    part: slice,
+    verdict: Callable[[Metrics], tuple[Status, str]],
+    more: dict[str, Any],
+) -> tuple[Status, str] | None:
+    """Fill ``more`` with what the further oracles say; (status, kind) where one of them disagrees with the first."""
+    group, record = sample.owner.group, sample.record
+    for number, other in enumerate(record["others"]):
+        second = compare(actual, sample.other(number)[part], sample.op_class, precision)
+        own = second.max_ulp if sample.op_class in WITHOUT_NOISE else second.error_units
+        more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
+        if _apart(other, policy.limit_value(group.label, sample.op_class.value, group.dtype)) and not metrics.kind:
+            # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
+            named = [(record["oracle"], metrics), (other["name"], second)]
+            sides = [name for name, m in named if verdict(m)[0] is Status.PASS]
+            more["error"] = (
+                f"the oracles {record['oracle']} and {other['name']} disagree ({other['units']:.3g} units; "
+                f"{other['detail']}); this backend agrees with {' and '.join(sides) or 'neither'}"
+            )
+            return Status.INVALID, "oracle"
+    return None
 
 
 def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:

@@ -72,7 +72,7 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
             "tensorrtrtx-aot runs only the check build: add build to the config's checks",
         ),
         (GOOD + "checks: [forward, bakward]\n", "3:19", "unknown check 'bakward'"),
-        ("catalogs: [torch, onx]\nbackends: [torch-cpu]\n", "1:19", "unknown catalog 'onx'; did you mean onnx?"),
+        ("catalogs: [torch, onx]\nbackends: [torch-cpu]\n", "1:19", "unknown catalog 'onx'; did you mean onnx"),
         (GOOD + "policy: clasic\n", "3:1", "unknown 'clasic'; did you mean classic?"),
         (GOOD + "policy: none/there.json\n", "3:1", "no such file"),
         # values
