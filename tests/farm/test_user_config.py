@@ -14,7 +14,7 @@ from farm.commands.run import main
 from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
 from farm.plan.config import Config, ConfigError, load
-from tasks.catalogs.user import load as definitions
+from tasks.catalogs import told
 from tests.conftest import launch
 
 KERNELS = """
@@ -48,7 +48,7 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run of this process announces does not outlive the test."""
-    monkeypatch.setattr(definitions, "_told", [""])
+    monkeypatch.setattr(told, "_told", [""])
 
 
 def kernel(**changes: str) -> str:
@@ -199,9 +199,9 @@ def test_paths_are_relative_to_the_config_and_survive_the_record(config: Path, m
     assert found.catalogs[0].modules == [str(config.parent / "src" / "k.py")]
     assert Config.model_validate(found.model_dump(mode="json")) == found
     user.announce(found)
-    assert str(config.parent / "src") in definitions.announced()
+    assert str(config.parent / "src") in told.announced()
     user.announce(found.model_copy(update={"catalogs": []}))
-    assert definitions.announced() == ""
+    assert told.announced() == ""
 
 
 @pytest.mark.parametrize("how", ["--no-ray", "--inline"])
@@ -244,10 +244,10 @@ def test_a_run_its_resumption_and_its_reproduction(
     for part in next(results.glob("run=*")).glob("*.parquet"):
         part.unlink()
     config.unlink()
-    definitions.announce("")
+    told.announce("")
     assert main(["--resume", run, *arguments]) == FOUND
     assert len(lake.read(results)) == len(rows) == 6
-    definitions.announce("")
+    told.announce("")
     script = tmp_path / "s.py"
     capsys.readouterr()
     assert (
