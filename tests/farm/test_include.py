@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from farm.plan.known import not_known, unmet
 from farm.plan.model import KnownFailure
 from tasks import catalogs
 from tasks.catalogs.base import Entry
+from tests.conftest import ROOT
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 BASE = "dtypes: [float16]\ncatalogs: [{name: torch, samples: 2}]\nbackends: [torch-cpu, jax-cpu]\n"
@@ -227,3 +229,10 @@ def test_known_failures_that_meet_nothing_are_one_line() -> None:
         update={"catalogs": Config(catalogs=[{"name": "torch", "ops": ["abs"]}], backends=["torch-cpu"]).catalogs}
     )
     assert not list(unmet(part, matrix.build(config, ENTRIES)))
+
+
+def test_a_known_failure_of_the_farm_names_its_op_and_no_letter_alone() -> None:
+    """`onnx:A*.a*` was meant for six inverse functions and took Attention and AffineGrid, with other causes, as known."""
+    for entry in load(ROOT / "configs" / "full.yaml").known_failures:
+        name = entry.op.rpartition(":")[2]
+        assert name == "*" or "*" not in name or len(re.sub(r"[*?.]", "", re.sub(r"\[.*?\]", "x", name))) > 2, entry

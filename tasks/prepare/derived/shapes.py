@@ -24,8 +24,9 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     """The sample ``base`` at its own size, twice and half as large; arrays and expected outputs one size after another.
 
     What the model itself leaves open is varied, dimensions of one name together; of a model that leaves nothing open, the
-    first dimension of its first input, that of all, or all dimensions (those of one length together). A size counts where
-    the model with it is valid and has a float64 evaluation. Raises Vacuous where no other size does.
+    first dimension of its first input and of those of the same shape, of the first alone, of all, or all dimensions
+    (those of one length together). A size counts where the model with it is valid and has a float64 evaluation.
+    Raises Vacuous where no other size does.
     """
     import onnx
 
@@ -109,8 +110,10 @@ def _choices(model: Any, own: Mapping[str, np.ndarray]) -> list[Open]:
     floating = {name: by_length[name] if is_inexact(x.dtype.name) else [""] * x.ndim for name, x in own.items()}
     firsts = {name: ["first" if axis == 0 else "" for axis in range(x.ndim)] for name, x in own.items()}
     lead = next(iter(own))
+    # Ids and their mask are one batch: of one alone a graph may still make sense, which nobody means.
+    batch = {n: symbols if own[n].shape == own[lead].shape else [""] * len(symbols) for n, symbols in firsts.items()}
     first = {name: symbols if name == lead else [""] * len(symbols) for name, symbols in firsts.items()}
-    return [first, firsts, floating, by_length]
+    return [batch, first, firsts, floating, by_length]
 
 
 def _symbols(value: Any, array: np.ndarray) -> list[str]:
