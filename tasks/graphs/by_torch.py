@@ -97,9 +97,10 @@ def _maxpool(call: Call) -> list[np.ndarray] | None:
 def _averagepool(call: Call) -> list[np.ndarray] | None:
     if not call.attributes.get("count_include_pad") and any(call.attributes.get("pads") or ()):
         return None
-    x, window = _padded(call, call.attributes["kernel_shape"], 0.0)
+    window = window_of(call.inputs[0].shape[2:], call.attributes["kernel_shape"], call.attributes)
     if any(window.beyond) or any(n != 1 for n in window.dilations):
         return None
+    x, window = _padded(call, call.attributes["kernel_shape"], 0.0)
     pool = (_f().avg_pool1d, _f().avg_pool2d, _f().avg_pool3d)[x.ndim - 3]
     return _out(pool(x, window.kernel, window.strides))
 
