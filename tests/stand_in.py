@@ -259,15 +259,21 @@ def run(model: Any, feeds: Mapping[str, np.ndarray], fault: Fault | None = None)
         return Ran(None, f"{type(error).__name__}: {error}")
 
 
+def driven(search: Generator[Ask, Ran, Found], ran: Callable[[Ask], Ran]) -> Found:
+    """The end of a search whose questions ``ran`` answers."""
+    try:
+        asked = next(search)
+        while True:
+            asked = search.send(ran(asked))
+    except StopIteration as end:
+        found: Found = end.value
+        return found
+
+
 def answered(
     search: Generator[Ask, Ran, Found], model: Any, feeds: Mapping[str, np.ndarray], backend: Callable[..., Ran]
 ) -> Found:
     """The end of a search whose questions ``backend(model, feeds)`` answers."""
-    try:
-        asked = next(search)
-        while True:
-            given = (model, feeds) if asked.model is None else (asked.model, asked.feeds)
-            asked = search.send(backend(*given))
-    except StopIteration as end:
-        found: Found = end.value
-        return found
+    return driven(
+        search, lambda asked: backend(*((model, feeds) if asked.model is None else (asked.model, asked.feeds)))
+    )

@@ -171,15 +171,11 @@ def average_pool(call: Call) -> list[np.ndarray]:
     (x,) = call.arrays()
     kernel = call.attributes["kernel_shape"]
     window = window_of(x.shape[2:], kernel, call.attributes)
-    if (
-        all(n == 1 for n in window.places)
-        and not any(window.begin)
-        and set(call.attributes.get("dilations") or (1,)) == {1}
-    ):
-        if not call.attributes.get("count_include_pad"):
-            # One window over all there is: some networks give it a kernel of thousands for a global mean.
-            seen = tuple(slice(0, k) for k in kernel)
-            return [x[(slice(None), slice(None), *seen)].mean(axis=tuple(range(2, x.ndim)), keepdims=True)]
+    alone = all(n == 1 for n in window.places) and not any(window.begin) and all(d == 1 for d in window.dilations)
+    if alone and not call.attributes.get("count_include_pad"):
+        # One window over all there is: some networks give it a kernel of thousands for a global mean.
+        seen = tuple(slice(0, k) for k in kernel)
+        return [x[(slice(None), slice(None), *seen)].mean(axis=tuple(range(2, x.ndim)), keepdims=True)]
     padded = window.padded(x, 0.0)
     counted = np.zeros((1, 1, *padded.shape[2:]))
     inner = [slice(b, b + n) for b, n in zip(window.begin, x.shape[2:])]

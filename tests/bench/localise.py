@@ -251,13 +251,7 @@ def _asked(searching: Any, one: Loaded, backend: Backend) -> Found:
         except Exception as error:
             return Ran(None, f"{type(error).__name__}: {error}"[:300])
 
-    try:
-        asked = next(searching)
-        while True:
-            asked = searching.send(ran(asked))
-    except StopIteration as end:
-        found: Found = end.value
-        return found
+    return stand_in.driven(searching, ran)
 
 
 def _torch_form(one: Loaded) -> Form:

@@ -20,7 +20,7 @@ from tasks.localise.serving import parsed
 from tasks.localise.subject import Subject
 from tasks.model import Form, Leaf, OpClass, Unsupported
 from tests import stand_in, tiny_models
-from tests.stand_in import Fault, Site, answered
+from tests.stand_in import Fault, Site, answered, driven
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -167,7 +167,7 @@ def test_a_pass_that_makes_the_difference_takes_the_blame(image: Case, hide: boo
         return stand_in.run(model, asked.feeds or image.feeds, fault if on else None)
 
     subject = Subject(image.model, image.feeds, image.fails)
-    found = _end(search(subject, Clock(60), Settings(passes=passes)), ran)
+    found = driven(search(subject, Clock(60), Settings(passes=passes)), ran)
     assert found.culprit == "optimiser Faulty"
     assert found.why[-1] == ("at window Conv_4..Sigmoid_5" if hide else "at node Sigmoid_5 (Sigmoid)")
 
@@ -182,17 +182,7 @@ def test_the_lowest_level_that_is_wrong_is_named_where_no_pass_is(image: Case) -
 
     subject = Subject(image.model, image.feeds, image.fails)
     settings = Settings(levels=("disable", "basic", "extended", "all"), passes=("One", "Two"))
-    assert _end(search(subject, Clock(60), settings), ran).culprit == "optimiser level extended"
-
-
-def _end(searching: Any, ran: Callable[[Ask], Ran]) -> Found:
-    try:
-        asked = next(searching)
-        while True:
-            asked = searching.send(ran(asked))
-    except StopIteration as end:
-        found: Found = end.value
-        return found
+    assert driven(search(subject, Clock(60), settings), ran).culprit == "optimiser level extended"
 
 
 def test_a_graph_that_is_not_what_was_exported_is_the_exporter_s(image: Case) -> None:
@@ -257,7 +247,7 @@ def test_a_backend_that_takes_no_pieces_is_asked_for_its_settings_alone(image: C
         return stand_in.run(image.model, image.feeds, None if asked.setting == "level eager" else fault)
 
     subject = Subject(image.model, image.feeds, image.fails)
-    found = _end(search(subject, Clock(60), Settings(levels=("eager", "compiled")), pieces=False), ran)
+    found = driven(search(subject, Clock(60), Settings(levels=("eager", "compiled")), pieces=False), ran)
     assert (found.culprit, found.effect) == ("optimiser level compiled", "")
 
 
