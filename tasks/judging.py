@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,18 +64,14 @@ def judged(
             actual[i] = _unpaired(actual[i])
     arrays = [[np.asarray(x) for x in actual] for actual in outputs]
     precision = _precision(sample, info)
-    expected = sample.expected()[part]
-    limit = policy.limit_value(group.label, op_class.value, group.dtype, precision)
+    bar = _Bar(sample, op_class, sample.expected()[part], part, policy, precision)
+    expected, limit = bar.expected, policy.limit_value(group.label, op_class.value, group.dtype, precision)
     metrics = _measure(sample, arrays[0], expected, precision)
     if op_class is OpClass.MODEL:
         interpret(metrics, arrays[0], expected, op_class, precision, limit)
     _repeated(sample, arrays, metrics)
     oracle = record["oracle"]
-
-    def verdict(metrics: Metrics) -> tuple[Status, str]:
-        return judge(metrics, policy, group.label, op_class.value, group.dtype, oracle, precision)
-
-    status, kind = verdict(metrics)
+    status, kind = bar.verdict(metrics)
     more: dict[str, Any] = {"limit": limit, "output_digest": fingerprint.digest(arrays[0])}
     if status is not Status.PASS and oracle != "stored" and not record["definition"]:
         # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice
@@ -92,8 +88,11 @@ def judged(
         numbers = status in (Status.WRONG, Status.IMPRECISE) and not (metrics.kind or metrics.nonfinite)
         if numbers or (status is Status.PASS and is_coarser(precision, group.dtype)):
             more |= _told(sample, arrays[0], expected, policy, part, precision, status)
-    if apart := _held_against_others(sample, arrays[0], metrics, policy, precision, part, verdict, more):
-        return Judgement(metrics, *apart, more)
+    if record["others"]:
+        others = _held_against_others(bar, arrays[0], metrics)
+        more |= others.columns
+        if others.verdict is not None:
+            return Judgement(metrics, *others.verdict, more)
     if names := record.get("names"):
         found = steps.examined(arrays[0], expected, names, precision, (status, kind))
         (status, kind), more = found.verdict, more | found.columns
@@ -102,39 +101,60 @@ def judged(
     return Judgement(metrics, status, kind, more)
 
 
-def _held_against_others(
-    sample: PreparedSample,
-    actual: list[np.ndarray],
-    metrics: Metrics,
-    policy: Policy,
-    precision: str,
-    part: slice,
-    verdict: Callable[[Metrics], tuple[Status, str]],
-    more: dict[str, Any],
-) -> tuple[Status, str] | None:
-    """Fill ``more`` with what the further oracles say; (status, kind) where one of them disagrees with the first."""
-    group, record = sample.owner.group, sample.record
+@dataclass(frozen=True)
+class _Bar:
+    """What the outputs of a case are held to. part: which of all that are expected ``expected`` are."""
+
+    sample: PreparedSample
+    op_class: OpClass
+    expected: list[Leaf]
+    part: slice
+    policy: Policy
+    precision: str
+
+    def verdict(self, metrics: Metrics) -> tuple[Status, str]:
+        """(status, kind) of metrics against the case's first oracle, or another one."""
+        group, oracle = self.sample.owner.group, self.sample.record["oracle"]
+        return judge(
+            metrics, self.policy, group.label, self.op_class.value, group.dtype, oracle, self.precision
+        )
+
+
+@dataclass(frozen=True)
+class _Others:
+    """What the further oracles say. columns: of the row; verdict: status and kind where one disagrees with the first."""
+
+    columns: dict[str, Any]
+    verdict: tuple[Status, str] | None = None
+
+
+def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) -> _Others:
+    """What the oracles beside the first one say of a result whose ``metrics`` are by the first."""
+    group, record, op_class = bar.sample.owner.group, bar.sample.record, bar.op_class
+    columns: dict[str, Any] = {}
     for number, other in enumerate(record["others"]):
-        second = compare(actual, sample.other(number)[part], sample.op_class, precision)
-        own = second.max_ulp if sample.op_class in WITHOUT_NOISE else second.error_units
-        more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
-        if _apart(other, policy.limit_value(group.label, sample.op_class.value, group.dtype)) and not metrics.kind:
+        second = compare(actual, bar.sample.other(number, bar.expected, bar.part), op_class, bar.precision)
+        own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
+        columns |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
+        if _apart(other, bar.policy.limit_value(group.label, op_class.value, group.dtype)) and not metrics.kind:
             # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
             named = [(record["oracle"], metrics), (other["name"], second)]
-            sides = [name for name, m in named if verdict(m)[0] is Status.PASS]
-            more["error"] = (
+            sides = [name for name, m in named if bar.verdict(m)[0] is Status.PASS]
+            error = (
                 f"the oracles {record['oracle']} and {other['name']} disagree ({other['units']:.3g} units; "
                 f"{other['detail']}); this backend agrees with {' and '.join(sides) or 'neither'}"
             )
-            return Status.INVALID, "oracle"
-    return None
+            return _Others(columns | {"error": error}, (Status.INVALID, "oracle"))
+    return _Others(columns)
 
 
 def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
     """The coarser of what the backend declares and what the check asks for."""
     group = sample.owner.group
-    declared = info.precision_for(sample.op_class, group.label)
     asked = checks.installed(sample.owner.check).precision(group.dtype)
+    if not info.compute_precision:
+        return asked
+    declared = info.precision_for(sample.op_class, group.label)
     return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
 
 

@@ -115,6 +115,7 @@ class TorchOpInfo(Catalog):
         return GradientMaker(info, group, draws, self.call(group))
 
 
+@functools.cache
 def _public(name: str) -> Callable[..., Any] | None:
     """torch's function of that name, of those that torch itself lists as functions of tensors; None for any other."""
     import torch
