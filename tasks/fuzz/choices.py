@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from tasks.fuzz.seeds import Generator
 
 Option = TypeVar("Option")
+#: The type, whose name a method of `Choices` has.
+Int = int
 
 #: Of a number of possibilities, says which: 0 to that number - 1.
 Source = Callable[[int], int]
@@ -34,9 +36,9 @@ class Choices:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.taken: list[int] = []
-        self.bounds: list[int] = []
-        self.spans: list[tuple[str, int, int]] = []
+        self.taken: list[Int] = []
+        self.bounds: list[Int] = []
+        self.spans: list[tuple[str, Int, Int]] = []
 
     @classmethod
     def from_seed(cls, seed: int) -> Choices:
@@ -56,7 +58,7 @@ class Choices:
 
         return cls(lambda count: int(data.draw(strategies.integers(0, count - 1))))
 
-    def int(self, low: int, high: int) -> int:
+    def int(self, low: Int, high: Int) -> Int:
         """A number from ``low``, the simplest, to ``high``. Raises ValueError if there is none, TooMany."""
         if high < low:
             raise ValueError(f"no number from {low} to {high}")
@@ -73,7 +75,7 @@ class Choices:
         """One of some options, the first the simplest."""
         return options[self.int(0, len(options) - 1)]
 
-    def weighted(self, options: Sequence[tuple[Option, int]]) -> Option:
+    def weighted(self, options: Sequence[tuple[Option, Int]]) -> Option:
         """One of some options, each as often as its weight says, the first the simplest."""
         place = self.int(0, sum(weight for _, weight in options) - 1)
         for option, weight in options:
@@ -82,16 +84,16 @@ class Choices:
             place -= weight
         raise AssertionError("a place beyond all weights")
 
-    def chance(self, times: int, of: int) -> bool:
+    def chance(self, times: Int, of: Int) -> bool:
         """True in ``times`` of ``of`` draws; False is the simplest."""
         return self.int(0, of - 1) >= of - times
 
-    def order(self, count: int) -> list[int]:
+    def order(self, count: Int) -> list[Int]:
         """A permutation of range(count), the identity the simplest."""
         rest = list(range(count))
         return [rest.pop(self.int(0, len(rest) - 1)) for _ in range(count)]
 
-    def some(self, options: Sequence[Option], least: int, most: int) -> list[Option]:
+    def some(self, options: Sequence[Option], least: Int, most: Int) -> list[Option]:
         """From ``least`` to ``most`` different options in their order, the first ``least`` the simplest."""
         rest, places = list(range(len(options))), []
         for _ in range(self.int(least, most)):
