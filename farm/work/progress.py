@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines where there is no terminal to redraw, between two looks for the first numbers there, and between
 #: two drawings where there is one.
-LINE_S, FIRST_S, DRAW_S = 60.0, 5.0, 0.3
+LINE_S, FIRST_S, DRAW_S = 60.0, 2.0, 0.3
 #: A terminal of fewer columns has no room for bars and every status.
 WIDE = 120
 
