@@ -36,10 +36,7 @@ class Case:
 
     def fails(self, outputs: Sequence[np.ndarray]) -> bool:
         exact = self.subject._run()
-        leaves = []
-        for name, got in zip(self.subject.outputs, outputs):
-            y = exact[name]
-            leaves.append(Leaf("float32", y.shape, y, np.full(y.shape, 1e-6)))
+        leaves = [Leaf("float32", y.shape, y, np.full(y.shape, 1e-6)) for y in map(exact.get, self.subject.outputs)]
         return float(compare(outputs, leaves, OpClass.MODEL).error_units or 0) > nodes.LIMIT
 
     def culprit(self, faults: Mapping[str, Any], hidden: str = "") -> Found:
