@@ -202,9 +202,15 @@ class Runner:
         reason: Exception | None = None
         for kind in self.backend.forms:
             try:
-                return case.sample.form(kind, case.item.exported)
+                form = case.sample.form(kind, case.item.exported)
             except Unsupported as error:
                 reason = reason or error
+                continue
+            if case.item.asked.part:
+                from tasks.graphs.program import of_form
+
+                form = of_form(form, Pack(case.item.asked.part))
+            return form
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
     def _finish(self, case: Trial, together: int) -> Done:

@@ -142,6 +142,10 @@ class Catalog:
         """
         raise NotImplementedError
 
+    def any_size(self, group: Group) -> bytes | None:
+        """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
+        return None
+
     def group_version(self, group: Group) -> str:
         """What beyond `version` decides the bytes of a group's samples; part of the content key."""
         return ""
