@@ -16,12 +16,10 @@ def max_pool(call: Call) -> list[np.ndarray]:
     (x,), a = call.arrays(), call.attributes
     window = window_of(x.shape[2:], a["kernel_shape"], a)
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    shape, ends = x.shape[2:], [(b, e + o) for b, e, o in zip(window.begin, window.end, window.beyond)]
-    ends = [(b, max(e, 0)) for b, e in ends]
-    padded = np.pad(x, [(0, 0), (0, 0), *ends], constant_values=lowest)
-    numbers = np.arange(int(np.prod(shape)))
-    numbers = numbers.reshape(shape[::-1]).T if a.get("storage_order") else numbers.reshape(shape)
-    numbers = np.pad(numbers, ends, constant_values=-1)
+    shape, padded = x.shape[2:], window.padded(x, lowest)
+    counted = np.arange(int(np.prod(shape))).reshape(shape[::-1] if a.get("storage_order") else shape)
+    counted = counted.T if a.get("storage_order") else counted
+    numbers = window.padded(counted[None, None], -1)[0, 0]
     y = np.full((*x.shape[:2], *window.places), lowest, x.dtype)
     where = np.full(y.shape, -1, np.int64)
     for _, place in window.slices():
