@@ -12,7 +12,7 @@ from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.fuzz.choices import Choices
-from tasks.fuzz.onnx import generate, table
+from tasks.fuzz.onnx import generate, second, table
 from tasks.fuzz.onnx.generate import GENERATOR, Case
 from tasks.fuzz.onnx.spec import Open
 from tasks.fuzz.seeds import derive
@@ -102,6 +102,7 @@ def _sample(index: int, case: Case, draws: int) -> Sample:
     floors = _floors(case, exact, op_class, draws)
     expected = [Leaf(name, y.shape, y, floor) for name, y, floor in zip(names, exact, floors)]
     arrays = [np.array(x, order="C") for x in case.inputs]
+    others = second.witness(case, model, expected, op_class)
     return Sample(
         index,
         tuple(TensorSpec(id=i) for i in range(len(arrays))),
@@ -109,6 +110,7 @@ def _sample(index: int, case: Case, draws: int) -> Sample:
         expected=expected,
         op_class=op_class,
         oracle="farm-float64",
+        others=others,
         model=model,
         columns={"choices": case.choices, "flags": case.words},
     )
