@@ -10,12 +10,18 @@ import numpy as np
 
 from tasks.graphs.call import Call, Operator
 from tasks.graphs.ops import OPERATORS
-from tasks.graphs.spatial import window_of
+from tasks.graphs.spatial import Window, pooling, window_of
 
 
 def operators() -> dict[str, Operator]:
     """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
-    return OPERATORS | {name: _or_numpy(globals()[f"_{name.lower()}"], OPERATORS.get(name)) for name in NAMES}
+    return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in NAMES}
+
+
+def alone(op: str) -> Operator:
+    """torch's computation of an operator of NAMES; None is what it returns where torch does not do it."""
+    found: Operator = globals()[f"_{op.lower()}"]
+    return found
 
 
 def _or_numpy(by_torch: Operator, by_numpy: Operator | None) -> Operator:
@@ -49,23 +55,21 @@ def _f() -> Any:
     return torch.nn.functional
 
 
-def _padded(call: Call, kernel: Sequence[int], value: float) -> tuple[Any, Any]:
-    """The first input with the pads of the operator, as torch's own pads are equal at both ends; and its window."""
+def _padded(call: Call, window: Window, value: float) -> Any:
+    """The first input as far as its window goes: torch's own pads are equal at both ends."""
     x = call.inputs[0]
-    window = window_of(x.shape[2:], kernel, call.attributes)
-    ends = [pair for b, e, o in zip(window.begin, window.end, window.beyond) for pair in ((b, e + o),)]
-    flat = [n for pair in reversed(ends) for n in pair]
-    return (_f().pad(_t(x), flat, value=value) if any(flat) else _t(x)), window
+    return _f().pad(_t(x), [n for pair in reversed(window.ends(x.shape[2:])) for n in pair], value=value)
 
 
 def _conv(call: Call) -> list[np.ndarray]:
     import torch
 
-    _, w, bias = call.three()
-    x, window = _padded(call, w.shape[2:], 0.0)
+    x, w, bias = call.three()
+    window = window_of(x.shape[2:], w.shape[2:], call.attributes)
     conv = (torch.conv1d, torch.conv2d, torch.conv3d)[w.ndim - 3]
     groups = int(call.attributes.get("group", 1))
-    return _out(conv(x, _t(w), None if bias is None else _t(bias), window.strides, 0, window.dilations, groups))
+    padded, bias = _padded(call, window, 0.0), None if bias is None else _t(bias)
+    return _out(conv(padded, _t(w), bias, window.strides, 0, window.dilations, groups))
 
 
 def _convtranspose(call: Call) -> list[np.ndarray] | None:
@@ -89,20 +93,20 @@ def _convtranspose(call: Call) -> list[np.ndarray] | None:
 def _maxpool(call: Call) -> list[np.ndarray] | None:
     if call.outputs > 1 or call.inputs[0].dtype != np.float64:
         return None
-    x, window = _padded(call, call.attributes["kernel_shape"], -math.inf)
+    x = call.inputs[0]
+    window = pooling(call).met(x.shape[2:])
     pool = (_f().max_pool1d, _f().max_pool2d, _f().max_pool3d)[x.ndim - 3]
-    return _out(pool(x, window.kernel, window.strides, 0, window.dilations))
+    return _out(pool(_padded(call, window, -math.inf), window.kernel, window.strides, 0, window.dilations))
 
 
 def _averagepool(call: Call) -> list[np.ndarray] | None:
-    if not call.attributes.get("count_include_pad") and any(call.attributes.get("pads") or ()):
+    x, whole = call.inputs[0], pooling(call)
+    window = whole.met(x.shape[2:])
+    if any(n != 1 for n in window.dilations):
         return None
-    window = window_of(call.inputs[0].shape[2:], call.attributes["kernel_shape"], call.attributes)
-    if any(window.beyond) or any(n != 1 for n in window.dilations):
-        return None
-    x, window = _padded(call, call.attributes["kernel_shape"], 0.0)
     pool = (_f().avg_pool1d, _f().avg_pool2d, _f().avg_pool3d)[x.ndim - 3]
-    return _out(pool(x, window.kernel, window.strides))
+    sums = pool(_padded(call, window, 0.0), window.kernel, window.strides) * math.prod(window.kernel)
+    return _out(sums / _t(whole.counts(x.shape[2:], bool(call.attributes.get("count_include_pad")))))
 
 
 def _globalaveragepool(call: Call) -> list[np.ndarray]:
