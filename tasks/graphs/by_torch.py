@@ -14,22 +14,22 @@ from tasks.counterparts.onnx_names import CASTS, Over
 from tasks.graphs.call import Call, Operator
 from tasks.graphs.ops import OPERATORS
 
-#: What torch computes by functions of its own, one at a time.
 NAMES = (
-    "AveragePool BatchNormalization Conv ConvTranspose Elu Erf Gelu Gemm GlobalAveragePool HardSigmoid HardSwish "
-    "InstanceNormalization LayerNormalization LogSoftmax MatMul MaxPool ReduceMean ReduceSum Resize Sigmoid Softmax "
+    "AveragePool BatchNormalization Conv ConvTranspose Elu Erf GRU Gelu Gemm GlobalAveragePool HardSigmoid HardSwish "
+    "InstanceNormalization LSTM LayerNormalization LogSoftmax MatMul MaxPool ReduceMean ReduceSum Resize Sigmoid Softmax "
     "Softplus Tanh"
 ).split()
 
 
 def operators() -> dict[str, Operator]:
     """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
-    found = {name: _or_numpy(_by_torch(onnx_names.OPERATORS[name]), OPERATORS.get(name)) for name in NAMES}
-    return (
-        OPERATORS
-        | found
-        | {name: _or_numpy(one, OPERATORS.get(name)) for name, one in (("GRU", _gru), ("LSTM", _lstm))}
-    )
+    return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in NAMES}
+
+
+def alone(op: str) -> Operator:
+    """torch's computation of an operator of NAMES; None is what it returns where torch does not do it."""
+    whole = {"GRU": _gru, "LSTM": _lstm}  # layers of torch, no functions
+    return whole[op] if op in whole else _by_torch(onnx_names.OPERATORS[op])
 
 
 def _or_numpy(by_torch: Operator, by_numpy: Operator | None) -> Operator:
