@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +34,9 @@ def staged(
 ) -> Judgement:
     """What the steps of a check returned: the judgement of the first of the worst, which is to blame if another is better.
 
-    Where all fare alike it is that of the one furthest off, and none of them is to blame.
+    Where all fare alike it is that of the one furthest off, and none of them is to blame. Steps of one name are runs of the
+    same that gave other bytes: where not all of them fail, or a step that is better is as unsteady, the case is
+    nondeterministic and no step is to blame.
     """
     found = [judged(sample, [list(x.outputs)], paired, policy, info, slice(*x.part)) for x in stages]
     order = [x.status.facts.severity for x in found]
@@ -42,9 +45,15 @@ def staged(
         return max(found, key=lambda x: x.metrics.error_units or 0.0)
     place = order.index(worst)
     first = found[place]
-    sound = ", ".join(x.name for x, rank in zip(stages, order) if rank > worst)
+    blamed = stages[place].name
+    sound = list(dict.fromkeys(x.name for x, rank in zip(stages, order) if rank > worst))
     said = f"{first.metrics.detail}: " if first.metrics.detail else ""
-    first.columns.update(culprit=stages[place].name, error=f"{said}{stages[place].name} is {first.status}, {sound} not")
+    runs = Counter(x.name for x in stages)
+    unsteady = [name for name in dict.fromkeys([blamed, *sound]) if runs[name] > 1]
+    if blamed in sound or (blamed in unsteady and len(unsteady) > 1):
+        error = f"{said}{blamed} is {first.status} in one run; other runs of {', '.join(unsteady)} give other bytes"
+        return replace(first, kind="nondeterministic", columns=first.columns | {"error": error})
+    first.columns.update(culprit=blamed, error=f"{said}{blamed} is {first.status}, {', '.join(sound)} not")
     return first
 
 
@@ -87,7 +96,7 @@ def judged(
             return Judgement(metrics, status, kind, more)
         numbers = status in (Status.WRONG, Status.IMPRECISE) and not (metrics.kind or metrics.nonfinite)
         if numbers or (status is Status.PASS and is_coarser(precision, group.dtype)):
-            more |= _told(sample, arrays[0], expected, policy, part, precision, status)
+            more |= _told(bar, arrays[0], status)
     if record["others"]:
         others = _held_against_others(bar, arrays[0], metrics)
         more |= others.columns
@@ -115,9 +124,7 @@ class _Bar:
     def verdict(self, metrics: Metrics) -> tuple[Status, str]:
         """(status, kind) of metrics against the case's first oracle, or another one."""
         group, oracle = self.sample.owner.group, self.sample.record["oracle"]
-        return judge(
-            metrics, self.policy, group.label, self.op_class.value, group.dtype, oracle, self.precision
-        )
+        return judge(metrics, self.policy, group.label, self.op_class.value, group.dtype, oracle, self.precision)
 
 
 @dataclass(frozen=True)
@@ -158,20 +165,12 @@ def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
     return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
 
 
-def _told(
-    sample: PreparedSample,
-    actual: list[np.ndarray],
-    expected: list[Leaf],
-    policy: Policy,
-    part: slice,
-    declared: str,
-    status: Status,
-) -> dict[str, Any]:
+def _told(bar: _Bar, actual: list[np.ndarray], status: Status) -> dict[str, Any]:
     """The precision, coarser than the declared one, that a model was computed in without being asked, where its errors tell."""
-    group = sample.owner.group
-    asked = EPS[declared] if declared else 0.0
-    twins = {name: outputs[part] for name, outputs in sample.coarse().items() if EPS[name] > asked}
-    found = coarser.told(actual, expected, twins, policy, group.label, group.dtype)
+    group = bar.sample.owner.group
+    asked = EPS[bar.precision] if bar.precision else 0.0
+    twins = {name: outputs[bar.part] for name, outputs in bar.sample.coarse().items() if EPS[name] > asked}
+    found = coarser.told(actual, bar.expected, twins, bar.policy, group.label, group.dtype)
     if found is None:
         return {}
     said = f"its errors are those of weights rounded to {found.precision} (correlation {found.alike:.2f})"
