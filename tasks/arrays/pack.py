@@ -121,19 +121,18 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
     content = b"".join(parts) if start + at <= MAPPED else b""
     target = os.fspath(path)
     aside = os.path.join(os.path.dirname(target), f".aside-{os.getpid()}-{next(_asides)}-{_OURS}")
-    # Without a buffer where there is one piece to write.
-    how = {"mode": "xb", "buffering": 0 if content else 1 << 18}
     try:
-        file = open(aside, **how)
+        file = open(aside, "xb", buffering=0)
     except FileNotFoundError:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        file = open(aside, **how)
+        file = open(aside, "xb", buffering=0)
     try:
         with file:
             if content:
                 _write(file, content)
             else:
-                file.writelines(parts)
+                with io.BufferedWriter(file, 1 << 18) as buffered:
+                    buffered.writelines(parts)
         os.replace(aside, target)
     except BaseException:
         os.unlink(aside)

@@ -53,11 +53,11 @@ def input_names(model: bytes) -> list[str]:
     """Names of the main graph's inputs without a default, in its order; nothing else is read. Raises ValueError for damaged
     bytes."""
     defaults, names = set(), []
-    for number, value in _fields(_last(memoryview(model), 7)):
+    for number, value in fields(last(memoryview(model), 7)):
         if number == 5 and not isinstance(value, int):
-            defaults.add(_text(_last(value, 8)))
+            defaults.add(text(last(value, 8)))
         elif number == 11 and not isinstance(value, int):
-            names.append(_text(_last(value, 1)))
+            names.append(text(last(value, 1)))
     return [name for name in names if name not in defaults]
 
 
