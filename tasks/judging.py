@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
+from tasks import checks, diagnose
+from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.checks import Stage
 from tasks.judge import coarser, fingerprint, steps
 from tasks.judge.meaning import interpret
@@ -105,6 +106,8 @@ def judged(
     if names := record.get("names"):
         found = steps.examined(arrays[0], expected, names, precision, (status, kind))
         (status, kind), more = found.verdict, more | found.columns
+    if status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite") and not record["definition"]:
+        more["cause"] = _cause(bar, arrays[0])
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return Judgement(metrics, status, kind, more)
@@ -153,6 +156,20 @@ def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) 
             )
             return _Others(columns | {"error": error}, (Status.INVALID, "oracle"))
     return _Others(columns)
+
+
+def _cause(bar: _Bar, actual: list[np.ndarray]) -> str:
+    """The error model that explains numbers that are off; "" where none does."""
+    sample = bar.sample
+    specs = tensor_specs(sample.record["args"]) + tensor_specs(sample.record["kwargs"])
+    if any(spec.layout != "strided" for spec in specs) or bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
+        return ""
+    try:
+        stored = sample.inputs()
+        inputs = [contiguous(stored[spec.id], spec) for spec in specs]
+        return diagnose.cause(inputs, actual, bar.expected, bar.op_class in WITHOUT_NOISE)
+    except Exception:
+        return ""  # what it did not think of must not cost the verdict
 
 
 def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
