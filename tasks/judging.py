@@ -167,7 +167,7 @@ def _cause(bar: _Bar, actual: list[np.ndarray]) -> str:
     try:
         stored = sample.inputs()
         inputs = [contiguous(stored[spec.id], spec) for spec in specs]
-        return diagnose.cause(inputs, actual, bar.expected, bar.op_class in WITHOUT_NOISE)
+        return diagnose.cause(inputs, actual, bar.expected, bar.op_class)
     except Exception:
         return ""  # what it did not think of must not cost the verdict
 

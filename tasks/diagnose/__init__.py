@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.diagnose import formulas, results
 from tasks.diagnose.model import BETTER, Model, Result
-from tasks.model import Leaf, is_complex, is_inexact
+from tasks.model import Leaf, OpClass, is_complex, is_inexact
 
 #: Numbers of all inputs and of an output from which on nothing is computed again: a diagnosis takes milliseconds.
 LARGE = 1 << 18
@@ -22,13 +22,12 @@ MOST = 3
 
 
 def cause(
-    inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf], exact: bool = False
+    inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass
 ) -> str:
     """The error model that explains a wrong or imprecise result, in words; "" where none does.
 
-    inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``; exact: whether the op's
-    class takes its inputs as exactly given, so that the noise floor excuses nothing. Of several outputs the first is
-    explained that is off.
+    inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``. Of several outputs the
+    first is explained that is off.
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
         return ""
@@ -36,17 +35,17 @@ def cause(
         for a, leaf in zip(actual, expected):
             if leaf.reference is None or leaf.dtype == "str" or a.shape != leaf.reference.shape or a.size > LARGE:
                 continue
-            result = Result.of(a, leaf, exact)
+            result = Result.of(a, leaf, op_class)
             if result.off.any():
-                return _best(inputs, result)
+                return _best(_models(inputs, result), result) or _best(results.described(inputs, result), result)
     return ""
 
 
-def _best(inputs: Sequence[np.ndarray], result: Result) -> str:
+def _best(models: Iterator[Model], result: Result) -> str:
     """The words of the model that explains the most elements bit for bit, the plainest of equals; of all that explain every
     element so, joined by "or": nothing tells them apart."""
     words, best = [""], 0.0
-    for model in _models(inputs, result):
+    for model in models:
         if best == 1.0 and (model.slow or len(words) == MOST):
             break
         found = result.explained(model)
@@ -62,4 +61,3 @@ def _models(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
     yield from results.models(result)
     if is_inexact(result.dtype) and not is_complex(result.dtype):
         yield from formulas.models(inputs, result)
-    yield from results.described(inputs, result)

@@ -13,6 +13,7 @@ from tasks.diagnose.elementwise import exp, types
 from tasks.diagnose.elementwise import log as logarithm
 from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model
+from tasks.diagnose.sums import cancelled
 
 #: What is added to a variance so that its root is not zero: those in use.
 EPSILONS = (1e-5, 1e-6, 0.0, 1e-12, 1e-3, 1e-8, 1e-7)
@@ -100,9 +101,9 @@ def _wrong_norm(given: Sequence[np.ndarray], how: _How, dtype: str) -> Iterator[
     own = types(dtype)[0]
     if how.centred:
         for kind in types(dtype):
-            yield Model(
-                f"variance as E[x²] - E[x]², in {kind}", _normalised(given, how, kind, one_pass=True), kind != own
-            )
+            words, result = f"variance as E[x²] - E[x]², in {kind}", _normalised(given, how, kind, one_pass=True)
+            yield Model(words, result, kind != own)
+            yield Model(words, result, True, slack=_slack(given, how, kind))
         yield Model("ddof: divided by n - 1, not n", _normalised(given, replace(how, ddof=1)))
         yield Model("the mean is not subtracted", _normalised(given, replace(how, centred=False)))
     for eps in EPSILONS:
@@ -124,3 +125,11 @@ def _wrong_norm(given: Sequence[np.ndarray], how: _How, dtype: str) -> Iterator[
     if len(given) > 1 and x.ndim == 2 and x.shape[0] == x.shape[1]:
         columns = [x, *(v[:, None] for v in given[1:])]
         yield Model("weight and bias go down the columns", _normalised(columns, how))
+
+
+def _slack(given: Sequence[np.ndarray], how: _How, kind: str) -> np.ndarray:
+    """How far a layer norm moves when its variance does by what a difference of rounded squares loses."""
+    x = given[0]
+    lost = np.expand_dims(cancelled(np.moveaxis(x, -1, 0), kind), -1)
+    bare = _normalised(given[:2], how)
+    return np.asarray(np.abs(bare) * lost / (2 * np.maximum(x.var(-1, keepdims=True), lost)))

@@ -10,6 +10,7 @@ from tasks.diagnose import rounding
 from tasks.diagnose.elementwise import exp, log, types
 from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model
+from tasks.model import EPS
 
 #: Blocks of which the last, partial one may be forgotten.
 BLOCKS = (256, 128, 64, 32, 16, 8)
@@ -148,11 +149,16 @@ def _wrong_variance(
         n = len(given)
         plain = (given * given).mean(0) - given.mean(0) ** 2
         plain = plain * given.dtype.type(n / (n - ddof))
-        yield Model(
-            f"variance as E[x²] - E[x]², in {kind}",
-            np.reshape(finish(plain).astype(np.float64), shape),
-            kind != types(dtype)[0],
-        )
+        lost = cancelled(rows, kind)
+        slack = lost if name.startswith("var") else lost / (2 * np.sqrt(np.maximum(rows.var(0), lost)))
+        words, result = f"variance as E[x²] - E[x]², in {kind}", np.reshape(finish(plain).astype(np.float64), shape)
+        yield Model(words, result, kind != types(dtype)[0])
+        yield Model(words, result, True, slack=np.reshape(slack, shape))
+
+
+def cancelled(rows: np.ndarray, kind: str) -> np.ndarray:
+    """What rounding E[x²] and E[x]² twice each may do to their difference, of sums along the first axis."""
+    return np.asarray(4 * EPS[kind] * np.square(rows).mean(0))
 
 
 def left_out(rows: np.ndarray, reduced: Callable[[np.ndarray], np.ndarray]) -> Iterator[Model]:
