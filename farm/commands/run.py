@@ -17,7 +17,6 @@ from rich.text import Text
 from farm import lake as lakes
 from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
-from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
@@ -27,10 +26,10 @@ from farm.policies.vote import GENERATED, voted
 from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Run, finished, ready
 from farm.work.pace import Pace, duration, earlier
+from farm.work.preflight import print_preflight
 from farm.work.progress import Progress
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
-from tasks.backends.needs import install_line
 from tasks.catalogs.base import Entry
 
 if TYPE_CHECKING:
@@ -192,18 +191,6 @@ def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
         for pattern in catalog.samples_for:
             if not matrices.matcher([pattern])(backends):
                 yield f"catalogs.{catalog.name}.samples_for: no backend {pattern}"
-
-
-def print_preflight(console: Console, known: dict[str, Offer]) -> None:
-    """One line per backend: where it runs, or why it does not; then how to have those whose needs can be installed."""
-    width = max(map(len, known), default=0)
-    for name, offer in known.items():
-        state = "[green]available[/]    " if offer.available else "[yellow]unavailable[/]  "
-        console.print(f"  {name:{width}}  {state}", Text(offer.words), highlight=False, soft_wrap=True)
-    lacking = [offer for offer in known.values() if offer.installs and not offer.available]
-    if lacking:
-        line = install_line(pair for offer in lacking for pair in offer.installs)
-        console.print(f"to have {', '.join(o.name for o in lacking)} as well: {line}", highlight=False, soft_wrap=True)
 
 
 def print_cells(console: Console, plan: Plan) -> None:
