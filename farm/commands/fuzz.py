@@ -20,7 +20,7 @@ from farm.policies.vote import voted
 from farm.work.executor import ClusterError
 from farm.work.fuzzing import Budget, Fuzzing, Told
 from farm.work.launch import ready
-from farm.work.preflight import print_preflight
+from farm.work.progress import print_preflight
 from farm.work.schedule import CHUNK
 
 if TYPE_CHECKING:
