@@ -39,6 +39,7 @@ class Failure:
     error_type: str
     error: str
     culprit: str = ""  # the row's
+    kind: str = ""  # the row's
 
     @classmethod
     def of(cls, error: BaseException, stage: str) -> Failure:
@@ -140,6 +141,10 @@ class Catalog:
         ``skip`` (counted from 0 in the order of yielding) a bare ``Sample(index)`` is yielded: making them is deadly.
         """
         raise NotImplementedError
+
+    def any_size(self, group: Group) -> bytes | None:
+        """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
+        return None
 
     def group_version(self, group: Group) -> str:
         """What beyond `version` decides the bytes of a group's samples; part of the content key."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ _UNFOLDED = 1 << 25
 
 @dataclass(frozen=True)
 class Window:
-    """How a kernel goes over an image: per spatial axis its size, stride, dilation, the pads at both ends, the number of
-    places it stands at, and how far beyond the end pad the last of them reaches (only with ceil_mode)."""
+    """How a kernel goes over an image: per spatial axis its size, stride, dilation, the pads at both ends, and the number of
+    places it stands at."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -26,12 +26,40 @@ class Window:
     begin: tuple[int, ...]
     end: tuple[int, ...]
     places: tuple[int, ...]
-    beyond: tuple[int, ...]
+
+    def met(self, shape: Sequence[int]) -> Window:
+        """It without the elements of its kernel that meet an image of this shape at no place: some networks take a global mean
+        by a kernel of thousands, and nobody can pad for that."""
+        axes = list(zip(shape, self.kernel, self.strides, self.dilations, self.begin, self.places))
+        first = [max(-(((p - 1) * s - b) // d), 0) for n, k, s, d, b, p in axes]
+        last = [min((n + b - 1) // d + 1, k) for n, k, s, d, b, p in axes]
+        begin = tuple(b - f * d for b, f, d in zip(self.begin, first, self.dilations))
+        return replace(self, kernel=tuple(e - f for e, f in zip(last, first)), begin=begin)
+
+    def ends(self, shape: Sequence[int]) -> list[tuple[int, int]]:
+        """(before, behind) by axis: by how much it goes beyond an image of this shape; below 0, what of it is never met."""
+        axes = zip(shape, self.kernel, self.strides, self.dilations, self.begin, self.places)
+        return [(b, (p - 1) * s + (k - 1) * d + 1 - b - n) for n, k, s, d, b, p in axes]
 
     def padded(self, x: np.ndarray, value: float) -> np.ndarray:
-        """``x`` (N, C, …) with the pads, and what the last place reaches beyond them, filled with ``value``."""
-        ends = [(b, e + o) for b, e, o in zip(self.begin, self.end, self.beyond)]
+        """``x`` (N, C, …) as far as the window goes, filled up with ``value``."""
+        ends = self.ends(x.shape[2:])
+        met = (slice(max(-b, 0), n + min(e, 0)) for n, (b, e) in zip(x.shape[2:], ends))
+        x = x[(slice(None), slice(None), *met)]
+        ends = [(max(b, 0), max(e, 0)) for b, e in ends]
         return np.pad(x, [(0, 0), (0, 0), *ends], constant_values=value) if any(map(any, ends)) else x
+
+    def counts(self, shape: Sequence[int], pads: bool) -> np.ndarray:
+        """How many elements of the kernel meet an image of this shape (pads: or its pads) at each place: shape ``places``."""
+        found = np.ones(())
+        for axis, n in enumerate(shape):
+            first, last = self.begin[axis], self.begin[axis] + n
+            if pads:
+                first, last = 0, last + self.end[axis]
+            at, d = np.arange(self.places[axis]) * self.strides[axis], self.dilations[axis]
+            below, above = np.maximum(-((at - first) // d), 0), np.minimum(-((at - last) // d), self.kernel[axis])
+            found = np.multiply.outer(found, np.maximum(above - below, 0))
+        return found
 
     def slices(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
         """For each element of the kernel: its index, and the slices of the padded image that it meets."""
@@ -62,14 +90,20 @@ def window_of(shape: Sequence[int], kernel: Sequence[int], attributes: Mapping[s
         # A window that would begin in the end pad does not count.
         places = [-(-m // s) + 1 for m, s in zip(room, strides)]
         places = [p - (((p - 1) * s) >= n + b) for p, s, n, b in zip(places, strides, shape, begin)]
-    beyond = [max((p - 1) * s - m, 0) for p, s, m in zip(places, strides, room)]
-    return Window(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(places), tuple(beyond))
+    return Window(tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(places))
+
+
+def pooling(call: Call) -> Window:
+    """The window of a pool."""
+    return window_of(call.inputs[0].shape[2:], call.attributes["kernel_shape"], call.attributes)
 
 
 def conv(call: Call) -> list[np.ndarray]:
     """Conv: x (N, C, …), w (M, C/group, …), bias (M) or none."""
     x, w, bias = call.three()
     groups = int(call.attributes.get("group", 1))
+    if x.shape[1] != w.shape[1] * groups:
+        raise ValueError(f"{x.shape[1]} channels, the weights are for {w.shape[1] * groups}")
     window = window_of(x.shape[2:], w.shape[2:], call.attributes)
     padded = window.padded(x, 0.0)
     if groups == x.shape[1] and w.shape[1] == 1:
@@ -158,7 +192,7 @@ def max_pool(call: Call) -> list[np.ndarray] | None:
     x = call.inputs[0]
     if call.outputs > 1 or x is None or x.dtype != np.float64:
         return None
-    window = window_of(x.shape[2:], call.attributes["kernel_shape"], call.attributes)
+    window = pooling(call).met(x.shape[2:])
     padded = window.padded(x, -np.inf)
     y = np.full((*x.shape[:2], *window.places), -np.inf)
     for _, place in window.slices():
@@ -169,24 +203,12 @@ def max_pool(call: Call) -> list[np.ndarray] | None:
 def average_pool(call: Call) -> list[np.ndarray]:
     """AveragePool; what ceil_mode adds beyond the pads never counts."""
     (x,) = call.arrays()
-    kernel = call.attributes["kernel_shape"]
-    window = window_of(x.shape[2:], kernel, call.attributes)
-    alone = all(n == 1 for n in window.places) and not any(window.begin) and all(d == 1 for d in window.dilations)
-    if alone and not call.attributes.get("count_include_pad"):
-        # One window over all there is: some networks give it a kernel of thousands for a global mean.
-        seen = tuple(slice(0, k) for k in kernel)
-        return [x[(slice(None), slice(None), *seen)].mean(axis=tuple(range(2, x.ndim)), keepdims=True)]
-    padded = window.padded(x, 0.0)
-    counted = np.zeros((1, 1, *padded.shape[2:]))
-    inner = [slice(b, b + n) for b, n in zip(window.begin, x.shape[2:])]
-    if call.attributes.get("count_include_pad"):
-        inner = [slice(0, n + b + e) for n, b, e in zip(x.shape[2:], window.begin, window.end)]
-    counted[(slice(None), slice(None), *inner)] = 1.0
-    y, size = np.zeros((*x.shape[:2], *window.places)), np.zeros((1, 1, *window.places))
+    whole, shape = pooling(call), x.shape[2:]
+    window = whole.met(shape)
+    padded, y = window.padded(x, 0.0), np.zeros((*x.shape[:2], *window.places))
     for _, place in window.slices():
         y += padded[(slice(None), slice(None), *place)]
-        size += counted[(slice(None), slice(None), *place)]
-    return [y / size]
+    return [y / whole.counts(shape, bool(call.attributes.get("count_include_pad")))]
 
 
 def global_max_pool(call: Call) -> list[np.ndarray]:

@@ -12,6 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from tasks.catalogs.onnx import node_suite
+from tasks.graphs import by_torch
 from tasks.graphs.adequacy import layers, unobserved
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import node_floor, reference_and_floor
@@ -20,6 +21,7 @@ from tasks.graphs.widening import NoOracle
 from tasks.model import EPS, row_floor
 
 RNG = np.random.default_rng(20)
+BOTH = pytest.mark.parametrize("operators", [OPERATORS, by_torch.operators()], ids=["numpy", "torch"])
 
 
 def model(
@@ -50,26 +52,31 @@ def model(
 
 
 def run_one(
-    op: str, inputs: list[np.ndarray | None], outputs: int = 1, opset: int = 20, **attributes: Any
+    op: str,
+    inputs: list[np.ndarray | None],
+    outputs: int = 1,
+    opset: int = 20,
+    operators: Any = OPERATORS,
+    **attributes: Any,
 ) -> list[Any]:
     names = [f"x{i}" if x is not None else "" for i, x in enumerate(inputs)]
     made = [f"y{i}" for i in range(outputs)]
     given = {name: x for name, x in zip(names, inputs) if x is not None}
-    graph = Graph(
-        model([helper.make_node(op, names, made, **attributes)], given, made, opset=opset, kind=TensorProto.DOUBLE)
-    )
+    node = helper.make_node(op, names, made, **attributes)
+    graph = Graph(model([node], given, made, opset=opset, kind=TensorProto.DOUBLE), operators)
     found = graph.run(given)
     return [found[name] for name in made]
 
 
-def test_every_operator_computes_what_the_node_suite_expects() -> None:
+@BOTH
+def test_every_operator_computes_what_the_node_suite_expects(operators: Any) -> None:
     cases = node_suite._all_cases()
     judged = set()
     for name, case in cases.items():
         op = node_suite._op_type(name, cases)
         if op not in {*OPERATORS, "If", "Loop", "Scan", "Resize", "Attention"} or name == "test_scan_sum":
             continue  # that one is of opset 8
-        graph = Graph(case.model)
+        graph = Graph(case.model, operators)
         for inputs, outputs in case.data_sets:
             found = graph.run({x.name: node_suite._dense_all(v) for x, v in zip(case.model.graph.input, inputs)})
             for value, expected in zip(case.model.graph.output, outputs):
@@ -122,17 +129,32 @@ def test_a_convolution_that_is_unfolded_in_parts_is_the_same(monkeypatch: pytest
     np.testing.assert_allclose(run_one("Conv", [x, w], strides=[2, 1]), whole, rtol=1e-13)
 
 
+@BOTH
 @pytest.mark.parametrize("ceil", [0, 1])
 @pytest.mark.parametrize("count", [0, 1])
-def test_pools_agree_with_torch(ceil: int, count: int) -> None:
+def test_pools_agree_with_torch(operators: Any, ceil: int, count: int) -> None:
     x = RNG.normal(size=(1, 3, 11, 8))
-    how = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": ceil}
+    how = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": ceil, "operators": operators}
     (y,) = run_one("MaxPool", [x], **how)
     expected = torch.nn.functional.max_pool2d(torch.from_numpy(x), 3, 2, 1, ceil_mode=bool(ceil))
     np.testing.assert_array_equal(y, expected.numpy())
     (y,) = run_one("AveragePool", [x], count_include_pad=count, **how)
     expected = torch.nn.functional.avg_pool2d(torch.from_numpy(x), 3, 2, 1, bool(ceil), bool(count))
     np.testing.assert_allclose(y, expected.numpy(), rtol=1e-13)
+
+
+@BOTH
+@pytest.mark.parametrize("auto", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+def test_a_pool_far_larger_than_its_image_costs_what_the_image_does(operators: Any, auto: str) -> None:
+    x = RNG.normal(size=(2, 3, 7, 5))
+    size = [200_000, 300_000]  # padded for, an image would have 480 GB
+    how = {"kernel_shape": size, "strides": size, "ceil_mode": 1, "auto_pad": auto, "operators": operators}
+    np.testing.assert_array_equal(run_one("MaxPool", [x], **how)[0], x.max((2, 3), keepdims=True))
+    mean = run_one("AveragePool", [x], **how)[0]
+    np.testing.assert_allclose(mean, x.mean((2, 3), keepdims=True), rtol=1e-13)
+    padded = run_one("AveragePool", [x], count_include_pad=1, **how)[0]
+    with_pads = 35 / np.prod(size) if auto != "NOTSET" else 1.0
+    np.testing.assert_allclose(padded, mean * with_pads, rtol=1e-13)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
