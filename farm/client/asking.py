@@ -8,6 +8,7 @@ from typing import Any
 
 from farm.client.kernels import ClientError, Kernel, arrays_of, as_data, kernel_of
 from farm.client.running import Result, backend_here, config_of, run
+from tasks.catalogs.user.ops import UserOp
 from tasks.model import FUZZ, is_inexact
 
 
@@ -40,14 +41,14 @@ def fuzz(
 
     Raises ClientError for what cannot be meant.
     """
-    _at_least_one("cases", cases)
+    at_least_one("cases", cases)
     kernel = kernel_of(function, reference, inputs, dims, dtypes, backward, **settings)
     config = config_of(
         kernel,
         samples=cases,
         distributions=[FUZZ],
         seed=seed,
-        checks=["forward", *(["backward"] if kernel.op.gradient else [])],
+        checks=checks_of(kernel.op),
         backends=[backend or backend_here()],
         policy=policy,
         known_failures=[dict(k) for k in known_failures],
@@ -56,7 +57,12 @@ def fuzz(
     return run(kernel, config, results, isolate)
 
 
-def _at_least_one(name: str, value: Any) -> None:
+def checks_of(op: UserOp) -> list[str]:
+    return ["forward", *(["backward"] if op.gradient else [])]
+
+
+def at_least_one(name: str, value: Any) -> None:
+    """Raise ClientError for a number that is none."""
     if type(value) is not int or value < 1:
         raise ClientError(f"{name}: {value!r} is none; give 1 or more")
 
@@ -85,7 +91,7 @@ def assert_correct(
     config = config_of(
         kernel,
         samples=1,
-        checks=["forward", *(["backward"] if kernel.op.gradient else [])],
+        checks=checks_of(kernel.op),
         backends=[backend or backend_here()],
         policy=policy,
         deadline_s=deadline_s,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.client import running
-from farm.client.asking import given
+from farm.client.asking import checks_of, given
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.trying import Computed, Tried, judged
@@ -104,7 +104,7 @@ def validate(
     yield found
     if found.output is None:
         raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
-    checks = ["forward", *(["backward"] if backward else [])]
+    checks = checks_of(kernel.op)
     config = running.config_of(
         kernel, samples=1, checks=checks, backends=[running.backend_here()], policy=policy, deadline_s=deadline_s
     )
@@ -127,7 +127,7 @@ def _judged(
 ) -> Tried:
     with tempfile.TemporaryDirectory() as folder:
         prepared = _prepared(kernel, group, Path(folder), deadline_s)
-        backend = Computed(lambda form: _outputs(form, kernel, inputs, output))
+        backend = Computed(lambda form: computed(form, kernel, inputs, output))
         return judged(prepared, 0, backend, backend.probe(), verdict.load(policy), Path(folder))
 
 
@@ -147,7 +147,7 @@ def _prepared(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> P
     raise ClientError(f"the reference of {kernel.op.name} gave no answer")
 
 
-def _outputs(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
+def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
     """What was computed, flat: the outputs, or the gradients of the inputs through their graph. Raises Misbehaviour."""
     import torch
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import time
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +71,12 @@ class WrongNorm(Norm):
     wrong = True
 
 
-def dies(x: Any, weight: Any) -> Any:
-    os.kill(os.getpid(), 11)
-
-
-def hangs(x: Any, weight: Any) -> Any:
-    time.sleep(600)
+DEADLY = """
+import os, time
+def exact(x): return 2 * x
+def dies(x): os.kill(os.getpid(), 11)
+def hangs(x): time.sleep(600)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -149,9 +148,13 @@ def test_gradients_of_an_autograd_function_are_judged(reference: str) -> None:
     assert [f.row["check"] for f in bad.findings] == ["backward"]
 
 
-def test_a_crash_and_a_hang_are_rows_in_child_processes() -> None:
-    assert {f.status for f in fuzz(dies, cases=2, isolate=True).findings} == {"crash"}
-    assert {f.status for f in fuzz(hangs, cases=1, isolate=True, deadline_s=1.0).findings} == {"timeout"}
+def test_a_crash_and_a_hang_are_rows_in_child_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    deadly = importlib.import_module("deadly")
+    given = {"reference": deadly.exact, "inputs": {"x": ["n"]}, "dims": {"n": (1, 4)}, "cases": 1, "isolate": True}
+    for kernel, status in ((deadly.dies, "crash"), (deadly.hangs, "timeout")):
+        assert [f.status for f in farm.fuzz(kernel, deadline_s=5.0, **given).findings] == [status]
 
 
 def test_given_inputs_are_judged_in_every_dtype() -> None:
@@ -242,7 +245,12 @@ class Spoils(Swish):
 
 @pytest.mark.parametrize(
     ("function", "failing"),
-    [(Swish, []), (WrongSwish, ["backward"]), (Detached, ["double_backward"]), (Spoils, ["backward", "saved", "double_backward"])],
+    [
+        (Swish, []),
+        (WrongSwish, ["backward"]),
+        (Detached, ["double_backward"]),
+        (Spoils, ["backward", "saved", "double_backward"]),
+    ],
 )
 def test_an_autograd_function_as_a_whole(function: Any, failing: list[str]) -> None:
     x = torch.randn(3, 4, requires_grad=True)

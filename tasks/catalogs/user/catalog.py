@@ -116,8 +116,10 @@ def _checks(op: UserOp) -> tuple[str, ...]:
 
 def _fuzzed(one: Declared, group: Group, index: int, draws: int) -> Sample:
     """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`)."""
-    dims, arrays, _ = drawn.drawn(one.op, group, index)
-    return of_inputs(one, dims, lambda: arrays, group, index, draws)
+    dims, arrays, choose = drawn.drawn(one.op, group, index)
+    made = of_inputs(one, dims, lambda: arrays, group, index, draws)
+    made.columns["choices"] = choose.taken
+    return made
 
 
 def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
