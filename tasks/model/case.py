@@ -12,8 +12,10 @@ import numpy as np
 from tasks.model.dtypes import EPS
 from tasks.model.op_class import OpClass
 
-#: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`).
-DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
+#: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
+#: fuzzed sample are both drawn from its seed.
+FUZZ = "fuzz"
+DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", FUZZ)
 
 
 def label_of(op: str, variant: str) -> str:
