@@ -9,7 +9,6 @@ import numpy as np
 
 from tasks.graphs.widening import NoOracle
 
-
 #: How many times as far off as the failing model its outputs may be by the error that explains it.
 FURTHER = 16.0
 
