@@ -102,6 +102,13 @@ class Searched:
         """The outputs, when every result in float64 is what ``move`` makes of it. Raises NoOracle."""
         raise NotImplementedError
 
+    def shaped(self, name: str, x: np.ndarray) -> np.ndarray:
+        """A tensor that a backend was asked for, in its own shape if it differs by dimensions of 1 alone: some runtimes give
+        an intermediate tensor in as many dimensions as they keep all in."""
+        shape = np.shape(self.exact[name])
+        lone = [n for n in shape if n != 1] == [n for n in x.shape if n != 1]
+        return x.reshape(shape) if lone and name not in self.outputs else x
+
     def reaches(self, values: Mapping[str, np.ndarray]) -> bool:
         """Whether the model fails when these tensors have these values, and all else is exact, and no further off than the
         backend was: a tensor may be wrong only where it is asked for, or in a part, and then it explains nothing."""

@@ -36,7 +36,7 @@ def fails(subject: Searched, places: Sequence[int]) -> Search[bool | None]:
     ran = yield Ask(part, {name: subject.exact[name] for name in inputs})
     if ran.outputs is None:
         return None
-    got = dict(zip(outputs, ran.outputs))
+    got = {name: subject.shaped(name, x) for name, x in zip(outputs, ran.outputs)}
     return subject.reaches(got) and not subject.reaches({name: subject.exact[name] for name in outputs})
 
 

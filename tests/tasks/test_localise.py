@@ -259,7 +259,9 @@ def test_a_tensor_that_is_garbage_only_where_it_is_asked_for_is_not_blamed(image
         got = stand_in.run(model, feeds, fault)
         names = [x.name for x in model.graph.output]
         assert got.outputs is not None
-        return Ran([x[..., ::-1].copy() if name == "relu2" else x for name, x in zip(names, got.outputs)])
+        found = dict(zip(names, got.outputs))
+        lies: dict[str, Any] = {"relu2": lambda x: x[..., ::-1].copy(), "conv4": lambda x: x[None]}
+        return Ran([lies[name](x) if name in lies else x for name, x in found.items()])
 
     found = image.culprit(run=ran)
     node = image.graph.node[producers(image.graph)["conv8"]]
