@@ -242,7 +242,11 @@ def _gru(call: Call) -> list[np.ndarray] | None:
 
 
 def _gelu(call: Call) -> list[np.ndarray]:
-    return _out(_f().gelu(_t(call.inputs[0]), approximate=call.attributes.get("approximate", "none")))
+    """By torch's erfc and sigmoid: its own gelu adds 1 to what is nearly -1, and has no digit right below -8."""
+    x = _t(call.inputs[0])
+    if call.attributes.get("approximate", "none") == "tanh":
+        return _out(x * (2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).sigmoid())
+    return _out(0.5 * x * (x * -math.sqrt(0.5)).erfc())
 
 
 def _hardsigmoid(call: Call) -> list[np.ndarray]:
