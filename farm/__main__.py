@@ -12,6 +12,7 @@ COMMANDS = {
     "run": "run a config: every op, dtype and backend it names, judged and kept in the lake",
     "report": "show a run, or many: tables, CSV, Markdown, one HTML page; compare two backends or two runs",
     "reproduce": "run one row of a lake again, by itself; or write it as a standalone script",
+    "fuzz": "generate cases, run them on every backend, and go on where something is found",
     "localise": "name the node, window, optimiser's pass or precision that makes a model of a lake fail",
     "harvest": "write the distinct nodes of models, with their own tensors, as a catalog that every backend runs",
     "init": "write an example project: two kernels of your own, their references, a config, a test",

@@ -288,7 +288,10 @@ class Runner:
         stage, error_type, text = "", "", ""
         if case.error is not None:
             status, stage, error_type, text = self._blame(case)
-            kind = case.error.kind if isinstance(case.error, Misbehaviour) else ""
+            if isinstance(case.error, Misbehaviour):
+                kind = case.error.kind
+            elif isinstance(case.error, Invalid) and case.sample.failure:
+                kind = case.sample.failure.kind
         elif metrics is not None and metrics.kind:
             text = metrics.detail
         elif metrics is not None and metrics.nonfinite:

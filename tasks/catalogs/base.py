@@ -39,6 +39,7 @@ class Failure:
     error_type: str
     error: str
     culprit: str = ""  # the row's
+    kind: str = ""  # the row's
 
     @classmethod
     def of(cls, error: BaseException, stage: str) -> Failure:
