@@ -141,6 +141,11 @@ class Catalog:
         """
         raise NotImplementedError
 
+    def remade(self, group: Group, given: Sample, draws: int) -> Sample:
+        """A sample with the arguments (encoded trees, arrays) of ``given`` instead of the catalog's own, its reference and
+        noise floor as `samples` makes them. What the reference does not take comes with its `failure`."""
+        raise NotImplementedError(f"the catalog {self.name} makes no references for other arguments than its own")
+
     def group_version(self, group: Group) -> str:
         """What beyond `version` decides the bytes of a group's samples; part of the content key."""
         return ""

@@ -61,10 +61,10 @@ class Locator:
         self._search = search(self._subject, Clock(command.seconds), settings_of(backend), "onnx" in backend.forms)
         return self._step(None)
 
-    def go_on(self, error: str) -> wire.Answer:
-        """What is wanted next, or what was found; ``error``: why what was wanted has no outputs."""
-        if error:
-            return self._step(Ran(None, error))
+    def go_on(self, tried: wire.Tried) -> wire.Answer:
+        """What is wanted next, or what was found."""
+        if tried.error:
+            return self._step(Ran(None, tried.error))
         pack = Pack(self._wanted.keep)
         ran = Ran([pack.array(i).copy() for i in range(pack.header["outputs"])])
         for path in {self._wanted.keep, self._wanted.pack} - {self._asked.pack}:

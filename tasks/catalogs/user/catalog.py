@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import gradients, load, promises, samples, scripts
 from tasks.catalogs.user.load import Declared
@@ -93,6 +93,14 @@ class User(Catalog):
             return iter([Sample(-1, failure=Failure.vacuous(text))])
         return (Sample(i) if i in skip else _sample(one, dims, group, i, draws) for i, dims in enumerate(sizes))
 
+    def remade(self, group: Group, given: Sample, draws: int) -> Sample:
+        one = self._op(group)
+        trees = decode(given.kwargs, lambda kind, node: given.arrays[spec_of(node).id])
+        arrays = {name: trees.pop(name) for name in one.op.inputs}
+        if trees != dict(one.op.kwargs):
+            raise ValueError(f"{group.op}: its arguments are declared with it: {dict(one.op.kwargs)}")
+        return _judged(one, arrays, samples.dims_of(one.op, arrays), group, given.index, draws)
+
     def call(self, group: Group) -> Callable[..., Any]:
         """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`)."""
         one = self._op(group)
@@ -110,11 +118,19 @@ def _checks(op: UserOp) -> tuple[str, ...]:
 
 
 def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
+    try:
+        arrays = samples.arrays(one.op, dims, group, index)
+    except (Exception, SystemExit) as error:
+        return Sample(index, failure=Failure("invalid", "sample", type(error).__name__, _told(error)))
+    return _judged(one, arrays, dims, group, index, draws)
+
+
+def _judged(one: Declared, arrays: Arrays, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
+    """The sample of some inputs."""
     op, stage = one.op, "sample"
     oracle = "script" if one.script else "function"
     made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
     try:
-        arrays = samples.arrays(op, dims, group, index)
         made.arrays = list(arrays.values())
         made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
         stage = "reference"

@@ -83,6 +83,19 @@ def shape_of(shape: Any, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(dims[size] if isinstance(size, str) else size for size in shape)
 
 
+def dims_of(op: UserOp, arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The sizes of inputs by dimension. Raises ValueError for shapes that the schema does not build from any."""
+    found: dict[str, int] = {}
+    for name, given in op.inputs.items():
+        shape = given["shape"] if isinstance(given, Mapping) else given
+        if len(shape) != arrays[name].ndim:
+            raise ValueError(f"{op.name}: the input {name} has {len(shape)} dimensions, not {arrays[name].ndim}")
+        for size, n in zip(shape, arrays[name].shape):
+            if (found.setdefault(size, n) if isinstance(size, str) else size) != n:
+                raise ValueError(f"{op.name}: the dimension {size} of the input {name} cannot be {n}")
+    return found | {name: values[0] for name, values in op.dims.items() if name not in found}
+
+
 def _uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.random.Generator) -> np.ndarray:
     if is_complex(dtype):
         return (g.uniform(low, high, shape) + 1j * g.uniform(low, high, shape)).astype(np_dtype(dtype))
