@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.fleet import envs
-from farm.minimise import bundle, kept, show
-from farm.minimise.drive import minimise, version_here
-from farm.minimise.earlier import earlier_cases
-from farm.reproduce.find import Case, ReproduceError, load, parse
+from farm.minimise import show
+from farm.minimise.whole import BUDGET, checked, made_small
+from farm.reproduce.find import ReproduceError, load, parse
 from farm.work.child_pool import POOL
 from tasks.cache import default_cache
 from tasks.judge import verdict
-from tasks.minimise.same import SOUGHT
 from tasks.minimise.search import KEPT, SEQUENCE, STRATEGIES
 from tasks.nearest import nearest
 
 #: Exit codes: a case that fails every time; one that does not fail, or only at times; a key or an option that names nothing.
 SMALLER, FLAKY, BAD_INPUT = 0, 1, 2
-#: Runs of the backend that a search may take.
-BUDGET = 200
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ReproduceError(f"--budget: {args.budget} runs are too few; more than {KEPT}")
         results = lakes.open_lake(args.results)
         case = load(parse(args.key, results), results, None, Path(args.cache) if args.cache else default_cache())
-        return _minimise(args, _checked(case, args), results)
+        case = checked(case, args.packages, args.here)
+        show.print_case(case)
+        found = made_small(case, results, args.strategy, args.budget)
+        if found.error:
+            print(f"not failing   {found.error}")
+            return FLAKY
+        show.print_minimal(found.record, found.files, args.out)
+        return FLAKY if found.record["flaky"] else SMALLER
     except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -77,40 +77,3 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="DIR", help="also write the script and the issue's text to a directory")
     parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
     return parser
-
-
-def _checked(case: Case, args: argparse.Namespace) -> Case:
-    """The case on the backend as it is asked for. Raises ReproduceError for a row that did not fail, or another runtime."""
-    status, key = case.row["status"], case.key
-    if status not in SOUGHT:
-        raise ReproduceError(
-            f"{key.case_id} is {status} on {key.backend}: only what failed or was imprecise can be made smaller; "
-            "farm report --run lists what failed"
-        )
-    if args.packages:
-        spec = replace(case.spec, packages=tuple(args.packages))
-        case = replace(case, spec=spec, environment=envs.of(spec))
-    stored, here = case.row["runtime_version"], version_here(case)
-    if stored and here != stored and not args.here:
-        names = [x.partition("==")[0] for x in (case.environment.packages if case.environment else ())]
-        package = names[0] if names else case.spec.runtime
-        raise ReproduceError(
-            f"the row is of {case.spec.name} {stored}, here is {here}: --packages '{package}=={stored}' runs that version in "
-            "an environment of its own, --here goes on with the one that is here"
-        )
-    return case
-
-
-def _minimise(args: argparse.Namespace, case: Case, results: lakes.Lake) -> int:
-    show.print_case(case)
-    with tempfile.TemporaryDirectory(prefix="farm-minimise-") as folder:
-        earlier = earlier_cases(case, results)
-        found, seconds = minimise(case, args.strategy, args.budget, Path(folder), earlier)
-        if found.error:
-            print(f"not failing   {found.error}")
-            return FLAKY
-        record = kept.record_of(case, found, args.strategy, seconds)
-        files = bundle.of(case, found, record, Path(folder))
-        kept.keep(results, record, files, Path(found.item.pack) if found.item else None)
-    show.print_minimal(record, files, args)
-    return FLAKY if record["flaky"] else SMALLER

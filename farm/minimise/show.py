@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ def print_case(case: Case) -> None:
     )
 
 
-def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], args: argparse.Namespace) -> None:
-    """The minimal case, what it took, and where it is kept."""
+def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: str | None = None) -> None:
+    """The minimal case, what it took, and where it is kept; out: a directory that its files are written to as well."""
     outcome = record["outcome"]
     line("minimal", f"{record['op']}: {outcome['status']} {outcome['kind'] or ''}".rstrip())
     if "nodes" in record:
@@ -58,8 +57,8 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], args: a
     line("finding", f"{record['finding']['id']}, kept in {record['folder']}")
     if record.get("script_said"):
         line("script", record["script_said"])
-    if args.out:
-        folder = Path(args.out)
+    if out:
+        folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
             (folder / name).write_bytes(data)

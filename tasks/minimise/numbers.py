@@ -58,7 +58,7 @@ def _plain(x: np.ndarray) -> float:
         whole = parts == np.round(parts)
         score[whole & (size < 1000)] = 3.0
         score[whole & (size < 10)] = 2.0
-        score[parts == 1] = 1.0
+        score[size == 1] = 1.0
         score[parts == 0] = 0.0
     return float(score.sum() + 0.1 * (parts < 0).sum())
 
@@ -85,6 +85,7 @@ _WAYS: tuple[Plainer, ...] = tuple(
     for f in (
         np.zeros_like,
         np.ones_like,
+        lambda x: np.sign(np.real(x)),
         lambda x: np.sign(np.real(x)) * np.minimum(np.ceil(np.abs(x)), 9),
         _digits(0),
         _digits(1),

@@ -53,7 +53,7 @@ def _bound(case: Case) -> Iterator[tuple[Callable[[Case, int, bool], Case | None
         if 2 < len(axes) <= _PAIRS:
             ways += [(pair, False) for pair in itertools.combinations(axes, 2)]
         for some, numbers in ways:
-            yield _resizing(some, size, numbers), size, (size, some, numbers)
+            yield _resizing(some, size, numbers), size, (some, numbers)
 
 
 def _resizing(axes: tuple[Axis, ...], size: int, numbers: bool) -> Callable[[Case, int, bool], Case | None]:
@@ -85,10 +85,13 @@ def _shrunk(hunt: Hunt, resized: Callable[[Case, int, bool], Case | None], size:
     """The smallest size with which it fails: 1, else by halving. The best is the case with it."""
     start = hunt.best
 
+    ends = [False, True]
+
     def fails(wanted: int) -> Search[bool]:
-        for last in (False, True):
+        for last in ends:
             case = resized(start, wanted, last)
             if case is not None and (yield from hunt.take(case, f"{size} → {wanted}")):
+                ends[:] = [last] if wanted > 1 else ends  # what it takes lies at that end
                 return True
         return False
 
