@@ -51,7 +51,8 @@ class ToRun:
     """Cases of a prepared group. positions: which of its samples, in the group's order.
 
     exported: path of the exported forms, "" where none is needed; keep: a file that the outputs of the last case are
-    kept in, as a pack ("" = not kept); setting: of the backend (`tasks.backends.base.Backend.at`).
+    kept in, as a pack ("" = not kept); setting: of the backend (`tasks.backends.base.Backend.at`); part: a pack that names
+    the part of a torch program to be run instead of the whole, with its inputs (`tasks.graphs.program.of_form`).
     """
 
     group: Group
@@ -60,6 +61,7 @@ class ToRun:
     exported: str = ""
     keep: str = ""
     setting: str = ""
+    part: str = ""
 
 
 # --- commands to a child ------------------------------------------------------------------------------------------

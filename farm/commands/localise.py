@@ -72,7 +72,10 @@ def _localise(case: Case, seconds: float, script: str | None) -> int:
         print_located(case, found, time.monotonic() - began)
         if script:
             if found.piece is None:
-                raise NoScript(f"no script: {found.columns.get('culprit') or 'no culprit'} has no nodes of its own")
+                what = found.columns.get("culprit") or "no culprit"
+                nodes = found.culprit.get("nodes")
+                why = "is a part of a torch program" if nodes else "has no nodes of its own"
+                raise NoScript(f"no script: {what} {why}; farm reproduce '{case.key}' --script writes the whole case")
             alone = _alone(case, found.piece, str(found.columns["culprit"]))
             writing.write_script(alone, run_child(alone), Path(script))
     return NAMED if found.columns.get("culprit") else UNNAMED

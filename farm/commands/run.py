@@ -23,6 +23,7 @@ from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
 from farm.plan.request import How, Request
+from farm.policies.vote import GENERATED, voted
 from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Run, finished, ready
 from farm.work.pace import Pace, duration, earlier
@@ -301,7 +302,7 @@ def _run(plan: Plan, console: Console) -> int:
         print(f"error: stopped: {error}; mend that and resume with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
-        rows, missing = run.finish()
+        rows, missing = run.finish(voted if any(c.name == GENERATED for c in request.config.catalogs) else None)
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE

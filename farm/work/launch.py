@@ -158,8 +158,9 @@ class Run:
         self.dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.before, self.had, progress)
         self.dispatcher.run()
 
-    def finish(self) -> tuple[pd.DataFrame, str]:
-        """(rows of the run, what is missing of it: "" if nothing is). Raises OSError."""
+    def finish(self, change: lakes.Change | None = None) -> tuple[pd.DataFrame, str]:
+        """(rows of the run, what is missing of it: "" if nothing is). change: of what only all rows of a case together
+        decide. Raises OSError."""
         run, record, lake = self.dispatcher, self.record, self.request.lake
         assert run is not None
         record["quarantined"], record["notices"] = run.health.records, run.outages.notices
@@ -169,7 +170,7 @@ class Run:
         record["planned_by_backend"] = {name: c.planned for name, c in run.accounts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
         record["finished_at"] = _now().isoformat()
-        lakes.compact(lake, self.run_id)
+        lakes.compact(lake, self.run_id, change)
         lakes.write_run(lake, self.run_id, record)
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())
         if missing or len(rows) != planned:

@@ -39,6 +39,7 @@ class Failure:
     error_type: str
     error: str
     culprit: str = ""  # the row's
+    kind: str = ""  # the row's
 
     @classmethod
     def of(cls, error: BaseException, stage: str) -> Failure:
@@ -145,6 +146,10 @@ class Catalog:
         """A sample with the arguments (encoded trees, arrays) of ``given`` instead of the catalog's own, its reference and
         noise floor as `samples` makes them. What the reference does not take comes with its `failure`."""
         raise NotImplementedError(f"the catalog {self.name} makes no references for other arguments than its own")
+
+    def any_size(self, group: Group) -> bytes | None:
+        """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
+        return None
 
     def group_version(self, group: Group) -> str:
         """What beyond `version` decides the bytes of a group's samples; part of the content key."""

@@ -15,7 +15,13 @@ from tasks.graphs.spatial import Window, pooling, window_of
 
 def operators() -> dict[str, Operator]:
     """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
-    return OPERATORS | {name: _or_numpy(globals()[f"_{name.lower()}"], OPERATORS.get(name)) for name in NAMES}
+    return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in NAMES}
+
+
+def alone(op: str) -> Operator:
+    """torch's computation of an operator of NAMES; None is what it returns where torch does not do it."""
+    found: Operator = globals()[f"_{op.lower()}"]
+    return found
 
 
 def _or_numpy(by_torch: Operator, by_numpy: Operator | None) -> Operator:

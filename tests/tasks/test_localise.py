@@ -247,7 +247,7 @@ def test_a_backend_that_takes_no_pieces_is_asked_for_its_settings_alone(image: C
         return stand_in.run(image.model, image.feeds, None if asked.setting == "level eager" else fault)
 
     subject = Subject(image.model, image.feeds, image.fails)
-    found = driven(search(subject, Clock(60), Settings(levels=("eager", "compiled")), pieces=False), ran)
+    found = driven(search(subject, Clock(60), Settings(levels=("eager", "compiled")), "it takes functions"), ran)
     assert (found.culprit, found.effect) == ("optimiser level compiled", "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared import onnx_graph
+from tasks.catalogs.base import Sample
+from tasks.catalogs.models import exporting
 from tasks.judge import verdict
-from tasks.model import Form, Group, Program, RuntimeInfo
+from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Vacuous
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.prepare.derived import shapes
 from tasks.runner import Runner, whole
@@ -165,6 +169,28 @@ def test_real_runtimes_at_several_sizes(name: str, variant: str, tmp_path: Path)
 def test_a_model_of_which_nothing_can_be_another_size_is_vacuous(tmp_path: Path) -> None:
     made = row(Planted(sound), tmp_path, Group("onnx:Reshape", "reshape_reduced_dims", "float32", 1, check="shapes"))
     assert made["status"] == "vacuous"
+
+
+def test_what_torch_exports_for_one_batch_is_exported_again_with_open_dimensions() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Flat(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return torch.conv1d(x, torch.ones(2, 3, 2, dtype=x.dtype)).reshape(x.shape[0], 2 * x.shape[2] - 2)
+
+    def exact(x: np.ndarray) -> np.ndarray:
+        return np.asarray(Flat()(torch.from_numpy(x.astype(np.float64))).numpy())
+
+    x = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
+    base = Sample(0, (TensorSpec(0),), arrays=[x], expected=[Leaf("float32", (1, 6), exact(x))])
+    group = Group("tiny:flat", "", "float32", 1)
+    static, any_size = (exporting.converted(Flat(), [torch.from_numpy(x)], ("x",), ("y",), n) for n in (False, True))
+    with pytest.raises(Vacuous, match="no dimension"):
+        shapes.derive(replace(base, model=static.SerializeToString()), 0, group, 1)
+    made = shapes.derive(replace(base, model=any_size.SerializeToString()), 0, group, 1)
+    assert [y.shape for y in made.arrays] == [(1, 3, 4), (2, 3, 8), (1, 3, 2)]
+    for array, leaf in zip(made.arrays, made.expected, strict=True):
+        np.testing.assert_allclose(leaf.reference, exact(array), rtol=1e-12)
 
 
 def test_what_the_model_leaves_open_is_what_is_varied() -> None:

