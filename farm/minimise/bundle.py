@@ -13,14 +13,12 @@ from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
 from farm.minimise import issue, shown
-from farm.minimise.drive import job_of
 from farm.minimise.script import short
 from farm.reproduce import find, script, trial
 from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Case, Key
 from farm.reproduce.source import NoScript
 from farm.reproduce.writing import form_of, source_of
-from farm.work.child_pool import POOL
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Minimised
 
@@ -37,7 +35,7 @@ def of(case: Case, found: Minimised, record: dict[str, Any], results: lakes.Lake
     A case that fails only at times has no script.
     """
     minimal = _alone(case, found)
-    outcome = _again(minimal)
+    outcome = run_child(minimal)
     record["expected"], record["got"] = _values(minimal, outcome)
     record["others"] = _others(case, results)
     record["files"] = []
@@ -59,11 +57,6 @@ def _alone(case: Case, found: Minimised) -> Case:
     sample = PreparedGroup(found.item.pack, found.item.group.check).samples[found.item.positions[0]]
     key = Key(case.key.run_id, found.item.group.case_id(sample.index), case.key.backend)
     return replace(case, key=key, stored=None, group=found.item.group, sample=sample, asked=found.item)
-
-
-def _again(minimal: Case) -> Outcome:
-    POOL.forget(job_of(minimal))
-    return run_child(minimal)
 
 
 def _values(minimal: Case, outcome: Outcome) -> tuple[str, str]:
@@ -96,23 +89,23 @@ def _script(minimal: Case, outcome: Outcome, record: Mapping[str, Any]) -> tuple
     said = []
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
     title = " ".join(filter(None, [title, record["outcome"]["kind"]]))
-    try:
-        packages = requirements(minimal)
-        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
-    except envs.EnvError as error:
-        return "", f"none: its clean environment cannot be had: {error}"
+    packages = requirements(minimal)
     try:
         form = form_of(minimal, backend)
         text = short(form, minimal.sample.expected(), outcome.row, backend, minimal.spec.runtime, title, packages)
+        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
         good, what = shown.shows(text, outcome.row, minimal.config.deadline_s, python)
         if good:
             return text, f"{len(text.splitlines())} lines, run in a clean environment ({', '.join(packages)}): {what}"
         said.append(f"in few lines it {what}")
     except NoScript as error:
         said.append(str(error))
+    except envs.EnvError as error:
+        return "", f"none: its clean environment cannot be had: {error}"
     try:
         text = script.generate(source_of(minimal, outcome, backend))
-    except NoScript as error:
+        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
+    except (NoScript, envs.EnvError) as error:
         return "", "; ".join([*said, str(error)])
     with shown.written(text) as path:
         good, what = trial.check(path, outcome.row, minimal.config.deadline_s * 4, python)

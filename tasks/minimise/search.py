@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tasks.minimise import numbers, parts, sizes
 from tasks.minimise.case import Case, Unfit
+from tasks.minimise.chosen_case import simpler_choices
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, Hunt, NotFailing, Search, Spent
 from tasks.minimise.same import Failure
@@ -71,6 +72,7 @@ def _simpler(hunt: Hunt) -> Search[None]:
 
 
 def _all(hunt: Hunt) -> Search[None]:
+    yield from simpler_choices(hunt)
     yield from _graph(hunt)
     yield from sizes.smaller_dims(hunt)
     yield from _simpler(hunt)
@@ -83,6 +85,7 @@ def _all(hunt: Hunt) -> Search[None]:
 #: Strategies by name. "sequence" is one of a case that does not fail by itself (`search`).
 STRATEGIES: dict[str, Callable[[Hunt], Search[None]]] = {
     "shrink-all": _all,
+    "choices": simpler_choices,
     "graph": _graph,
     "binary-search-dims": sizes.smaller_dims,
     "shrink-values": numbers.plainer_values,
@@ -151,7 +154,8 @@ def _again(hunt: Hunt, ask: Ask, wanted: Failure, count: int) -> Search[tuple[in
     failed = tried = 0
     last: Row | None = None
     while tried < count or (0 < failed < tried < TRIES) or (not failed and tried < TRIES // 2):
-        row = yield from hunt.run(ask)
+        # One that does not kill its process may as well be run in the same one again.
+        row = yield from hunt.run(ask if not tried or ask.before else replace(ask, fresh=False))
         tried += 1
         same = _loosely(wanted, Failure.of(row))
         failed += same

@@ -13,6 +13,7 @@ from tasks.arrays.pack import Pack
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case, Unfit, elements
+from tasks.minimise.chosen_case import ChosenCase
 from tasks.minimise.described import described
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, NotFailing, Spent
@@ -80,7 +81,10 @@ class Minimiser:
                 continue
             if self._asked.group.check != "forward":
                 raise Unfit(f"a case of the {self._asked.group.check} check cannot be taken apart yet")
-            if form.model is not None:
+            choices = sample.record["columns"].get("choices")
+            if choices and self._command.strategy in ("shrink-all", "choices"):
+                self._first = ChosenCase(tuple(choices), self._asked.group, DRAWS)
+            elif form.model is not None:
                 self._first = self._graph(form)
             else:
                 record = sample.record

@@ -49,6 +49,7 @@ GRAPHS: Mapping[str, Callable[[], Any]] = {
         "a = Tanh(x)", "b = Mul(a, z)", "c = Relu(b)", "d = Add(c, x)", "e = Sigmoid(d)", "f = Sub(e, b)", "g = Neg(f)",
         "y = Abs(g)",
     ),
+    "errors": lambda: graph("a = Neg(x)", "y = Abs(a)"),
     "gather": lambda: graph("y = Gather(x, i; axis=1)", i=np.int64([1, 3, -2])),
     "sigmoid": lambda: graph("y = Sigmoid(x)"),
     "neg": lambda: graph("y = Neg(x)"),
@@ -139,14 +140,19 @@ def _after(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
     _left.add(node.op)
 
 
+def _all(*faults: Fault) -> Fault:
+    def struck(node: Node, inputs: list[Any], outputs: list[Any]) -> None:
+        for fault in faults:
+            fault(node, inputs, outputs)
+
+    return struck
+
+
 FAULTS: Mapping[str, Fault] = {
+    "numbers": _all(_axis, _wide, _negative),
+    "dies": _all(_segfault, _raises),
     "clean": lambda node, inputs, outputs: None,
-    "axis": _axis,
-    "wide": _wide,
-    "negative": _negative,
-    "segfault": _segfault,
     "hang": _hang,
-    "raises": _raises,
     "sometimes": _sometimes,
     "after": _after,
 }
