@@ -12,6 +12,7 @@ COMMANDS = {
     "run": "run a config: every op, dtype and backend it names, judged and kept in the lake",
     "report": "show a run, or many: tables, CSV, Markdown, one HTML page; compare two backends or two runs",
     "reproduce": "run one row of a lake again, by itself; or write it as a standalone script",
+    "fuzz": "generate cases, run them on every backend, and go on where something is found",
     "localise": "name the node, window, optimiser's pass or precision that makes a model of a lake fail",
     "minimise": "make a failing case of a lake small while it fails in the same way: minimal case, script, issue",
     "findings": "list the distinct defects of a lake, each with its minimal case; write a bundle for each",

@@ -66,6 +66,8 @@ class CallCase:
         return replace(self, **trees)
 
     def simpler(self) -> Iterator[tuple[str, CallCase]]:
+        if self.group.catalog == "user":
+            return  # a kernel's arguments are declared with it
         for k, (name, _) in enumerate(self.kwargs["v"]):
             left = [pair for j, pair in enumerate(self.kwargs["v"]) if j != k]
             yield f"argument {name}", replace(self, kwargs={**self.kwargs, "v": left})

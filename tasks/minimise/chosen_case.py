@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from tasks import catalogs
-from tasks.arrays.tree import TensorSpec
+from tasks.arrays.tree import TensorSpec, encode
 from tasks.catalogs.base import Sample
 from tasks.fuzz.choices import Choices
+from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Unfit
 from tasks.minimise.choices import simplest
 from tasks.minimise.graph_case import GraphCase
@@ -87,6 +88,12 @@ class ChosenCase:
         feeds = {x.name: sample.arrays[spec.id] for x, spec in zip(model.graph.input, sample.args)}
         return GraphCase(model, feeds, self.group, self.draws)
 
+    def call(self) -> CallCase:
+        """What the choices made, as a call."""
+        sample = self.made()[1]
+        args, kwargs = encode(tuple(sample.args)), encode(dict(sample.kwargs))
+        return CallCase(args, kwargs, tuple(sample.arrays), self.group, self.draws)
+
 
 def simpler_choices(hunt: Hunt) -> Search[None]:
     """The simplest choices with which it fails, then what they made."""
@@ -101,6 +108,5 @@ def simpler_choices(hunt: Hunt) -> Search[None]:
     case.made()
     yield from simplest(case.choose, fails)
     left = hunt.best
-    graph = left.graph() if isinstance(left, ChosenCase) else None
-    if graph is not None:
-        yield from hunt.take(graph, "the graph that they make")
+    if isinstance(left, ChosenCase):
+        yield from hunt.take(left.graph() or left.call(), "what they make")

@@ -68,7 +68,7 @@ BENCHES = {
     "minimise": Bench(minimise.minimise, {"graphs": 200}, {"graphs": 6}, long=True),
     "models": Bench(
         outputs.models,
-        {"models": [*MODELS[:6], *MODELS[8:10]], "backends": ["ort-cpu", "openvino-cpu"]},
+        {"models": ["models:ppocr_det", *MODELS], "backends": ["ort-cpu", "openvino-cpu"]},
         {"models": ["residual:sound"], "backends": ["ort-cpu"]},
         long=True,
     ),
@@ -86,6 +86,15 @@ BENCHES = {
         kills.kills,
         {"config": "quick", "kills": {"--ray": 100, "--no-ray": 100}, "drivers": 3, "every_s": 0.7, "seed": 1},
         {"config": LOAD, "kills": {"--no-ray": 6}, "drivers": 1, "every_s": 0.3, "seed": 1},
+        long=True,
+    ),
+    "top50": Bench(
+        models.top50, {"flags": []}, {"flags": ["--ops", "softmax,matmul", "--backends", "torch-cpu"]}, long=True
+    ),
+    "roundtrip": Bench(
+        models.roundtrip,
+        {"of": "ResNet-50", "flags": [], "tiny": False},
+        {"of": "one layer", "flags": [], "tiny": True},
         long=True,
     ),
     "alike": Bench(

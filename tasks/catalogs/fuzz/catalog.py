@@ -117,7 +117,7 @@ def _sample(index: int, case: Case, draws: int) -> Sample:
         oracle="farm-float64",
         others=others,
         model=model,
-        columns={"choices": case.choices, "flags": case.words},
+        columns={"choices": case.choices, "flags": case.words, "second_oracle": others[0].name if others else ""},
     )
 
 
