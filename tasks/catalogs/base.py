@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +66,9 @@ class Sample:
     op_class: how it is judged; definition: of a result defined up to a choice, the name in `tasks.judge.definitions`
     that turns outputs into ``derived`` (what is compared; ``expected`` then gives shapes and dtypes alone);
     oracle: who computed the expected output; others: further oracles of the same outputs, ``agrees`` filled in by
-    `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; repeats: how often a backend runs it
+    `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; files: of forms that are a file of some
+    framework ("tflite", "saved_model": its folder as a zip), by form; ranks: of the model's inputs and outputs among their
+    sorted names, which are the order of those of a file; repeats: how often a backend runs it
     (results that differ are a finding); coarse: of a model, by precision the outputs with its products' weights rounded to
     it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`).
@@ -88,6 +90,8 @@ class Sample:
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     model: bytes | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    ranks: tuple[Sequence[int], Sequence[int]] = ((), ())
     columns: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
 
