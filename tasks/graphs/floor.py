@@ -40,6 +40,7 @@ def raised(
         found = np.maximum(found, EPS[dtype] * size.max(initial=0.0, where=np.isfinite(size)))
     return found if found.any() else None
 
+
 #: Operators whose results are sums of products of two inputs, and of a third one's elements.
 SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
