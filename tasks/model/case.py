@@ -89,7 +89,8 @@ class Form:
 
     kind "torch": ``call(*args, **kwargs)`` where tensors of the trees are ``TensorSpec`` nodes over ``arrays``.
     kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
-    kind "jax", "tensorflow", "paddle": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors.
+    kind "jax", "tensorflow", "paddle": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors;
+    of a whole network ``model`` as for "onnx", which that framework's functions for torch's names walk.
     Complex tensors enter and leave an exported model as real ones with a last axis of two (`paired`).
     """
 

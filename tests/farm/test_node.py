@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.commands import node as node_command
-from farm.fleet import detect, inventory, node
+from farm.fleet import asking, detect, inventory, node
 from farm.plan.config import BackendConfig
 from tasks.backends import BackendSpec
 from tasks.vendors import BY_LABEL, VENDORS
@@ -192,9 +192,9 @@ def test_no_environment_is_built_where_no_device_is(
     spec = BackendSpec("gpu-nvidia", "gpu", "nvidia", packages=("no-such-package-of-gigabytes==1",))
     monkeypatch.setattr(detect, "_detected", lambda: detect.detect(root))
     monkeypatch.setattr("farm.fleet.envs.build", lambda *a, **k: pytest.fail("it was built"))
-    assert inventory.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"].startswith("no NVIDIA device on this node")
+    assert asking.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"].startswith("no NVIDIA device on this node")
     monkeypatch.setenv(detect.OVERRIDE, "amd")
-    assert "FARM_VENDORS" in inventory.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"]
+    assert "FARM_VENDORS" in asking.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"]
 
 
 @pytest.mark.parametrize(

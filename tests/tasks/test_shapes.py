@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
@@ -212,6 +212,30 @@ def test_what_the_model_leaves_open_is_what_is_varied() -> None:
     assert {k: v.shape for k, v in grown.items()} == {"x": (4, 6, 4), "m": (6, 1)}
     assert (grown["x"][:2, :3] == own["x"]).all() and (grown["x"][2:, :3] == own["x"][::-1]).all()
     assert shapes.resized(own, open_, lambda n: max(1, n // 2))["x"].tolist() == own["x"][1:, 2:].tolist()
+
+
+def test_a_constant_that_is_empty_by_itself_is_none_of_the_sizes() -> None:
+    """The roi that Resize does not heed is an empty list; a slice that is empty at another size is not meant."""
+    roi = helper.make_node("Constant", [], ["roi"], value=numpy_helper.from_array(np.zeros(0, np.float32)))
+    twice = helper.make_node(
+        "Constant", [], ["twice"], value=numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32))
+    )
+    ends = numpy_helper.from_array(np.array([2], np.int64), "first")
+    nodes = [
+        roi,
+        twice,
+        helper.make_node("Resize", ["x", "roi", "twice"], ["r"]),
+        helper.make_node("Slice", ["r", "first", "last", "axis"], ["s"]),
+        helper.make_node("ReduceSum", ["s"], ["y"]),
+    ]
+    weights = [ends, *(numpy_helper.from_array(np.array([n], np.int64), k) for k, n in (("last", 99), ("axis", 2)))]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, "H", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    opset = [helper.make_opsetid("", 18)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=opset, ir_version=10)
+    own = {"x": np.ones((1, 1, 3, 4), np.float32)}
+    assert shapes._valid(model, own)
+    assert not shapes._valid(model, {"x": own["x"][:, :, :1]})  # 2 rows, all before the slice
 
 
 def test_shapes_are_written_into_a_models_bytes() -> None:
