@@ -42,8 +42,7 @@ def why(report: Report) -> Iterator[View]:
     idle = stale(report.rows, report.run)
     right = f"the {many(int(idle['rows'].sum()), 'row')} that {'it names' if len(idle) == 1 else 'they name'} passed"
     where = f"{many(len(idle), 'known failure')} not seen, {right}: mended, or of another machine?"
-    names = ("op", "dtype", "status", "reason")
-    columns = (text("backend"), *map(text, names), measured("rows"), text("seen"))
+    columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "seen")
     yield View("stale", where, idle, columns, faces=("markdown", "csv", "page"))
     said = f"{where} (stale.csv)" * bool(len(idle))
     yield View("stale", where, idle, lines=[], empty=said, faces=("terminal",))
