@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.fuzz.choices import Choices
 from tasks.model import Group, Leaf, OpClass, Oracle, label_of
 
 
@@ -145,6 +146,15 @@ class Catalog:
         ``skip`` (counted from 0 in the order of yielding) a bare ``Sample(index)`` is yielded: making them is deadly.
         """
         raise NotImplementedError
+
+    def remade(self, group: Group, given: Sample, draws: int) -> Sample:
+        """A sample with the arguments (encoded trees, arrays) of ``given`` instead of the catalog's own, its reference and
+        noise floor as `samples` makes them. What the reference does not take comes with its `failure`."""
+        raise NotImplementedError(f"the catalog {self.name} makes no references for other arguments than its own")
+
+    def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
+        """The sample that some choices make, its `failure` set where they make none."""
+        raise NotImplementedError(f"the catalog {self.name} makes no cases of choices")
 
     def any_size(self, group: Group) -> bytes | None:
         """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
