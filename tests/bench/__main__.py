@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from tasks.catalogs.models.architectures import ARCHITECTURES
-from tests.bench import engine, evidence, fuzzing, kills, localise, models, outputs, preparing, training, vendors
+from tests.bench import (
+    engine,
+    evidence,
+    fuzzing,
+    kills,
+    localise,
+    minimise,
+    models,
+    outputs,
+    preparing,
+    training,
+    vendors,
+)
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
 
@@ -65,6 +77,7 @@ BENCHES = {
         {"models": ["tiny:convolutional", "tiny:transformer"], "faults": 6, "fused": 4, "backends": ["ort-cpu"]},
         long=True,
     ),
+    "minimise": Bench(minimise.minimise, {"graphs": 200}, {"graphs": 6}, long=True),
     "models": Bench(
         outputs.models,
         {"models": ["models:ppocr_det", *MODELS], "backends": ["ort-cpu", "openvino-cpu"]},
