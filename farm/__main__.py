@@ -14,6 +14,8 @@ COMMANDS = {
     "reproduce": "run one row of a lake again, by itself; or write it as a standalone script",
     "fuzz": "generate cases, run them on every backend, and go on where something is found",
     "localise": "name the node, window, optimiser's pass or precision that makes a model of a lake fail",
+    "minimise": "make a failing case of a lake small while it fails in the same way: minimal case, script, issue",
+    "findings": "list the distinct defects of a lake, each with its minimal case; write a bundle for each",
     "harvest": "write the distinct nodes of models, with their own tensors, as a catalog that every backend runs",
     "init": "write an example project: two kernels of your own, their references, a config, a test",
     "backends": "list every backend: what it needs, where it runs, or why it does not",

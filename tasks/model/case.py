@@ -93,6 +93,8 @@ class Form:
     kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
     kind "jax", "tensorflow", "paddle": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors;
     of a whole network ``model`` as for "onnx", which that framework's functions for torch's names walk.
+    kind "tflite", "saved_model": ``model`` is that file, or that folder as a zip; ``arrays`` and outputs are in the order of
+    their names there, and ``order`` says at which place of them each output of the sample is.
     Complex tensors enter and leave an exported model as real ones with a last axis of two (`paired`).
     """
 
@@ -108,6 +110,7 @@ class Form:
     invalid: str = ""
     #: Outputs that come as pairs of real numbers in a last axis of two: complex ones, in ONNX.
     paired: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
     #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``, by place among the tensors.
     check: str = "forward"
     wrt: tuple[int, ...] = ()

@@ -27,10 +27,11 @@ from farm.report.tables.coverage import (
     worst_matrix,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, measured, rate, text, view
-from farm.report.words import DASH, gist, number, percent, plain
+from farm.report.words import DASH, number, percent, plain
 from tasks import catalogs
 from tasks.backends.needs import install_line
 from tasks.model import Status
+from tasks.model.errors import gist
 
 #: The catalog of what current models need.
 _NEEDED = "critical"

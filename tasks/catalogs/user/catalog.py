@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
 from tasks.catalogs.user import drawn, gradients, load, of_torch, promises, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
+from tasks.fuzz.choices import Choices
 from tasks.judge import definitions
 from tasks.judge.policy import OWN_TOLERANCE
 from tasks.model import (
@@ -98,6 +99,15 @@ class User(Catalog):
             return iter([Sample(-1, failure=Failure.vacuous(text))])
         return (Sample(i) if i in skip else _sample(one, dims, group, i, draws) for i, dims in enumerate(sizes))
 
+    def remade(self, group: Group, given: Sample, draws: int) -> Sample:
+        one = self._op(group)
+        trees = decode(given.kwargs, lambda kind, node: given.arrays[spec_of(node).id])
+        arrays = {name: trees[name] for name in one.op.inputs}
+        return of_inputs(one, sizes.dims_of(one.op, arrays), lambda: arrays, group, given.index, draws)
+
+    def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
+        return _fuzzed(self._op(group), group, 0, draws, choose)
+
     def call(self, group: Group) -> Callable[..., Any]:
         """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`)."""
         one = self._op(group)
@@ -114,9 +124,9 @@ def _checks(op: UserOp) -> tuple[str, ...]:
     return ("forward", "backward") if op.gradient else ("forward",)
 
 
-def _fuzzed(one: Declared, group: Group, index: int, draws: int) -> Sample:
-    """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`)."""
-    dims, arrays, choose = drawn.drawn(one.op, group, index)
+def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
+    """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`), or from given choices."""
+    dims, arrays, choose = drawn.drawn(one.op, group, index, choose)
     made = of_inputs(one, dims, lambda: arrays, group, index, draws)
     made.columns["choices"] = choose.taken
     return made

@@ -70,3 +70,22 @@ def is_size(value: Any) -> bool:
 def keywords(kwargs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Any]:
     """The arguments, those that are sizes as numbers."""
     return {name: size_of(value[DIM], dims) if is_size(value) else value for name, value in kwargs.items()}
+
+
+def dims_of(op: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of a `UserOp`'s inputs by dimension. Raises ValueError for shapes that its schema does not build from any."""
+    found: dict[str, int] = {}
+    told = []
+    for name, given in op.inputs.items():
+        shape = given["shape"] if isinstance(given, Mapping) else given
+        if len(shape) != arrays[name].ndim:
+            raise ValueError(f"{op.name}: the input {name} has {len(shape)} dimensions, not {arrays[name].ndim}")
+        told += [(name, size, n) for size, n in zip(shape, arrays[name].shape)]
+    for _, size, n in told:
+        if isinstance(size, str) and size in op.dims:
+            found.setdefault(size, n)
+    found = {name: min(values) for name, values in op.dims.items()} | found
+    for name, size, n in told:
+        if size_of(size, found) != n:
+            raise ValueError(f"{op.name}: the dimension {size} of the input {name} cannot be {n}")
+    return found

@@ -89,8 +89,10 @@ def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> 
     return made
 
 
-def drawn(op: UserOp, group: Group, index: int) -> tuple[dict[str, int], dict[str, np.ndarray], Choices]:
-    """(sizes, inputs, what decided them) of sample ``index`` of a group."""
-    choose = Choices.from_seed(seed_of(group.seed, index))
+def drawn(
+    op: UserOp, group: Group, index: int, choose: Choices | None = None
+) -> tuple[dict[str, int], dict[str, np.ndarray], Choices]:
+    """(sizes, inputs, what decided them) of sample ``index`` of a group; decided by ``choose`` where it is given."""
+    choose = choose or Choices.from_seed(seed_of(group.seed, index))
     dims = sizes(op, choose, group.check != "forward")
     return dims, arrays(op, dims, group.dtype, choose), choose
