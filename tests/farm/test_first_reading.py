@@ -40,7 +40,7 @@ def test_what_is_imprecise_and_not_known_is_said_in_one_way_everywhere_and_fails
     said = capsys.readouterr().out
     assert said.strip().endswith(sentence)
     for text in (said, (path / "run=1-a/_report/report.md").read_text()):
-        assert sentence in text and "Imprecise, and no known failure covers it: no run fails for it: 1 cell" in text
+        assert sentence in text and "Imprecise and not known, which fails no run: 1 cell" in text
     new = pd.read_csv(path / "run=1-a/_report/new.csv")
     assert new[["status", "op"]].values.tolist() == [["imprecise", "torch:exp"]]
     assert main([str(path), "--new"]) == OK
@@ -251,3 +251,12 @@ def test_where_something_is_missing_the_report_says_who_tells_what_installs_it()
         assert "farm doctor" in said
     record = RUN | {"inventory": {"backends": {"torch-cpu": {"vendor": "Meta", "available": True}}}}
     assert "farm doctor" not in printed(frame(make_row()), record)
+
+
+def test_paper_has_what_to_conclude_first_and_no_table_of_a_hundred_pages() -> None:
+    page = Shown(frame(*(make_row(op=f"torch:op{n}") for n in range(203))))
+    page.engine.eval('window.fire("beforeprint")')
+    assert len(page.look("grid", ".op")) == 200
+    assert "3 more ops are not printed: filter or sort the matrix" in page.engine.eval(
+        'document.getElementById("shown").textContent'
+    )
