@@ -46,7 +46,7 @@ class Method(Variant):
 #: Of what `Refuses` compares: whether the call raised, and whether it returned.
 REFUSED = np.array([True, False])
 #: Classes of errors that a compiler's own code raises: its user is told nothing of what he did wrong.
-INTERNAL = ("InductorError", "CppCompileError", "InternalTorchDynamoError", "AssertionError", "KeyError", "IndexError")
+INTERNAL = ("InductorError", "CppCompileError", "InternalTorchDynamoError", "AssertionError")
 
 
 class Refuses(Variant):
