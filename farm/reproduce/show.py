@@ -69,7 +69,7 @@ def _cause(case: Case) -> str:
     if place < 0:
         return "new: no known failure of the run's config covers it"
     entry = case.config.known_failures[place]
-    return entry.reason + f" (whose: {WHOSE.get(entry.fault)})" * (entry.fault in WHOSE)
+    return entry.reason + f" ({WHOSE.get(entry.fault)})" * (entry.fault in WHOSE)
 
 
 def _tensor_text(spec: TensorSpec, arrays: list[np.ndarray]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -20,6 +21,7 @@ from farm.report.faces.markdown import markdown
 from farm.report.faces.page import render
 from farm.report.tables import first
 from farm.report.tables.overview import backend_lines, best
+from farm.reproduce.show import _cause
 from tests.farm.test_conclusion import REC, given, lake_of
 from tests.farm.test_page import Shown
 from tests.farm.test_report import RUN, frame, make_row, printed
@@ -94,6 +96,12 @@ def test_a_case_with_such_a_failure_is_ranked_for_nobody_and_its_cause_stands_ap
         assert "1 known failure: 1 cause" in said and "2 known failures of no backend's fault" in said
         assert "Compared for nobody: 2 cells" in said and "not settled" in said and "the suite's" in said
         assert said.index("1/0 is 0") < said.index("the suite rounds twice")
+
+
+def test_reproduce_says_whose_a_known_failure_is() -> None:
+    entry = KnownFailure(op="torch:add", fault="suite", reason="rounds twice")
+    case: Any = SimpleNamespace(row=make_row("wrong"), config=SimpleNamespace(known_failures=[entry]))
+    assert _cause(case) == "rounds twice (the suite's: what it expects is wrong)"
 
 
 def test_whose_a_known_failure_is_is_one_of_four_and_an_older_record_says_the_backends() -> None:

@@ -16,6 +16,7 @@ from farm.report.tables.coverage import (
     SEVERITY,
     backend_order,
     backends_of,
+    blameless,
     built,
     cell_matrix,
     coverage,
@@ -33,6 +34,8 @@ from tasks.backends.needs import install_line
 from tasks.model import Status
 from tasks.model.errors import gist
 
+#: Why statuses and rates do not add up.
+_APART = "Failures of no backend's fault are counted by their status, and in no rate."
 #: The catalog of what current models need.
 _NEEDED = "critical"
 
@@ -238,6 +241,7 @@ def by_backend(report: Report) -> Iterator[View]:
         lines=lines,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backend.",
+        notes=[_APART] * bool(blameless(rows).any()),
         see=[("what is missing here, and what installs it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,
