@@ -94,7 +94,7 @@ class ChildProcess:
         given = child_env(env, python)
         with starting:
             self.process = subprocess.Popen(
-                [python, "-u", "-m", "tasks.child", *map(str, fds)],
+                [python, "-u", "-m", "tasks.child", *map(str, (*fds, os.getpid()))],
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
                 stderr=self._stderr,

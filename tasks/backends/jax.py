@@ -58,7 +58,10 @@ class Jax(Backend):
         self.resource = resource_of(self.device_vendor)
         self.jit = bool(options.get("jit", True))
         self.compiler_options: dict[str, Any] | None = None
-        self.precision = self.choice("precision", _PRECISION, "float32")
+        # There "bfloat16" is JAX's word for as fast as the device can, which is TF32.
+        gpu = device in ("cuda", "rocm")
+        known = {k: v for k, v in _PRECISION.items() if not (gpu and k == "bfloat16")}
+        self.precision = self.choice("precision", known, "float32")
 
     def probe(self) -> RuntimeInfo:
         """Find the platform and compile a sum for it. Raises Unavailable with JAX's own words."""
