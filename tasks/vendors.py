@@ -30,7 +30,7 @@ class Vendor:
     class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm, accel,
     vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its name;
     commands: what the vendor's tools say; platforms: those of ``sys.platform`` where it is looked for.
-    config: what is run on it first.
+    config: what is run on it first. exclusive: one process at a time may open a device.
     """
 
     label: str
@@ -43,6 +43,7 @@ class Vendor:
     commands: tuple[Command, ...] = ()
     platforms: tuple[str, ...] = ("linux", "win32", "darwin")
     config: str = "configs/full.yaml"
+    exclusive: bool = False
 
 
 #: A line that is a name and nothing else.
@@ -67,13 +68,13 @@ VENDORS: tuple[Vendor, ...] = (
            (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),), config="configs/xpu.yaml"),
     Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel*",), (("8086", "12"),)),
     Vendor("gaudi", "Intel Gaudi", "HPU", ("HABANA_VISIBLE_MODULES",), ("/dev/accel/accel*", "/dev/hl[0-9]*"), (("1da3", "12"),), (),
-           (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), _LINES),), config="configs/gaudi.yaml"),
+           (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), _LINES),), config="configs/gaudi.yaml", exclusive=True),
     Vendor("huawei", "Huawei", "NPU", ("ASCEND_RT_VISIBLE_DEVICES",), ("/dev/davinci[0-9]*",), (("19e5", "12"),), (),
            (Command(("npu-smi", "info", "-m"), r"^\s*\d+\s+\d+\s+\d+\s+(?P<model>Ascend\S*.*?)\s*$"),)),
-    Vendor("google", "Google", "TPU", ("TPU_VISIBLE_CHIPS",), ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"), (("1ae0", "12"),)),
+    Vendor("google", "Google", "TPU", ("TPU_VISIBLE_CHIPS",), ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"), (("1ae0", "12"),), exclusive=True),
     # Ray counts cores of a chip; without the tool a chip counts as one.
     Vendor("aws", "AWS Neuron", "neuron_cores", ("NEURON_RT_VISIBLE_CORES",), ("/dev/neuron[0-9]*",), (("1d0f", "12"),), (),
-           (Command(("neuron-ls", "--json-output"), r'"nc_count":\s*(?P<count>\d+)'),)),
+           (Command(("neuron-ls", "--json-output"), r'"nc_count":\s*(?P<count>\d+)'),), exclusive=True),
     Vendor("qualcomm", "Qualcomm", "NPU", (), ("/dev/fastrpc-cdsp", "/dev/accel/accel*"), (("17cb", "12"),)),
     Vendor("rockchip", "Rockchip", "NPU", (), ("/sys/kernel/debug/rknpu", "/dev/rknpu"), config="configs/rockchip.yaml"),
     Vendor("verisilicon", "VeriSilicon", "NPU", (), ("/dev/galcore",)),

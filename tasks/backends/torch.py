@@ -181,7 +181,12 @@ class TorchEager(Backend):
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh arguments on the device: an op that writes to them harms nobody."""
         leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
-        return decode(form.args, leaf), decode(form.kwargs, leaf)
+        args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+        return (
+            (args, kwargs)
+            if self.target == "cpu"
+            else (torch_tree.moved(args, self.target), torch_tree.moved(kwargs, self.target))
+        )
 
     def cotangents(self, form: Form) -> list[Any]:
         """Fresh cotangents on the device, None for outputs that have none."""

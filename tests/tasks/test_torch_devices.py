@@ -262,3 +262,28 @@ def test_inductor_says_which_devices_have_another_compiler(monkeypatch: pytest.M
     monkeypatch.setattr(TorchEager, "probe", lambda self: None)
     with pytest.raises(Unavailable, match="hpu_backend"):
         Inductor("inductor-hpu", "hpu", {}).probe()
+
+
+#: Ops that are told where to make their result as a string.
+TOLD = (
+    "arange linspace logspace to empty_like zeros_like ones_like randn randint full_like new_zeros new_ones zeros full "
+    "new_empty empty_strided eye empty_permuted scalar_tensor new_full normal signal.windows.kaiser"
+).split()
+
+
+def test_every_sample_of_an_op_that_is_told_its_device_runs_on_that_of_the_backend() -> None:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    backend = TorchEager("torch-meta", "meta", {})
+    asked = 0
+    for op in op_db:
+        if op.name not in TOLD:
+            continue
+        for sample in list(op.sample_inputs("cpu", torch.float32))[:6]:
+            args, kwargs, arrays = torch_tree.encode_args((sample.input, *sample.args), sample.kwargs)
+            form = Form("torch", f"torch:{op.name}", "float32", arrays, call=op.op, args=args, kwargs=kwargs)
+            args, kwargs = backend.arguments(form)
+            out = list(torch_tree.leaves(op.op(*args, **kwargs)))
+            assert {x.device.type for x in out} == {"meta"}, (op.name, sample)
+            asked += "cpu" in str(form.args) + str(form.kwargs)
+    assert asked > 80
