@@ -30,7 +30,8 @@ class Vendor:
     class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm, accel,
     vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its name;
     commands: what the vendor's tools say; platforms: those of ``sys.platform`` where it is looked for.
-    config: what is run on it first. exclusive: one process at a time may open a device.
+    config: what is run on it first. exclusive: one process at a time may open a device. hidden: the value of its first
+    variable with which a process sees none of its devices, where a runtime of another's would look at them.
     """
 
     label: str
@@ -44,6 +45,7 @@ class Vendor:
     platforms: tuple[str, ...] = ("linux", "win32", "darwin")
     config: str = "configs/full.yaml"
     exclusive: bool = False
+    hidden: str | None = None
 
 
 #: A line that is a name and nothing else.
@@ -59,13 +61,13 @@ _CARDS = (
 VENDORS: tuple[Vendor, ...] = (
     Vendor("nvidia", "NVIDIA", "GPU", ("CUDA_VISIBLE_DEVICES",), ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"), (("10de", "03"),),
            (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
-           (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml"),
+           (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", hidden=""),
     # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs.
     Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
            (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9]"),),
-           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),), config="configs/rocm.yaml"),
+           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),), config="configs/rocm.yaml", hidden="-1"),
     Vendor("intel", "Intel", "GPU", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"), ("/dev/dri/renderD*",), (("8086", "03"),), (),
-           (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),), config="configs/xpu.yaml"),
+           (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),), config="configs/xpu.yaml", hidden="*:cpu"),
     Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel*",), (("8086", "12"),)),
     Vendor("gaudi", "Intel Gaudi", "HPU", ("HABANA_VISIBLE_MODULES",), ("/dev/accel/accel*", "/dev/hl[0-9]*"), (("1da3", "12"),), (),
            (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), _LINES),), config="configs/gaudi.yaml", exclusive=True),

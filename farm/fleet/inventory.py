@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import detect, envs, probing
+from farm.fleet import detect, envs, probing, visible
 from farm.fleet.child_process import ChildProcess, Death, Limits
 from farm.fleet.node import own_resource
 from tasks import wire
@@ -97,12 +97,12 @@ def probe(
 ) -> dict[str, dict[str, Any]]:
     """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
 
-    Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
+    Backends of one runtime, environment and vendor of devices share a process; one that dies in it is told from the others by its own
     answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it, or ``build``
     is False. Unless ``fresh``, earlier answers of the same version count. apart: why environments cannot be used, if they
     cannot.
     """
-    families: dict[tuple[str, str], list[BackendSpec]] = {}
+    families: dict[tuple[str, ...], list[BackendSpec]] = {}
     asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
     known = {s.name: a for s in asked if (a := probing.answered(s, cache)) is not None}
     for spec in specs:
@@ -115,7 +115,8 @@ def probe(
         if environment and not build and environment.record(cache) is None:
             known[spec.name] = {"unavailable": UNBUILT}
             continue
-        families.setdefault((spec.runtime, environment.key if environment else ""), []).append(spec)
+        key = environment.key if environment else ""
+        families.setdefault((spec.runtime, key, str(visible.for_child(spec))), []).append(spec)
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         answers = pool.map(lambda family: _probe_family(family, cache, env), families.values())
         return known | dict(itertools.chain.from_iterable(a.items() for a in answers))
@@ -146,7 +147,8 @@ def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | N
             child = None
         if child is None:
             began = time.monotonic()
-            child, said = ChildProcess.asked(python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S)
+            mine = visible.for_child(spec) | (env or {})
+            child, said = ChildProcess.asked(python, Limits(), mine, wire.Hello(spec), PROBE_DEADLINE_S)
         if isinstance(said, Death):
             child.close()
             child = None

@@ -1,4 +1,4 @@
-"""Which of a vendor's devices this process was given: what the variables of schedulers, containers and Ray say."""
+"""Which of a vendor's devices this process was given, and which a child of it sees: what the variables say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from tasks.vendors import BY_LABEL, Vendor
+from tasks.backends import BackendSpec
+from tasks.plugins import PluginError
+from tasks.vendors import BY_LABEL, VENDORS, Vendor
+
+#: Whose device a child computes on, "" for none: what a kernel's own library (Triton) has to know before it is imported.
+DEVICE_VENDOR = "FARM_DEVICE_VENDOR"
 
 #: A selector of oneAPI's before the numbers: "level_zero:0,1", "*:gpu" (SYCL's notes on environment variables).
 _SELECTOR = "ONEAPI_DEVICE_SELECTOR"
@@ -74,3 +79,19 @@ def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.env
             return {}
         joined = ",".join(named[int(n)] for n in numbers)
     return {name: f"level_zero:{joined}" if name == _SELECTOR else joined}
+
+
+def for_child(spec: BackendSpec | None) -> dict[str, str]:
+    """Variables of a child: the devices that are not its backend's are hidden.
+
+    What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. ROCm reads CUDA's variable
+    as well, so that one is left to it.
+    """
+    try:
+        mine = spec.create().device_vendor if spec else ""
+    except PluginError:
+        mine = ""
+    env = {v.visible[0]: v.hidden for v in VENDORS if v.hidden is not None and v.label != mine}
+    if mine == "amd":
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+    return env | {DEVICE_VENDOR: mine}

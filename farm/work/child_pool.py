@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm.fleet import envs
+from farm.fleet import envs, visible
 from farm.fleet.child_process import ChildProcess, Death
 from farm.work.job import Job
 from tasks import wire
@@ -74,7 +74,8 @@ class ChildPool:
         began = time.monotonic()
         cache = Path(job.cache)
         hello = wire.Hello(job.backend, job.policy, job.kernels)
-        python, env = envs.python_of(job.backend, cache), caches(cache) | job.env
+        python = envs.python_of(job.backend, cache)
+        env = caches(cache) | visible.for_child(job.backend) | job.env
         child, answer = ChildProcess.asked(python, job.limits, env, hello, max(HELLO_S, job.limits.deadline_s))
         if isinstance(answer, Death):
             self._end(child)

@@ -21,6 +21,7 @@ from farm.work.job import Job
 from farm.work.supervisor import CHUNK_S, run_job
 from tasks import wire
 from tasks.backends import BackendSpec
+from tasks.backends.base import FRACTION
 from tasks.wire import Place
 
 #: Seconds between two looks at the cluster's nodes.
@@ -181,6 +182,8 @@ class RayCluster(Executor):
         self._next += 1
         names = {n["id"]: n["host"] for n in self.nodes}
         vendor = offer.device_vendor if offer else ""
+        if vendor and fraction < 1:
+            job = replace(job, env=job.env | {FRACTION: str(fraction)})
         self._running[self._task.options(**options).remote(replace(job, ship=self.ship), names, vendor)] = self._next
         self._load[self._next] = (resource, *nodes)
         return self._next

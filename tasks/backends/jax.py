@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import FRACTION, TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.vendors import resource_of
@@ -70,6 +70,8 @@ class Jax(Backend):
             os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
         else:
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several cells share a device
+            if FRACTION in os.environ:
+                os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", os.environ[FRACTION])
         with importing("jax"):
             import jax
             import jaxlib

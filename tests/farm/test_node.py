@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from farm.commands import node as node_command
 from farm.fleet import detect, inventory, node, visible
+from farm.fleet.child_process import Limits
 from farm.plan.config import BackendConfig
+from farm.work import child_pool
+from farm.work.job import Job
+from tasks import wire
 from tasks.backends import BackendSpec
+from tasks.catalogs.user import load
 from tasks.vendors import BY_LABEL, VENDORS
 from tests.conftest import ROOT
 
@@ -155,6 +162,49 @@ def test_a_task_sees_the_devices_that_ray_gave_it(
     label: str, numbers: list[str], env: dict[str, str], given: dict[str, str]
 ) -> None:
     assert visible.narrowed(label, numbers, env) == given
+
+
+@pytest.mark.parametrize(
+    ("backend", "hidden"),
+    [
+        (None, {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ONEAPI_DEVICE_SELECTOR": "*:cpu"}),
+        ("torch-cpu", {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ONEAPI_DEVICE_SELECTOR": "*:cpu"}),
+        ("torch-cuda", {"HIP_VISIBLE_DEVICES": "-1", "ONEAPI_DEVICE_SELECTOR": "*:cpu"}),
+        ("torch-rocm", {"ONEAPI_DEVICE_SELECTOR": "*:cpu"}),  # it reads CUDA's variable as well
+        ("torch-xpu", {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}),
+    ],
+)
+def test_a_child_sees_no_devices_but_its_backends(backend: str | None, hidden: dict[str, str]) -> None:
+    env = visible.for_child(BackendSpec.parse(backend) if backend else None)
+    vendor = env.pop(visible.DEVICE_VENDOR)
+    assert env == hidden
+    assert vendor == {"torch-cuda": "nvidia", "torch-rocm": "amd", "torch-xpu": "intel"}.get(backend or "", "")
+
+
+def test_a_preparing_child_is_started_without_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    given: list[dict[str, str]] = []
+
+    def asked(python: str, limits: Limits, env: dict[str, str], command: object, deadline_s: float) -> tuple[Any, Any]:
+        given.append(env)
+        return types.SimpleNamespace(close=lambda: None, alive=lambda: True, cpu_s=lambda: 0.0), wire.Ready()
+
+    monkeypatch.setattr(child_pool.ChildProcess, "asked", asked)
+    child_pool.ChildPool().get(Job(name="p", cache=str(tmp_path), limits=Limits()))
+    assert given[0]["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(("vendor", "interpreted"), [("", "1"), ("intel", None), ("nvidia", None)])
+def test_tritons_interpreter_is_for_backends_of_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, interpreted: str | None
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "to be put back")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setenv(visible.DEVICE_VENDOR, vendor)
+    monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: object())
+    (tmp_path / "kernel.py").write_text("import triton\n")
+    load._interpret(tmp_path / "kernel.py")
+    assert os.environ.get("TRITON_INTERPRET") == interpreted
 
 
 def test_a_device_node_of_a_common_class_is_the_vendors_whose_it_is(root: Path) -> None:

@@ -37,7 +37,15 @@ _CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1",)
 #: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
 PROVIDERS: dict[str, Provider] = {
     "cpu": Provider("CPUExecutionProvider", "Microsoft", "", "CPU"),
-    "cuda": Provider("CUDAExecutionProvider", "NVIDIA", "nvidia", "GPU", {"use_tf32": "0"}, packages=_CUDA_PACKAGES),
+    # Its own choice of convolutions is by stopwatch, while other cells share the GPU: not the same kernel twice.
+    "cuda": Provider(
+        "CUDAExecutionProvider",
+        "NVIDIA",
+        "nvidia",
+        "GPU",
+        {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
+        packages=_CUDA_PACKAGES,
+    ),
     # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. Since
     # 1.27 the provider is linked to TensorRT 11.
     "tensorrt": Provider(

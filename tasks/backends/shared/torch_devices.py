@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.packages import index, torch_build
 
 
@@ -31,6 +32,11 @@ class TorchDevice:
     out_of_memory: str = ""
 
 
+#: What libraries of CUDA and torch say of a case for which they have no kernel on this device.
+_NO_CUDA_KERNEL = (
+    r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)|CUFFT_(?:NOT_SUPPORTED|NOT_IMPLEMENTED|INVALID_TYPE)"
+    r"|cuFFT only supports|no kernel image is available|invalid device function|[Uu]nable to find (?:an engine|a valid cuDNN)"
+)
 #: What the torch catalog needs beside torch.
 _CATALOG = ("expecttest", "scipy")
 #: A plugin that torch imports by itself takes torch down with it where its driver is missing.
@@ -46,7 +52,8 @@ DEVICES: dict[str, TorchDevice] = {
         option="tf32",
         coarse="tfloat32",
         packages=(*torch_build("cu130"), *_CATALOG),
-        sticky=r"CUDA error|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED|device-side assert",
+        unsupported=_NO_CUDA_KERNEL,
+        sticky=cuda_driver.STICKY.pattern + r"|(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
         out_of_memory=r"CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
     ),
     "rocm": TorchDevice(
@@ -54,7 +61,9 @@ DEVICES: dict[str, TorchDevice] = {
         option="tf32",
         coarse="tfloat32",
         packages=(*torch_build("rocm7.2"), *_CATALOG),
-        sticky=r"HIP error|CUDA error|(?:HIPBLAS|ROCBLAS)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED)|hipErrorLaunchFailure",
+        unsupported=r"(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
+        sticky=cuda_driver.STICKY.pattern
+        + r"|(?:HIPBLAS|ROCBLAS)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED)|hipErrorLaunchFailure|HSA_STATUS_ERROR_\w+",
         out_of_memory=r"HIP out of memory|HIPBLAS_STATUS_ALLOC_FAILED",
     ),
     # The names of Unified Runtime's results: https://oneapi-src.github.io/unified-runtime/core/api.html#ur-result-t
