@@ -148,6 +148,22 @@ def measured() -> str:
     return table(["command", "figures", "when, where"], rows)
 
 
+#: What a course on framework validation asks: the question, the one command that answers it, and the bench that kept what it said.
+EXERCISES = (
+    ("Op coverage audit: the fifty commonest operations, CPU against GPU", "farm run configs/top50.yaml", "top50"),
+    ("ONNX round trip of ResNet-50: what is the maximum difference?", "farm run configs/roundtrip.yaml", "roundtrip"),
+    ("torch.compile: is a transformer's block right, and how much faster?", "farm run configs/speedup.yaml", "faster"),
+    ("Mixed precision: how far do the gradients of a step diverge?", "farm run configs/training.yaml", "training"),
+    ("Framework parity: one model, the same weights; identical?", "farm run configs/parity.yaml", "parity"),
+)
+
+
+def exercises() -> str:
+    kept = _benches()
+    rows = ([question, f"`{command}`", kept[bench]["text"]] for question, command, bench in EXERCISES if bench in kept)
+    return table(["exercise", "command", "what it found"], rows)
+
+
 def vendor_row() -> str:
     """Coverage and pass rate of every backend of configs/vendors.yaml: judged, valid and passed are figures of the bench."""
     figures = _benches()["vendors"]["figures"]
@@ -173,6 +189,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "columns": columns,
     "commands": commands,
     "dtypes": dtypes,
+    "exercises": exercises,
     "limits": limits,
     "measured": measured,
     "needs": needs,

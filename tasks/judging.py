@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +34,9 @@ def staged(
 ) -> Judgement:
     """What the steps of a check returned: the judgement of the first of the worst, which is to blame if another is better.
 
-    Where all fare alike it is that of the one furthest off, and none of them is to blame.
+    Where all fare alike it is that of the one furthest off, and none of them is to blame. Steps of one name are runs of the
+    same that gave other bytes: where not all of them fail, or a step that is better is as unsteady, the case is
+    nondeterministic and no step is to blame.
     """
     found = [judged(sample, [list(x.outputs)], paired, policy, info, slice(*x.part)) for x in stages]
     order = [x.status.facts.severity for x in found]
@@ -42,9 +45,15 @@ def staged(
         return max(found, key=lambda x: x.metrics.error_units or 0.0)
     place = order.index(worst)
     first = found[place]
-    sound = ", ".join(x.name for x, rank in zip(stages, order) if rank > worst)
+    blamed = stages[place].name
+    sound = list(dict.fromkeys(x.name for x, rank in zip(stages, order) if rank > worst))
     said = f"{first.metrics.detail}: " if first.metrics.detail else ""
-    first.columns.update(culprit=stages[place].name, error=f"{said}{stages[place].name} is {first.status}, {sound} not")
+    runs = Counter(x.name for x in stages)
+    unsteady = [name for name in dict.fromkeys([blamed, *sound]) if runs[name] > 1]
+    if blamed in sound or (blamed in unsteady and len(unsteady) > 1):
+        error = f"{said}{blamed} is {first.status} in one run; other runs of {', '.join(unsteady)} give other bytes"
+        return replace(first, kind="nondeterministic", columns=first.columns | {"error": error})
+    first.columns.update(culprit=blamed, error=f"{said}{blamed} is {first.status}, {', '.join(sound)} not")
     return first
 
 

@@ -202,9 +202,15 @@ class Runner:
         reason: Exception | None = None
         for kind in self.backend.forms:
             try:
-                return case.sample.form(kind, case.item.exported)
+                form = case.sample.form(kind, case.item.exported)
             except Unsupported as error:
                 reason = reason or error
+                continue
+            if case.item.asked.part:
+                from tasks.graphs.program import of_form
+
+                form = of_form(form, Pack(case.item.asked.part))
+            return form
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
     def _finish(self, case: Trial, together: int) -> Done:
@@ -282,7 +288,10 @@ class Runner:
         stage, error_type, text = "", "", ""
         if case.error is not None:
             status, stage, error_type, text = self._blame(case)
-            kind = case.error.kind if isinstance(case.error, Misbehaviour) else ""
+            if isinstance(case.error, Misbehaviour):
+                kind = case.error.kind
+            elif isinstance(case.error, Invalid) and case.sample.failure:
+                kind = case.sample.failure.kind
         elif metrics is not None and metrics.kind:
             text = metrics.detail
         elif metrics is not None and metrics.nonfinite:

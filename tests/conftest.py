@@ -15,6 +15,7 @@ PLUGIN = ROOT / "tests" / "plugin"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(PLUGIN), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 if str(PLUGIN) not in sys.path:
     sys.path.insert(0, str(PLUGIN))
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # as if activated
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 

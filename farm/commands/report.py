@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.checklist:
             return _checklist(report, args, console)
         if args.new:
-            show(new_cells(report), console, 0, len(rows))
+            for view in new_cells(report):
+                show(view, console, 0, len(rows))
             print(report.verdict.sentence)
             return 0
         print_coverage(report, run)

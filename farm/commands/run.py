@@ -17,19 +17,19 @@ from rich.text import Text
 from farm import lake as lakes
 from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
-from farm.fleet.inventory import Offer
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
 from farm.plan.request import How, Request
+from farm.policies.vote import GENERATED, voted
+from farm.program import program
 from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Run, finished, ready
 from farm.work.pace import Pace, duration, earlier
-from farm.work.progress import Progress
+from farm.work.progress import Progress, print_preflight
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
-from tasks.backends.needs import install_line
 from tasks.catalogs.base import Entry
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if request.whole:
                 for text in _unused(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
-            print_preflight(console, plan.offers)
+            print_preflight(console, plan.offers.values(), plan.offers)
             if args.dry_run:
                 print_cells(console, plan)
                 return OK
@@ -150,8 +150,6 @@ def _request(args: argparse.Namespace) -> Request:
         request = requests.new(args.config or "", lake, samples=args.samples, **more)
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")
-    if not args.dry_run:
-        lakes.check_writable(lake)
     return request
 
 
@@ -191,18 +189,6 @@ def _unused(config: Config, matrix: matrices.Matrix) -> Iterator[str]:
         for pattern in catalog.samples_for:
             if not matrices.matcher([pattern])(backends):
                 yield f"catalogs.{catalog.name}.samples_for: no backend {pattern}"
-
-
-def print_preflight(console: Console, known: dict[str, Offer]) -> None:
-    """One line per backend: where it runs, or why it does not; then how to have those whose needs can be installed."""
-    width = max(map(len, known), default=0)
-    for name, offer in known.items():
-        state = "[green]available[/]    " if offer.available else "[yellow]unavailable[/]  "
-        console.print(f"  {name:{width}}  {state}", Text(offer.words), highlight=False, soft_wrap=True)
-    lacking = [offer for offer in known.values() if offer.installs and not offer.available]
-    if lacking:
-        line = install_line(pair for offer in lacking for pair in offer.installs)
-        console.print(f"to have {', '.join(o.name for o in lacking)} as well: {line}", highlight=False, soft_wrap=True)
 
 
 def print_cells(console: Console, plan: Plan) -> None:
@@ -252,17 +238,22 @@ def _print_all(console: Console, plan: Plan) -> None:
 
 def _sizes(plan: Plan) -> str:
     """How much is planned, with the two words that progress uses."""
-    wanted = _given(plan)
+    wanted = plan.matrix.wanted
+    offers = [plan.offer(b) for b in range(len(plan.backends))]
+    there = int((wanted[:, [o.available for o in offers]] > 0).sum())
+    awaited = int((wanted[:, [o.awaited for o in offers]] > 0).sum())
+    more = f" and {awaited} on those that are awaited" if awaited else ""
     return (
-        f"{plan.matrix.cells} cells planned, {int((wanted > 0).sum())} of them on backends that are available, "
+        f"{plan.matrix.cells} cells planned, {there} of them on backends that are available{more}, "
         f"{len(plan.matrix.skipped)} skipped; a cell is an op in a dtype on a backend, and has a case for each of its "
-        f"inputs: {int(wanted.sum())} cases at most"
+        f"inputs: {int(_given(plan).sum())} cases at most"
     )
 
 
 def _given(plan: Plan) -> np.ndarray:
-    """Cases that backends that are available are given, by group and backend."""
-    return plan.matrix.wanted[:, [plan.offer(b).available for b in range(len(plan.backends))]]
+    """Cases that backends that are available or awaited are given, by group and backend."""
+    offers = [plan.offer(b) for b in range(len(plan.backends))]
+    return plan.matrix.wanted[:, [o.available or o.awaited for o in offers]]
 
 
 def _earlier(plan: Plan) -> Pace | None:
@@ -282,7 +273,7 @@ def _run(plan: Plan, console: Console) -> int:
     say(f"run {run.run_id}: {_sizes(plan)}")
     say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
-    again = f"farm run --resume {run.run_id}{elsewhere}"
+    again = f"{program()} run --resume {run.run_id}{elsewhere}"
     progress = Progress(console, lambda: _earlier(plan))
     # pandas takes a while to import, and the end of the run needs it: while the first children start.
     later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report",))
@@ -301,7 +292,7 @@ def _run(plan: Plan, console: Console) -> int:
         print(f"error: stopped: {error}; mend that and resume with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
-        rows, missing = run.finish()
+        rows, missing = run.finish(voted if any(c.name == GENERATED for c in request.config.catalogs) else None)
     except OSError as error:
         print(f"error: the lake cannot be written: {error}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE

@@ -15,12 +15,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from farm.exits import starting
 from tasks.backends import BackendSpec
 from tasks.backends.shared.packages import INDEX
 from tasks.plugins import PluginError
@@ -29,12 +31,32 @@ from tasks.plugins import PluginError
 OWN_PACKAGES = ("numpy", "ml_dtypes")
 #: Seconds a build may take; characters of the installer's last words that are kept.
 BUILD_S, WORDS = 1200.0, 900
+#: Seconds between two looks at whether a build is still waited for.
+TICK = 0.1
 #: Options of pip that uv knows by another name: variable of uv, whether several places are joined by blanks.
 _PIP_TO_UV = {"index-url": "UV_INDEX_URL", "extra-index-url": "UV_EXTRA_INDEX_URL", "find-links": "UV_FIND_LINKS"}
 
 
 class EnvError(Exception):
     """An environment that cannot be had; the text has the installer's own words."""
+
+
+class GivenUp(Exception):
+    """Nobody waits for a build any more: what it had made is removed."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a build is waited for: until a time (monotonic seconds), or until it is given up."""
+
+    until: float
+    given_up: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> bool:
+        """Whether there is time left. Raises GivenUp."""
+        if self.given_up.is_set():
+            raise GivenUp
+        return time.monotonic() <= self.until
 
 
 @dataclass(frozen=True)
@@ -95,65 +117,69 @@ def of(spec: BackendSpec) -> Environment | None:
     return Environment(tuple(packages), python) if packages or python else None
 
 
-def python_of(backend: Mapping[str, Any] | BackendSpec | None, cache: Path) -> str:
-    """The interpreter a backend's child is started with; its environment is built first if need be. Raises EnvError."""
+def python_of(
+    backend: Mapping[str, Any] | BackendSpec | None, cache: Path, given_up: threading.Event | None = None
+) -> str:
+    """The interpreter a backend's child is started with; its environment is built first if need be. Raises EnvError, GivenUp."""
     if backend is None:
         return sys.executable
     environment = of(backend if isinstance(backend, BackendSpec) else BackendSpec(**backend))
-    return str(build(environment, cache)) if environment else sys.executable
+    return str(build(environment, cache, given_up=given_up)) if environment else sys.executable
 
 
-def build(environment: Environment, cache: Path, timeout_s: float = BUILD_S) -> Path:
+def build(
+    environment: Environment, cache: Path, timeout_s: float = BUILD_S, given_up: threading.Event | None = None
+) -> Path:
     """The environment's interpreter, building it if it is not there; two builders wait for one another.
 
-    Raises EnvError with the installer's own words, or if it does not end in time.
+    Raises EnvError with the installer's own words, or if it does not end in time; GivenUp soon after ``given_up`` is set.
     """
     python = environment.interpreter(cache)
     if environment.record(cache) is not None and python.exists():
         return python
-    deadline = time.monotonic() + timeout_s
+    patience = Patience(time.monotonic() + timeout_s, given_up or threading.Event())
     try:
         (cache / "envs").mkdir(parents=True, exist_ok=True)
-        with _locked(cache / "envs" / f"{environment.key}.lock", deadline):
+        with _locked(cache / "envs" / f"{environment.key}.lock", patience):
             if environment.record(cache) is None or not python.exists():
-                _install(environment, cache, deadline)
+                _install(environment, cache, patience)
     except OSError as error:
         raise EnvError(f"its environment cannot be written: {error}") from None
     return python
 
 
 @contextlib.contextmanager
-def _locked(path: Path, deadline: float) -> Iterator[None]:
-    """Hold a file's lock; another holder is waited for until ``deadline`` (monotonic seconds)."""
+def _locked(path: Path, patience: Patience) -> Iterator[None]:
+    """Hold a file's lock; another holder is waited for."""
     with open(path, "w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > deadline:
+                if not patience.check():
                     raise EnvError(f"another process has held {path} for too long: is its installer stuck?") from None
-                time.sleep(0.1)
+                time.sleep(TICK)
         yield
 
 
-def _install(environment: Environment, cache: Path, deadline: float) -> None:
+def _install(environment: Environment, cache: Path, patience: Patience) -> None:
     path, began = environment.path(cache), time.monotonic()
     shutil.rmtree(path, ignore_errors=True)
     # Libraries and caches of a build that hangs or dies must not stay: the folder counts once environment.json is there.
     lock = cache / "envs" / f"{environment.key}.txt"
     try:
-        _uv(["venv", "--python", environment.version, str(path)], deadline)
+        _uv(["venv", "--python", environment.version, str(path)], patience)
         wanted = ["-r", str(lock)] if lock.exists() else [*environment.requirements, *OWN_PACKAGES]
         where = ["--python", str(environment.interpreter(cache))]
         try:
-            _uv(["pip", "install", *where, *wanted], deadline, environment.indexes)
+            _uv(["pip", "install", *where, *wanted], patience, environment.indexes)
         except EnvError:
             if not lock.exists():
                 raise
             lock.unlink()  # a version that was withdrawn: resolved anew
-            _uv(["pip", "install", *where, *environment.requirements, *OWN_PACKAGES], deadline, environment.indexes)
-        frozen = _uv(["pip", "freeze", *where], deadline)
+            _uv(["pip", "install", *where, *environment.requirements, *OWN_PACKAGES], patience, environment.indexes)
+        frozen = _uv(["pip", "freeze", *where], patience)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
@@ -171,25 +197,23 @@ def _install(environment: Environment, cache: Path, deadline: float) -> None:
     aside.replace(path / "environment.json")
 
 
-def _uv(arguments: Sequence[str], deadline: float, indexes: Sequence[str] = ()) -> str:
-    """Stdout of uv, with further indexes. Raises EnvError with its last words, or after ``deadline`` (monotonic seconds)."""
+def _uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = ()) -> str:
+    """Stdout of uv, with further indexes. Raises EnvError with its last words, or if it does not end in time; GivenUp."""
+    command = [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments]
+    env = _uv_environment(indexes)
     with tempfile.TemporaryFile(mode="w+") as said, tempfile.TemporaryFile(mode="w+") as out:
-        process = subprocess.Popen(
-            [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=said,
-            env=_uv_environment(indexes),
-            start_new_session=True,
-        )
+        with starting:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=said, env=env, start_new_session=True
+            )
         try:
-            code = process.wait(max(deadline - time.monotonic(), 0.1))
-        except BaseException as error:
+            while (code := _exit_code(process)) is None:
+                if not patience.check():
+                    raise EnvError(f"its environment was not built in time: uv {' '.join(arguments[:2])} hung")
+        except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise EnvError(f"its environment was not built in time: uv {' '.join(arguments[:2])} hung") from None
             raise
         if code:
             said.seek(0)
@@ -197,6 +221,13 @@ def _uv(arguments: Sequence[str], deadline: float, indexes: Sequence[str] = ()) 
             raise EnvError(f"its environment cannot be built: {words[-WORDS:] or f'uv ended with exit code {code}'}")
         out.seek(0)
         return out.read()
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """Of a process that ends within a moment; None if it does not."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(TICK)
+    return None
 
 
 @functools.cache
@@ -274,6 +305,6 @@ def size(path: Path) -> tuple[int, int]:
 
 def remove(cache: Path, key: str) -> None:
     """Remove an environment. Raises EnvError while it is being built."""
-    with _locked(cache / "envs" / f"{key}.lock", time.monotonic() + 5):
+    with _locked(cache / "envs" / f"{key}.lock", Patience(time.monotonic() + 5)):
         shutil.rmtree(cache / "envs" / key)
         (cache / "envs" / f"{key}.txt").unlink(missing_ok=True)

@@ -1,28 +1,23 @@
-"""Which node offers what: every backend is tried in a process of its own, and a missing one gets its true reason."""
+"""Which node offers what: the answers of every backend put together, and the true reason of a missing one."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import fnmatch
-import itertools
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from farm.fleet import detect, envs, probing, visible
-from farm.fleet.child_process import ChildProcess, Death, Limits
+from farm.fleet import detect
 from farm.fleet.node import own_resource
-from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
 from tasks.vendors import BY_LABEL
 
-#: Seconds a runtime may take to be imported and to find its device.
-PROBE_DEADLINE_S = 180.0
-UNBUILT = "its environment is not built yet: the run builds it"
+#: Fields of an offer that the record of a run has in other words, or not at all.
+UNRECORDED = ("info", "resources", "devices", "models", "awaited")
+#: Why a backend that is awaited is not there.
+AWAITED = "its environment is still being built or started"
 
 
 @dataclass
@@ -33,7 +28,8 @@ class Offer:
     resources, devices: per such id, the Ray resource that counts its devices there, and their number; models: the
     devices' name there; labels: what a node must be labelled, by glob;
     info: the backend's answer to hello (vendor, device, versions, forms, …) and "start_s", the seconds it took;
-    installs: (command, package) of what it needs and no node has, where a package of the system brings it.
+    installs: (command, package) of what it needs and no node has, where a package of the system brings it;
+    awaited: it has not answered yet, and what it answers will count.
     """
 
     name: str
@@ -52,6 +48,7 @@ class Offer:
     labels: dict[str, str] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     installs: list[tuple[str, str]] = field(default_factory=list)
+    awaited: bool = False
 
     @property
     def words(self) -> str:
@@ -65,7 +62,7 @@ class Offer:
     def record(self) -> dict[str, Any]:
         """Plain data for the run's record."""
         kept = {k: self.info.get(k, "") for k in ("device", "runtime_version", "driver_version", "compute_precision")}
-        return {k: v for k, v in asdict(self).items() if k not in ("info", "resources", "devices", "models")} | kept
+        return {k: v for k, v in asdict(self).items() if k not in UNRECORDED} | kept
 
     def admit(self, node: dict[str, Any], answer: Mapping[str, Any]) -> str:
         """Take a node in, given what the backend answered there; why not, or "" if it was."""
@@ -84,85 +81,6 @@ class Offer:
         if node in self.resources:
             at = self.node_ids.index(node)
             del self.node_ids[at], self.nodes[at], self.resources[node], self.devices[node], self.models[node]
-
-
-def probe(
-    specs: Sequence[BackendSpec],
-    cache: Path,
-    env: dict[str, str] | None = None,
-    fresh: bool = True,
-    labels: Mapping[str, str] | None = None,
-    apart: str = "",
-    build: bool = True,
-) -> dict[str, dict[str, Any]]:
-    """Try every backend on this machine. Per name: its answer to hello, or {"unavailable": reason}.
-
-    Backends of one runtime, environment and vendor of devices share a process; one that dies in it is told from the others by its own
-    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it, or ``build``
-    is False. Unless ``fresh``, earlier answers of the same version count. apart: why environments cannot be used, if they
-    cannot.
-    """
-    families: dict[tuple[str, ...], list[BackendSpec]] = {}
-    asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
-    known = {s.name: a for s in asked if (a := probing.answered(s, cache)) is not None}
-    for spec in specs:
-        if spec.name in known:
-            continue
-        environment = envs.of(spec)
-        if environment and (reason := without_device(spec, labels) or apart):
-            known[spec.name] = {"unavailable": reason}
-            continue
-        if environment and not build and environment.record(cache) is None:
-            known[spec.name] = {"unavailable": UNBUILT}
-            continue
-        key = environment.key if environment else ""
-        families.setdefault((spec.runtime, key, str(visible.for_child(spec))), []).append(spec)
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        answers = pool.map(lambda family: _probe_family(family, cache, env), families.values())
-        return known | dict(itertools.chain.from_iterable(a.items() for a in answers))
-
-
-def without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
-    """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried."""
-    try:
-        made = spec.create()
-        return detect.missing(made.device_vendor, labels) if made.device_vendor and not made.emulated else ""
-    except (detect.UnknownVendor, PluginError) as error:
-        return str(error)
-
-
-def _probe_family(specs: list[BackendSpec], cache: Path, env: dict[str, str] | None) -> dict[str, dict[str, Any]]:
-    answers: dict[str, dict[str, Any]] = {}
-    child: ChildProcess | None = None
-    began = start_s = 0.0
-    try:
-        python = envs.python_of(specs[0], cache)
-    except envs.EnvError as error:
-        return {spec.name: {"unavailable": str(error)} for spec in specs}
-    for spec in specs:
-        answer: dict[str, Any]
-        said: Any = child.ask(wire.Hello(spec), PROBE_DEADLINE_S) if child else None
-        if child and isinstance(said, Death) and said.killed:
-            child.close()
-            child = None
-        if child is None:
-            began = time.monotonic()
-            mine = visible.for_child(spec) | (env or {})
-            child, said = ChildProcess.asked(python, Limits(), mine, wire.Hello(spec), PROBE_DEADLINE_S)
-        if isinstance(said, Death):
-            child.close()
-            child = None
-            answer = {"unavailable": f"while it was imported, {said.text}"}
-        else:
-            answer = (
-                {"unavailable": said.reason, "installs": said.installs} if isinstance(said, wire.Refused) else said.info
-            )
-        start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
-        answers[spec.name] = answer = answer | {"start_s": round(start_s, 3)}
-        probing.remember(spec, answer, cache)
-    if child is not None:
-        child.close()
-    return answers
 
 
 def offers(

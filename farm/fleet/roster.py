@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from farm.fleet import envs, inventory
+from farm.fleet import asking, envs, inventory
 from farm.fleet.inventory import Offer, offers
 from tasks import backends
 from tasks.backends import BackendSpec
@@ -57,7 +57,7 @@ def everything() -> list[BackendSpec]:
 def on_this_machine(specs: Sequence[BackendSpec], cache: Path) -> dict[str, Offer]:
     """What this machine offers, asked anew."""
     node = inventory.this_node(1)
-    return offers(specs, [node], {node["id"]: inventory.probe(specs, cache)})
+    return offers(specs, [node], {node["id"]: asking.probe(specs, cache)})
 
 
 def lines(
@@ -75,7 +75,7 @@ def lines(
     def at_once(spec: BackendSpec) -> bool:
         environment = envs.of(spec)
         built = environment is None or environment.record(cache) is not None
-        return built or (not elsewhere and bool(inventory.without_device(spec, None)))
+        return built or (not elsewhere and bool(asking.without_device(spec, None)))
 
     asked = [s for s in specs if build or at_once(s)]
     known = ask(asked) if ask else {}

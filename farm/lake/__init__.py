@@ -2,6 +2,7 @@
 
 from farm.lake.columns import KEY, SCHEMA, Origin
 from farm.lake.store import (
+    Change,
     Lake,
     LakeError,
     LakeWarning,

@@ -52,6 +52,7 @@ _ARROW = {
     "bool": pa.bool_(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "list<float32>": pa.list_(pa.float32()),
+    "list<int64>": pa.list_(pa.int64()),
 }
 
 SCHEMA = pa.schema(

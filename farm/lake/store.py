@@ -7,7 +7,7 @@ import json
 import os
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,10 @@ from tasks.nearest import near
 
 if TYPE_CHECKING:  # a third of a second that only whoever reads rows pays for
     import pandas as pd
+
+
+#: Rows of a run as they are to be, from what they are: as many, in the same order.
+Change = Callable[[pa.Table], pa.Table]
 
 
 class LakeError(Exception):
@@ -320,14 +324,14 @@ def _unique(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(pa.array(again))) if again.any() else table
 
 
-def compact(results: AnyLake, run_id: str) -> None:
-    """Merge the parts of a finished run into one, without duplicates.
+def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None:
+    """Merge the parts of a finished run into one, without duplicates, and with what ``change`` makes of its rows.
 
     The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop.
     """
     lake = open_lake(results)
     old = parts(lake, run_id)
-    if len(old) < 2:
+    if len(old) < 2 and (change is None or not old):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("error", LakeWarning)  # a part that cannot be read is not thrown away
@@ -335,6 +339,7 @@ def compact(results: AnyLake, run_id: str) -> None:
             table = read_table(lake, run_id)
         except LakeWarning:
             return
-    _write(lake, run_id, _unique(table))
+    table = _unique(table)
+    _write(lake, run_id, table if change is None else change(table))
     for path in old:
         lake.filesystem.delete_file(path)

@@ -28,6 +28,8 @@ def print_located(case: Case, found: Located, seconds: float) -> None:
     for node in nodes[:_NODES]:
         attributes = ", ".join(f"{name}={value}" for name, value in node["attributes"].items())
         line("node", f"{node['name']}: {node['op']}({attributes})")
+        if node.get("module"):
+            line("  module", node["module"])
         for words in ("inputs", "outputs"):
             shown = node[words][:_TENSORS]
             more = len(node[words]) - len(shown)

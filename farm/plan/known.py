@@ -17,15 +17,21 @@ from tasks.model import names as words
 
 #: Columns that say whether a known failure covers an outcome, and what an older lake, which lacks some, means.
 COLUMNS = {"op": "", "variant": "", "dtype": "", "backend": "", "distribution": "own", "status": "", "kind": ""}
+#: Whose a known failure is, if not the backend's.
+WHOSE = {
+    "exporter": "the exporter's: the backend was given another function",
+    "suite": "the suite's: what it expects is wrong",
+    "open": "not settled",
+}
 
 
 @dataclass(frozen=True)
 class Met:
     """Known failures beside the rows of a run.
 
-    entry: per row the place of the first known failure that covers it, -1 for none; stale: per row the place of a known
-    failure that names its op, dtype, backend and distribution, though nothing that was judged in the run fails as it says
-    (-1 for none; only judged rows have one); gone: the places of these, in their order.
+    entry: per row the place of the first known failure that covers it, -1 for none; gone: the places of the stale known
+    failures, in their order: they cover no row, and what was judged of what they name (op, dtype, backend, distribution), but
+    for rows that others cover, is some and all passed; stale: per row that passed the place of the first of these, else -1.
     """
 
     entry: np.ndarray
@@ -47,7 +53,7 @@ def recorded(run: Mapping[str, Any]) -> list[KnownFailure] | None:
 def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     """Which of the known failures cover which rows of a lake; columns that the rows lack are as in `COLUMNS`."""
     told = {c: np.array(rows[c].fillna(absent) if c in rows else [absent] * len(rows)) for c, absent in COLUMNS.items()}
-    judged = np.isin(told["status"], words(JUDGED))
+    judged, right = np.isin(told["status"], words(JUDGED)), told["status"] == Status.PASS.value
     entry, near = np.full((2, len(rows)), -1)
     seen, unseen = set[int](), set[int]()
     for backend in dict.fromkeys(told["backend"]):  # few known failures are about one backend
@@ -55,12 +61,13 @@ def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
         places = np.flatnonzero(told["backend"] == backend)
         named, covered = _matches([entries[k] for k in mine], {c: column[places] for c, column in told.items()})
         entry[places] = _first(covered, mine)
-        seen.update(mine[covered.any(axis=1)].tolist())
-        unseen.update(mine[(named & judged[places]).any(axis=1)].tolist())
+        free = named & (entry[places] < 0) & judged[places]
+        seen.update(mine[(covered | (free & ~right[places])).any(axis=1)].tolist())
+        unseen.update(mine[free.any(axis=1)].tolist())
     gone = unseen - seen
     for backend in dict.fromkeys(told["backend"]) if gone else ():
         mine = np.array([k for k in sorted(gone) if matcher([entries[k].backend])([backend])], dtype="int64")
-        places = np.flatnonzero((told["backend"] == backend) & judged)
+        places = np.flatnonzero((told["backend"] == backend) & right & (entry < 0))
         named, _ = _matches([entries[k] for k in mine], {c: column[places] for c, column in told.items()})
         near[places] = _first(named, mine)
     return Met(entry, near, tuple(sorted(gone)))

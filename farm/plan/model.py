@@ -52,6 +52,7 @@ class KernelConfig(_Model):
     kwargs: dict[str, Any] = {}
     dtypes: list[str] = ["float32"]
     framework: str = "torch"
+    reference_framework: str = "numpy"
     op_class: str = Field(default="composite", alias="class")
     definition: str = ""
     values: str = "regular"
@@ -168,7 +169,11 @@ class Skip(_Model):
 
 class KnownFailure(_Model):
     """Failures that do not make a run fail; globs over op labels (with catalog and variant), dtypes, backends, and over
-    where the values come from and what is wrong with the output (the columns ``distribution`` and ``kind``)."""
+    where the values come from and what is wrong with the output (the columns ``distribution`` and ``kind``).
+
+    fault: whose it is: the backend's, the exporter's (the graph that the backend was given is another function), the suite's
+    (what it expects is wrong), or "open": not settled. Only the backend's own count against it.
+    """
 
     op: str
     dtype: str = "*"
@@ -176,6 +181,7 @@ class KnownFailure(_Model):
     distribution: str = "*"
     status: FailureStatus = "*"
     kind: str = "*"
+    fault: Literal["backend", "exporter", "suite", "open"] = "backend"
     reason: str = Field(min_length=1)
 
 

@@ -60,11 +60,11 @@ def in_onnxruntime(source: Source, data: Data) -> Runtime:
         "names": repr(_DTYPE_OF_TYPE),
         "model": _model(source, data),
     }
-    options, providers = _session(backend)
+    options, providers = session_lines(backend)
     return Runtime("ort.py.j2", values | {"options": options, "providers": providers}, "onnxruntime", "ort")
 
 
-def _session(backend: Any) -> tuple[list[str], str]:
+def session_lines(backend: Any) -> tuple[list[str], str]:
     """(the lines that make the session's options, source of its providers)."""
     options = [
         "options = ort.SessionOptions()",

@@ -79,7 +79,7 @@ class Dispatcher:
         try:
             self.progress(self)
             there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, 1.0)
-            for b in [b for b in there if self.placement.available[b]][:slots]:
+            for b in [b for b in there if self.plan.offer(b).available][:slots]:
                 self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b))
             while True:
                 self._fill()
@@ -107,6 +107,8 @@ class Dispatcher:
 
     def _waits(self) -> bool:
         """Whether there is work for which a node may still come. Raises OSError when there is none for preparing."""
+        if any(offer.awaited for offer in self.plan.offers.values()):
+            return True
         if any(self.backlog.waits(b) for b in self.outages.waited_for):
             return True
         if not any(self.stock.left.values()):

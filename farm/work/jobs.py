@@ -37,21 +37,26 @@ class Jobs:
             return self._batch_for(pool, small=idle)
         # The CPUs also prepare and export. Preparing has half of the slots, so that judged numbers come early; the rest
         # if nothing else is ready.
-        preparing = sum(1 for f in flights.values() if f.job.prepare)
-        if not self._begun and preparing >= pool.devices:
-            return None  # the first numbers are of what the first jobs prepare: a slot is kept free for them
-        flight = self._batch_for(pool, small=True, joint=False) if not self._begun else None
-        flight = flight or (self._preparing() if preparing < pool.devices else None)
+        half = sum(1 for f in flights.values() if f.job.prepare) >= pool.devices
+        if not self._begun:
+            return self._first(pool, half)
+        flight = None if half else self._preparing()
         # The quick backends before the exporter, the compilers last: most of the matrix is there early.
         flight = flight or self._batch_for(pool, joint=False) or self._exporting()
         return flight or self._batch_for(pool) or self._preparing() or self._batch_for(pool, small=True)
 
+    def _first(self, pool: Pool, half: bool) -> Flight | None:
+        """As long as no backend has had a batch. The first numbers are of what the first jobs prepare: these are short, and
+        a slot is kept free for them once ``half`` of the slots prepare."""
+        if half:
+            return None
+        flight = self._batch_for(pool, small=True, joint=False) or self._preparing(PREPARE_MIN)
+        return flight or self._exporting() or self._batch_for(pool) or self._batch_for(pool, small=True)
+
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    def _preparing(self) -> Flight | None:
-        groups = self._stock.take(
-            "prepare", 0 if self._begun else PREPARE_MIN
-        )  # the first numbers wait for the first job
+    def _preparing(self, most: int = 0) -> Flight | None:
+        groups = self._stock.take("prepare", most)
         items = tuple(ToPrepare(self._plan.matrix.groups[g]) for g in groups)
         return self._of_groups("prepare", groups, prepare=items) if groups else None
 

@@ -14,7 +14,9 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
-from farm.fleet.inventory import offers, probe
+from farm.fleet import envs
+from farm.fleet.asking import Asking
+from farm.fleet.inventory import AWAITED, Offer, offers
 from farm.lake import Lake
 from farm.plan import config as configs
 from farm.plan import matrix as matrices
@@ -44,6 +46,7 @@ GROUP = ("check", "op", "variant", "dtype", "distribution")
 def ready(request: Request, started: Callable[[Executor], None] = lambda e: None) -> Iterator[Plan]:
     """Plan the request's cells, start what they run on and ask the backends; ended with the context.
 
+    A backend in an environment of its own may be `awaited` then, as long as there is another to begin with.
     started: told as soon as the executor is there. Raises ConfigError, ClusterError, LakeError; OSError if Ray does not start.
     """
     request.announce()
@@ -51,24 +54,48 @@ def ready(request: Request, started: Callable[[Executor], None] = lambda e: None
     names = list(dict.fromkeys(c.name for c in request.config.catalogs))
     inline = request.how == "inline"
     with contextlib.ExitStack() as ended:
+        asking = None
+        if not request.address:  # the one node is this machine, asked while its executor starts
+            more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
+            asking = ended.enter_context(contextlib.closing(Asking(specs, request.cache, **more)))  # type: ignore[arg-type]
         with concurrent.futures.ThreadPoolExecutor(max_workers=2) as background:
             listing = {
                 name: background.submit(catalogue.entries, name, request.cache, inline, request.path) for name in names
             }
-            here = None
-            if not request.address:  # the one node is this machine, asked while its executor starts
-                more = {"fresh": request.fresh, "apart": ALONE if inline else "", "build": not request.dry}
-                here = background.submit(probe, specs, request.cache, **more)  # type: ignore[arg-type]
             matrix = _plan(request, {name: future.result() for name, future in listing.items()})
-            executor = ended.enter_context(contextlib.closing(_executor(request, matrix)))
-            started(executor)
-        if here is not None:
-            answers = {executor.nodes[0]["id"]: here.result()}
-        else:
+            if not request.dry:  # it makes the lake's folder: not for a request that is refused
+                lakes.check_writable(request.lake)
+        executor = ended.enter_context(contextlib.closing(_executor(request, matrix)))
+        started(executor)
+        labels = {b.name: b.labels for b in request.config.backends}
+        if asking is None:
             assert isinstance(executor, RayCluster)
             answers = executor.probe(specs, str(request.cache), request.fresh)
-        labels = {b.name: b.labels for b in request.config.backends}
-        yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
+            yield Plan(request, matrix, executor, offers(specs, executor.nodes, answers, labels))
+        else:
+            yield _awaiting(Plan(request, matrix, executor, offers(specs, (), {}, labels)), asking)
+
+
+def _awaiting(plan: Plan, asking: Asking) -> Plan:
+    """The plan of a run on this machine, with the answers that it cannot begin without: those of the farm's own
+    environment, and of one backend that is available. A run that is resumed or only shown has all of them."""
+    specs = [b.spec() for b in plan.config.backends]
+    own = {s.name for s in specs if envs.of(s) is None}
+    node = plan.executor.nodes[0]["id"]
+    labels = {b.name: b.labels for b in plan.config.backends}
+
+    def come(answers: dict[str, dict[str, Any]]) -> list[Offer]:
+        asked = [s for s in specs if s.name in answers]
+        return list(offers(asked, plan.executor.nodes, {node: answers}, labels).values())
+
+    known = come(asking.answers)
+    for offer in plan.offers.values():
+        offer.awaited, offer.reason = True, AWAITED
+    plan.offers.update((offer.name, offer) for offer in known)
+    whole = plan.request.record is not None or plan.request.dry
+    while asking.awaited and (whole or asking.awaited & own or not plan.runs):
+        plan.offers.update((offer.name, offer) for offer in come(asking.take(wait=True)))
+    return replace(plan, late=lambda: come(asking.take()))
 
 
 def _executor(request: Request, matrix: Matrix) -> Executor:
@@ -126,7 +153,7 @@ class Run:
         self.had: list[str] = []
         self.dispatcher: Dispatcher | None = None
         if self.request.record is None:
-            self.record = _new_record(self.request)
+            self.record = new_record(self.request)
         else:
             self.record = dict(self.request.record)
             there = [name for name, offer in plan.offers.items() if offer.available]
@@ -141,25 +168,40 @@ class Run:
     def begin(self) -> None:
         """Write the record: from here on the run can be resumed. Raises OSError, LakeError."""
         plan = self.plan
-        self.record["had"] = sorted({*self.had, *(name for name, offer in plan.offers.items() if offer.available)})
-        self.record["inventory"] = {
-            "backends": {n: o.record() for n, o in plan.offers.items()},
-            "nodes": plan.executor.nodes,
-        }
         self.record["skipped"] = [
             {"op": group.label, "dtype": group.dtype, "backend": plan.matrix.backends[b].name, "reason": reason}
             for g, b, reason in plan.matrix.skipped
             for group in [plan.matrix.groups[g]]
         ]
+        self._record_offers()
+
+    def _record_offers(self) -> None:
+        """Write which backends there are. Raises OSError, LakeError."""
+        plan = self.plan
+        self.record["had"] = sorted({*self.had, *(name for name, offer in plan.offers.items() if offer.available)})
+        self.record["inventory"] = {
+            "backends": {n: o.record() for n, o in plan.offers.items()},
+            "nodes": plan.executor.nodes,
+        }
         lakes.write_run(self.request.lake, self.run_id, self.record)
 
     def dispatch(self, progress: Callable[[Dispatcher], None]) -> None:
         """Until every planned case has its row. Raises OSError when the lake or the cache cannot be written to."""
-        self.dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.before, self.had, progress)
+        come = 0
+
+        def shown(run: Dispatcher) -> None:
+            nonlocal come
+            if len(run.outages.come) > come:  # before the first of their rows, so that a resumed run has them too
+                come = len(run.outages.come)
+                self._record_offers()
+            progress(run)
+
+        self.dispatcher = Dispatcher(replace(self.plan, run_id=self.run_id), self.before, self.had, shown)
         self.dispatcher.run()
 
-    def finish(self) -> tuple[pd.DataFrame, str]:
-        """(rows of the run, what is missing of it: "" if nothing is). Raises OSError."""
+    def finish(self, change: lakes.Change | None = None) -> tuple[pd.DataFrame, str]:
+        """(rows of the run, what is missing of it: "" if nothing is). change: of what only all rows of a case together
+        decide. Raises OSError."""
         run, record, lake = self.dispatcher, self.record, self.request.lake
         assert run is not None
         record["quarantined"], record["notices"] = run.health.records, run.outages.notices
@@ -169,7 +211,7 @@ class Run:
         record["planned_by_backend"] = {name: c.planned for name, c in run.accounts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
         record["finished_at"] = _now().isoformat()
-        lakes.compact(lake, self.run_id)
+        lakes.compact(lake, self.run_id, change)
         lakes.write_run(lake, self.run_id, record)
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())
         if missing or len(rows) != planned:
@@ -193,7 +235,8 @@ def _gone(rows: pd.DataFrame) -> str:
     return f"{gone.sum()} cases were not run, since their backend went away ({told})" if told else ""
 
 
-def _new_record(request: Request) -> dict[str, Any]:
+def new_record(request: Request) -> dict[str, Any]:
+    """The record of a run that begins now."""
     now = _now()
     return {
         "run_id": run_id_at(now),

@@ -37,6 +37,7 @@ class Losses:
         self._placement, self._accounts, self._ledger = placement, accounts, ledger
         self._told: set[tuple[int, int]] = set()  # (group, backend) that have rows because the backend is gone
         self._stood, self._not_begun = dict(stock.left), 0
+        self._unprepared: list[tuple[int, Failure]] = []
 
     def requeue(self, flight: Flight, left: list[int]) -> None:
         """Queue a job's work again, which nobody is to blame for."""
@@ -118,16 +119,33 @@ class Losses:
         self._ledger.write(case.backend, sample_columns(group.samples[case.position]) | told)
 
     def unprepared(self, g: int, failure: Failure) -> None:
-        """One row per backend of a group that could not be prepared at all."""
-        group = self._plan.matrix.groups[g]
-        row = group.columns | {"sample": -1, "digest": "", "shapes": "", **asdict(failure)}
+        """One row per backend of a group that could not be prepared at all; of one that is awaited, when it is there."""
         self._stock.samples[g] = [-1]
+        self._unprepared.append((g, failure))
         for b in range(len(self._plan.backends)):
-            if self._stock.wanted[g, b]:
-                left = len(self._stock.positions(g, b))
-                self._accounts.planned(b, 1, 1 - left)
-                if left:
-                    self._ledger.write(b, row)
+            if not self._plan.offer(b).awaited:
+                self._invalid(b, g, failure)
+
+    def _invalid(self, b: int, g: int, failure: Failure) -> None:
+        if self._stock.wanted[g, b]:
+            left = len(self._stock.positions(g, b))
+            self._accounts.planned(b, 1, 1 - left)
+            if left:
+                row = {"sample": -1, "digest": "", "shapes": "", **asdict(failure)}
+                self._ledger.write(b, self._plan.matrix.groups[g].columns | row)
+
+    def there(self, b: int) -> None:
+        """A backend that was awaited is there."""
+        for g, failure in self._unprepared:
+            self._invalid(b, g, failure)
+
+    def never_there(self, b: int) -> None:
+        """A backend that was awaited has no part in the run."""
+        for _ in self._backlog.drain(b):
+            pass
+        self._accounts.count(b).planned = 0
+        for g in self._stock.without(b):
+            self._backlog.group_came(g)
 
     def gone(self, g: int, b: int) -> None:
         """Rows of a group's cases on a backend that went away after the run had begun; once."""

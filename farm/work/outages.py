@@ -6,6 +6,7 @@ import datetime
 import time
 
 from farm.fleet.health import Health
+from farm.fleet.inventory import Offer
 from farm.work.backlog import Backlog
 from farm.work.losses import Losses
 from farm.work.placement import Placement
@@ -35,6 +36,7 @@ class Outages:
         self._plan, self._health, self._placement, self._backlog = plan, health, placement, backlog
         self._losses, self._supports, self._flights = losses, supports, flights
         self.notices: list[str] = []  # what happened to nodes and devices, for whoever watches
+        self.come: list[Offer] = []  # of backends that were awaited
         self._vanished: dict[int, float] = {}  # backend without a node → since when
         self._rests: dict[int, tuple[int, int]] = {}  # backend → how often it was put off, and after how many rows
 
@@ -52,7 +54,9 @@ class Outages:
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Take in what has become of the cluster's nodes."""
+        """Take in what has become of the cluster's nodes, and what backends that were awaited have answered."""
+        for offer in self._plan.late():
+            self._answered(offer)
         changes = self._plan.executor.changes()
         for node in changes.gone:
             self._left(node)
@@ -67,11 +71,24 @@ class Outages:
         now = time.monotonic()
         wait_s = self._plan.config.node_wait_s
         for b, available in enumerate(self._placement.available):
-            if not available or self._placement.nodes(b):
+            if not available or self._placement.nodes(b) or self._plan.offer(b).awaited:
                 self._vanished.pop(b, None)
             elif now - self._vanished.setdefault(b, now) >= wait_s:
                 del self._vanished[b]
                 self.bury(b, f"the last node that offered it has left, and none came within {wait_s:g} s")
+
+    def _answered(self, offer: Offer) -> None:
+        """A backend that was awaited is there, or is not: then it has no part in the run."""
+        b = [s.name for s in self._plan.backends].index(offer.name)
+        self._plan.offers[offer.name] = offer
+        self.come.append(offer)
+        self._placement.changed()
+        if offer.available:
+            self._supports.there(b)
+            self._losses.there(b)
+        else:
+            self._placement.available[b] = False
+            self._losses.never_there(b)
 
     def _left(self, node: str) -> None:
         offers = self._plan.offers.values()

@@ -38,7 +38,8 @@ class Placement:
     def __init__(self, plan: Plan, health: Health, had: Collection[str]) -> None:
         self._plan, self._health = plan, health
         numbers = range(len(plan.backends))
-        self.available = [plan.offer(b).available for b in numbers]
+        #: What is awaited is there as well, on no node yet.
+        self.available = [plan.offer(b).available or plan.offer(b).awaited for b in numbers]
         #: There when the run began and gone now: its cases become rows that say so.
         self.gone = [not self.available[b] and plan.name(b) in had for b in numbers]
         self.resting: dict[int, float] = {}  # backends that are asked again later → when (monotonic seconds)

@@ -5,23 +5,27 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from farm.fleet.inventory import Offer
 from farm.work import pace
+from tasks.backends.needs import install_line
 from tasks.model import FAILED, names
 
 if TYPE_CHECKING:
     from farm.work.accounts import Count
     from farm.work.dispatcher import Dispatcher
 
-#: Seconds between two lines where there is no terminal to redraw, and between two drawings where there is.
-LINE_S, DRAW_S = 60.0, 0.3
+#: Seconds between two lines where there is no terminal to redraw, between two looks for the first numbers there, and between
+#: two drawings where there is one.
+LINE_S, FIRST_S, DRAW_S = 60.0, 2.0, 0.3
 #: A terminal of fewer columns has no room for bars and every status.
 WIDE = 120
 
@@ -37,7 +41,8 @@ class Progress:
         self._drawn = float("-inf")
         self._told: dict[str, Counter[str]] = {}  # backend → counts by status, as last printed
         self._first: dict[str, float] | None = None  # cases that were done when this launch began
-        self._noticed = 0
+        self._noticed = self._come = 0
+        self._begun = False  # rows have been told of
 
     @functools.cached_property
     def before(self) -> pace.Pace | None:
@@ -47,6 +52,9 @@ class Progress:
         for text in run.outages.notices[self._noticed :]:
             self.console.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
         self._noticed = len(run.outages.notices)
+        if come := run.outages.come[self._come :]:
+            self._come += len(come)
+            print_preflight(self.console, come, run.plan.offers)
         now = time.monotonic()
         if self.console.is_terminal:
             if self._live is None:
@@ -55,7 +63,7 @@ class Progress:
             if now - self._drawn > DRAW_S:
                 self._drawn = now
                 self._live.update(self._table(run), refresh=True)
-        elif now - self._drawn > LINE_S:
+        elif now - self._drawn > (LINE_S if self._begun else FIRST_S):
             self._drawn = now
             self._print(run)
 
@@ -72,6 +80,7 @@ class Progress:
         new = {
             name: Counter(count.status) - self._told.get(name, Counter()) for name, count in run.accounts.counts.items()
         }
+        self._begun |= any(new.values())
         if self._told and not any(new.values()):
             return
         self._told = {name: Counter(count.status) for name, count in run.accounts.counts.items()}
@@ -109,6 +118,22 @@ class Progress:
             work, made, first = map(self.before.work, (cases, done, self._first))
             left_s = self.before.left_s(work, made, first, elapsed_s)
         return f"{text}, {about} {pace.duration(left_s)} left"
+
+
+def print_preflight(console: Console, offers: Iterable[Offer], known: Mapping[str, Offer]) -> None:
+    """One line for each of these offers: where it runs, or why it does not; with the last of all that are ``known``, how to
+    have those whose needs can be installed."""
+    width = max(map(len, known), default=0)
+    for offer in offers:
+        known_yet = ("green", "available") if offer.available else ("yellow", "unavailable")
+        colour, state = ("cyan", "awaited") if offer.awaited else known_yet
+        console.print(
+            f"  {offer.name:{width}}  [{colour}]{state:11}[/] ", Text(offer.words), highlight=False, soft_wrap=True
+        )
+    lacking = [offer for offer in known.values() if offer.installs and not offer.available]
+    if lacking and not any(offer.awaited for offer in known.values()):
+        line = install_line(pair for offer in lacking for pair in offer.installs)
+        console.print(f"to have {', '.join(o.name for o in lacking)} as well: {line}", highlight=False, soft_wrap=True)
 
 
 def _news(new: dict[str, Counter[str]]) -> str:

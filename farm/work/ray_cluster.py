@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import detect, inventory, visible
+from farm.fleet import asking, detect, visible
 from farm.fleet.inventory import Offer
 from farm.fleet.node import NODE_ENV, devices_here, ray_node
 from farm.work.executor import Changes, ClusterError, Executor, Unplaced
@@ -384,4 +384,4 @@ def _probe(
     specs: list[BackendSpec], token: str, cache: str, fresh: bool, labels: dict[str, str]
 ) -> tuple[dict[str, dict[str, Any]], bool]:
     """(answers of this node's backends, whether it sees the driver's cache)."""
-    return inventory.probe(specs, Path(cache), fresh=fresh, labels=labels), Path(token).exists()
+    return asking.probe(specs, Path(cache), fresh=fresh, labels=labels), Path(token).exists()

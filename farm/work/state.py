@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,13 +45,15 @@ class Before:
 @dataclass(frozen=True)
 class Plan:
     """A request with its cells planned and every backend asked. Groups and backends are called by their number in the
-    matrix: g and b. run_id: "" as long as the run has not begun."""
+    matrix: g and b. run_id: "" as long as the run has not begun; late: offers of backends that were awaited and have
+    answered since it was last called."""
 
     request: Request
     matrix: Matrix
     executor: Executor
     offers: dict[str, Offer]
     run_id: str = ""
+    late: Callable[[], list[Offer]] = list
 
     @property
     def config(self) -> Config:

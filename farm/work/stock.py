@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,21 @@ class Stock:
         if kind == "prepare" and not most:
             most = max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))
         return [self.queues[kind].popleft() for _ in range(min(len(self.queues[kind]), most or EXPORT_GROUPS))]
+
+    def without(self, b: int) -> list[int]:
+        """A backend has no part in the run: the groups that need not be prepared any more."""
+        self.wanted[:, b], self.asked[b] = 0, 0
+        nobodys = self._dropped("prepare", lambda g: not self.wanted[g].any())
+        self._dropped("export", lambda g: not self.wanted[g, self.exports(g)].any())
+        self.groups -= len(nobodys)
+        return nobodys
+
+    def _dropped(self, kind: str, nobodys: Callable[[int], bool]) -> list[int]:
+        groups = list(self.queues[kind])
+        dropped = [g for g in groups if nobodys(g)]
+        self.queues[kind] = deque(g for g in groups if not nobodys(g))
+        self.left[kind] -= len(dropped)
+        return dropped
 
     def complete(self, b: int) -> bool:
         """Whether no group is to come any more for a backend."""

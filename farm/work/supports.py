@@ -18,12 +18,16 @@ class Supports:
     def __init__(self, plan: Plan, stock: Stock) -> None:
         self._plan, self._stock = plan, stock
         self._of: dict[int, Support] = {}
-        for b, spec in enumerate(plan.backends):
-            offer = plan.offer(b)
-            if offer.available and set(offer.nodes) == {socket.gethostname()}:
-                self._of[b] = Support.load(spec, offer.info, plan.cache)
-                if plan.request.fresh:
-                    self._of[b].forget()
+        for b in range(len(plan.backends)):
+            self.there(b)
+
+    def there(self, b: int) -> None:
+        """A backend has answered: what is known of its version counts."""
+        offer = self._plan.offer(b)
+        if offer.available and set(offer.nodes) == {socket.gethostname()}:
+            self._of[b] = Support.load(self._plan.backends[b], offer.info, self._plan.cache)
+            if self._plan.request.fresh:
+                self._of[b].forget()
 
     def words(self, g: int, b: int, position: int) -> dict[str, str] | None:
         """Words of a row and "run", if the case is known to be unsupported."""

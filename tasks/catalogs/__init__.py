@@ -16,6 +16,7 @@ BUILT_IN = {
     "critical": "tasks.catalogs.critical.catalog:Critical",
     "models": "tasks.catalogs.models.catalog:Models",
     "nodes": "tasks.catalogs.nodes.catalog:Nodes",
+    "fuzz": "tasks.catalogs.fuzz.catalog:Fuzz",
     "user": "tasks.catalogs.user.catalog:User",
 }
 

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 
 class Derived(Check):
-    """Base of these checks; ``numbers``: of its samples, which are their places in a ``case_id``."""
+    """Base of these checks; ``numbers``: of its samples, which are their places in a ``case_id``; ``any_size``: whether they are
+    made of the model that `Catalog.any_size` has."""
 
     prepared = True
     numbers: tuple[int, ...] = (0,)
+    any_size = False
 
     @property
     def needs(self) -> str:

@@ -35,8 +35,8 @@ class Levels(Check):
 
     name = "levels"
     about = (
-        "the outputs at each level of optimisation, from none to the one that is asked for: the first that is off is the "
-        "culprit (ORT, OpenVINO, inductor, JAX, TensorRT)"
+        "the outputs at each level of optimisation, from none to the one that is asked for: the first that is off, in both "
+        "of two runs, is the culprit (ORT, OpenVINO, inductor, JAX, TensorRT)"
     )
 
     def fits(self, backend: Backend) -> bool:
@@ -77,22 +77,45 @@ class Levels(Check):
         return ladder
 
     def stages(self, program: Program, form: Form) -> Iterator[Stage]:
-        """Each level's outputs; ``flags`` of the program then names those that are not the first one's byte for byte."""
+        """Each level's outputs; ``flags`` of the program then names those that are not the first one's byte for byte.
+
+        Where there are any, each level is run a second time, since a program that gives other bytes every time differs at
+        every level: those that do are ``unsteady`` in flags, and their second outputs are a step of the same name.
+        """
         assert isinstance(program, _Ladder)
-        first: list[bytes] | None = None
-        changed = []
+        said: dict[str, list[bytes]] = {}
         for name, run in program.steps.items():
-            try:
-                outputs = [np.array(x) for x in run()]
-            except Exception as error:
-                yield Stage(f"level {name}", error=error)
+            stage = _stage(name, run)
+            yield stage
+            if stage.error is not None:
                 return
-            said = [x.tobytes() for x in outputs]
-            first = said if first is None else first
-            if said != first:
-                changed.append(name)
-            yield Stage(f"level {name}", outputs)
-        program.flags += f" changed={','.join(changed) or 'none'}"
+            said[name] = _bytes(stage)
+        first = next(iter(said.values()))
+        changed = [name for name, made in said.items() if made != first]
+        unsteady = []
+        for name, run in program.steps.items() if changed else ():
+            stage = _stage(name, run)
+            if stage.error is None and _bytes(stage) == said[name]:
+                continue
+            unsteady.append(name)
+            yield stage
+            if stage.error is not None:
+                return
+        program.flags += f" changed={','.join(changed) or 'none'}" + (
+            f" unsteady={','.join(unsteady)}" if unsteady else ""
+        )
+
+
+def _stage(name: str, run: Callable[[], Sequence[Any]]) -> Stage:
+    """What one run of a level gives."""
+    try:
+        return Stage(f"level {name}", [np.array(x) for x in run()])
+    except Exception as error:
+        return Stage(f"level {name}", error=error)
+
+
+def _bytes(stage: Stage) -> list[bytes]:
+    return [x.tobytes() for x in stage.outputs]
 
 
 def _raise(error: Exception) -> Sequence[Any]:

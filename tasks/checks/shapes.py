@@ -40,6 +40,7 @@ class Shapes(Derived):
         "a model with open dimensions at its own size, grown, shrunk and back, in one program, against programs made for each "
         "size: what is right in those and wrong in that is the culprit"
     )
+    any_size = True
 
     def build(self, backend: Backend, form: Form) -> Program:
         """The program for any size. Raises Unsupported where the backend makes no program for any size, or gives a program its inputs only once."""

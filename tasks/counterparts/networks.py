@@ -70,7 +70,7 @@ def _convolution(n: int) -> tuple[Row, Row]:
           f"F.conv{n}d(rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(dilation, {n}), groups)"),
         R(f"nn.functional.conv_transpose{n}d", _TRANSPOSED, f"transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation, {n})",
           f"transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation, {n})",
-          f"F.conv{n}d_transpose(rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(output_padding, {n}), groups, plain(dilation, {n}))"),
+          f"F.conv{n}d_transpose(rank(x, {n + 2}), weight, bias, plain(stride, {n}), plain(padding, {n}), plain(output_padding, {n}), groups=groups, dilation=plain(dilation, {n}))"),
     )
 
 

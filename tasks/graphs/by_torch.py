@@ -2,35 +2,74 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tasks.counterparts import onnx_names
+from tasks.counterparts.onnx_names import CASTS, Over
 from tasks.graphs.call import Call, Operator
 from tasks.graphs.ops import OPERATORS
-from tasks.graphs.spatial import Window, pooling, window_of
-
-
-def operators() -> dict[str, Operator]:
-    """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
-    return OPERATORS | {name: _or_numpy(globals()[f"_{name.lower()}"], OPERATORS.get(name)) for name in NAMES}
-
-
-def _or_numpy(by_torch: Operator, by_numpy: Operator | None) -> Operator:
-    def operator(call: Call) -> list[np.ndarray] | None:
-        found = by_torch(call)
-        return by_numpy(call) if found is None and by_numpy else found
-
-    return operator
-
 
 NAMES = (
     "AveragePool BatchNormalization Conv ConvTranspose Elu Erf GRU Gelu Gemm GlobalAveragePool HardSigmoid HardSwish "
     "InstanceNormalization LSTM LayerNormalization LogSoftmax MatMul MaxPool ReduceMean ReduceSum Resize Sigmoid Softmax "
     "Softplus Tanh"
 ).split()
+
+
+def operators() -> dict[str, Operator]:
+    """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
+    return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in NAMES}
+
+
+def alone(op: str) -> Operator:
+    """torch's computation of an operator of NAMES; None is what it returns where torch does not do it."""
+    whole = {"Gelu": _gelu, "GRU": _gru, "LSTM": _lstm}  # the latter are layers of torch, no functions
+    return whole[op] if op in whole else _by_torch(onnx_names.OPERATORS[op])
+
+
+def _or_numpy(by_torch: Operator, by_numpy: Operator | None) -> Operator:
+    def either(call: Call) -> list[np.ndarray] | None:
+        found = by_torch(call)
+        return by_numpy(call) if found is None and by_numpy else found
+
+    return either
+
+
+def _by_torch(over: onnx_names.Operator) -> Operator:
+    def by_torch(call: Call) -> list[np.ndarray] | None:
+        if call.inputs[0].dtype != np.float64:
+            return None
+        found = over(Over(call.inputs, call.attributes, call.opset, call.outputs, _named, _t))
+        return None if found is None else _out(*(found if isinstance(found, list) else [found]))
+
+    return by_torch
+
+
+@functools.cache
+def _named(name: str) -> Callable[..., Any]:
+    """torch's function of a name of the table of counterparts: of itself, or of what it is a variant of."""
+    import torch
+
+    if name == "where":
+        return lambda x, condition, other: torch.where(condition, x, other)
+    if name == "critical:batch_norm":
+        return lambda x, mean, variance, *weights: torch.batch_norm(
+            x, *weights[:2], mean, variance, False, 0.0, weights[2], False
+        )
+    base, _, variant = name.rpartition(".")
+    if base in ("nn.functional.pad", "nn.functional.interpolate"):
+        function: Callable[..., Any] = operator.attrgetter(base)(torch)
+        return functools.partial(function, mode=variant)
+    found: Callable[..., Any] = operator.attrgetter(name)(
+        torch.Tensor if name in (*CASTS.values(), "expand") else torch
+    )
+    return found
 
 
 def _t(x: Any) -> Any:
@@ -41,165 +80,6 @@ def _t(x: Any) -> Any:
 
 def _out(*values: Any) -> list[np.ndarray]:
     return [np.asarray(v.numpy()) for v in values]
-
-
-def _f() -> Any:
-    import torch
-
-    return torch.nn.functional
-
-
-def _padded(call: Call, window: Window, value: float) -> Any:
-    """The first input as far as its window goes: torch's own pads are equal at both ends."""
-    x = call.inputs[0]
-    return _f().pad(_t(x), [n for pair in reversed(window.ends(x.shape[2:])) for n in pair], value=value)
-
-
-def _conv(call: Call) -> list[np.ndarray]:
-    import torch
-
-    x, w, bias = call.three()
-    window = window_of(x.shape[2:], w.shape[2:], call.attributes)
-    conv = (torch.conv1d, torch.conv2d, torch.conv3d)[w.ndim - 3]
-    groups = int(call.attributes.get("group", 1))
-    padded, bias = _padded(call, window, 0.0), None if bias is None else _t(bias)
-    return _out(conv(padded, _t(w), bias, window.strides, 0, window.dilations, groups))
-
-
-def _convtranspose(call: Call) -> list[np.ndarray] | None:
-    import torch
-
-    a, (x, w, bias) = call.attributes, call.three()
-    dims = x.ndim - 2
-    if a.get("output_shape") or (a.get("auto_pad") or "NOTSET") != "NOTSET":
-        return None
-    pads = list(a.get("pads") or (0,) * (2 * dims))
-    conv = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)[dims - 1]
-    strides, dilations = (tuple(a.get(name) or (1,) * dims) for name in ("strides", "dilations"))
-    more = tuple(a.get("output_padding") or (0,) * dims)
-    groups = int(a.get("group", 1))
-    y = conv(_t(x), _t(w), None if bias is None else _t(bias), strides, 0, more, groups, dilations)
-    for axis in range(dims):
-        y = y.narrow(2 + axis, pads[axis], y.shape[2 + axis] - pads[axis] - pads[dims + axis])
-    return _out(y)
-
-
-def _maxpool(call: Call) -> list[np.ndarray] | None:
-    if call.outputs > 1 or call.inputs[0].dtype != np.float64:
-        return None
-    x = call.inputs[0]
-    window = pooling(call).met(x.shape[2:])
-    pool = (_f().max_pool1d, _f().max_pool2d, _f().max_pool3d)[x.ndim - 3]
-    return _out(pool(_padded(call, window, -math.inf), window.kernel, window.strides, 0, window.dilations))
-
-
-def _averagepool(call: Call) -> list[np.ndarray] | None:
-    x, whole = call.inputs[0], pooling(call)
-    window = whole.met(x.shape[2:])
-    if any(n != 1 for n in window.dilations):
-        return None
-    pool = (_f().avg_pool1d, _f().avg_pool2d, _f().avg_pool3d)[x.ndim - 3]
-    sums = pool(_padded(call, window, 0.0), window.kernel, window.strides) * math.prod(window.kernel)
-    return _out(sums / _t(whole.counts(x.shape[2:], bool(call.attributes.get("count_include_pad")))))
-
-
-def _globalaveragepool(call: Call) -> list[np.ndarray]:
-    x = _t(call.inputs[0])
-    return _out(x.mean(dim=tuple(range(2, x.ndim)), keepdim=True))
-
-
-def _batchnormalization(call: Call) -> list[np.ndarray] | None:
-    if call.outputs > 1 or call.attributes.get("training_mode"):
-        return None
-    x, scale, bias, mean, var = map(_t, call.inputs)
-    return _out(_f().batch_norm(x, mean, var, scale, bias, eps=_epsilon(call)))
-
-
-def _instancenormalization(call: Call) -> list[np.ndarray]:
-    x, scale, bias = map(_t, call.inputs)
-    return _out(_f().instance_norm(x, weight=scale, bias=bias, eps=_epsilon(call)))
-
-
-def _layernormalization(call: Call) -> list[np.ndarray] | None:
-    x, scale, bias = call.three()
-    if call.outputs > 1:
-        return None
-    shape = x.shape[int(call.attributes.get("axis", -1)) % x.ndim :]
-    weights = [None if v is None else _t(np.broadcast_to(v, shape)) for v in (scale, bias)]
-    return _out(_f().layer_norm(_t(x), shape, *weights, _epsilon(call)))
-
-
-def _epsilon(call: Call) -> float:
-    return float(call.attributes.get("epsilon", np.float32(1e-5)))
-
-
-def _gemm(call: Call) -> list[np.ndarray]:
-    import torch
-
-    a = call.attributes
-    x, w = (_t(v.T if a.get(t) else v) for v, t in zip(call.inputs, ("transA", "transB")))
-    y = float(a.get("alpha", 1.0)) * torch.mm(x, w)
-    return _out(y if call.at(2) is None else y + float(a.get("beta", 1.0)) * _t(call.at(2)))
-
-
-def _matmul(call: Call) -> list[np.ndarray] | None:
-    import torch
-
-    if any(x.dtype != np.float64 for x in call.inputs):
-        return None
-    return _out(torch.matmul(*map(_t, call.inputs)))
-
-
-def _softmax(call: Call) -> list[np.ndarray]:
-    return _along(call, "softmax")
-
-
-def _logsoftmax(call: Call) -> list[np.ndarray]:
-    return _along(call, "log_softmax")
-
-
-def _along(call: Call, name: str) -> list[np.ndarray]:
-    x, function = _t(call.inputs[0]), getattr(_f(), name)
-    if call.opset >= 13:
-        return _out(function(x, dim=int(call.attributes.get("axis", -1))))
-    axis = int(call.attributes.get("axis", 1)) % x.ndim
-    return _out(function(x.flatten(axis), dim=axis).reshape(x.shape))
-
-
-def _reducemean(call: Call) -> list[np.ndarray] | None:
-    return _reduced(call, "mean")
-
-
-def _reducesum(call: Call) -> list[np.ndarray] | None:
-    return _reduced(call, "sum")
-
-
-def _reduced(call: Call, name: str) -> list[np.ndarray] | None:
-    given = call.at(1) if call.at(1) is not None else call.attributes.get("axes")
-    if given is None or not len(given) or call.inputs[0].dtype != np.float64:
-        return None
-    keep = bool(call.attributes.get("keepdims", 1))
-    return _out(getattr(_t(call.inputs[0]), name)(dim=tuple(int(axis) for axis in given), keepdim=keep))
-
-
-def _resize(call: Call) -> list[np.ndarray] | None:
-    """Linear and nearest Resize of the last two axes, as torch has them."""
-    x, a = call.inputs[0], call.attributes
-    scales, sizes = call.at(2), call.at(3)
-    if x.ndim != 4 or a.get("antialias") or a.get("axes") or a.get("exclude_outside"):
-        return None
-    whole = (
-        [int(n) for n in sizes] if sizes is not None and len(sizes) else [int(n * s) for n, s in zip(x.shape, scales)]
-    )
-    if whole[:2] != list(x.shape[:2]) or any(o != n * (o // n) for o, n in zip(whole, x.shape)):
-        return None  # only whole factors: there all conventions of a scale agree
-    mode, transformation = a.get("mode", "nearest"), a.get("coordinate_transformation_mode", "half_pixel")
-    if mode == "nearest" and (transformation, a.get("nearest_mode")) == ("asymmetric", "floor"):
-        return _out(_f().interpolate(_t(x), whole[2:], mode="nearest"))
-    if mode == "linear" and transformation in ("half_pixel", "pytorch_half_pixel", "align_corners"):
-        corners = transformation == "align_corners"
-        return _out(_f().interpolate(_t(x), whole[2:], mode="bilinear", align_corners=corners))
-    return None
 
 
 def _recurrent(call: Call, kind: str, order: Sequence[int]) -> list[np.ndarray] | None:
@@ -242,33 +122,8 @@ def _gru(call: Call) -> list[np.ndarray] | None:
 
 
 def _gelu(call: Call) -> list[np.ndarray]:
-    return _out(_f().gelu(_t(call.inputs[0]), approximate=call.attributes.get("approximate", "none")))
-
-
-def _hardsigmoid(call: Call) -> list[np.ndarray]:
-    alpha, beta = (float(call.attributes.get(name, np.float32(v))) for name, v in (("alpha", 0.2), ("beta", 0.5)))
-    return _out((_t(call.inputs[0]) * alpha + beta).clamp(0.0, 1.0))
-
-
-def _elu(call: Call) -> list[np.ndarray]:
-    return _out(_f().elu(_t(call.inputs[0]), float(call.attributes.get("alpha", 1.0))))
-
-
-def _erf(call: Call) -> list[np.ndarray]:
-    return _out(_t(call.inputs[0]).erf())
-
-
-def _sigmoid(call: Call) -> list[np.ndarray]:
-    return _out(_t(call.inputs[0]).sigmoid())
-
-
-def _tanh(call: Call) -> list[np.ndarray]:
-    return _out(_t(call.inputs[0]).tanh())
-
-
-def _softplus(call: Call) -> list[np.ndarray]:
-    return _out(_f().softplus(_t(call.inputs[0])))
-
-
-def _hardswish(call: Call) -> list[np.ndarray]:
-    return _out(_f().hardswish(_t(call.inputs[0])))
+    """By torch's erfc and sigmoid: its own gelu adds 1 to what is nearly -1, and has no digit right below -8."""
+    x = _t(call.inputs[0])
+    if call.attributes.get("approximate", "none") == "tanh":
+        return _out(x * (2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).sigmoid())
+    return _out(0.5 * x * (x * -math.sqrt(0.5)).erfc())

@@ -52,9 +52,14 @@ def rounds(node: Node, dtypes: Mapping[str, str]) -> bool:
     return op_classes.of(f"onnx:{node.op}").op_class is not OpClass.EXACT
 
 
+def structural_places(op: str) -> Collection[int]:
+    """Places of the inputs of an operator that say what is computed, not on what."""
+    return _STRUCTURAL.get(op, ())
+
+
 def is_structural(node: Node, place: int) -> bool:
     """Whether an input of a node says what is computed, not on what."""
-    return place in _STRUCTURAL.get(node.op, ())
+    return place in structural_places(node.op)
 
 
 def fixed(block: Block, dtypes: Mapping[str, str]) -> frozenset[str]:

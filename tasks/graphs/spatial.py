@@ -102,6 +102,8 @@ def conv(call: Call) -> list[np.ndarray]:
     """Conv: x (N, C, …), w (M, C/group, …), bias (M) or none."""
     x, w, bias = call.three()
     groups = int(call.attributes.get("group", 1))
+    if x.shape[1] != w.shape[1] * groups:
+        raise ValueError(f"{x.shape[1]} channels, the weights are for {w.shape[1] * groups}")
     window = window_of(x.shape[2:], w.shape[2:], call.attributes)
     padded = window.padded(x, 0.0)
     if groups == x.shape[1] and w.shape[1] == 1:

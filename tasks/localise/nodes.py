@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.cut import probed
 from tasks.graphs.moving import DRAWN
 from tasks.graphs.widening import NoOracle
 from tasks.judge.plain import compare
 from tasks.localise.asking import Ask, Clock, Ran, Search
-from tasks.localise.subject import Subject
+from tasks.localise.searched import Searched
 from tasks.model import Leaf, OpClass
 from tasks.model.dtypes import dtype_name
 
@@ -26,8 +25,12 @@ LIMIT = 32.0
 DRAWS = (1, 8)
 #: Bytes of tensors that are asked for in one run.
 CHUNK = 1 << 30
-#: Operators whose terms a device may multiply in a coarser precision.
-PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN")
+#: Operators, ONNX's and torch's, whose terms a device may multiply in a coarser precision.
+PRODUCTS = (
+    *("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention", "LSTM", "GRU", "RNN"),
+    *("linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum"),
+    *("scaled_dot_product_attention",),
+)
 #: What float32 is computed in where a device is left to choose, the finest first.
 COARSER = ("tfloat32", "bfloat16")
 #: Error units of a precision within which a product is rounded in it; the next coarser one is eight times as wide.
@@ -60,7 +63,7 @@ class Probe:
 _EFFECTS = ("same", "changed", "healed")
 
 
-def probe(subject: Subject, first: Ran, clock: Clock) -> Search[Probe]:
+def probe(subject: Searched, first: Ran, clock: Clock) -> Search[Probe]:
     """Run the model with its tensors as further outputs, and judge each node, as long as there is time. first: what it
     returned unprobed.
 
@@ -69,17 +72,18 @@ def probe(subject: Subject, first: Ran, clock: Clock) -> Search[Probe]:
     found = Probe()
     assert first.outputs is not None
     for places, names in _chunks(subject, CHUNK):
-        ran = yield Ask(probed(subject.model, names, subject.types), subject.feeds)
+        ran = yield Ask(subject.probed(names), subject.feeds)
         floats = [name for name in names if subject.exact[name].dtype.kind == "f"]
         if ran.outputs is None and floats != names:  # a runtime may give no output of another dtype
             names = floats
-            ran = yield Ask(probed(subject.model, names, subject.types), subject.feeds)
+            ran = yield Ask(subject.probed(names), subject.feeds)
         if ran.outputs is None:
             found.effect, found.error = "", ran.error
             return found
         count = len(subject.outputs)
         own, wanted = list(ran.outputs[:count]), [x for x in names if x not in subject.outputs]
-        values = dict(zip(subject.outputs, own)) | dict(zip(wanted, ran.outputs[count:])) | dict(subject.feeds)
+        asked = {name: subject.shaped(name, x) for name, x in zip(wanted, ran.outputs[count:])}
+        values = dict(zip(subject.outputs, own)) | asked | dict(subject.feeds)
         effect = "healed" if not subject.fails(own) else "same" if _same(own, first.outputs) else "changed"
         found.effect = max(found.effect or "same", effect, key=_EFFECTS.index)
         for place in places:
@@ -97,15 +101,14 @@ def _same(some: Any, others: Any) -> bool:
     return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in zip(some, others))
 
 
-def _chunks(subject: Subject, size: int) -> Iterator[tuple[list[int], list[str]]]:
+def _chunks(subject: Searched, size: int) -> Iterator[tuple[list[int], list[str]]]:
     """Runs of nodes, and the tensors that judging them takes: what they make and what they read of other nodes."""
     places: list[int] = []
     names: dict[str, None] = {}
     total = 0
     for place in subject.places:
-        node = subject.graph.node[place]
         inputs, _ = subject.border(place)
-        needed = [x for x in (*inputs, *node.output) if x in subject.producer and _is_tensor(subject, x)]
+        needed = [x for x in (*inputs, *subject.makes(place)) if x in subject.producer and _is_tensor(subject, x)]
         if places and total + _bytes(subject, set(needed) - set(names)) > size:
             yield places, list(names)
             places, names, total = [], {}, 0
@@ -116,24 +119,23 @@ def _chunks(subject: Subject, size: int) -> Iterator[tuple[list[int], list[str]]
         yield places, list(names)
 
 
-def _bytes(subject: Subject, names: Iterable[str]) -> int:
+def _bytes(subject: Searched, names: Iterable[str]) -> int:
     return sum(subject.exact[name].nbytes for name in names)
 
 
-def _is_tensor(subject: Subject, name: str) -> bool:
+def _is_tensor(subject: Searched, name: str) -> bool:
     value = subject.exact.get(name)
     return isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
 
 
-def judge(subject: Subject, place: int, values: Mapping[str, np.ndarray]) -> Suspect | None:
+def judge(subject: Searched, place: int, values: Mapping[str, np.ndarray]) -> Suspect | None:
     """A node's own error: what it made of its inputs, both as in ``values``, against float64 of those inputs.
 
     None for a node that cannot be judged: it draws at random, has an input or output that is no tensor, or no float64
     evaluation. Units are infinite where shapes differ.
     """
-    node = subject.graph.node[place]
     inputs, outputs = subject.border(place)
-    if node.op_type in DRAWN or not outputs or not all(x in values for x in (*inputs, *outputs)):
+    if subject.op(place) in DRAWN or not outputs or not all(x in values for x in (*inputs, *outputs)):
         return None
     feeds = {name: values[name] for name in inputs}
     try:
@@ -166,7 +168,7 @@ def _units(
 
 
 def _own(
-    subject: Subject, exact: Mapping[str, Any], values: Mapping[str, np.ndarray], names: list[str]
+    subject: Searched, exact: Mapping[str, Any], values: Mapping[str, np.ndarray], names: list[str]
 ) -> dict[str, np.ndarray]:
     """The node's outputs on exact inputs, with the error that it made on the inputs it was given.
 
@@ -183,7 +185,7 @@ def _own(
     return found
 
 
-def coarser(subject: Subject, suspect: Suspect) -> str:
+def coarser(subject: Searched, suspect: Suspect) -> str:
     """The finest precision coarser than float32 that a suspect's result is rounded in once; "" where it is in none."""
     place = suspect.place
     names = [name for name in suspect.values if name]

@@ -9,14 +9,14 @@ from dataclasses import replace
 from tasks.localise import nodes, settings, windows
 from tasks.localise.asking import NOTHING, Ask, Clock, Found, NotFailing, Ran, Search, Settings
 from tasks.localise.nodes import PRODUCTS, Probe, Suspect
-from tasks.localise.subject import Subject
+from tasks.localise.searched import FURTHER, Searched
 
 #: Suspects whose own error is followed to the model's outputs: each costs an evaluation of what comes after it.
 FOLLOWED = 12
 
 
-def search(subject: Subject, clock: Clock, offered: Settings = NOTHING, pieces: bool = True) -> Search[Found]:
-    """What makes the model fail. offered: settings of the backend that may be to blame; pieces: whether the backend takes parts of the graph (it takes ONNX).
+def search(subject: Searched, clock: Clock, offered: Settings = NOTHING, whole: str = "") -> Search[Found]:
+    """What makes the model fail. offered: settings of the backend that may be to blame; whole: why the backend cannot be given parts of the program, "" where it can.
 
     Raises NotFailing where the model does not fail when it is run again, or raises.
     """
@@ -27,13 +27,14 @@ def search(subject: Subject, clock: Clock, offered: Settings = NOTHING, pieces: 
         raise NotFailing("run again, the model does not fail")
     if subject.reaches({}):
         return Found("exporter", why=("the graph itself, in float64, is not what the case expects",))
-    found = Found()
-    if pieces:
+    subject.failing = first.outputs
+    found = Found(why=(whole,) if whole else ())
+    if not whole:
         found = yield from _where(subject, first, clock)
     return (yield from _setting(subject, found, offered, clock))
 
 
-def _where(subject: Subject, first: Ran, clock: Clock) -> Search[Found]:
+def _where(subject: Searched, first: Ran, clock: Clock) -> Search[Found]:
     probe = yield from nodes.probe(subject, first, clock)
     units = tuple(probe.units.get(place, math.nan) for place in subject.places)
     found = Found(effect=probe.effect, node_units=units, why=(_said(probe),))
@@ -46,43 +47,61 @@ def _where(subject: Subject, first: Ran, clock: Clock) -> Search[Found]:
                 found, culprit=f"precision {precision}", why=(*found.why, f"most of its products are in {precision}")
             )
         alone = yield from windows.fails(subject, [culprit.place])
-        return replace(found, culprit=_node(subject, culprit.place), alone=alone)
+        if alone is False and not (yield from _errs(subject, culprit)):
+            return (yield from _beside(subject, found, culprit, clock))
+        return replace(found, culprit=f"node {subject.title(culprit.place)}", alone=alone)
     if _together(subject, probe):
         worst = max(probe.suspects, key=lambda x: x.units)
-        told = (
-            f"nodes, {len(probe.suspects)} of them, the worst {subject.name(worst.place)} ({_op(subject, worst.place)})"
-        )
+        told = f"nodes, {len(probe.suspects)} of them, the worst {subject.title(worst.place)}"
         why = (*found.why, "the errors of these nodes make it fail together, and none of them alone")
         return replace(found, culprit=told, places=(worst.place,), units=worst.units, feeds=worst.feeds, why=why)
     return (yield from _window(subject, found, clock))
 
 
-def _together(subject: Subject, probe: Probe) -> bool:
+def _errs(subject: Searched, suspect: Suspect) -> Search[bool]:
+    """Whether a node errs as much by itself on the inputs that the backend gave it; where it does not run, it is believed to."""
+    part, inputs, outputs = subject.piece([suspect.place])
+    ran = yield Ask(part, {name: suspect.feeds[name] for name in inputs})
+    if ran.outputs is None:
+        return True
+    judged = nodes.judge(subject, suspect.place, {**suspect.feeds, **dict(zip(outputs, ran.outputs))})
+    return judged is None or judged.units > max(nodes.LIMIT, suspect.units / FURTHER)
+
+
+def _beside(subject: Searched, found: Found, suspect: Suspect, clock: Clock) -> Search[Found]:
+    """The window that fails where a node seems to err and, by itself on the very inputs, does not: what the backend gives as
+    its inputs is not what it computes with, as where nodes are fused and tensors asked for are computed beside them."""
+    why = f"{subject.title(suspect.place)} does not follow from the inputs that are given for it, and by itself it does"
+    return (
+        yield from _window(
+            subject, Found(effect=found.effect, node_units=found.node_units, why=(*found.why, why)), clock
+        )
+    )
+
+
+def _together(subject: Searched, probe: Probe) -> bool:
     """Whether the model fails if all suspects err as they did, and nothing else does."""
     return len(probe.suspects) > 1 and subject.reaches_all([x.values for x in probe.suspects])
 
 
-def _window(subject: Subject, found: Found, clock: Clock) -> Search[Found]:
+def _window(subject: Searched, found: Found, clock: Clock) -> Search[Found]:
     window = yield from windows.shrink(subject, clock)
     places, tried = window.places, f"{window.tried} windows of the graph were run by themselves"
     span = f"{subject.name(places[0])}..{subject.name(places[-1])}"
-    if len(places) > windows.WIDEST:
-        if clock.over:  # not known: a smaller one may fail
-            return replace(found, why=(*found.why, f"{tried}, until the time was over at {len(places)} nodes, {span}"))
-        return replace(
-            found, culprit="fusion", why=(*found.why, tried, f"none of up to {windows.WIDEST} nodes fails alone")
+    wide = len(places) > windows.WIDEST
+    if wide and clock.over:  # not known: a smaller one may fail
+        return replace(found, why=(*found.why, f"{tried}, until the time was over at {len(places)} nodes, {span}"))
+    why = (*found.why, tried)
+    if wide:
+        why = (
+            *why,
+            f"none of up to {windows.WIDEST} nodes fails alone, and of {len(places)}, {span}, none can be left out",
         )
+        if len(places) > windows.SHOWN:
+            return replace(found, culprit="fusion", why=why)
     feeds = {name: subject.exact[name] for name in subject.piece(places)[1]}
-    culprit = _node(subject, places[0]) if len(places) == 1 else f"window {span}"
-    return replace(found, culprit=culprit, places=tuple(places), alone=True, feeds=feeds, why=(*found.why, tried))
-
-
-def _node(subject: Subject, place: int) -> str:
-    return f"node {subject.name(place)} ({_op(subject, place)})"
-
-
-def _op(subject: Subject, place: int) -> str:
-    return str(subject.graph.node[place].op_type)
+    named = "fusion" if wide else f"window {span}" if len(places) > 1 else f"node {subject.title(places[0])}"
+    return replace(found, culprit=named, places=tuple(places), alone=True, feeds=feeds, why=why)
 
 
 def _said(probe: Probe) -> str:
@@ -96,9 +115,9 @@ def _said(probe: Probe) -> str:
     return effects[probe.effect]
 
 
-def _precision(subject: Subject, probe: Probe) -> str:
+def _precision(subject: Searched, probe: Probe) -> str:
     """What most products of the model are computed in, if that is coarser than asked; "" if it is not."""
-    kinds = {place: subject.graph.node[place].op_type for place in probe.units}
+    kinds = {place: subject.op(place) for place in probe.units}
     products = [place for place, kind in kinds.items() if kind in PRODUCTS]
     beyond: list[Suspect] = [x for x in probe.suspects if kinds[x.place] in PRODUCTS]
     if len(beyond) < 2 or 2 * len(beyond) < len(products):
@@ -106,7 +125,7 @@ def _precision(subject: Subject, probe: Probe) -> str:
     return Counter(nodes.coarser(subject, x) for x in beyond).most_common(1)[0][0]
 
 
-def _setting(subject: Subject, found: Found, offered: Settings, clock: Clock) -> Search[Found]:
+def _setting(subject: Searched, found: Found, offered: Settings, clock: Clock) -> Search[Found]:
     """The setting of the backend that makes the difference takes the culprit's place. It is looked for with the culprit
     alone where that fails by itself, else with the whole model."""
     asked, wrong = Ask(), lambda ran: subject.fails(ran.outputs)

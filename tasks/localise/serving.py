@@ -11,19 +11,24 @@ from typing import Any
 import numpy as np
 
 from tasks import wire
-from tasks.arrays.pack import Pack
+from tasks.arrays import torch_tree
+from tasks.arrays.pack import Pack, save
 from tasks.arrays.tree import TensorSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.catalogs.base import Sample
+from tasks.graphs import program as programs
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
+from tasks.graphs.program import Part
 from tasks.graphs.widening import NoOracle
 from tasks.judge.policy import Policy
 from tasks.judging import judged
 from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran, Settings
 from tasks.localise.search import search
+from tasks.localise.searched import Searched
 from tasks.localise.subject import Subject
+from tasks.localise.traced import Traced
 from tasks.model import Form, Group, Invalid, Leaf, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.dtypes import dtype_name
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
@@ -41,33 +46,47 @@ class Locator:
         self._asked, self._folder, self._numbers = item, Path(command.folder), itertools.count()
         self._sample = PreparedGroup(item.pack, item.group.check).samples[item.positions[0]]
         self._command, self._wanted = command, item
-        self._subject: Subject | None = None
+        self._subject: Searched | None = None
         self._search: Any = None
 
     def begin(self) -> wire.Answer:
-        try:
-            form = self._form()
-            model, feeds = parsed(form)
-        except (Unsupported, Vacuous, Invalid, NoOracle, ValueError) as error:
-            return Located(error=str(error))
         command = self._command
         backend = command.backend.create()
         known = {k: v for k, v in command.info.items() if k in RuntimeInfo.__dataclass_fields__}
         info = RuntimeInfo(**{**known, "precision_of": tuple(known.get("precision_of", ()))})
+        whole = ""
         try:
-            self._subject = subject_of(self._sample, form, model, feeds, command.policy, info)
-        except NoOracle as error:
-            return Located(error=str(error))
-        self._search = search(self._subject, Clock(command.seconds), settings_of(backend), "onnx" in backend.forms)
+            try:
+                self._subject = self._of_backend(backend, info)
+            except Unsupported as error:  # the settings can be told all the same
+                whole = f"{backend.name} cannot be given parts of the model: {error}"
+                self._subject = self._of_onnx(info)
+        except (Unsupported, Vacuous, Invalid, NoOracle, ValueError) as error:
+            return Located(error=whole or str(error))
+        self._search = search(self._subject, Clock(command.seconds), settings_of(backend), whole)
         return self._step(None)
 
-    def go_on(self, error: str) -> wire.Answer:
-        """What is wanted next, or what was found; ``error``: why what was wanted has no outputs."""
-        if error:
-            return self._step(Ran(None, error))
+    def _of_backend(self, backend: Backend, info: RuntimeInfo) -> Searched:
+        """What the backend runs, as a program that it can be given parts of. Raises Unsupported where it cannot."""
+        if "onnx" in backend.forms:
+            return self._of_onnx(info)
+        if "torch" not in backend.forms:
+            raise Unsupported(
+                f"it takes functions of {' or '.join(backend.forms)}, whose operations are not told apart"
+            )
+        return traced_of(self._sample, self._sample.form("torch"), self._command.policy, info)
+
+    def _of_onnx(self, info: RuntimeInfo) -> Searched:
+        form = self._form()
+        return subject_of(self._sample, form, *parsed(form), self._command.policy, info)
+
+    def go_on(self, tried: wire.Tried) -> wire.Answer:
+        """What is wanted next, or what was found."""
+        if tried.error:
+            return self._step(Ran(None, tried.error))
         pack = Pack(self._wanted.keep)
         ran = Ran([pack.array(i).copy() for i in range(pack.header["outputs"])])
-        for path in {self._wanted.keep, self._wanted.pack} - {self._asked.pack}:
+        for path in {self._wanted.keep, self._wanted.pack, self._wanted.part} - {self._asked.pack, ""}:
             Path(path).unlink(missing_ok=True)
         return self._step(ran)
 
@@ -90,6 +109,11 @@ class Locator:
         keep = str(self._folder / f"{number}.outputs")
         if asked.model is None:
             return replace(self._asked, keep=keep, setting=asked.setting)
+        if isinstance(asked.model, Part):
+            part = str(self._folder / f"{number}.part")
+            inputs, outputs = asked.model.inputs, asked.model.outputs
+            save(part, {"inputs": inputs, "outputs": outputs}, [np.asarray(asked.feeds[name]) for name in inputs])
+            return replace(self._asked, keep=keep, setting=asked.setting, part=part)
         item = self._written(f"{number}.pack", asked.model, asked.feeds, [])
         return replace(item, keep=keep, setting=asked.setting)
 
@@ -108,8 +132,8 @@ class Locator:
         piece = None
         subject = self._subject
         if found.places and subject is not None:
-            facts["nodes"] = [described(subject, place) for place in found.places]
-            piece = self._piece(subject, found)
+            facts["nodes"] = [subject.described(place) for place in found.places]
+            piece = self._piece(subject, found) if isinstance(subject, Subject) else None
         return Located(columns, facts, piece)
 
     def _piece(self, subject: Subject, found: Found) -> ToRun | None:
@@ -140,40 +164,28 @@ def subject_of(
     sample: PreparedSample, form: Form, model: Any, feeds: Mapping[str, np.ndarray], policy: Policy, info: RuntimeInfo
 ) -> Subject:
     """The subject of a search for a prepared sample: it fails where a policy says so. model, feeds: of its ``form``."""
+    return Subject(model, feeds, *_judge(sample, form, policy, info))
+
+
+def traced_of(sample: PreparedSample, form: Form, policy: Policy, info: RuntimeInfo) -> Traced:
+    """The same of its torch form. Raises Unsupported where that is no module that can be traced."""
+    given = programs.arguments(form)
+    program = programs.traced(form.call, given)
+    names = [node.name for node in program.graph.nodes if node.op == "placeholder"]
+    feeds = {name: torch_tree.to_numpy(x) for name, x in zip(names, given, strict=True)}
+    return Traced(program, feeds, *_judge(sample, form, policy, info))
+
+
+def _judge(sample: PreparedSample, form: Form, policy: Policy, info: RuntimeInfo) -> tuple[Any, str, str]:
+    """(whether outputs fail, the dtype, the precision that is declared) of a sample."""
 
     def fails(outputs: Any) -> bool:
         return judged(sample, [list(outputs)], form.paired, policy, info).status in (Status.WRONG, Status.IMPRECISE)
 
     group = sample.owner.group
-    return Subject(model, feeds, fails, group.dtype, info.precision_for(sample.op_class, group.label))
+    return fails, group.dtype, info.precision_for(sample.op_class, group.label)
 
 
 def settings_of(backend: Backend) -> Settings:
     """What of a backend can be turned off."""
     return Settings(tuple(backend.levels()), tuple(backend.passes()), backend.precise() is not None)
-
-
-def described(subject: Subject, place: int) -> dict[str, Any]:
-    """A node for people: name, op, attributes, and each tensor with its dtype and shape."""
-    from onnx import helper
-
-    node = subject.graph.node[place]
-
-    def tensors(names: Any) -> list[str]:
-        known = subject.exact | dict(subject.evaluated.weights)
-        return [f"{x} {_typed(known[x])}" if x in known else x for x in names if x]
-
-    attributes = {x.name: helper.get_attribute_value(x) for x in node.attribute if not x.HasField("g") and not x.graphs}
-    return {
-        "name": subject.name(place),
-        "op": node.op_type,
-        "attributes": {
-            k: v.decode(errors="replace") if isinstance(v, bytes) else str(v)[:100] for k, v in attributes.items()
-        },
-        "inputs": tensors(node.input),
-        "outputs": tensors(node.output),
-    }
-
-
-def _typed(x: Any) -> str:
-    return f"{x.dtype.name}[{', '.join(map(str, x.shape))}]" if isinstance(x, np.ndarray) else type(x).__name__

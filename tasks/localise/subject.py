@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tasks.graphs.branches import taken
-from tasks.graphs.cut import crossing, cut, producers, reads, types_of
+from tasks.graphs.cut import crossing, cut, probed, producers, reads, types_of
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.floor import node_floor, reference_and_floor
+from tasks.graphs.floor import SUMS, node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
+from tasks.localise.searched import Searched, typed
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
 
-#: Operators whose results are sums of products of two inputs, and of a third one's elements.
-SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
+class Subject(Searched):
+    """model: a ModelProto; feeds: its inputs by name."""
 
-@dataclass
-class Subject:
-    """model: a ModelProto; feeds: its inputs by name; dtype: of the case; fails: whether outputs, in the model's order and
-    dtypes, are beyond the limit; precision: what the backend declares that it computes in ("" for the dtype)."""
-
-    model: Any
-    feeds: Mapping[str, np.ndarray]
-    fails: Callable[[Sequence[np.ndarray]], bool]
-    dtype: str = "float32"
-    precision: str = ""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        model: Any,
+        feeds: Mapping[str, np.ndarray],
+        fails: Callable[[Sequence[np.ndarray]], bool],
+        dtype: str = "float32",
+        precision: str = "",
+    ) -> None:
         import onnx
 
-        if self.model.functions:  # what they are made of are nodes as well
-            self.model = onnx.inliner.inline_local_functions(self.model)
-        self.model = taken(self.model, self.feeds)  # and so are those of branches
+        if model.functions:  # what they are made of are nodes as well
+            model = onnx.inliner.inline_local_functions(model)
+        self.model = taken(model, feeds)  # and so are those of branches
         self.types = types_of(self.model)
-        self.outputs = [x.name for x in self.model.graph.output]
+        super().__init__(feeds, fails, dtype, precision, [x.name for x in self.model.graph.output])
 
     @property
     def graph(self) -> Any:
@@ -53,8 +49,13 @@ class Subject:
     def producer(self) -> dict[str, int]:
         return producers(self.graph)
 
+    def op(self, place: int) -> str:
+        return str(self.graph.node[place].op_type)
+
+    def makes(self, place: int) -> list[str]:
+        return list(self.graph.node[place].output)
+
     def name(self, place: int) -> str:
-        """The unique name of a node."""
         return str(self._nodes[next(x for x in self.graph.node[place].output if x)].name)
 
     @functools.cached_property
@@ -66,7 +67,6 @@ class Subject:
         return {name: node for node in self.evaluated.nodes for name in node.outputs if name}
 
     def of_node(self, place: int, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Outputs of a node by name, in float64, of its inputs from other nodes as in ``feeds``. Raises NoOracle."""
         node, inputs = self._call(place, feeds)
         if node.blocks:
             return Graph(self.piece([place])[0]).run(dict(feeds))
@@ -87,7 +87,6 @@ class Subject:
         return {name: 1.5 * self.evaluated.eps(name) * np.sqrt(7 / 6 * np.abs(y)) for name, y in found}
 
     def floor_of(self, place: int, feeds: Mapping[str, np.ndarray], draws: int) -> dict[str, np.ndarray]:
-        """The noise floors of a node's outputs by name. Raises NoOracle."""
         node, inputs = self._call(place, feeds)
         if node.blocks:
             part = Graph(self.piece([place])[0])
@@ -104,13 +103,11 @@ class Subject:
 
     @functools.cached_property
     def exact(self) -> dict[str, np.ndarray]:
-        """Every tensor that a node makes, by the float64 evaluation, rounded to its dtype; the graph's inputs as well."""
         wanted = [name for place in self.places for name in self.graph.node[place].output if name]
         found = self.evaluated.run(dict(self.feeds), keep=wanted)
         return dict(self.feeds) | {name: self.rounded(name, value) for name, value in found.items()}
 
     def rounded(self, name: str, value: Any) -> Any:
-        """A float64 value as the model's tensor of that name has it."""
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
             return value
         known = self.types.get(name)
@@ -119,7 +116,6 @@ class Subject:
             return value.astype(np_dtype(dtype or self.dtype))
 
     def border(self, place: int) -> tuple[list[str], list[str]]:
-        """(inputs, outputs) of one node, as `crossing` has them."""
         node = self.graph.node[place]
         inside = [x for x in reads(node) if x in self._variable]
         return inside, [x for x in node.output if x and x in self._taken]
@@ -135,36 +131,17 @@ class Subject:
         return {x for node in self.graph.node for x in reads(node)} | set(self.outputs)
 
     def piece(self, places: Collection[int]) -> tuple[Any, list[str], list[str]]:
-        """(ModelProto of some nodes, names of its inputs, of its outputs)."""
         inputs, outputs = crossing(self.graph, places)
         return cut(self.model, inputs, outputs, self.types), inputs, outputs
 
-    def reaches(self, values: Mapping[str, np.ndarray]) -> bool:
-        """Whether the model fails when these tensors have these values, and all else is exact."""
-        try:
-            return self.fails(self._outputs(values))
-        except Exception:  # a shape that what follows cannot take, an index out of range: no such output is right
-            return True
+    def probed(self, names: Sequence[str]) -> Any:
+        return probed(self.model, names, self.types)
 
-    def reaches_all(self, values: Sequence[Mapping[str, np.ndarray]]) -> bool:
-        """Whether the model fails when tensors are off by as much as these values of them are, wherever the others lead."""
-        errors = {
-            name: value.astype(np.float64) - self.exact[name].astype(np.float64)
-            for one in values
-            for name, value in one.items()
-            if value.dtype.kind == "f" and value.shape == self.exact[name].shape
-        }
+    def with_moves(self, move: Callable[[str, np.ndarray], np.ndarray]) -> list[Any]:
+        found = self.evaluated.run(dict(self.feeds), move=lambda name, x, eps: move(name, x))
+        return [self.rounded(name, np.asarray(found[name])) for name in self.outputs]
 
-        def moved(name: str, x: np.ndarray, eps: float) -> np.ndarray:
-            return x + errors[name] if name in errors and x.shape == errors[name].shape else x
-
-        try:
-            found = self.evaluated.run(dict(self.feeds), move=moved)
-        except NoOracle:
-            return True
-        return self.fails([self.rounded(name, np.asarray(found[name])) for name in self.outputs])
-
-    def _outputs(self, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def with_values(self, values: Mapping[str, np.ndarray]) -> list[Any]:
         later = self._after(values)
         known = self.exact | dict(values)
         wanted = [name for name in self.outputs if self.producer.get(name) in later and name not in values]
@@ -187,3 +164,25 @@ class Subject:
                 later.add(place)
                 reached |= set(node.output)
         return later
+
+    def described(self, place: int) -> dict[str, Any]:
+        from onnx import helper
+
+        node = self.graph.node[place]
+        attributes = {
+            x.name: helper.get_attribute_value(x) for x in node.attribute if not (x.HasField("g") or x.graphs)
+        }
+        known = self.exact | dict(self.evaluated.weights)
+
+        def tensors(names: Sequence[str]) -> list[str]:
+            return [f"{x} {typed(known[x])}" if x in known else x for x in names if x]
+
+        return {
+            "name": self.name(place),
+            "op": node.op_type,
+            "attributes": {
+                k: v.decode(errors="replace") if isinstance(v, bytes) else str(v)[:100] for k, v in attributes.items()
+            },
+            "inputs": tensors(node.input),
+            "outputs": tensors(node.output),
+        }

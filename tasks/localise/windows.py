@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tasks.localise.asking import Ask, Clock, Search
-from tasks.localise.subject import Subject
+from tasks.localise.searched import Searched
 
 #: Nodes up to which a window is a culprit; a larger one says only that the failure needs nodes together.
 WIDEST = 4
+#: Nodes up to which one that is larger is shown, and can be written as a script.
+SHOWN = 32
 
 
 @dataclass
@@ -22,7 +24,7 @@ class Window:
     tried: int = 0
 
 
-def fails(subject: Subject, places: Sequence[int]) -> Search[bool | None]:
+def fails(subject: Searched, places: Sequence[int]) -> Search[bool | None]:
     """Whether nodes make the model fail that are run by themselves on exact inputs; None where they do not run.
 
     What they return takes the place of the exact tensors in the float64 evaluation of all that follows. Their exact
@@ -34,11 +36,11 @@ def fails(subject: Subject, places: Sequence[int]) -> Search[bool | None]:
     ran = yield Ask(part, {name: subject.exact[name] for name in inputs})
     if ran.outputs is None:
         return None
-    got = dict(zip(outputs, ran.outputs))
+    got = {name: subject.shaped(name, x) for name, x in zip(outputs, ran.outputs)}
     return subject.reaches(got) and not subject.reaches({name: subject.exact[name] for name in outputs})
 
 
-def shrink(subject: Subject, clock: Clock) -> Search[Window]:
+def shrink(subject: Searched, clock: Clock) -> Search[Window]:
     """A small window that fails by itself: its first node as late, its last node as early as can be, then any node left
     out without which it still fails. All nodes, if no smaller window fails."""
     window = Window(subject.places)

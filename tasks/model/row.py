@@ -13,7 +13,7 @@ from tasks.model.case import Group
 class Column:
     """What is known of a column.
 
-    type: "string", "float64", "int32", "int64", "bool", "timestamp" or "list<float32>"; unit: "" where it has none;
+    type: "string", "float64", "int32", "int64", "bool", "timestamp", "list<float32>" or "list<int64>"; unit: "" where it has none;
     words: what it says; shown: the block of a page or a printed case that it belongs to: "case", "origin" (who ran it,
     on what), "outcome", "metrics", "times".
     """
@@ -53,7 +53,7 @@ class Row:
     distribution: str = column(
         "string",
         "case",
-        "where the values come from: own (the op's list), regular, boundary, adversarial, nan",
+        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz",
         default="own",
     )
     sample: int = column(
@@ -76,6 +76,9 @@ class Row:
         "string",
         "case",
         "of a model: layers whose weights may be scaled by 1 + 2⁻⁶ unnoticed in this sample; empty: none",
+    )
+    choices: tuple[int, ...] | None = column(
+        "list<int64>", "case", "of a generated case: the choices that made it, of which it can be made again"
     )
     attempts: int = column("int32", "times", "how often the case was started in this run", default=1)
     status: str = column("string", "outcome", "one of the closed set of statuses", default=_REQUIRED)

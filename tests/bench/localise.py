@@ -219,8 +219,8 @@ def _clean(models: Sequence[Loaded], backends: Sequence[str]) -> Tally:
         backend = _started(name)
         for one in models:
             begin = time.process_time()
-            pieces = "onnx" in backend.forms
-            searching = search(one.subject, Clock(BOUND_S), settings_of(backend), pieces)
+            whole = "" if "onnx" in backend.forms else "it takes no ONNX"
+            searching = search(one.subject, Clock(BOUND_S), settings_of(backend), whole)
             try:
                 found = _asked(searching, one, backend)
             except NotFailing as error:

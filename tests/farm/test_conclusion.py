@@ -58,7 +58,7 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
         "torch:mul/0": ("new", ""),
         "torch:sub/0": ("stale", "refused until version 2"),
         "torch:div/0": ("", ""),
-        "torch:exp/0": ("", ""),
+        "torch:exp/0": ("new", ""),
         "torch:log/0": ("", ""),
     }
     # One failure of many that are named is enough for a known failure to be met; what was not judged tells nothing.
@@ -70,9 +70,9 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
 @pytest.mark.parametrize(
     "rows, record, sentence",
     (
-        (planted(), REC, "1 new failure, look here (2 more are known)"),
+        (planted(), REC, "1 new failure, look here (2 more are known); 1 new imprecise result"),
         (planted()[:2], REC | {"planned": 2}, "OK: 2 failures, all known"),
-        (planted()[3:], REC | {"planned": 4}, "OK: no failures, 3 judged"),
+        (planted()[3:], REC | {"planned": 4}, "OK: no failures, 3 judged; 1 new imprecise result"),
         (planted()[6:], REC | {"planned": 1}, "nothing was judged"),
         (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet; resume the run. So far: 2 failures, all known"),
         (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run has not come to its end; resume the run. So far: 2 failures, all known"),
@@ -236,7 +236,7 @@ def test_a_figure_has_its_unit_and_its_limit() -> None:
         make_row("wrong", "torch:sigmoid", op_class="elementary", error_units=526.0, max_ulp=572.0, limit=8.0),
         make_row("wrong", "torch:softmax", op_class="normalisation", error_units=110.0, max_ulp=958.0, limit=4.0),
     )
-    for said in (printed(rows, REC), markdown(rows, REC)):
+    for said in (" ".join(text.split()) for text in (printed(rows, REC), markdown(rows, REC))):
         assert "572 ulps, limit 8" in said and "110 units, limit 4" in said and "958" not in said
         assert "ulps: units in the last place" in said and "units: error units." in said
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from farm.fleet.child_process import Death
 from farm.fleet.health import Health, Place
 from farm.plan import matrix
 from farm.plan.config import BackendConfig, CatalogConfig, Config
+from farm.plan.model import Skip
 from farm.plan.request import Request
 from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
@@ -30,6 +33,8 @@ from tasks.judge import verdict
 from tests.farm.simulated import Simulated, node
 
 OPS, SAMPLES = 10, 30
+#: Looks of the dispatcher until backends that are awaited answer.
+LATE = 12
 TOTAL = OPS * SAMPLES
 
 Run = Callable[..., tuple[Dispatcher, Simulated, pd.DataFrame]]
@@ -52,6 +57,7 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             catalogs=[CatalogConfig(name="load", dtypes=["float32"], samples=SAMPLES)],
             backends=[BackendConfig(**b) for b in backends],
             node_wait_s=more.pop("node_wait_s", 0.3),
+            skip=more.pop("skip", []),
         )
         specs = [b.spec() for b in config.backends]
         answers = {
@@ -62,15 +68,28 @@ def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             }
             for n in cluster.nodes
         }
+        awaited = more.pop("awaited", {})  # by name: what a backend answers at last
         offers = inventory.offers(specs, cluster.nodes, answers, {b.name: b.labels for b in config.backends})
+        for name in awaited:
+            offers[name] = replace(offers[name], available=False, resources={}, nodes=[], node_ids=[], awaited=True)
+            offers[name].joint = name in more.get("joint", ())
+        looks = itertools.count()
+
+        def late() -> list[inventory.Offer]:
+            if next(looks) != more.get("late", LATE):
+                return []
+            asked = [s for s in specs if s.name in awaited]
+            new = inventory.offers(asked, cluster.nodes, {n["id"]: awaited for n in cluster.nodes}).values()
+            return [replace(offer, joint=offers[offer.name].joint) for offer in new]
+
         lakes = lake.open_lake(tmp_path / "results")
         plan = matrix.build(config, {"load": catalogs.get("load").entries()})
         request = Request(config, verdict.load("error_units"), lakes, cache)
-        made = Dispatcher(Plan(request, plan, cluster, offers, "r"))
+        made = Dispatcher(Plan(request, plan, cluster, offers, "r", late))
         made.run()
         assert not list(made.missing())
         rows = lake.read(tmp_path / "results", "r")
-        assert rows["case_id"].groupby(rows["backend"]).nunique().eq(TOTAL).all()
+        assert rows["case_id"].groupby(rows["backend"]).nunique().eq(more.get("total", TOTAL)).all()
         assert all(made.accounts.counts[name].done == len(of) for name, of in rows.groupby("backend"))
         assert all(
             {k: v for k, v in made.accounts.counts[name].status.items() if v} == of["status"].value_counts().to_dict()
@@ -126,6 +145,41 @@ def test_the_first_numbers_wait_for_a_few_groups_only(run: Run, monkeypatch: pyt
 
     run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)], after=look))
     assert prepared[0] == 2  # of ten: those of the first preparing job
+
+
+HERE = {"device": "d", "resource": "CPU"}
+
+
+@pytest.mark.parametrize("joint", [(), ("busy-cpu", "missing")])
+def test_what_is_awaited_joins_late_or_has_no_part(run: Run, joint: tuple[str, ...]) -> None:
+    backends: list[dict[str, Any]] = [
+        {"name": "null-cpu"},
+        {"name": "busy-cpu"},
+        {"name": "missing", "like": "null-cpu"},
+    ]
+    awaited = {"busy-cpu": HERE, "missing": {"unavailable": "planted: not here"}}
+    done, cluster, rows = run(backends, Simulated([node("cpu", CPU=2)]), awaited=awaited, joint=joint)
+    assert rows["backend"].value_counts().to_dict() == {"null-cpu": TOTAL, "busy-cpu": TOTAL}
+    order = [backend for backend, *_ in cluster.log]
+    assert order[0] == "null-cpu" and "missing" not in order
+    assert {name: c.planned for name, c in done.accounts.counts.items()} == dict.fromkeys(order, TOTAL) | {"missing": 0}
+    assert [(offer.name, offer.available) for offer in done.outages.come] == [("busy-cpu", True), ("missing", False)]
+    assert done.plan.offers["missing"].reason == "planted: not here"
+
+
+def test_what_only_an_awaited_backend_needs_is_not_prepared_if_it_is_not_there(run: Run) -> None:
+    """The one that is there wants fewer ops."""
+    skip = Skip(ops=[f"load:op{i:06d}" for i in range(1, OPS)], backends=["null-cpu"], reason="planted")
+    prepared: set[str] = set()
+
+    def look(cluster: Simulated) -> None:
+        prepared.update(item.group.op for job, *_ in cluster.jobs.values() for item in job.prepare)
+
+    awaited = {"missing": {"unavailable": "planted: not here"}}
+    cluster = Simulated([node("cpu", CPU=1)], after=look)
+    backends = [{"name": "null-cpu"}, {"name": "missing", "like": "null-cpu"}]
+    done, _, rows = run(backends, cluster, awaited=awaited, skip=[skip], late=0, total=SAMPLES)
+    assert len(rows) == SAMPLES and len(prepared) < OPS and not any(done.stock.left.values())
 
 
 def where(rows: pd.DataFrame, backend: str) -> set[str]:

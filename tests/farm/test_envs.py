@@ -15,10 +15,10 @@ import pytest
 
 from farm.commands import run
 from farm.exits import OK
-from farm.fleet import envs, inventory
+from farm.fleet import asking, envs
+from farm.fleet.asking import probe
 from farm.fleet.child_process import ChildProcess, Limits, tasks_alone
 from farm.fleet.envs import EnvError, Environment
-from farm.fleet.inventory import probe
 from farm.plan.config import ConfigError, load
 from tasks import backends, wire
 from tasks.backends import BUILT_IN, BackendSpec
@@ -155,7 +155,7 @@ def test_a_dry_run_builds_none(
     backend = "{like: torch-cpu, packages: [farm-no-such-package==1]}"
     config.write_text(f"catalogs: [{{name: planted, ops: [none]}}]\nbackends: [{backend}]\n")
     assert run.main([str(config), "--dry-run", "--results", str(tmp_path / "r")]) == OK
-    assert inventory.UNBUILT in capsys.readouterr().out
+    assert asking.UNBUILT in capsys.readouterr().out
     assert not (tmp_path / "cache" / "envs").exists()
 
 

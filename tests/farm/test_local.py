@@ -177,8 +177,12 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def until_idle(line: Line) -> None:
+    def busy() -> bool:
+        with line._changed:  # else a lane may just have taken a job, and not yet be at it
+            return bool(line._waiting or line._expected) or not all(x.idle and not x.starting for x in line._lanes)
+
     end = time.monotonic() + 30
-    while line._waiting or line._expected or not all(one.idle and not one.starting for one in line._lanes):
+    while busy():
         assert time.monotonic() < end
         time.sleep(0.01)
 

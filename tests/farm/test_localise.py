@@ -15,13 +15,13 @@ from farm.commands.localise import BAD_INPUT, NAMED
 
 CONFIG = """
 catalogs:
-  - {{name: tiny, ops: {ops}, dtypes: [float32], samples: 1}}
+  - {{name: {catalog}, ops: {ops}, dtypes: [float32], samples: 1}}
 backends: [{backends}]
 """
 
 
-def launched(folder: Path, how: str, ops: str, backends: str, more: str = "") -> pd.DataFrame:
-    (folder / "tiny.yaml").write_text(CONFIG.format(ops=ops, backends=backends) + more)
+def launched(folder: Path, how: str, ops: str, backends: str, more: str = "", catalog: str = "tiny") -> pd.DataFrame:
+    (folder / "tiny.yaml").write_text(CONFIG.format(catalog=catalog, ops=ops, backends=backends) + more)
     launch.main([str(folder / "tiny.yaml"), how, "--results", str(folder / "results")])
     rows = lake.read(folder / "results", lake.run_ids(folder / "results")[-1])
     return rows.set_index(["op", "backend"])
@@ -99,3 +99,18 @@ def test_a_backend_that_dies_of_being_probed_keeps_its_row(tmp_path: Path, cache
 def test_a_config_can_leave_culprits_alone(tmp_path: Path, cache: Path) -> None:
     (row,) = launched(tmp_path, "--inline", "[convolutional]", "faulty-pad", "localise_s: 0\n").itertuples()
     assert (row.status, row.culprit) == ("wrong", "")
+
+
+def test_an_operation_of_a_torch_program_is_named_with_its_module(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = launched(tmp_path, "--inline", "['*']", "faultytorch-linear_1, faultytorch-none", catalog="tinytorch")
+    faulty, sound = (rows.loc[("tinytorch:block", f"faultytorch-{x}")] for x in ("linear_1", "none"))
+    assert (faulty.status, faulty.culprit, faulty.probe_effect) == ("wrong", "node linear_1 (linear)", "same")
+    assert (sound.status, sound.culprit) == ("pass", "")
+    capsys.readouterr()
+    wanted = [key(rows, "faultytorch-linear_1", "tinytorch:block"), "--results", str(tmp_path / "results")]
+    assert localise.main([*wanted, "--script", str(tmp_path / "culprit.py")]) == BAD_INPUT  # named, but no script of it
+    said = capsys.readouterr()
+    assert "node          linear_1: linear()" in said.out and "  module      value" in said.out
+    assert "is a part of a torch program" in said.err

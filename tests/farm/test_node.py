@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from farm.commands import node as node_command
-from farm.fleet import detect, inventory, node, visible
+from farm.fleet import asking, detect, inventory, node, visible
 from farm.fleet.child_process import Limits
 from farm.plan.config import BackendConfig
 from farm.work import child_pool
@@ -334,9 +334,9 @@ def test_no_environment_is_built_where_no_device_is(
     spec = BackendSpec("gpu-nvidia", "gpu", "nvidia", packages=("no-such-package-of-gigabytes==1",))
     monkeypatch.setattr(detect, "_detected", lambda: detect.detect(root))
     monkeypatch.setattr("farm.fleet.envs.build", lambda *a, **k: pytest.fail("it was built"))
-    assert inventory.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"].startswith("no NVIDIA device on this node")
+    assert asking.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"].startswith("no NVIDIA device on this node")
     monkeypatch.setenv(detect.OVERRIDE, "amd")
-    assert "FARM_VENDORS" in inventory.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"]
+    assert "FARM_VENDORS" in asking.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import yaml
 
 from farm import lake
 from farm.fleet import probing
-from farm.fleet.inventory import probe
+from farm.fleet.asking import probe
 from tasks.backends import BackendSpec
 from tests.conftest import launch
 

@@ -48,7 +48,7 @@ class Said:
         stock = SimpleNamespace(left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0)
         plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, fraction: 2))
         self.run: Any = SimpleNamespace(
-            started=0.0, accounts=accounts, stock=stock, plan=plan, outages=SimpleNamespace(notices=[])
+            started=0.0, accounts=accounts, stock=stock, plan=plan, outages=SimpleNamespace(notices=[], come=[])
         )
         self.progress = progress.Progress(Console(file=self.out, width=200), lambda: before)
 
@@ -70,15 +70,19 @@ def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(mo
     assert "0:00  0 of 1000 cases done, 40 inputs and references to make" in said.at(0.0)
     said.run.stock.left["prepare"] = 0
     said.counts["torch-cpu"].planned, said.counts["tvm-cpu"].planned = 500, 400
+    assert said.at(6.0) == ""
+    assert "since the last line: pass 10" in said.at(
+        12.0, torch_cpu={"pass": 10}
+    )  # the first numbers, as soon as they are there
     assert said.at(30.0, torch_cpu={"pass": 10}) == ""
-    line = said.at(61.0, torch_cpu={"pass": 80, "wrong": 3}, tvm_cpu={"wrong": 2, "unsupported": 5})
-    assert line.startswith("1:01  100 of 900 cases done")
+    line = said.at(73.0, torch_cpu={"pass": 70, "wrong": 3}, tvm_cpu={"wrong": 2, "unsupported": 5})
+    assert line.startswith("1:13  100 of 900 cases done")
     assert (
-        "since the last line: pass 90, wrong 5 (torch-cpu 3, tvm-cpu 2), unsupported 5" in line
+        "since the last line: pass 80, wrong 5 (torch-cpu 3, tvm-cpu 2), unsupported 5" in line
         and line.count("\n") == 1
     )
-    assert said.at(130.0) == ""  # nothing is new
-    assert "since the last line: crash 1 (tvm-cpu 1)" in said.at(200.0, tvm_cpu={"crash": 1})
+    assert said.at(140.0) == ""  # nothing is new
+    assert "since the last line: crash 1 (tvm-cpu 1)" in said.at(210.0, tvm_cpu={"crash": 1})
 
 
 def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Two tiny models as a catalog, and a backend that runs them with a planted fault, which its device names."""
+"""Tiny models as catalogs, of ONNX and of torch, and backends that run them with a planted fault, which the device names."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import TensorSpec
+from tasks.arrays.widened import widened
 from tasks.backends.base import Backend
 from tasks.backends.shared.onnx_form import inputs_by_name
 from tasks.catalogs.base import Catalog, Entry, Sample
+from tasks.graphs import program as programs
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
-from tests import stand_in, tiny_models
+from tasks.model.dtypes import EPS
+from tests import stand_in, tiny_models, tiny_module
 from tests.stand_in import Fault
 
 MODELS = {"convolutional": tiny_models.convolutional, "transformer": tiny_models.transformer}
@@ -95,3 +98,64 @@ class Faulty(Backend):
             return ran.outputs
 
         return Program(run, "CPU")
+
+
+class TorchCatalog(Catalog):
+    """One network that has no ONNX form."""
+
+    name = "tinytorch"
+    forms = ("torch",)
+
+    def version(self) -> str:
+        return "1"
+
+    def entries(self) -> list[Entry]:
+        return [Entry("tinytorch:block", "", ("float32",))]
+
+    def call(self, group: Group) -> Any:
+        return tiny_module.block()[0]
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        module, inputs = tiny_module.block()
+        wide = [x.double() if x.is_floating_point() else x for x in inputs]
+
+        def outputs(eps: float, draw: int) -> list[np.ndarray]:
+            import torch
+
+            with torch.no_grad(), widened(eps, draw):
+                return [y.numpy() for y in module.double()(*wide)]
+
+        exact = outputs(0.0, 0)
+        moved = [outputs(EPS["float32"], draw) for draw in range(draws)]
+        floors = [np.max([abs(m[k] - y) for m in moved], 0) for k, y in enumerate(exact)]
+        expected = [Leaf("float32", y.shape, y, delta) for y, delta in zip(exact, floors)]
+        args = tuple(TensorSpec(i) for i in range(len(inputs)))
+        yield Sample(0, args, {}, [x.numpy() for x in inputs], expected, OpClass.MODEL)
+
+
+class FaultyTorch(Backend):
+    """Torch, operation by operation; the results of the one that the device is called are a thousandth off."""
+
+    vendor = "Planted"
+    forms = ("torch",)
+
+    def probe(self) -> RuntimeInfo:
+        return RuntimeInfo("faultytorch 1", "cpu")
+
+    def build(self, form: Form) -> Program:
+        import torch
+
+        given, name = programs.arguments(form), self.device
+        known = isinstance(form.call, torch.fx.GraphModule)
+        program = form.call if known else programs.traced(form.call, given)
+
+        class Planted(torch.fx.Interpreter):
+            def run_node(self, node: Any) -> Any:
+                value = super().run_node(node)
+                return value * 1.001 if node.name == name else value
+
+        def run() -> Sequence[Any]:
+            with torch.no_grad():
+                return [y.numpy() for y in Planted(program).run(*given)]
+
+        return Program(run, "cpu")

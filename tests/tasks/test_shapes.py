@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.backends.shared import onnx_graph
+from tasks.catalogs.base import Sample
+from tasks.catalogs.models import exporting
 from tasks.judge import verdict
-from tasks.model import Form, Group, Program, RuntimeInfo
+from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Vacuous
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.prepare.derived import shapes
 from tasks.runner import Runner, whole
@@ -167,6 +171,28 @@ def test_a_model_of_which_nothing_can_be_another_size_is_vacuous(tmp_path: Path)
     assert made["status"] == "vacuous"
 
 
+def test_what_torch_exports_for_one_batch_is_exported_again_with_open_dimensions() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Flat(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return torch.conv1d(x, torch.ones(2, 3, 2, dtype=x.dtype)).reshape(x.shape[0], 2 * x.shape[2] - 2)
+
+    def exact(x: np.ndarray) -> np.ndarray:
+        return np.asarray(Flat()(torch.from_numpy(x.astype(np.float64))).numpy())
+
+    x = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
+    base = Sample(0, (TensorSpec(0),), arrays=[x], expected=[Leaf("float32", (1, 6), exact(x))])
+    group = Group("tiny:flat", "", "float32", 1)
+    static, any_size = (exporting.converted(Flat(), [torch.from_numpy(x)], ("x",), ("y",), n) for n in (False, True))
+    with pytest.raises(Vacuous, match="no dimension"):
+        shapes.derive(replace(base, model=static.SerializeToString()), 0, group, 1)
+    made = shapes.derive(replace(base, model=any_size.SerializeToString()), 0, group, 1)
+    assert [y.shape for y in made.arrays] == [(1, 3, 4), (2, 3, 8), (1, 3, 2)]
+    for array, leaf in zip(made.arrays, made.expected, strict=True):
+        np.testing.assert_allclose(leaf.reference, exact(array), rtol=1e-12)
+
+
 def test_what_the_model_leaves_open_is_what_is_varied() -> None:
     """N and T are the model's; T of both inputs grows together, the 4 stays."""
     graph = helper.make_graph(
@@ -186,6 +212,30 @@ def test_what_the_model_leaves_open_is_what_is_varied() -> None:
     assert {k: v.shape for k, v in grown.items()} == {"x": (4, 6, 4), "m": (6, 1)}
     assert (grown["x"][:2, :3] == own["x"]).all() and (grown["x"][2:, :3] == own["x"][::-1]).all()
     assert shapes.resized(own, open_, lambda n: max(1, n // 2))["x"].tolist() == own["x"][1:, 2:].tolist()
+
+
+def test_a_constant_that_is_empty_by_itself_is_none_of_the_sizes() -> None:
+    """The roi that Resize does not heed is an empty list; a slice that is empty at another size is not meant."""
+    roi = helper.make_node("Constant", [], ["roi"], value=numpy_helper.from_array(np.zeros(0, np.float32)))
+    twice = helper.make_node(
+        "Constant", [], ["twice"], value=numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32))
+    )
+    ends = numpy_helper.from_array(np.array([2], np.int64), "first")
+    nodes = [
+        roi,
+        twice,
+        helper.make_node("Resize", ["x", "roi", "twice"], ["r"]),
+        helper.make_node("Slice", ["r", "first", "last", "axis"], ["s"]),
+        helper.make_node("ReduceSum", ["s"], ["y"]),
+    ]
+    weights = [ends, *(numpy_helper.from_array(np.array([n], np.int64), k) for k, n in (("last", 99), ("axis", 2)))]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, "H", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    opset = [helper.make_opsetid("", 18)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=opset, ir_version=10)
+    own = {"x": np.ones((1, 1, 3, 4), np.float32)}
+    assert shapes._valid(model, own)
+    assert not shapes._valid(model, {"x": own["x"][:, :, :1]})  # 2 rows, all before the slice
 
 
 def test_shapes_are_written_into_a_models_bytes() -> None:

@@ -55,7 +55,7 @@ def write_checklist(view: View, report: Report, out: Path) -> dict[str, Path]:
     """Write a vendor's checklist as CSV and Markdown into ``out``; returns their paths by what they hold."""
     out.mkdir(parents=True, exist_ok=True)
     paths = {"csv": csv(view, out), "markdown": out / f"{view.name}.md"}
-    text = document(headline(report.rows, report.run), [view], 1_000)
+    text = document(headline(report), [view], 1_000)
     paths["markdown"].write_text(text, encoding="utf-8", errors="replace", newline="\n")
     return paths
 

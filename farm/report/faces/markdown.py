@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from farm.report.tables.changes import diff_views
-from farm.report.tables.overview import headline
+from farm.report.tables.overview import headline, words
 from farm.report.tables.view import Column, Line, Report, View, cell
 from farm.report.words import DASH, plain
 
@@ -38,15 +40,17 @@ def table(view: View, limit: int) -> list[str]:
         columns.append(Column("reproduce", lambda line: str(line[view.command]), foreign=True))
     # A column may be called after what a lake holds, a dtype or a backend.
     head = [c.words if re.fullmatch(r"[\w ,()/–-]+", c.words) else _code(c.words) for c in columns]
-    text = [f"## {view.title(limit)}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    text = [f"## {view.title(limit)}", "", *(f"{_code(said)}  " for said in view.lead), *[""] * bool(view.lead)]
+    text += [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     text += [f"| {' | '.join(_cell(column, line) for column in columns)} |" for line in view.shown(limit)]
-    return [*text, "", *(f"{_code(note)}  " for note in view.notes)]
+    text += ["", *(f"{_code(note)}  " for note in view.notes)]
+    return [*text, *(f"{_code(said)}: {_code(command)}  " for said, command in view.see)]
 
 
 def document(lines: Sequence[str], shown: Iterable[View], limit: int) -> str:
     """Sentences, the first of them as the title, and views."""
     first, *rest = lines
-    text = [f"# {_code(first)}", "", *(f"{line}  " for line in rest), ""]
+    text = [f"# {_code(first)}", "", *(f"{html.escape(line, quote=False)}  " for line in rest), ""]
     for view in shown:
         text += table(view, limit)
     return "\n".join(text)
@@ -55,10 +59,10 @@ def document(lines: Sequence[str], shown: Iterable[View], limit: int) -> str:
 def markdown(rows: pd.DataFrame | Report, run: Mapping[str, Any], limit: int = 50) -> str:
     """The report of a run: its headline and every view that Markdown shows."""
     report = Report.of(rows, run)
-    return document(headline(report.rows, run), (v for v in report.views if "markdown" in v.faces), limit)
+    return document([*headline(report), words()], (v for v in report.views if "markdown" in v.faces), limit)
 
 
 def diff_markdown(found: pd.DataFrame, limit: int = 200) -> str:
     """`farm.report.diff` as Markdown."""
-    shown = diff_views(found)
-    return document(shown[0].lead, shown, limit)
+    first, *others = diff_views(found)
+    return document(first.lead, [replace(first, lead=()), *others], limit)

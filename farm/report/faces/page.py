@@ -24,8 +24,8 @@ from farm.report.faces.curve import svg
 from farm.report.tables.agreement import UNITS
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
-from farm.report.tables.coverage import COMMAND, SEVERITY, coverage, how_option, where_option
-from farm.report.tables.overview import backend_lines, headline
+from farm.report.tables.coverage import SEVERITY, command, coverage, how_option, where_option
+from farm.report.tables.overview import backend_lines, headline, words
 from farm.report.tables.sides import Sides, sides
 from farm.report.tables.view import Report, cell
 from farm.report.words import DASH
@@ -62,7 +62,7 @@ FIELDS = {
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 #: What the standings of rows mean.
 STANDING_WORDS = {
-    "new": "rows that failed and that no known failure covers",
+    "new": "rows that failed or are imprecise and that no known failure covers",
     "known": "rows that failed and that a known failure covers",
     "stale": "rows that are right where a known failure says otherwise",
 }
@@ -104,7 +104,8 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
         else "new"
         if said.found or said.missing or not said.finished
         else "",
-        headline=[line for line in headline(report.rows, run)[1:] if line != said.sentence],
+        headline=[line for line in headline(report)[1:] if line != said.sentence],
+        words=words(),
         rows=f"{len(report.rows):,}",
         started=moment(run.get("started_at")),
         finished=moment(run.get("finished_at")),
@@ -211,7 +212,7 @@ def payload(report: Report) -> dict[str, Any]:
         **_packed_sides(beside),
         "changes": list(CHANGES),
         "pass_rows_per_square": PASS_ROWS_PER_SQUARE,
-        "command": [COMMAND, where_option(results), {status: how_option(status) for status in SEVERITY}],
+        "command": [command(), where_option(results), {status: how_option(status) for status in SEVERITY}],
     }
 
 

@@ -15,7 +15,7 @@ from farm.fitting import Head, fitted
 from farm.report.faces.curve import blocks
 from farm.report.tables.agreement import case_views
 from farm.report.tables.changes import diff_views
-from farm.report.tables.overview import headline
+from farm.report.tables.overview import headline, words
 from farm.report.tables.view import Cell, Report, View, cell
 from farm.report.words import plain
 from tasks.model import Status
@@ -56,20 +56,21 @@ def table(view: View, limit: int, width: int) -> RenderableType:
         ([_cell(cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
         for line in view.shown(limit)
     ]
-    return fitted(view.title(limit), heads, lines, width)
+    return fitted("\n".join([view.title(limit), *view.lead]), heads, lines, width)
 
 
 def show(view: View, console: Console, limit: int, most: int = _COMMANDS) -> None:
     """Print a view: its sentences, its lines, and ``most`` commands that show them; or what it says without lines."""
-    for text in view.lead:
-        console.print(_text(text), soft_wrap=True)
     if not view.all_lines():
-        if view.empty:
-            console.print(_text(view.empty))
+        for text in (*view.lead, view.empty):
+            if text:
+                console.print(_text(text), soft_wrap=True)
         return
     console.print(table(view, limit, console.width))
     for text in view.notes:
         console.print(_text(text), soft_wrap=True)
+    for text, command in view.see:
+        console.print(_text(f"{text}: {command}"), soft_wrap=True)  # one line, to be copied
     commands = [line[view.command] for line in view.shown(limit) if view.command and line[view.command]]
     if commands:
         console.print("Reproduced by:")
@@ -96,8 +97,9 @@ def print_coverage(
     """
     console = console or screen()
     report = Report.of(rows, run, by)
-    for line in headline(report.rows, run):
+    for line in headline(report):
         console.print(_text(line))
+    console.print(_text(words(), "dim"))
     for view in report.views:
         if "terminal" in view.faces:
             show(view, console, limit, _FIRST)

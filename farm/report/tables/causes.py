@@ -2,13 +2,14 @@
 
 What a page or a script builds on (nothing of it need be worked out again):
 
-- `Report.rows` has two columns beside the lake's, those of `with_standing`: ``standing`` ("new": failed and no known
-  failure covers it, which is what makes a run's exit code 1; "known": failed and covered; "stale": judged and right where
-  a known failure says otherwise; "" for all else) and ``cause`` (the known failure's reason, of what is imprecise too; ""
-  where there is none).
+- `Report.rows` has columns beside the lake's, those of `with_standing`: ``standing`` ("new": no known failure covers it, and
+  it failed, which is what makes a run's exit code 1, or is imprecise, which is said and fails no run; "known": failed and
+  covered; "stale": judged and right where a known failure says otherwise; "" for all else), ``cause`` (the known failure's
+  reason, of what is imprecise too; "" where there is none) and ``fault`` (of a known failure, whose it is:
+  `farm.plan.model.KnownFailure`; "" for all else).
 - `verdict(rows, run)`: the `Verdict`, with its sentence and its counts.
 - `causes(rows)`: failed rows by their known reason, and before them what is new, what is alike in one line.
-- `stale(rows, run)`: the known failures that were not seen though their cells were judged.
+- `stale(rows, run)`: the known failures that were not seen: what they name was judged and is right.
 
 `farm.report.tables.ranking` has the ranking of backends, `farm.report.tables.since` what changed since the last run.
 """
@@ -16,7 +17,6 @@ What a page or a script builds on (nothing of it need be worked out again):
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,55 +25,30 @@ import pandas as pd
 
 from farm.plan import known
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, records, severity
-from farm.report.words import gist
 from tasks.model import Status
+from tasks.model.errors import masked
 
 #: What a row means for who looks at it: see the module's text.
 STANDINGS = ("new", "known", "stale")
 NEW, KNOWN, STALE = STANDINGS
+#: How a row failed, in the columns of the lake.
+HOW = [
+    *("kind", "culprit", "stage", "error_type", "error"),
+    *("error_units", "max_ulp", "limit", "op_class", "max_diff", "mismatched", "numel"),
+]
 #: What `causes` tells of each.
 _TOLD = [
-    *(
-        "standing",
-        "reason",
-        "rows",
-        "ops",
-        "statuses",
-        "backends",
-        "dtypes",
-        "op",
-        "variant",
-        "dtype",
-        "backend",
-        "status",
-    ),
-    *(
-        "kind",
-        "culprit",
-        "stage",
-        "error_type",
-        "error",
-        "error_units",
-        "max_ulp",
-        "limit",
-        "op_class",
-        "max_diff",
-        "mismatched",
-    ),
-    *("numel", "case_id", "run_id", "reproduce"),
+    *("standing", "fault", "reason", "rows", "cases", "ops", "statuses", "backends", "dtypes"),
+    *("op", "variant", "dtype", "backend", "status", *HOW, "case_id", "run_id", "reproduce"),
 ]
-#: What differs between errors that are alike: names in quotes, brackets or with a digit, numbers, paths.
-_OWN_WORDS = re.compile(r"\"[^\"]*\"|'[^']*'|\([^()]*\)|\[[^\[\]]*\]|<[^<>]*>|\S*[\d/]\S*")
-#: Characters of an error that tell what it is.
-_ENOUGH = 2_000
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What to conclude of a run; ``sentence`` says it in one line.
 
-    failures: rows that failed; new: of these, those that no known failure covers; unjudged: samples of own kernels whose
-    reference or inputs are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
+    failures: rows that failed; new: of these, those that no known failure covers; imprecise: imprecise rows that none covers;
+    unjudged: samples of own kernels whose reference or inputs are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
     (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
     whether the run came to its end; recorded: whether the record says what is known; listed: whether the config lists
     anything as known.
@@ -81,6 +56,7 @@ class Verdict:
 
     failures: int
     new: int
+    imprecise: int
     unjudged: int
     judged: int
     planned: int = 0
@@ -97,7 +73,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        said = "; ".join(filter(None, (self._failures(), self._unjudged())))
+        said = "; ".join(filter(None, (self._failures(), self._imprecise(), self._unjudged())))
         if lacks := self._lacks():
             return f"INCOMPLETE: {lacks}; resume the run. So far: {said}"
         return said if self.found or not self.judged or not self.recorded else f"OK: {said}"
@@ -122,6 +98,9 @@ class Verdict:
             return f"{many(self.failures, 'failure')}, all known"
         return f"no failures, {self.judged:,} judged" if self.judged else "nothing was judged"
 
+    def _imprecise(self) -> str:
+        return f"{many(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
+
     def _unjudged(self) -> str:
         what = (
             f"{many(self.unjudged, 'sample')} of your own kernels could not be judged: reference or inputs are broken"
@@ -142,7 +121,7 @@ def broken(rows: pd.DataFrame) -> pd.Series:
 
 
 def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
-    """Rows with the columns ``standing`` and ``cause``: see the module's text."""
+    """Rows with the columns ``standing``, ``cause`` and ``fault``: see the module's text."""
     entries = known.recorded(run) or []
     failed = rows["status"].isin(FAILED_STATUSES) | broken(rows)
     some = rows[failed | rows["status"].isin(JUDGED_STATUSES)]
@@ -151,12 +130,20 @@ def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
         pd.Series(places, index=some.index).reindex(rows.index, fill_value=-1) for places in (met.entry, met.stale)
     )
     named = covered >= 0
-    standing = pd.Series("", index=rows.index, dtype=object).mask((gone >= 0) & ~named, STALE).mask(failed, NEW)
+    standing = pd.Series("", index=rows.index, dtype=object).mask(gone >= 0, STALE)
+    standing = standing.mask((failed | (rows["status"] == Status.IMPRECISE.value)) & ~named, NEW)
     standing = standing.mask(failed & named, KNOWN)
     place = covered.where(named, gone.where(standing == STALE, -1))
-    reasons = [*(entry.reason for entry in entries), ""]  # the place -1 is the last one
+
+    def told(texts: list[str], places: pd.Series) -> pd.Series:
+        return pd.Series(
+            map([*texts, ""].__getitem__, places), index=rows.index, dtype=object
+        )  # the place -1 is the last
+
     return rows.assign(
-        standing=standing, cause=pd.Series(map(reasons.__getitem__, place), index=rows.index, dtype=object)
+        standing=standing,
+        cause=told([entry.reason for entry in entries], place),
+        fault=told([entry.fault for entry in entries], covered.where(standing == KNOWN, -1)),
     )
 
 
@@ -164,12 +151,13 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
     """The `Verdict` on the rows of a run; ``rows``: with or without their standing."""
     rows = rows if "standing" in rows else with_standing(distinct(rows), run)
     failed, own = rows["status"].isin(FAILED_STATUSES), broken(rows)
-    new = rows["standing"] == NEW
+    new, imprecise = rows["standing"] == NEW, rows["status"] == Status.IMPRECISE.value
     said, entries = run.get("planned"), known.recorded(run)
     planned = said if isinstance(said, int) else 0
     return Verdict(
         failures=int(failed.sum()),
         new=int((failed & new).sum()),
+        imprecise=int((imprecise & new).sum()),
         unjudged=int((own & new).sum()),
         judged=int(rows["status"].isin(JUDGED_STATUSES).sum()),
         planned=planned,
@@ -193,17 +181,19 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     ``rows``: with their standing (`with_standing`). Of what is new one line for what is alike, the worst first: what one
     vendor gets wrong in the same way (``kind``) in one op or by one pass of an optimiser, or an error that says the same,
     whatever the op. reason: the known failure's; of what is new its kind, or stage and class of error, and the ops. rows, ops: how
-    many; statuses: rows by status; backends, dtypes: the commonest first; op, variant, dtype, backend, status, kind, stage,
-    error, figures, case_id, run_id: of the worst row; reproduce: the command that shows it.
+    many; cases: the same of several backends of a vendor counted once; fault: whose a known failure is; statuses: rows by
+    status; backends, dtypes: the commonest first; op, variant, dtype, backend, status, kind, stage, error, figures, case_id,
+    run_id: of the worst row; reproduce: the command that shows it.
     """
     results = str(rows.attrs.get("results", "results"))
     failed = rows[rows["status"].isin(FAILED_STATUSES) | broken(rows)]
-    new, keys = failed["standing"] == NEW, ["standing", "alike"]
-    failed = failed.assign(alike=failed["cause"])
+    new, keys = failed["standing"] == NEW, ["standing", "fault", "alike"]
+    failed = failed.assign(alike=failed["cause"], case=failed["vendor"] + "\0" + failed["case_id"])
     failed.loc[new, "alike"] = [_alike(line) for line in records(failed[new])]
     listed = {"backends": "backend", "dtypes": "dtype", "all_ops": "op"}
     sums = failed.groupby(keys, sort=False).agg(
         rows=("case_id", "size"),
+        cases=("case", "nunique"),
         ops=("op", "nunique"),
         statuses=("status", lambda x: " · ".join(f"{name} {count}" for name, count in _commonest(x).items())),
         **{words: (name, lambda x: ", ".join(_commonest(x).index)) for words, name in listed.items()},
@@ -212,7 +202,7 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     new = made["standing"] == NEW
     said = pd.Series([_said(line) for line in records(made)], index=made.index, dtype=object)
     made = made.assign(
-        reason=said.where(new, made["cause"]), old=~new, rank=made["rank"].where(new, 0), most=-made["rows"]
+        reason=said.where(new, made["cause"]), old=~new, rank=made["rank"].where(new, 0), most=-made["cases"]
     )
     made = made.sort_values(["old", "rank", "most"], kind="stable")
     return made.assign(reproduce=commands(made, results))[_TOLD].reset_index(drop=True)
@@ -228,8 +218,7 @@ def _alike(line: Mapping[str, Any]) -> str:
     shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
     what = line["culprit"] if shared else line["op"]
     if line["error_type"]:
-        own = re.compile(rf"\b{re.escape(line['op'].partition(':')[2])}\b")
-        what = " ".join(_OWN_WORDS.sub("", own.sub("", gist(line["error"])[:_ENOUGH])).lower().split())
+        what = masked(line["error"], [line["op"].partition(":")[2]])
     return "\0".join([*(line[name] for name in ("vendor", "status", "kind", "stage", "error_type")), what])
 
 
@@ -241,10 +230,10 @@ def _said(line: Mapping[str, Any]) -> str:
 
 
 def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
-    """Known failures that nothing in the run met though what they name was judged: mended, or no longer tried.
+    """Known failures that were not seen: what they name was judged and is right (`farm.plan.known.Met`).
 
-    Columns: op, dtype, backend, distribution, status, kind, reason (the entry's), rows (judged of what it names), seen (their
-    statuses and counts).
+    Columns: op, dtype, backend, distribution, status, kind, fault, reason (the entry's), rows (those with the standing "stale"
+    for it), seen (their statuses and counts).
     """
     entries = known.recorded(run) or []
     rows = rows[rows["status"].isin(JUDGED_STATUSES)]
@@ -254,5 +243,5 @@ def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
         found = rows["status"][met.stale == place].value_counts()
         seen = " · ".join(f"{status} {count}" for status, count in found.items())
         lines.append({**entries[place].model_dump(), "rows": int(found.sum()), "seen": seen})
-    names = ["op", "dtype", "backend", "distribution", "status", "kind", "reason", "rows", "seen"]
+    names = ["op", "dtype", "backend", "distribution", "status", "kind", "fault", "reason", "rows", "seen"]
     return pd.DataFrame(lines, columns=names)

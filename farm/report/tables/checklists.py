@@ -21,6 +21,7 @@ from farm.report.tables.coverage import (
     NOT_VALID_STATUSES,
     PASSED_STATUSES,
     backends_of,
+    blameless,
     commands,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, text
@@ -193,7 +194,7 @@ def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterat
     seen = [str(name) for name in report.rows["backend"].unique()]
     ours = [name for name in sorted({*seen, *like}) if any(_matches(globs, one) for one in (name, like.get(name, "")))]
     given = _rows(report.rows[report.rows["backend"].isin(ours)], item)
-    some = given[~given["status"].isin(NOT_VALID_STATUSES)]
+    some = given[~given["status"].isin(NOT_VALID_STATUSES) & ~blameless(given)]
     if item.never or some.empty:
         why = (
             item.never

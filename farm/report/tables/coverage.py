@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from farm.lake.columns import COLUMNS, KEY
+from farm.program import program
 from tasks import checks
 from tasks.model import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
 
@@ -32,7 +33,7 @@ NO_REASON = "no reason was given"
 #: The frames that are `distinct`, while they live, by their identity: a report asks for the same one some twenty times.
 _READY: weakref.WeakValueDictionary[int, pd.DataFrame] = weakref.WeakValueDictionary()
 #: Column order of a coverage table.
-COUNTS = ["planned", "valid", "judged", "passed", "failed", "weak", "weak_cells"]
+COUNTS = ["planned", "valid", "judged", "passed", "failed", "apart", "weak", "weak_cells"]
 
 
 def distinct(rows: pd.DataFrame) -> pd.DataFrame:
@@ -89,9 +90,10 @@ def coverage(
 ) -> pd.DataFrame:
     """Coverage and pass rate of each group of lake rows; ``by=()`` gives one line, "all".
 
-    Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped − the weak passes of cells where more was
-    seen, see `beside`); ``judged`` (pass, imprecise, wrong,
-    error, crash, timeout, oom, without ``weak``); ``passed`` (pass, imprecise, without ``weak``); ``failed``; ``weak``
+    Columns: ``planned``; ``valid`` (planned − invalid − vacuous − skipped − ``apart`` − the weak passes of cells where more
+    was seen, see `beside`); ``judged`` (pass, imprecise, wrong, error, crash, timeout, oom, without ``weak`` and ``apart``);
+    ``passed`` (pass, imprecise, without ``weak``); ``failed`` (without ``apart``); ``apart`` (failures that are known not to be
+    the backend's, see `blameless`); ``weak``
     (passes of samples that a constant output would have passed: no evidence, neither judged nor passed; where such a
     sample fails it is judged as any other); ``weak_cells`` (cells of which nothing but such passes was seen);
     ``coverage`` = judged/valid, ``pass_rate`` = passed/judged and, of that, ``imprecise_rate`` = imprecise/judged, NaN where
@@ -110,6 +112,31 @@ def coverage(
     if inventory is not None and "backend" in keys and set(keys) <= {"vendor", "backend"}:
         table = _with_inventory(table, rows, keys, inventory)
     return table
+
+
+def blameless(rows: pd.DataFrame) -> pd.Series:
+    """Which `distinct` rows failed by no fault of their backend (`farm.plan.model.KnownFailure.fault`), as far as they tell."""
+    return ~rows["fault"].isin(["", "backend"]) if "fault" in rows else pd.Series(False, index=rows.index)
+
+
+def with_code(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
+    """Rows with the column ``code``: equal for backends that run the same code, modes of one runtime in one environment."""
+    config = run.get("config")
+    listed = config.get("backends") if isinstance(config, Mapping) else None
+    said = {b["name"]: b for b in listed or () if isinstance(b, Mapping) and "name" in b}
+    code = {
+        name: "\0".join(map(str, (b.get("like") or name, b.get("packages") or "", b.get("python") or "")))
+        for name, b in said.items()
+    }
+    return rows.assign(code=rows["backend"].map(lambda name: code.get(name, name)))
+
+
+def once(rows: pd.DataFrame) -> pd.DataFrame:
+    """`distinct` rows for sums over backends: of those that backends with one ``code`` have of a case, the worst."""
+    if "code" not in rows or rows["code"].nunique() == rows["backend"].nunique():
+        return rows
+    worst = severity(rows["status"]).sort_values(kind="stable").index
+    return ready(rows.loc[worst].drop_duplicates(["run_id", "case_id", "vendor", "code"]).sort_index())
 
 
 def beside(rows: pd.DataFrame) -> pd.Series:
@@ -153,7 +180,8 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     judged = rows["status"].isin(JUDGED_STATUSES)
     weak = rows["weak"] & (rows["status"] == Status.PASS.value)
     ones = pd.DataFrame({status: (rows["status"] == status).astype("int64") for status in STATUSES}, index=rows.index)
-    ones["weak"], ones["beside"] = weak.astype("int64"), beside(rows).astype("int64")
+    for name, which in (("weak", weak), ("beside", beside(rows)), ("apart", blameless(rows))):
+        ones[name] = which.astype("int64")
     counts = ones.groupby(groups, observed=True, sort=True, dropna=False).sum()
     if not keys and rows.empty:
         counts.loc["all"] = 0
@@ -169,13 +197,13 @@ def _count(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _rates(counts: pd.DataFrame) -> pd.DataFrame:
-    """Sums and rates from the counts per status, ``weak``, ``beside`` and ``weak_cells``."""
+    """Sums and rates from the counts per status, ``weak``, ``beside``, ``apart`` and ``weak_cells``."""
     table = counts.copy()
     table["planned"] = table[list(STATUSES)].sum(axis=1)
-    table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1) - table["beside"]
-    table["judged"] = table[JUDGED_STATUSES].sum(axis=1) - table["weak"]
+    table["valid"] = table["planned"] - table[NOT_VALID_STATUSES].sum(axis=1) - table["beside"] - table["apart"]
+    table["judged"] = table[JUDGED_STATUSES].sum(axis=1) - table["weak"] - table["apart"]
     table["passed"] = table[PASSED_STATUSES].sum(axis=1) - table["weak"]
-    table["failed"] = table[FAILED_STATUSES].sum(axis=1)
+    table["failed"] = table[FAILED_STATUSES].sum(axis=1) - table["apart"]
     table["coverage"] = table["judged"] / table["valid"].where(table["valid"] > 0)
     judged = table["judged"].where(table["judged"] > 0)
     table["pass_rate"], table["imprecise_rate"] = table["passed"] / judged, table[Status.IMPRECISE.value] / judged
@@ -208,7 +236,9 @@ def _with_inventory(
     ]
     if extra:
         index = pd.DataFrame(extra).set_index(keys).index
-        zeros = pd.DataFrame(0, index=index, columns=[*STATUSES, "weak", "beside", "weak_cells"], dtype="int64")
+        zeros = pd.DataFrame(
+            0, index=index, columns=[*STATUSES, "weak", "beside", "apart", "weak_cells"], dtype="int64"
+        )
         table = pd.concat([table, _rates(zeros)]).sort_index()
     names = table.index.get_level_values("backend")
     return table.assign(
@@ -267,8 +297,9 @@ def status_table(rows: pd.DataFrame) -> pd.DataFrame:
     return table[[*STATUSES, "planned"]]
 
 
-#: What runs a row again.
-COMMAND = "farm reproduce"
+def command() -> str:
+    """What runs a row again."""
+    return f"{program()} reproduce"
 
 
 def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "results", status: str = "") -> str:
@@ -277,7 +308,7 @@ def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "r
     ``status``: the row's; one that takes the process down is run in a child.
     """
     what = f"{run_id}:{case_id}:{backend}".replace("'", "'\"'\"'")
-    return f"{COMMAND} '{what}'{where_option(results)}{how_option(status)}"
+    return f"{command()} '{what}'{where_option(results)}{how_option(status)}"
 
 
 def commands(rows: pd.DataFrame, results: str, side: str = "") -> pd.Series:

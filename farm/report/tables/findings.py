@@ -8,30 +8,18 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.tables.agreement import UNITS, unit, units
-from farm.report.tables.causes import NEW, many, worst_first
+from farm.program import program
+from farm.report.tables.agreement import UNITS, units
+from farm.report.tables.causes import HOW, NEW, many, worst_first
 from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records, where_option
 from farm.report.tables.overview import how_much
-from farm.report.tables.view import Cell, Column, Line, Report, View, label, measured, op, status, text, view
+from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, label, measured, op, status, text, view
 from farm.report.words import plain
 from tasks.model import Status
 
 #: What a finding tells.
 _TOLD = [
-    *(
-        "status",
-        *CELL,
-        "sample",
-        "samples",
-        "planned",
-        "kind",
-        "culprit",
-        "stage",
-        "error_type",
-        "error",
-        "error_units",
-    ),
-    *("max_ulp", "limit", "op_class", "max_diff", "max_rel", "mismatched", "numel", "weak", "vendor", "placement"),
+    *("status", *CELL, "sample", "samples", "planned", *HOW, "max_rel", "weak", "vendor", "placement"),
     *("run_id", "case_id", "reproduce"),
 ]
 
@@ -106,23 +94,21 @@ _ALIKE = (
 
 
 def _found(name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Column] = _COLUMNS, **more: Any) -> View:
-    told = frame[frame["limit"].notna()]
-    units = [UNITS[name] for name in sorted(set(told["op_class"].map(unit)))]
-    more["notes"] = [*more.pop("notes", ()), *units]
     return View(name, caption, frame, columns, counted=True, turns="backend", command="reproduce", **more)
 
 
 @view(2)
 def new(report: Report) -> Iterator[View]:
-    """The user's own kernels that were not judged, and what no known failure covers, what is alike in one line."""
+    """The user's own kernels that were not judged, and what no known failure covers: failures, what is alike in one line, and
+    what is imprecise."""
     frame = findings(report.rows, limit=None, standing=NEW)
-    own = frame["status"] == Status.INVALID.value
+    own, imprecise = (frame["status"] == status.value for status in (Status.INVALID, Status.IMPRECISE))
     caption = "Own kernels not judged, their reference or inputs are broken"
-    yield _found("own_not_judged", caption, frame[own], open=True, faces=("terminal", "markdown", "page"))
+    shown: dict[str, Any] = {"open": True, "faces": ("terminal", "markdown", "page")}
+    yield _found("own_not_judged", caption, frame[own], **shown)
     said = report.verdict
     lines = report.causes.query(f"standing == '{NEW}' and status != '{Status.INVALID.value}'")
-    cells = int((~own).sum())
-    each = [f"all {many(cells, 'cell')} with their commands: {_command(report)}"] * (cells > 1)
+    cells = int((~own & ~imprecise).sum())
     yield _found(
         "new",
         many(said.new, "new failure" if said.listed else "failure"),
@@ -130,15 +116,24 @@ def new(report: Report) -> Iterator[View]:
         _ALIKE,
         lines=records(lines),
         unit="groups of what is alike",
-        notes=each,
+        see=[(f"all {many(cells, 'cell')} with their commands", _command(report))] * (cells > 1),
         open=True,
     )
+    yield _found("new_imprecise", _imprecise(report), frame[imprecise], **shown)
 
 
-def new_cells(report: Report) -> View:
+def _imprecise(report: Report) -> str:
+    return "Imprecise and not known, which fails no run" if report.verdict.listed else "Imprecise"
+
+
+def new_cells(report: Report) -> Iterator[View]:
     """Every cell that no known failure covers, with its command: what `new` has in groups."""
     frame = findings(report.rows, limit=None, standing=NEW)
-    return _found("new", "Failures that no known failure covers", frame, empty="Nothing is new.", most=len(frame))
+    imprecise = frame["status"] == Status.IMPRECISE.value
+    every: dict[str, Any] = {"most": len(frame), "lead": list(UNITS.values()) * bool(len(frame))}
+    caption = "Failures that no known failure covers"
+    yield _found("new", caption, frame[~imprecise], empty="No failure is new.", **every)
+    yield _found("new_imprecise", _imprecise(report), frame[imprecise], most=len(frame))
 
 
 def _command(report: Report) -> str:
@@ -146,22 +141,20 @@ def _command(report: Report) -> str:
     run = report.run.get("run_id") or "last"
     several = report.rows["run_id"].nunique() > 1
     where = where_option(str(report.rows.attrs.get("results", "results")))
-    return f"farm report --run {'all' if several else run} --new{where}"
+    return f"{program()} report --run {'all' if several else run} --new{where}"
 
 
 @view(70)
-def found(report: Report) -> Iterator[View]:
-    """All findings; on the terminal those that are neither new nor known, since these stand at its top."""
+def found(report: Report) -> View:
+    """All findings; not on the terminal, at whose top those stand that are to be looked at."""
     frame = findings(report.rows, limit=None)
     lines = records(frame[frame["status"].isin(FINDING_STATUSES)])
     nothing = "No findings: nothing failed or was imprecise."
     nothing = nothing if len(report.rows) and not lines and not report.verdict.unjudged else ""
     standing = Column("", lambda line: line["standing"])
     columns = (standing, *_COLUMNS, text("cause", length=300)) if report.verdict.listed else _COLUMNS
-    faces = ("markdown", "csv", "page")
-    yield _found("findings", "Findings, the worst first", frame, columns, lines=lines, empty=nothing, faces=faces)
-    others = [line for line in lines if not line["standing"] and not line["cause"]]
-    yield _found("others", "Imprecise, and not known", frame, lines=others, empty=nothing, faces=("terminal",))
+    faces = FACES if nothing else ("markdown", "csv", "page")
+    return _found("findings", "Findings, the worst first", frame, columns, lines=lines, empty=nothing, faces=faces)
 
 
 @view(80)

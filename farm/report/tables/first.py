@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import pandas as pd
+
+from farm.fleet import envs
+from farm.plan.known import WHOSE
+from farm.plan.model import BackendConfig
 from farm.report.tables.causes import KNOWN, many, stale
 from farm.report.tables.changes import TONES
 from farm.report.tables.coverage import records
-from farm.report.tables.ranking import ranking
 from farm.report.tables.since import Since, since
 from farm.report.tables.view import Cell, Column, Line, Report, View, label, measured, status, text, view
 from farm.report.words import percent, plain
 from tasks import catalogs
+from tasks.cache import default_cache
+
+_SEEN = 'A cause that begins with "seen" was shown again with the runtime\'s own API, without the farm.'
+_CASES = "What several backends of a vendor fail for the same cause is one case."
 
 
 @view(3)
 def why(report: Report) -> Iterator[View]:
-    """The causes of what is known to fail, and the known failures that were not seen."""
-    known, idle = report.causes[report.causes["standing"] == KNOWN], stale(report.rows, report.run)
+    """The causes of what is known to fail by the backends' fault, and the known failures that were not seen."""
+    known = report.causes.query(f"standing == '{KNOWN}' and fault == 'backend'")
+    lead = [_CASES, *[_SEEN] * bool(known["reason"].str.startswith("seen").any())]
+    yield View(
+        "causes",
+        many(int(known["rows"].sum()), "known failure"),
+        report.causes,
+        _causes(),
+        lines=records(known),
+        unit="causes",
+        counted=True,
+        lead=lead,
+        see=_example(report, known),
+        open=True,
+    )
+    idle = stale(report.rows, report.run)
+    right = f"the {many(int(idle['rows'].sum()), 'row')} that {'it names' if len(idle) == 1 else 'they name'} passed"
+    where = f"{many(len(idle), 'known failure')} not seen, {right}: mended, or of another machine?"
+    columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "seen")
+    yield View("stale", where, idle, columns, faces=("markdown", "csv", "page"))
+    said = f"{where} (stale.csv)" * bool(len(idle))
+    yield View("stale", where, idle, lines=[], empty=said, faces=("terminal",))
 
+
+def _causes() -> tuple[Column, ...]:
     def reason(line: Line) -> Cell:
         return Cell(
             plain(line["reason"], 300),
@@ -31,36 +61,38 @@ def why(report: Report) -> Iterator[View]:
         parts = tuple((part, part.partition(" ")[0]) for part in line["statuses"].split(" · "))
         return Cell(line["statuses"], parts=parts) if len(parts) > 1 else Cell(line["status"], status=line["status"])
 
-    first = [f"see the first for yourself: {line}" for line in known["reproduce"].head(1)]
-    where = f"{many(len(idle), 'known failure')} not seen, though what {'it names' if len(idle) == 1 else 'they name'} was judged"
-    yield View(
-        "causes",
-        many(report.verdict.failures - report.verdict.new, "known failure"),
-        report.causes,
-        (
-            measured("rows"),
-            measured("ops"),
-            text("backends", "backend"),
-            Column("status", counts),
-            Column("cause", reason, foreign=True, faces=("markdown", "page")),
-            text("reason", "cause", length=110, faces=("terminal",)),
-        ),
-        lines=records(known),
-        unit="causes",
-        counted=True,
-        open=True,
-        notes=[*first, *[f"{where}: mended, or of another machine? (stale.csv)"] * bool(len(idle))],
+    return (
+        measured("cases"),
+        measured("ops"),
+        text("backends", "backend"),
+        Column("status", counts),
+        Column("cause", reason, foreign=True, faces=("markdown", "page")),
+        text("reason", "cause", faces=("terminal",)),
     )
-    names = ("op", "dtype", "status", "reason")
-    yield View(
-        "stale",
-        "Known failures not seen, though what they name was judged: mended, or of another machine?",
-        idle,
-        (text("backend"), *map(text, names), measured("rows"), text("seen")),
-        counted=True,
-        unit="known failures",
-        faces=("markdown", "csv", "page"),
+
+
+def _example(report: Report, known: pd.DataFrame) -> list[tuple[str, str]]:
+    """The command that shows the commonest cause whose backend can be run here at once."""
+    lines, built = records(known), {name: _built(report, name) for name in known["backend"].unique()}
+    line = next((line for line in lines if built[line["backend"]]), next(iter(lines), None))
+    if line is None:
+        return []
+    first = f" ({plain(line['backend'])}'s environment is built first, in a minute or more)" * (
+        not built[line["backend"]]
     )
+    return [(f"see one for yourself{first}", line["reproduce"])]
+
+
+def _built(report: Report, backend: str) -> bool:
+    """Whether a backend of the run has its environment on this machine, or needs none."""
+    config = report.run.get("config")
+    listed = config.get("backends") if isinstance(config, Mapping) else None
+    entry = next((b for b in listed or () if isinstance(b, Mapping) and b.get("name") == backend), {"name": backend})
+    try:
+        environment = envs.of(BackendConfig.model_validate(entry).spec())
+    except (KeyError, ValueError):  # of a plug-in that is not here, or of another version of the farm
+        return False
+    return environment is None or environment.record(default_cache()) is not None
 
 
 @view(5)
@@ -94,6 +126,22 @@ def _changed(found: Since) -> View:
     )
 
 
+@view(7)
+def nobodys(report: Report) -> View:
+    """The causes of what is known to fail by no backend's fault."""
+    known = report.causes.query(f"standing == '{KNOWN}' and fault != 'backend'")
+    return View(
+        "apart",
+        f"{many(int(known['rows'].sum()), 'known failure')} of no backend's fault, which no rate counts",
+        known,
+        (*_causes(), Column("whose", lambda line: WHOSE[line["fault"]])),
+        lines=records(known),
+        unit="causes",
+        counted=True,
+        faces=("terminal", "markdown", "page"),
+    )
+
+
 def _about(catalog: str) -> str:
     """What its ops are; a report imports no plug-in to know it."""
     about = catalogs.get(catalog).about if catalog in catalogs.BUILT_IN else ""
@@ -102,15 +150,15 @@ def _about(catalog: str) -> str:
 
 #: What the columns of a ranking count.
 _COUNTED = (
-    "A cell is an op in a dtype, with its samples. right: all of them ran where they were asked to, and passed; ran: all "
-    "gave numbers there; judged: all ran or failed to. What a backend does not take, or ran elsewhere, is not right."
+    "Of a cell's samples: right, all ran where they were asked to and passed; weak, so too, but a constant output would have passed "
+    "them; failed, one did; fallback, one ran elsewhere; unsupported, one was not taken."
 )
 
 
 @view(6)
 def best(report: Report) -> Iterator[View]:
     """Backends ranked on the cells that all of them were given, catalog by catalog."""
-    frame = ranking(report.rows)
+    frame = report.ranking
     yield View("ranking", "Backends ranked on the cells that all were given", frame, faces=("csv",))
 
     def who(line: Line) -> str:
@@ -132,15 +180,14 @@ def best(report: Report) -> Iterator[View]:
                 Column(
                     "right", lambda line: Cell(percent(line["right"], line["cells"]), share=line["share"]), right=True
                 ),
-                measured("ran"),
-                measured("judged"),
-                Column("failed (known)", lambda line: f"{line['failed']} ({line['known']})", right=True),
-                Column("imprecise", lambda line: str(line["imprecise"]), right=True, faces=("markdown", "page")),
-                Column("weak", lambda line: str(line["weak"]), right=True, faces=("markdown", "page")),
+                *map(measured, ("imprecise", "weak", "failed")),
+                *[Column("new", _new, right=True)] * bool((lines["failed"] > lines["known"]).any()),
+                *map(measured, ("fallback", "unsupported")),
             ),
             lines=records(lines),
             style=lambda line: "" if line["place"] == line["place"] else "grey",
-            notes=[*_compared(records(lines)), *[_COUNTED] * (not shown)],
+            lead=[_COUNTED] * (not shown),
+            notes=list(_compared(records(lines))),
             open=True,
             most=10_000,
             faces=("terminal", "markdown", "page"),
@@ -148,11 +195,18 @@ def best(report: Report) -> Iterator[View]:
         shown += 1
 
 
+def _new(line: Line) -> str:
+    """Failed cells with a failure that is not known."""
+    return str(line["failed"] - line["known"] or "")
+
+
 def _compared(lines: Sequence[Line]) -> Iterator[str]:
     """What a ranking compares, if not all were given the same: who narrows it, and who is not ranked for it."""
     ranked = [line for line in lines if line["place"] == line["place"]]
     apart = [line for line in lines if line["place"] != line["place"]]
     most, narrow = max(line["given"] for line in lines), max(ranked, key=lambda line: line["without"])
+    if nobody := ranked[0]["apart"]:
+        yield f"Compared for nobody: {many(nobody, 'cell')} in which a failure is of no backend's fault."
     if narrow["without"] > narrow["cells"]:
         yield (
             f"Not all were given the same cells. {plain(narrow['backend'])} narrows the comparison most, with "

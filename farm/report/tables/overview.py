@@ -8,26 +8,36 @@ from typing import Any
 
 import pandas as pd
 
-from farm.report.tables.agreement import figure, unit
-from farm.report.tables.causes import many, verdict
+from farm.program import program
+from farm.report.tables.agreement import UNITS, figure, unit
+from farm.report.tables.causes import many
 from farm.report.tables.coverage import (
     NO_REASON,
     SEVERITY,
     backend_order,
     backends_of,
+    blameless,
     built,
     cell_matrix,
     coverage,
     distinct,
+    once,
     records,
     status_table,
     unavailable,
     worst_matrix,
 )
-from farm.report.tables.view import Cell, Column, Line, Report, View, measured, rate, text, view
-from farm.report.words import DASH, gist, number, percent, plain
+from farm.report.tables.view import Cell, Column, Line, Report, View, rate, view
+from farm.report.words import DASH, number, percent, plain
+from tasks import catalogs
 from tasks.backends.needs import install_line
 from tasks.model import Status
+from tasks.model.errors import gist
+
+#: Why statuses and rates do not add up.
+_APART = "Failures of no backend's fault are counted by their status, and in no rate."
+#: The catalog of what current models need.
+_NEEDED = "critical"
 
 
 def status_count(line: Mapping[str, Any], status: str) -> str:
@@ -56,22 +66,44 @@ def how_much(line: Mapping[str, Any]) -> str:
     return "; ".join([*parts, error] if error else parts) or DASH
 
 
-def headline(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[str]:
+def words() -> str:
+    """The words and units of all tables, in one line."""
+    return (
+        "Words: a case is an op in a dtype on one sample of inputs, a row is a case on a backend, a cell is all samples of an op in "
+        "a dtype on a backend. A weak pass is one that a constant output would have had as well: no evidence. "
+        + " ".join(UNITS.values())
+    )
+
+
+def best(report: Report) -> str:
+    """One sentence on the best backend of every vendor for what current models need; "" where that cannot be said."""
+    ranked = report.ranking[(report.ranking["catalog"] == _NEEDED) & report.ranking["place"].notna()]
+    first = records(ranked.drop_duplicates("vendor"))
+    if len(first) < 2:
+        return ""
+    of = f"{catalogs.get(_NEEDED).about}, {first[0]['cells']:,} cells of the catalog {_NEEDED} that all were given"
+    named = ", ".join(f"{plain(line['backend'])} ({plain(line['vendor'])}) {line['right']:,}" for line in first)
+    return f"Best of each vendor, right on {of}: {named}"
+
+
+def headline(report: Report) -> list[str]:
     """Lines that say which run this is, what to conclude of it, and what is to be kept in mind."""
+    rows, run = report.rows, report.run
     name = f" ({run['name']})" if run.get("name") else ""
-    lines = [f"Run {run.get('run_id') or DASH}{name}: {many(len(rows), 'row')}", verdict(rows, run).sentence]
+    lines = [f"Run {run.get('run_id') or DASH}{name}: {many(len(rows), 'row')}", report.verdict.sentence]
     lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
         lines.append(
             f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here."
         )
-    (total,) = records(coverage(rows, by=()))
+    (total,) = records(coverage(once(rows), by=()))
     lines.append(
         f"Coverage {percent(total['judged'], total['valid'])}, "
         f"pass rate {percent(total['passed'], total['judged'])}, "
         f"imprecise {percent(total[Status.IMPRECISE.value], total['judged'])}, "
         f"weakly tested cells {int(total['weak_cells'])} ({int(total['weak'])} weak passes, which are no evidence)"
     )
+    lines += filter(None, [best(report)])
     return lines
 
 
@@ -102,7 +134,7 @@ def backend_lines(rows: pd.DataFrame, run: Mapping[str, Any]) -> list[dict[str, 
         seen[name] = {str(backend): ", ".join(texts.head(3)) for backend, texts in pairs.groupby("backend")[name]}
     table = coverage(rows, by=("vendor", "backend"), inventory=inventory).reset_index()
     table["missing"] = ~table["available"] & (table["planned"] == 0)
-    by_vendor = coverage(rows, by="vendor")
+    by_vendor = coverage(once(rows), by="vendor")
     totals = dict(zip(by_vendor.index, records(by_vendor), strict=True))
     lines: list[dict[str, Any]] = []
     for vendor, group in table.groupby("vendor", sort=True):
@@ -163,6 +195,10 @@ def _occurring(rows: pd.DataFrame) -> list[str]:
     return [name for name in SEVERITY if (rows["status"] == name).any()]
 
 
+def _doctor() -> str:
+    return f"{program()} doctor"
+
+
 @view(8)
 def not_here(report: Report) -> View | None:
     """The backends that no node offers, why, and one line that installs what a package of the system brings."""
@@ -176,8 +212,8 @@ def not_here(report: Report) -> View | None:
         "not_here",
         f"Not here: {len(missing)} of {len(said)} backends",
         missing,
-        (text("backend"), text("vendor"), text("reason", "why")),
-        notes=[f"with more of them: {line}"] * bool(line),
+        ("backend", "vendor", ("reason", "why")),
+        see=[*[("with more of them", line)] * bool(line), ("what each of them lacks", _doctor())],
         open=True,
         faces=("page",),  # elsewhere the coverage is in sight, which says it too
     )
@@ -186,7 +222,7 @@ def not_here(report: Report) -> View | None:
 @view(10)
 def by_backend(report: Report) -> Iterator[View]:
     """Coverage per vendor and backend; an unavailable backend is a grey line without numbers."""
-    rows = report.rows
+    rows, lines = report.rows, backend_lines(report.rows, report.run)
 
     def device(line: Line) -> str:
         return plain(", ".join(word for word in (line["device"], line["runtime_version"]) if word)) or DASH
@@ -196,15 +232,17 @@ def by_backend(report: Report) -> Iterator[View]:
         "Coverage by vendor and backend",
         coverage(rows, by=("vendor", "backend"), inventory=report.inventory),
         (
-            text("vendor"),
+            "vendor",
             Column("backend", lambda line: plain(line["backend"]) or "all", foreign=True),
             Column("device, version", device, foreign=True),
             *_rates(),
             *_counts(_occurring(rows)),
         ),
-        lines=backend_lines(rows, report.run),
+        lines=lines,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backend.",
+        notes=[_APART] * bool(blameless(rows).any()),
+        see=[("what is missing here, and what installs it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,
     )
@@ -227,11 +265,9 @@ def only_built(report: Report) -> View | None:
         "Built, not run: no evidence of numbers",
         made,
         (
-            text("vendor"),
-            text("backend"),
+            *("vendor", "backend"),
             rate("built", lambda line: line["built"] + line["failed"], "built (built/built and failed)"),
-            measured("refused"),
-            measured("failed"),
+            *("refused", "failed"),
         ),
         index=True,
         open=True,
@@ -244,13 +280,13 @@ def by_column(report: Report) -> View | None:
     """Coverage per value of one more column, those with the most failures first."""
     if report.by == "backend":
         return None
-    frame = coverage(report.rows, by=report.by)
+    frame = coverage(once(report.rows), by=report.by)
     worst_first = frame.sort_values(["failed", "planned"], ascending=False, kind="stable")
     return View(
         f"coverage_by_{report.by}",
         f"Coverage by {report.by}",
         frame,
-        (text(report.by), *_rates(), *_counts(_occurring(report.rows))),
+        (report.by, *_rates(), *_counts(_occurring(report.rows))),
         lines=records(worst_first.reset_index()),
         unit="values",
         counted=True,

@@ -14,6 +14,7 @@ from farm.report.tables.coverage import (
     MEASURED_STATUSES,
     NOT_VALID_STATUSES,
     PASSED_STATUSES,
+    blameless,
 )
 from tasks import checks
 from tasks.model import Status
@@ -25,15 +26,17 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per catalog and backend, the best of each catalog first, then those that are not ranked.
 
     ``rows``: `distinct` rows with their standing. A backend is ranked in a catalog that it has rows of, on the cells of
-    which every ranked one has the same valid samples. One that was given fewer than half of the cells that the most were
-    given to would shrink the comparison for all: it is compared with them, on the cells that all of them and it were given,
-    and has no place, where two others or more are left. Columns: catalog, place (equal where ``right`` is; NaN for none), backend, vendor, backends (how many
-    are ranked), given (cells, valid ones), without (cells that the ranked ones would have in common without it), cells (of
-    these, those common to all that it is compared with), best (the most that any of them has right there), ran (gave
-    numbers on its device on all samples), judged (ran, or failed to: an error, a crash), right (ran, and none of its samples
-    failed), imprecise (of the right ones, those with an imprecise sample), weak (of the right ones, those that a constant
-    output would have passed), failed, known (of the failed ones, those whose failures are all known), emulated, share =
-    right/cells. What a backend does not take, or ran elsewhere, is not right: cells − judged.
+    which every ranked one has the same valid samples. A sample that some backend fails by no fault of its own
+    (`farm.report.tables.coverage.blameless`) is compared for nobody. A backend that was given fewer than half of the cells that
+    the most were given would shrink the comparison for all: it is compared with them, on the cells that all of them and it
+    were given, and has no place, where two others or more are left. Columns: catalog, place (equal where ``right`` is; NaN for
+    none), backend, vendor, backends (how many are ranked), given (cells, valid ones), without (cells that the ranked ones would
+    have in common without it), apart (cells with samples that are compared for nobody), cells (of the given ones, those common
+    to all that it is compared with), best (the most that any of them has right there), ran (gave numbers on its device on all
+    samples), judged (ran, or failed to: an error, a crash), then what the cells are counted in, each once: right (all samples
+    ran and passed), weak (they did, and a constant output would have passed them all: no evidence), failed (a sample did),
+    fallback (a sample ran elsewhere), unsupported (a sample was not taken); imprecise (of the right ones, those with an
+    imprecise sample), known (of the failed ones, those whose failures are all known), emulated, share = right/cells.
     """
     rows = rows[~rows["check"].isin(checks.where(runs=False))]
     made = [_ranked(str(catalog), some) for catalog, some in rows.groupby("catalog", sort=True)]
@@ -41,27 +44,16 @@ def ranking(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 _TOLD = [
-    *(
-        "catalog",
-        "place",
-        "backend",
-        "vendor",
-        "backends",
-        "given",
-        "without",
-        "cells",
-        "best",
-        "ran",
-        "judged",
-        "right",
-    ),
-    *("imprecise", "weak", "failed", "known", "emulated", "share"),
+    *("catalog", "place", "backend", "vendor", "backends", "given", "without", "apart", "cells", "best"),
+    *("ran", "judged", "right", "imprecise", "weak", "failed", "known", "fallback", "unsupported", "emulated", "share"),
 ]
 
 
 def _ranked(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values("run_id", kind="stable").drop_duplicates(["case_id", "backend"], keep="last")
-    valid = rows[~rows["status"].isin(NOT_VALID_STATUSES)]
+    valid, nobody = rows[~rows["status"].isin(NOT_VALID_STATUSES)], rows.loc[blameless(rows), "case_id"]
+    apart = valid["case_id"].isin(nobody)
+    left_out, valid = len(valid[apart].drop_duplicates(_CELL)), valid[~apart]
     given = valid.drop_duplicates([*_CELL, "backend"])["backend"].value_counts()
     given = given.reindex(rows["backend"].unique(), fill_value=0)
     ranked = given.index[2 * given >= given.max()]
@@ -70,7 +62,9 @@ def _ranked(catalog: str, rows: pd.DataFrame) -> pd.DataFrame:
     sums["place"] = sums["right"].rank(method="min", ascending=False)
     sums["without"] = _without(valid, ranked)
     alone = [_sums(valid, ranked.append(pd.Index([name]))).loc[[name]] for name in given.index.difference(ranked)]
-    made = pd.concat([sums, *alone]).assign(backends=len(ranked), catalog=catalog, given=given)  # aligned by backend
+    made = pd.concat([sums, *alone]).assign(
+        backends=len(ranked), catalog=catalog, apart=left_out, given=given
+    )  # aligned by backend
     made = made.assign(
         vendor=rows.drop_duplicates("backend").set_index("backend")["vendor"],
         emulated=rows["placement"].str.startswith("emulated").groupby(rows["backend"]).any(),
@@ -84,22 +78,30 @@ def _sums(valid: pd.DataFrame, backends: pd.Index) -> pd.DataFrame:
     valid = valid[valid["backend"].isin(backends)]
     times = valid["case_id"].value_counts()
     common = valid[valid["case_id"].isin(times.index[times == len(backends)])]
-    failed = common["status"].isin(FAILED_STATUSES)
-    facts = {
-        "ran": common["status"].isin(MEASURED_STATUSES),
-        "judged": common["status"].isin(JUDGED_STATUSES),
-        "right": common["status"].isin(PASSED_STATUSES),
-        "imprecise": common["status"] != Status.IMPRECISE.value,
-        "weak": common["weak"],
-        "failed": ~failed,
-        "known": ~failed | (common["standing"] == KNOWN),
+    status = common["status"]
+    every = {
+        "ran": status.isin(MEASURED_STATUSES),
+        "judged": status.isin(JUDGED_STATUSES),
+        "passed": status.isin(PASSED_STATUSES),
+        "all_weak": common["weak"] & (status == Status.PASS.value),
+        "all_known": ~status.isin(FAILED_STATUSES) | (common["standing"] == KNOWN),
     }
-    cells = pd.DataFrame(facts).groupby([common[name] for name in ("backend", *_CELL)], sort=False).all()
-    cells = cells.assign(failed=~cells["failed"])  # any of its samples
+    some = {
+        "imprecise": status == Status.IMPRECISE.value,
+        "failed": status.isin(FAILED_STATUSES),
+        "fallback": status == Status.FALLBACK.value,
+        "unsupported": status == Status.UNSUPPORTED.value,
+    }
+    by = [common[name] for name in ("backend", *_CELL)]
+    cells = pd.DataFrame(every).groupby(by, sort=False).all().join(pd.DataFrame(some).groupby(by, sort=False).any())
+    taken = ~cells["failed"] & ~cells["fallback"]
     cells = cells.assign(
-        known=cells["failed"] & cells["known"],
-        imprecise=cells["right"] & ~cells["imprecise"],
-        weak=cells["right"] & cells["weak"],
+        right=cells["passed"] & ~cells["all_weak"],
+        weak=cells["all_weak"],
+        imprecise=cells["passed"] & cells["imprecise"],
+        known=cells["failed"] & cells["all_known"],
+        fallback=~cells["failed"] & cells["fallback"],
+        unsupported=taken & cells["unsupported"],
     )
     sums = cells.groupby(level="backend").sum().reindex(backends, fill_value=0).astype("int64")
     return sums.assign(cells=len(cells) // len(backends), best=sums["right"].max())

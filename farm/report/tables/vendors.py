@@ -10,9 +10,11 @@ from farm.report.tables.agreement import REFERENCE, figure, groups, units
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
     JUDGED_STATUSES,
+    blameless,
     commands,
     coverage,
     distinct,
+    once,
     records,
     severity,
 )
@@ -30,7 +32,8 @@ _TOLD = [
 
 
 def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
-    """Coverage and pass rate of each (vendor, ``by``): index of two levels, columns as `farm.report.coverage`.
+    """Coverage and pass rate of each (vendor, ``by``): index of two levels, columns as `farm.report.coverage`, each case once
+    for all backends that run the same code (`farm.report.tables.coverage.once`).
 
     ``by``: "dtype", "op_class", "catalog" or any other column of the lake. Besides, ``backends``: how many backends
     of the vendor have rows there; ``alone``: cells (check, op, variant, dtype) in which the vendor alone fails a sample
@@ -38,7 +41,7 @@ def by_vendor(rows: pd.DataFrame, by: str = "dtype") -> pd.DataFrame:
     ``by_vendor(rows)["pass_rate"].unstack()`` is vendor × dtype. Raises ValueError for a column that the lake lacks.
     """
     rows = distinct(rows)
-    table = coverage(rows, by=("vendor", by))
+    table = coverage(once(rows), by=("vendor", by))
     table.insert(
         0,
         "backends",
@@ -81,6 +84,7 @@ def unique(rows: pd.DataFrame) -> pd.DataFrame:
         rows["status"].isin(JUDGED_STATUSES)
         & ~(rows["weak"] & (rows["status"] == Status.PASS.value))
         & ~rows["check"].isin(checks.where(runs=False))
+        & ~blameless(rows)
     ]
     failed = rows["status"].isin(FAILED_STATUSES)
     votes = rows.assign(bad=failed).groupby(["case_id", "vendor"], sort=False)["bad"].any()

@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays.tree import contiguous, decode, tensor_specs
+from tasks.backends.shared.network import network
 from tasks.counterparts import Counterpart
 from tasks.model import Form, Unsupported
 
 
 def input_arrays(form: Form) -> list[np.ndarray]:
-    """Every tensor of the call as a contiguous array, in order of appearance. Raises Unsupported for a sparse one."""
+    """Every tensor of the call as a contiguous array, in order of appearance; then the weights of a whole network. Raises
+    Unsupported for a sparse one."""
     specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
     for spec in specs:
         if spec.layout != "strided":
             raise Unsupported(f"the table of counterparts is for dense tensors, not for {spec.layout}")
-    return [contiguous(form.arrays[spec.id], spec) for spec in specs]
+    weights = network(form.kind, form.model).weights if form.model is not None else []
+    return [*(contiguous(form.arrays[spec.id], spec) for spec in specs), *weights]
 
 
 def invoke(form: Form, tensors: Sequence[Any], dtype_of: Callable[[str], Any]) -> list[Any]:
@@ -26,6 +29,8 @@ def invoke(form: Form, tensors: Sequence[Any], dtype_of: Callable[[str], Any]) -
 
     ``dtype_of`` gives the framework's dtype by the farm's name of it.
     """
+    if form.model is not None:
+        return network(form.kind, form.model)(*tensors)
     given = iter(tensors)
 
     def leaf(kind: str, node: dict[str, Any]) -> Any:
@@ -53,6 +58,8 @@ def leaves(value: Any) -> Iterator[Any]:
 def words(form: Form) -> str:
     """Which call of the framework a row speaks of."""
     call = form.call
+    if form.model is not None:
+        return "composed=onnx_graph"
     if not isinstance(call, Counterpart):
         return ""
     return f"{'composed' if call.composed else 'function'}={call.text.replace(' ', '')}"

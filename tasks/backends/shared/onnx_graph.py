@@ -39,26 +39,26 @@ class Graph:
 
 def read(model: bytes) -> Graph:
     """The graph of a serialized ModelProto (field numbers of onnx.proto). Raises ValueError for damaged bytes."""
-    graph = _last(memoryview(model), 7)
-    defaults = {_text(_last(x, 8)) for x in _all(graph, 5)}
-    inputs = [_value(x) for x in _all(graph, 11)]
+    graph = last(memoryview(model), 7)
+    defaults = {text(last(x, 8)) for x in every(graph, 5)}
+    inputs = [_value(x) for x in every(graph, 11)]
     return Graph(
         tuple(x for x in inputs if x.name not in defaults),
-        tuple(_value(x) for x in _all(graph, 12)),
-        tuple(_node(x) for x in _all(graph, 1)),
+        tuple(_value(x) for x in every(graph, 12)),
+        tuple(node(x) for x in every(graph, 1)),
     )
 
 
 def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
     """The model with these shapes of its inputs, by name: nothing else of it is read. Raises ValueError for damaged bytes."""
     parts = []
-    for number, data in _fields(memoryview(model)):
+    for number, data in fields(memoryview(model)):
         if number != 7 or isinstance(data, int):
             parts.append(_field(number, data))
             continue
         inside = []
-        for inner, value in _fields(data):
-            if inner == 11 and not isinstance(value, int) and (name := _text(_last(value, 1))) in shapes:
+        for inner, value in fields(data):
+            if inner == 11 and not isinstance(value, int) and (name := text(last(value, 1))) in shapes:
                 value = memoryview(_shaped(value, name, shapes[name]))
             inside.append(_field(inner, value))
         parts.append(message(7, b"".join(inside)))
@@ -67,7 +67,7 @@ def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
 
 def _shaped(value: memoryview, name: str, shape: Sequence[int]) -> bytes:
     """A ValueInfoProto of a tensor with another shape."""
-    element = next((x for n, x in _fields(_last(_last(value, 2), 1)) if n == 1 and isinstance(x, int)), 0)
+    element = next((x for n, x in fields(last(last(value, 2), 1)) if n == 1 and isinstance(x, int)), 0)
     sizes = b"".join(message(1, b"\x08" + as_varint(size)) for size in shape)
     return message(1, name.encode()) + message(2, message(1, b"\x08" + as_varint(element) + message(2, sizes)))
 
@@ -91,11 +91,12 @@ def as_varint(value: int) -> bytes:
     return bytes([*data, value])
 
 
-def _node(data: memoryview) -> Node:
-    domain, op = _text(_last(data, 7)), _text(_last(data, 4))
+def node(data: memoryview) -> Node:
+    """A NodeProto."""
+    domain, op = text(last(data, 7)), text(last(data, 4))
     own = domain in ("", "ai.onnx")
     return Node(
-        op if own else f"{domain}.{op}", tuple(_text(x) for x in _all(data, 1)), tuple(_text(x) for x in _all(data, 2))
+        op if own else f"{domain}.{op}", tuple(text(x) for x in every(data, 1)), tuple(text(x) for x in every(data, 2))
     )
 
 
@@ -104,38 +105,48 @@ _KINDS = {1: "tensor", 4: "sequence", 5: "map", 8: "sparse tensor", 9: "optional
 
 
 def _value(message: memoryview) -> Value:
-    kind, inner = "", _last(message, 2)
+    kind, inner = "", last(message, 2)
     while True:
-        found = next((name for number, name in _KINDS.items() if _all(inner, number)), "")
+        found = next((name for number, name in _KINDS.items() if every(inner, number)), "")
         kind = kind or found
-        inner = next((_last(inner, number) for number, name in _KINDS.items() if name == found), memoryview(b""))
+        inner = next((last(inner, number) for number, name in _KINDS.items() if name == found), memoryview(b""))
         if found not in ("sequence", "optional"):
             break
-        inner = _last(inner, 1)  # the type of the elements
-    element = next((x for n, x in _fields(inner) if n == 1 and isinstance(x, int)), 0)
-    shape = next((x for n, x in _fields(inner) if n == 2 and not isinstance(x, int)), None)
-    axes = None if shape is None else tuple(_length(x) for x in _all(shape, 1))
-    return Value(_text(_last(message, 1)), kind, DTYPE_OF_ELEMENT.get(element, ""), axes)
+        inner = last(inner, 1)  # the type of the elements
+    element = next((x for n, x in fields(inner) if n == 1 and isinstance(x, int)), 0)
+    shape = next((x for n, x in fields(inner) if n == 2 and not isinstance(x, int)), None)
+    axes = None if shape is None else tuple(_length(x) for x in every(shape, 1))
+    return Value(text(last(message, 1)), kind, DTYPE_OF_ELEMENT.get(element, ""), axes)
 
 
 def _length(dimension: memoryview) -> int | None:
-    return next((x for n, x in _fields(dimension) if n == 1 and isinstance(x, int)), None)
+    return next((x for n, x in fields(dimension) if n == 1 and isinstance(x, int)), None)
 
 
-def _all(message: memoryview, number: int) -> list[memoryview]:
-    return [x for n, x in _fields(message) if n == number and not isinstance(x, int)]
+def every(message: memoryview, number: int) -> list[memoryview]:
+    """The bytes of a field each time that it is there. Raises ValueError for damaged bytes."""
+    return [x for n, x in fields(message) if n == number and not isinstance(x, int)]
 
 
-def _last(message: memoryview, number: int) -> memoryview:
+def last(message: memoryview, number: int) -> memoryview:
     """The field's bytes; none for a field that is not there."""
-    return next(reversed(_all(message, number)), memoryview(b""))
+    return next(reversed(every(message, number)), memoryview(b""))
 
 
-def _text(data: memoryview) -> str:
+def text(data: memoryview) -> str:
+    """A field's bytes as text."""
     return bytes(data).decode(errors="replace")
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def varints(data: memoryview) -> Iterator[int]:
+    """Numbers that a field holds packed. Raises ValueError for damaged bytes."""
+    at = 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        yield value
+
+
+def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Number and value of every field of a protobuf message: an integer for a varint, else its bytes.
 
     Raises ValueError for damaged bytes.

@@ -37,6 +37,9 @@ class Models(Catalog):
     def list_version(self) -> str:
         return f"{self.version()} {sorted(own.declared().items())}"
 
+    def any_size(self, group: Group) -> bytes | None:
+        return self._model(group).any_size(default_cache())
+
     def group_version(self, group: Group) -> str:
         mine = own.declared().get(group.op_name)
         return mine.digest() if mine else ""

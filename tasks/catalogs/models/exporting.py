@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import io
 import logging
 import os
@@ -17,10 +18,10 @@ from typing import Any
 from tasks.catalogs.models import architectures
 
 
-def export(name: str, size: str = "full", folder: Path | None = None) -> bytes:
+def export(name: str, size: str = "full", folder: Path | None = None, any_size: bool = False) -> bytes:
     """An architecture as a serialized ModelProto, float32, of static shapes: those of `architectures.example`.
 
-    folder: where it is kept, and found again while neither the architecture nor the exporter changes. Raises what
+    any_size: with every dimension open that the network leaves open; folder: where it is kept, and found again while neither the architecture nor the exporter changes. Raises what
     `architectures.build` raises, and whatever the exporter does.
     """
     import torch
@@ -28,9 +29,9 @@ def export(name: str, size: str = "full", folder: Path | None = None) -> bytes:
     def made() -> Any:
         module = architectures.build(name, size)
         inputs = [torch.from_numpy(x) for x in architectures.example(name, size).values()]
-        return converted(module, inputs, module.input_names, module.output_names)
+        return converted(module, inputs, module.input_names, module.output_names, any_size)
 
-    return kept([name, size, architectures.version()], folder, made)
+    return kept([name, size, architectures.version(), *["any size"] * any_size], folder, made)
 
 
 def kept(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes:
@@ -45,10 +46,19 @@ def kept(what: list[str], folder: Path | None, make: Callable[[], Any]) -> bytes
     return content
 
 
-def converted(module: Any, inputs: list[Any], input_names: tuple[str, ...], output_names: tuple[str, ...]) -> Any:
-    """The ModelProto that torch's exporter makes of a module and inputs."""
+def converted(
+    module: Any, inputs: list[Any], input_names: tuple[str, ...], output_names: tuple[str, ...], any_size: bool = False
+) -> Any:
+    """The ModelProto that torch's exporter makes of a module and inputs, of their sizes or, as far as it can be, of any."""
     import torch
 
+    how = {}
+    if any_size:
+        # An axis of length 1 would be taken for one that is always 1.
+        inputs = [torch.cat([x, x]) if x.shape[:1] == (1,) else x for x in inputs]
+        axes = tuple(dict.fromkeys(range(x.ndim), torch.export.Dim.AUTO) for x in inputs)
+        taken = inspect.signature(module.forward).parameters.values()
+        how = {"dynamic_shapes": (axes,) if any(x.kind is x.VAR_POSITIONAL for x in taken) else axes}
     for logger in ("torch.onnx", "onnxscript", "torch.export"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
@@ -60,6 +70,7 @@ def converted(module: Any, inputs: list[Any], input_names: tuple[str, ...], outp
             verbose=False,
             input_names=list(input_names),
             output_names=list(output_names),
+            **how,
         )
     assert program is not None
     return program.model_proto

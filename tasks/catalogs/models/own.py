@@ -15,7 +15,7 @@ from typing import Any
 
 from tasks.catalogs import told
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.models import exporting
+from tasks.catalogs.models import exporting, wheels
 from tasks.catalogs.models.inputs import Arrays
 from tasks.catalogs.user import load, sources
 from tasks.graphs import given
@@ -50,26 +50,47 @@ class Own:
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto. Raises GivenError, in one line with what to do."""
         if self._function:
-            names = tuple(self._arrays(0))
-            module = self.module(cache)
-            import torch
-
-            try:
-                example = [torch.from_numpy(x) for x in self._arrays(0).values()]
-                made = exporting.converted(module, example, names, ())
-            except Exception as error:
-                raise GivenError(f"{self.source}: torch cannot export it: {_line(error)}") from None
+            made = self._exported(cache, False)
         else:
             path = Path(self.source)
             _fits(path)
             with tempfile.TemporaryDirectory() as folder:
                 made = given.loaded(_converted(path, Path(folder)) if path.is_dir() else path)
+        return self._bytes(made)
+
+    def any_size(self, cache: Path) -> bytes | None:
+        if not self._function:
+            return None
+        try:
+            return self._bytes(self._exported(cache, True))
+        except GivenError:  # torch cannot leave its sizes open: then it is asked of the model as it is
+            return None
+
+    def _exported(self, cache: Path, any_size: bool) -> Any:
+        import torch
+
+        given, module = self._arrays(0), self.module(cache)
+        try:
+            example = [torch.from_numpy(x) for x in given.values()]
+            return exporting.converted(module, example, tuple(given), (), any_size)
+        except Exception as error:
+            raise GivenError(f"{self.source}: torch cannot export it: {_line(error)}") from None
+
+    def _bytes(self, made: Any) -> bytes:
         try:
             return bytes(made.SerializeToString())
         except ValueError:
             raise GivenError(
                 f"{self.source}: larger than the 2 GiB that one message holds: give a part of it"
             ) from None
+
+    def files_in(self, cache: Path) -> Mapping[str, bytes]:
+        """A SavedModel as such beside its ONNX form: TensorFlow runs it, judged by that form in float64."""
+        folder = Path(self.source)
+        if not folder.is_dir():
+            return {}
+        files = {x.relative_to(folder).as_posix(): x.read_bytes() for x in folder.rglob("*") if x.is_file()}
+        return {"saved_model": wheels.packed(files)}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         import onnx

@@ -25,6 +25,12 @@ class Model(Protocol):
     def model(self, cache: Path) -> bytes:
         """Its serialized ModelProto; files that it needs are kept in ``cache``. Raises Unavailable, in one line."""
 
+    def any_size(self, cache: Path) -> bytes | None:
+        """As `model`, with dimensions open that `model` fixes; None where it fixes none. Raises Unavailable."""
+
+    def files_in(self, cache: Path) -> Mapping[str, bytes]:
+        """It as files of other frameworks, by form (see `tasks.catalogs.base.Sample`). Raises Unavailable."""
+
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         """The inputs of a sample by name. Raises Unavailable."""
 
@@ -51,6 +57,12 @@ class Seeded:
 
     def model(self, cache: Path) -> bytes:
         return exporting.export(self.name, self.size, cache / "exported")
+
+    def any_size(self, cache: Path) -> bytes:
+        return exporting.export(self.name, self.size, cache / "exported", any_size=True)
+
+    def files_in(self, cache: Path) -> Mapping[str, bytes]:
+        return {}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         return dict(architectures.example(self.name, self.size, seed + index))

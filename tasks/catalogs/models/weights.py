@@ -47,14 +47,24 @@ class Weights:
         return self.wheel.licence
 
     def model(self, cache: Path) -> bytes:
+        return self._exported(cache, False)
+
+    def any_size(self, cache: Path) -> bytes:
+        return self._exported(cache, True)
+
+    def _exported(self, cache: Path, any_size: bool) -> bytes:
         import torch
 
         def made() -> Any:
             example = [torch.from_numpy(x) for x in self.inputs(0, 0, cache).values()]
-            return exporting.converted(self.module(cache), example, self.names, tuple(self.outputs))
+            return exporting.converted(self.module(cache), example, self.names, tuple(self.outputs), any_size)
 
         versions = [f"{x} {importlib.metadata.version(x)}" for x in ("torch", "numpy")]
-        return exporting.kept([self.about, self.wheel.sha256, *versions, _own()], cache / "exported", made)
+        parts = [self.about, self.wheel.sha256, *versions, _own(), *["any size"] * any_size]
+        return exporting.kept(parts, cache / "exported", made)
+
+    def files_in(self, cache: Path) -> Mapping[str, bytes]:
+        return {}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         return self.given.of(index, seed, self.about, cache)

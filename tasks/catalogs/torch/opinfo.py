@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import types
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
+from tasks.arrays.tree import decode
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
 from tasks.catalogs.torch import generated as torch_generated
 from tasks.catalogs.torch.differentiable import differentiable, has_gradient
@@ -108,6 +110,12 @@ class TorchOpInfo(Catalog):
                 yield Sample(index) if place + bool(broken) in skip else maker.make(index, made[index])
         if not made and not broken:
             yield Sample(-1, failure=Failure.vacuous("the op declares no samples for this dtype"))
+
+    def remade(self, group: Group, given: Sample, draws: int) -> Sample:
+        leaf = torch_tree.decoder(lambda number: given.arrays[number], "cpu")
+        args, kwargs = (decode(tree, leaf) for tree in (given.args, given.kwargs))
+        source = types.SimpleNamespace(input=args[0], args=args[1:], kwargs=kwargs)
+        return self._maker(_op_db()[group.op_name, group.variant], group, draws).make(given.index, source)
 
     def _maker(self, info: Any, group: Group, draws: int) -> Maker:
         if group.check == "forward":

@@ -34,7 +34,9 @@ def samples(
             elif base.model is None:
                 yield Sample(number, failure=Failure.vacuous("the op is no ONNX model"))
             else:
-                yield derive(base, number, replace(group, check=checks.FORWARD), draws)
+                plain = replace(group, check=checks.FORWARD)
+                model = (check.any_size and catalog.any_size(plain)) or base.model
+                yield derive(replace(base, model=model), number, plain, draws)
         except Vacuous as error:
             yield Sample(number, failure=Failure.vacuous(str(error)))
         except Spoilt as error:

@@ -63,8 +63,8 @@ def _again(module: Any, base: Sample, first: Any) -> Any:
         path = str(Path(folder) / "module.pt2")
         torch.export.save(torch.export.export(module, tuple(given), strict=False), path)
         loaded = torch.export.load(path).module()
-    names = [tuple(x.name for x in values) for values in (first.graph.input, first.graph.output)]
-    return converted(loaded, given, *names)
+    inputs, outputs = (tuple(x.name for x in values) for values in (first.graph.input, first.graph.output))
+    return converted(loaded, given, inputs, outputs)
 
 
 def _proved(base: Sample, first: Any, second: Any) -> None:

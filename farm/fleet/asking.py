@@ -1,0 +1,162 @@
+"""Asks the backends of this machine, in the background: each in a process of its own, environments built as they come up."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farm.fleet import detect, envs, probing, visible
+from farm.fleet.child_process import ChildProcess, Death, Limits
+from tasks import wire
+from tasks.backends import BackendSpec
+from tasks.plugins import PluginError
+
+#: Seconds a runtime may take to be imported and to find its device.
+PROBE_DEADLINE_S = 180.0
+UNBUILT = "its environment is not built yet: the run builds it"
+#: Backends that are asked at once. Seconds for which an installer that nobody waits for any more is given to end.
+AT_ONCE, ENDING_S = 2, 5.0
+
+#: By name: a backend's answer to hello, or {"unavailable": reason}.
+Answers = dict[str, dict[str, Any]]
+
+
+def probe(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
+    """Every backend's answer, when all are there. how: of `Asking`."""
+    asking = Asking(specs, cache, **how)
+    try:
+        while asking.awaited:
+            asking.take(wait=True)
+        return asking.answers
+    finally:
+        asking.close()
+
+
+class Asking:
+    """Tries every backend on this machine, beginning at once. answers: what was taken of them so far.
+
+    Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
+    answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it, or ``build``
+    is False; what needs none to be built is asked first. Unless ``fresh``, earlier answers of the same version count.
+    env: further variables of the processes; apart: why environments cannot be used, if they cannot.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[BackendSpec],
+        cache: Path,
+        env: dict[str, str] | None = None,
+        fresh: bool = True,
+        labels: Mapping[str, str] | None = None,
+        apart: str = "",
+        build: bool = True,
+    ) -> None:
+        asked = [] if fresh else [s for s in specs if not (apart and envs.of(s))]
+        self.answers = {s.name: a for s in asked if (a := probing.answered(s, cache)) is not None}
+        self._names = {s.name for s in specs}
+        self._cache, self._env, self._given_up = cache, env, threading.Event()
+        self._came: queue.SimpleQueue[Answers | BaseException] = queue.SimpleQueue()
+        families: dict[tuple[str, ...], list[BackendSpec]] = {}
+        unbuilt: set[tuple[str, ...]] = set()
+        for spec in specs:
+            if spec.name in self.answers:
+                continue
+            environment = envs.of(spec)
+            missing = environment is not None and environment.record(cache) is None
+            if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
+                self.answers[spec.name] = {"unavailable": reason}
+                continue
+            key = spec.runtime, environment.key if environment else "", str(visible.for_child(spec))
+            families.setdefault(key, []).append(spec)
+            unbuilt |= {key} if missing else set()
+        self._left: queue.SimpleQueue[list[BackendSpec]] = queue.SimpleQueue()
+        for key in sorted(families, key=lambda k: k in unbuilt):
+            self._left.put(families[key])
+        # A process dies with the thread that started it (PR_SET_PDEATHSIG), and must not keep one that ends.
+        self._building: set[threading.Thread] = set()
+        for _ in range(min(AT_ONCE, len(families))):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    @property
+    def awaited(self) -> set[str]:
+        """Names of those whose answer has not been taken."""
+        return self._names - self.answers.keys()
+
+    def take(self, wait: bool = False) -> Answers:
+        """What has come since the last call; if ``wait``, at least one answer if one is awaited."""
+        new: Answers = {}
+        while self.awaited - new.keys():
+            try:
+                came = self._came.get(block=wait and not new)
+            except queue.Empty:
+                break
+            if isinstance(came, BaseException):
+                raise came
+            new |= came
+        self.answers |= new
+        return new
+
+    def close(self) -> None:
+        """Ask nobody any more. What is being built is left unbuilt."""
+        self._given_up.set()
+        for thread in list(
+            self._building
+        ):  # an installer must not outlive this process, as a process that is asked does not
+            thread.join(ENDING_S)
+
+    def _work(self) -> None:
+        try:
+            while not self._given_up.is_set():
+                self._came.put(self._family(self._left.get_nowait()))
+        except (queue.Empty, envs.GivenUp):
+            pass
+        except BaseException as error:  # raised where the answer is waited for
+            self._came.put(error)
+
+    def _family(self, specs: list[BackendSpec]) -> Answers:
+        answers: Answers = {}
+        child: ChildProcess | None = None
+        began = start_s = 0.0
+        self._building.add(threading.current_thread())
+        try:
+            python = envs.python_of(specs[0], self._cache, self._given_up)
+        except envs.EnvError as error:
+            return {spec.name: {"unavailable": str(error)} for spec in specs}
+        finally:
+            self._building.discard(threading.current_thread())
+        for spec in specs:
+            said: Any = child.ask(wire.Hello(spec), PROBE_DEADLINE_S) if child else None
+            if child and isinstance(said, Death) and said.killed:
+                child.close()
+                child = None
+            if child is None:
+                began = time.monotonic()
+                env = visible.for_child(spec) | (self._env or {})
+                child, said = ChildProcess.asked(python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S)
+            if isinstance(said, Death):
+                child.close()
+                child = None
+                answer: dict[str, Any] = {"unavailable": f"while it was imported, {said.text}"}
+            elif isinstance(said, wire.Refused):
+                answer = {"unavailable": said.reason, "installs": said.installs}
+            else:
+                answer = said.info
+            start_s = start_s or time.monotonic() - began  # that of the family's first: the import is most of it
+            answers[spec.name] = answer = answer | {"start_s": round(start_s, 3)}
+            probing.remember(spec, answer, self._cache)
+        if child is not None:
+            child.close()
+        return answers
+
+
+def without_device(spec: BackendSpec, labels: Mapping[str, str] | None) -> str:
+    """Why a backend's environment, which may be gigabytes, need not be built here; "" if it is to be tried."""
+    try:
+        made = spec.create()
+        return detect.missing(made.device_vendor, labels) if made.device_vendor and not made.emulated else ""
+    except (detect.UnknownVendor, PluginError) as error:
+        return str(error)

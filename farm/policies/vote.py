@@ -1,0 +1,88 @@
+"""Vote before blame: what generated cases are judged by is the farm's own reference, which may itself be wrong.
+
+A failure of a generated case is a runtime's only if somebody independent stands with the reference: another vendor's
+runtime, or the case's second oracle. If nobody does, or if three vendors agree with one another against it, the reference
+is suspect: the row becomes `invalid`, kind `oracle`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tasks.model import Status
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: The catalog whose cases are generated.
+GENERATED = "fuzz"
+#: Vendors that agree with one another against the reference, from which on nobody believes the reference.
+AGAINST = 3
+#: Statuses that are blamed on a backend.
+_BLAMED = [Status.WRONG.value, Status.IMPRECISE.value, Status.ERROR.value]
+#: Columns that it reads.
+COLUMNS = (
+    "run_id case_id backend vendor catalog check op_class status kind weak second_oracle output_digest signature error_units "
+    "max_ulp limit compute_precision error attempts"
+).split()
+
+
+def voted(table: pa.Table) -> pa.Table:
+    """The rows of a run, in the schema of the lake, after the vote."""
+    changed = suspects(table.select([*COLUMNS]).to_pandas())
+    for name in ("status", "kind", "error"):
+        values = table.column(name).to_pylist()
+        for place, value in changed[name].items():
+            values[place] = value
+        number = table.schema.get_field_index(name)
+        table = table.set_column(number, table.schema.field(number), pa.array(values, table.schema.field(number).type))
+    return table
+
+
+def suspects(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of generated cases that nobody may be blamed for, with their new status, kind and error; index as given.
+
+    A weak result is no support: a constant would have passed.
+    """
+    from farm.report.tables import agreement
+
+    table = rows[rows["catalog"] == GENERATED]
+    blamed = table[table["status"].isin(_BLAMED)]
+    table = table[table["case_id"].isin(blamed["case_id"].unique())]
+    if blamed.empty:
+        return blamed.assign(error=blamed["error"])
+    table = table.assign(agrees=agreement.groups(table))
+    found = [line for _, some in table.groupby("case_id", sort=False) for line in _of_case(some)]
+    made = rows.loc[[line[0] for line in found]].copy()
+    for place, name in enumerate(("status", "kind", "error"), 1):
+        made[name] = [line[place] for line in found]
+    return made
+
+
+def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
+    """(index, status, kind, error) of the rows of one case that nobody may be blamed for."""
+    from farm.report.tables import agreement
+
+    supports = set(rows.loc[(rows["status"] == Status.PASS.value) & (rows["weak"] != True), "vendor"])  # noqa: E712
+    second = rows["second_oracle"].fillna("").ne("").any()
+    outside = rows[~rows["agrees"].isin([agreement.REFERENCE, agreement.NO_RESULT, agreement.UNKNOWN])]
+    most = outside.groupby("agrees")["vendor"].nunique().max() if len(outside) else 0
+    if most >= AGAINST and most > len(supports):
+        why = f"{most} vendors agree with one another against it"
+        blamed = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value])
+    elif second or supports:
+        return []
+    else:
+        why = "neither another vendor's runtime nor a second oracle computes what it says"
+        blamed = rows["status"].isin(_BLAMED)
+    return [
+        (
+            index,
+            Status.INVALID.value,
+            "oracle",
+            f"suspect reference: {why}; it was {' '.join(filter(None, (s, k)))}: {e}",
+        )
+        for index, s, k, e in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()
+    ]

@@ -1,0 +1,180 @@
+"""A whole network in a framework that takes no ONNX: its graph, walked by the functions that the framework has for torch's names."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from tasks import counterparts
+from tasks.backends.shared import onnx_graph
+from tasks.counterparts.onnx_names import OPERATORS, Over
+from tasks.model import Unsupported, np_dtype
+from tasks.model.dtypes import DTYPE_OF_ELEMENT
+
+#: A constant of more elements than these is handed over as an input: compilers fold what they are told is constant.
+LARGE = 64
+#: What is computed of constants alone, and of shapes, is computed here: it decides shapes.
+_OF_CONSTANTS: Mapping[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Cast": lambda x, to: x.astype(np_dtype(to)),
+    "Concat": lambda *x, axis: np.concatenate(x, axis),
+    "Div": lambda x, y: np.floor_divide(x, y) if x.dtype.kind in "iu" else x / y,
+    "Equal": np.equal,
+    "Gather": lambda x, i, axis=0: np.take(x, i, axis),
+    "Identity": lambda x: x,
+    "Mul": np.multiply,
+    "Reshape": lambda x, shape, allowzero=0: x.reshape([x.shape[k] if not n else n for k, n in enumerate(shape)]),
+    "Slice": lambda x, starts, ends, axes=(0,), steps=(1,): x[int(starts[0]) : int(ends[0]) : int(steps[0])],
+    "Squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(axes)),
+    "Sub": np.subtract,
+    "Unsqueeze": lambda x, axes: np.expand_dims(x, tuple(axes)),
+}
+#: What makes a tensor, by framework: its module and name.
+_TENSOR = {
+    "jax": ("jax.numpy", "asarray"),
+    "tensorflow": ("tensorflow", "convert_to_tensor"),
+    "paddle": ("paddle", "to_tensor"),
+}
+
+
+@dataclass(frozen=True)
+class _Step:
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+class Network:
+    """An ONNX model as a function of a framework ("jax", "tensorflow", "paddle"): of the arrays of its inputs, then of `weights`.
+
+    weights: its large constants in order. Raises Unsupported for what there is no counterpart of.
+    """
+
+    def __init__(self, framework: str, model: bytes) -> None:
+        graph = onnx_graph.read(model)
+        self._framework, self._outputs = framework, [x.name for x in graph.outputs]
+        self._opset, self._steps, constants = _whole(model)
+        heavy = {name for name, x in constants.items() if x.size > LARGE and x.dtype.kind not in "iub"}
+        self.weights = [x for name, x in constants.items() if name in heavy]
+        self._given = [*(x.name for x in graph.inputs), *(name for name in constants if name in heavy)]
+        self._constants = {name: x for name, x in constants.items() if name not in heavy}
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """The outputs in order, of tensors of the inputs and the weights."""
+        named, tensor = _named(self._framework), _made(self._framework)
+        values: dict[str, Any] = {**self._constants, **dict(zip(self._given, tensors, strict=True))}
+        for step in self._steps:
+            inputs: list[Any] = [values[name] if name else None for name in step.inputs]
+            if step.op == "Shape":
+                found: Any = np.array([int(n) for n in inputs[0].shape], np.int64)
+            elif step.op in _OF_CONSTANTS and all(isinstance(x, np.ndarray) for x in inputs):
+                found = np.asarray(_OF_CONSTANTS[step.op](*inputs, **step.attributes))
+            elif step.op in OPERATORS:
+                found = self._of(step, Over(inputs, step.attributes, self._opset, len(step.outputs), named, tensor))
+            else:
+                raise Unsupported(f"no counterpart of ONNX's {step.op} for {self._framework}")
+            values.update(zip(step.outputs, found if isinstance(found, list) else [found]))
+        return [tensor(values[name]) for name in self._outputs]
+
+    def _of(self, step: _Step, over: Over) -> Any:
+        try:
+            found = OPERATORS[step.op](over)
+        except ValueError as error:
+            raise Unsupported(f"ONNX's {step.op} for {self._framework}: {error}") from None
+        if found is None:
+            raise Unsupported(f"no counterpart of ONNX's {step.op} with these attributes for {self._framework}")
+        return found
+
+
+@functools.lru_cache(maxsize=2)
+def network(framework: str, model: bytes) -> Network:
+    """The network of a model, read once for all that is asked of it."""
+    return Network(framework, model)
+
+
+def _named(framework: str) -> Callable[[str], Callable[..., Any]]:
+    rows = counterparts.rows()
+
+    def named(name: str) -> Callable[..., Any]:
+        row = rows.get(name)
+        if row is None or not getattr(row, framework):
+            raise Unsupported(f"no counterpart of {name} in the table for {framework}")
+        return counterparts.Counterpart(framework, name, row.signature, getattr(row, framework))
+
+    return functools.cache(named)
+
+
+def _made(framework: str) -> Callable[[Any], Any]:
+    """What makes a tensor of an array."""
+    module, name = _TENSOR[framework]
+    found: Callable[[Any], Any] = getattr(import_module(module), name)
+    return found
+
+
+def _whole(model: bytes) -> tuple[int, list[_Step], dict[str, np.ndarray]]:
+    """(opset, nodes, constants by name) of a serialized ModelProto, by the field numbers of onnx.proto. Raises Unsupported."""
+    versions = {onnx_graph.text(onnx_graph.last(x, 1)): _number(x, 2) for x in onnx_graph.every(memoryview(model), 8)}
+    graph = onnx_graph.last(memoryview(model), 7)
+    constants = {onnx_graph.text(onnx_graph.last(x, 8)): _tensor(x) for x in onnx_graph.every(graph, 5)}
+    steps = []
+    for data in onnx_graph.every(graph, 1):
+        node = onnx_graph.node(data)
+        attributes = dict(map(_attribute, onnx_graph.every(data, 5)))
+        if node.op == "Constant":
+            (value,) = attributes.values()
+            constants[node.outputs[0]] = np.asarray(value)
+            continue
+        if "to" in attributes:
+            attributes["to"] = DTYPE_OF_ELEMENT[attributes["to"]]
+        steps.append(_Step(node.op, node.inputs, node.outputs, attributes))
+    return versions.get("", versions.get("ai.onnx", 1)), steps, constants
+
+
+def _attribute(data: memoryview) -> tuple[str, Any]:
+    name, kind = onnx_graph.text(onnx_graph.last(data, 1)), _number(data, 20)
+    if kind == 1:
+        return name, struct.unpack("<f", onnx_graph.last(data, 2))[0]
+    if kind == 2:
+        return name, _number(data, 3)
+    if kind == 3:
+        return name, onnx_graph.text(onnx_graph.last(data, 4))
+    if kind == 4:
+        return name, _tensor(onnx_graph.last(data, 5))
+    if kind == 6:
+        return name, np.frombuffer(b"".join(onnx_graph.every(data, 7)), "<f4").tolist()
+    if kind == 7:
+        return name, list(_numbers(data, 8))
+    raise Unsupported(f"an attribute {name!r} of kind {kind} (a subgraph is 5)")
+
+
+def _tensor(data: memoryview) -> np.ndarray:
+    """A TensorProto, its bytes raw or number by number."""
+    shape = list(_numbers(data, 1))
+    dtype = np_dtype(DTYPE_OF_ELEMENT[_number(data, 2)])
+    if _number(data, 14):
+        raise Unsupported("a weight lies in another file")
+    if raw := onnx_graph.last(data, 9):
+        return np.frombuffer(bytes(raw), dtype).reshape(shape)
+    for number, of in ((4, "<f4"), (10, "<f8")):
+        if parts := onnx_graph.every(data, number):
+            return np.concatenate([np.frombuffer(bytes(x), of) for x in parts]).astype(dtype).reshape(shape)
+    return np.array([*_numbers(data, 5), *_numbers(data, 7)], np.int64).astype(dtype).reshape(shape)
+
+
+def _number(data: memoryview, number: int) -> int:
+    return next(iter(_numbers(data, number)), 0)
+
+
+def _numbers(data: memoryview, number: int) -> Iterator[int]:
+    """The signed integers of a field, packed or one by one."""
+    for found, value in onnx_graph.fields(data):
+        if found == number:
+            for x in [value] if isinstance(value, int) else onnx_graph.varints(value):
+                yield x - (1 << 64) if x >= 1 << 63 else x

@@ -1,0 +1,1 @@
+"""The catalog "fuzz": cases that are generated, each from a seed or from the choices that made it."""

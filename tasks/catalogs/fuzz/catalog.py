@@ -1,0 +1,155 @@
+"""The catalog "fuzz": generated cases of ONNX operators, each a model of one node with a float64 reference of the farm's own."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from tasks.arrays import noise
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.fuzz.choices import Choices
+from tasks.fuzz.onnx import generate, second, table
+from tasks.fuzz.onnx.generate import GENERATOR, Case
+from tasks.fuzz.onnx.spec import Open
+from tasks.fuzz.seeds import derive
+from tasks.graphs.moving import structural_places
+from tasks.graphs.widening import NoOracle, widen
+from tasks.judge import op_classes
+from tasks.model import EPS, Group, Leaf, OpClass
+from tasks.nearest import nearest
+
+#: The variant of today's generator; that of a case made by choices alone begins with CHOICES.
+VARIANT, CHOICES = f"g{GENERATOR}", "c"
+#: Kind of a row whose case the specification leaves open.
+SPEC = "spec"
+
+
+def variant_of(choices: Sequence[int]) -> str:
+    """The variant whose only sample is made of these choices: ``c3-0-17``."""
+    return CHOICES + "-".join(map(str, choices))
+
+
+class Fuzz(Catalog):
+    """An op is "fuzz:<OpType>", its variant the generator's version: sample n of a group is made from a seed derived of the
+    group's seed, its op, its dtype and n. With the variant `variant_of` some choices, sample 0 is made of them."""
+
+    name = "fuzz"
+    about = "generated cases of ONNX operators"
+    forms = ("onnx",)
+
+    def version(self) -> str:
+        return f"fuzz {GENERATOR} " + " ".join(
+            f"{x}{importlib.metadata.version(x)}" for x in ("numpy", "onnx", "ml_dtypes")
+        )
+
+    def entries(self) -> list[Entry]:
+        return [Entry(f"{self.name}:{op}", VARIANT, table.dtypes(op)) for op in sorted(table.SPECS)]
+
+    def load(self) -> None:
+        import onnx.checker  # noqa: F401
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        """Samples 0 … group.samples − 1. Raises ValueError for an op, a dtype or a variant that there is not."""
+        if group.op_name not in table.SPECS:
+            raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, sorted(table.SPECS))}")
+        made_of = _choices(group.variant)
+        for index in range(group.samples if made_of is None else 1):
+            if index in skip:
+                yield Sample(index)
+                continue
+            if made_of is None:
+                choose = Choices.from_seed(seed_of(group, index))
+            else:
+                choose = Choices.from_list(made_of)
+            yield self._made(index, group, choose, draws)
+
+    def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
+        return self._made(0, group, choose, draws)
+
+    @staticmethod
+    def _made(index: int, group: Group, choose: Choices, draws: int) -> Sample:
+        try:
+            return _sample(index, generate.case(group.op_name, group.dtype, choose), draws)
+        except (Open, NoOracle) as error:
+            stage = "sample" if isinstance(error, Open) else "reference"
+            columns = {"choices": tuple(choose.taken)}
+            return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=SPEC))
+
+
+def seed_of(group: Group, index: int) -> int:
+    """The seed of a sample of a group."""
+    return derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
+
+
+def _choices(variant: str) -> list[int] | None:
+    """The choices that a variant holds; None for that of today's generator. Raises ValueError for any other."""
+    if variant == VARIANT:
+        return None
+    if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", variant):
+        return [int(x) for x in variant.removeprefix(CHOICES).split("-") if x]
+    raise ValueError(
+        f"the generator is {VARIANT} here, not {variant!r}: a case of another version is made again of its choices, which "
+        "its row holds (farm reproduce)"
+    )
+
+
+def _sample(index: int, case: Case, draws: int) -> Sample:
+    """The sample of a case. Raises NoOracle, and onnx's ValidationError for a model that is none."""
+    exact = generate.evaluate(case)
+    model = generate.model(case, exact)
+    _check(model)
+    op_class = op_classes.of(f"onnx:{case.op}", kwargs=case.made.attributes).op_class
+    names = generate.output_dtypes(case)
+    floors = _floors(case, exact, op_class, draws)
+    expected = [Leaf(name, y.shape, y, floor) for name, y, floor in zip(names, exact, floors)]
+    arrays = [np.array(x, order="C") for x in case.inputs]
+    others = second.witness(case, model, expected, op_class)
+    return Sample(
+        index,
+        tuple(TensorSpec(id=i) for i in range(len(arrays))),
+        arrays=arrays,
+        expected=expected,
+        op_class=op_class,
+        oracle="farm-float64",
+        others=others,
+        model=model,
+        columns={"choices": case.choices, "flags": case.words, "second_oracle": others[0].name if others else ""},
+    )
+
+
+def _check(model: bytes) -> None:
+    import onnx
+
+    onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
+
+
+def _floors(case: Case, exact: list[np.ndarray], op_class: OpClass, draws: int) -> list[np.ndarray | None]:
+    """δ per output: what says on what is computed is moved, not what says how."""
+    still = structural_places(case.op)
+    wide = [None if x is None else widen(x.array) for x in case.made.inputs]
+    eps = [0.0 if x is None else EPS.get(x.array.dtype.name, 0.0) for x in case.made.inputs]
+    movable = [k for k, x in enumerate(wide) if x is not None and x.dtype == np.float64 and k not in still]
+    if not movable or not any(y.dtype == np.float64 for y in exact):
+        return [None] * len(exact)
+
+    def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
+        for draw in drawn:
+            given = [
+                noise.moved(x, eps[k], draw, k + 1) if k in movable and x is not None else x for k, x in enumerate(wide)
+            ]
+            try:
+                yield generate.evaluate(case, given)
+            except NoOracle:
+                yield None
+
+    elements = sum(x.size for x in wide if x is not None)
+    witness = [None] * len(exact) if op_class in _WITHOUT else None
+    return noise.floor(exact, evaluate, op_class, draws, elements, witness)
+
+
+#: Classes of which a floor is asked only by who declares a coarser precision: few draws will do.
+_WITHOUT = frozenset((OpClass.EXACT, OpClass.ELEMENTARY))

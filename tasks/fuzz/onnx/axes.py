@@ -1,0 +1,256 @@
+"""Specs of operators along axes: reductions, softmax, normalisations, products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tasks.fuzz import values
+from tasks.fuzz.onnx.spec import FLOATS, NUMBERS, Draw, Given, Made, Open, Spec, ints
+from tasks.fuzz.values import Domain
+from tasks.model.dtypes import ELEMENT_TYPE, integers
+
+_NOOP = (
+    "noop_with_empty_axes: 'When axes is empty and this attribute is set to true, input tensor will not be reduced, and the "
+    "output tensor would be equivalent to input tensor': whether each element is still squared, or its logarithm taken, is "
+    "not said before operator set 24"
+)
+_CONSTANT = (
+    "MeanVarianceNormalization of equal numbers: its text says (X-EX)/sqrt(E(X-EX)^2), which is 0/0, its body adds 1e-9 to the "
+    "deviation"
+)
+_NO_NORM = (
+    "LpNormalization of zeros: 'When the Lp norm is zero, the output is defined to be zero' stands in the operator's text from set "
+    "22 on"
+)
+_SUMS = Domain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
+_ABOVE_0 = Domain(0.25, 8.0, ("halves", "powers"))
+
+
+def _summed(d: Draw) -> Domain:
+    return _SUMS if d.is_float else Domain(-5, 5, ("zeros",))
+
+
+def _one(d: Draw) -> Domain:
+    """Factors: their product is to stay small."""
+    return Domain(0.75, 1.25, ()) if d.is_float else Domain(1, 1, ())
+
+
+def _reduce(domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool = True) -> Callable[[Draw], Made]:
+    """axes_input: the operator set from which on axes are an input; still: whether an element alone is reduced to itself."""
+
+    def make(d: Draw) -> Made:
+        x = d.tensor(d.shape(1), domain(d))
+        attributes: dict[str, Any] = d.maybe("keepdims", [1, 0])
+        axes = d.axes(x.array.ndim) if d.choose.chance(3, 4) else None
+        if d.opset < axes_input:
+            return Made((x,), attributes | ({} if axes is None else {"axes": axes}))
+        if axes is None:
+            attributes |= d.maybe("noop_with_empty_axes", [0, 1])
+            if attributes.get("noop_with_empty_axes") and not still:
+                raise Open(_NOOP)
+            return Made((x,), attributes)
+        return Made((x, ints(axes)), attributes)
+
+    return make
+
+
+def _arg(d: Draw) -> Made:
+    x = d.tensor(d.shape(1), values.ANY)
+    attributes = d.maybe("axis", _every_axis(x.array.ndim)) | d.maybe("keepdims", [1, 0])
+    return Made((x,), attributes | d.maybe("select_last_index", [0, 1]))
+
+
+def _every_axis(rank: int) -> list[int]:
+    return [*range(rank), *range(-rank, 0)]
+
+
+def _cumulate(d: Draw) -> Made:
+    x = d.tensor(d.shape(1), _summed(d))
+    axis = d.axis(x.array.ndim)
+    place = Given(np.asarray(axis, d.choose.of([np.int64, np.int32])), "parameter")
+    return Made((x, place), d.maybe("exclusive", [0, 1]) | d.maybe("reverse", [0, 1]))
+
+
+def _softmax(d: Draw) -> Made:
+    x = d.tensor(d.shape(1), values.REAL)
+    return Made((x,), d.maybe("axis", _every_axis(x.array.ndim)))
+
+
+def _layer(d: Draw) -> Made:
+    x = d.tensor(d.shape(1), _SUMS)
+    rank, attributes = x.array.ndim, d.maybe("epsilon", [1e-5, 1e-3, 1e-2, 0.1])
+    axis = d.choose.of([-1, *range(rank), *range(-rank, -1)]) if d.choose.chance(1, 2) else -1
+    if axis != -1:
+        attributes["axis"] = axis
+    if d.dtype == "float64":
+        attributes["stash_type"] = ELEMENT_TYPE["float64"]  # else its first stage is of float32
+    shape = x.array.shape[axis % rank :]
+    bias = d.tensor(shape, values.MILD, "weight") if d.choose.chance(1, 2) else None
+    return Made((x, d.tensor(shape, values.MILD, "weight"), *([bias] if bias else [])), attributes)
+
+
+def _rms(d: Draw) -> Made:
+    made = _layer(d)
+    return Made(made.inputs[:2], made.attributes)
+
+
+def _image(d: Draw, least: int = 1, most: int = 3, channels: int = 0) -> tuple[int, ...]:
+    """A shape (N, C, …)."""
+    return (d.size(3), channels or d.size(9), *(d.size(24) for _ in range(d.choose.of(_spatial(least, most)))))
+
+
+def _spatial(least: int, most: int) -> list[int]:
+    return sorted(range(least, most + 1), key=lambda n: abs(n - 2))
+
+
+def _batch(d: Draw) -> Made:
+    shape = _image(d, 0)
+    scale, bias, mean = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(3))
+    var = d.tensor((shape[1],), _ABOVE_0, "weight")
+    attributes = d.maybe("epsilon", [1e-5, 1e-3, 0.1]) | d.maybe("momentum", [0.9, 0.5])
+    return Made((d.tensor(shape, _SUMS), scale, bias, mean, var), attributes)
+
+
+def _instance(d: Draw) -> Made:
+    shape = _image(d)
+    scale, bias = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(2))
+    return Made((d.tensor(shape, _SUMS), scale, bias), d.maybe("epsilon", [1e-5, 1e-3, 0.1]))
+
+
+def _group(d: Draw) -> Made:
+    groups, each = d.choose.of([1, 2, 3, 4]), d.choose.of([1, 2, 3])
+    shape = _image(d, channels=groups * each)
+    scale, bias = (d.tensor((shape[1],), values.MILD, "weight") for _ in range(2))
+    attributes = {"num_groups": groups} | d.maybe("epsilon", [1e-5, 1e-3, 0.1])
+    if d.dtype == "float64":
+        attributes["stash_type"] = ELEMENT_TYPE["float64"]
+    return Made((d.tensor(shape, _SUMS), scale, bias), attributes)
+
+
+def _lrn(d: Draw) -> Made:
+    x = d.tensor(_image(d, 2, 2), _SUMS)
+    attributes = d.maybe("alpha", [1e-4, 0.1, 1.0]) | d.maybe("beta", [0.75, 0.5, 1.0]) | d.maybe("bias", [1.0, 2.0])
+    return Made((x,), {"size": d.choose.of([3, 1, 2, 4, 5, 7])} | attributes)
+
+
+def _lp(d: Draw) -> Made:
+    x = d.tensor(d.shape(1), Domain(-8.0, 8.0, ("halves", "powers", "tiny", "zeros")))
+    attributes = d.maybe("axis", _every_axis(x.array.ndim))
+    if d.opset < 22 and not np.abs(x.array).astype(np.float64).sum(axis=attributes.get("axis", -1)).all():
+        raise Open(_NO_NORM)
+    return Made((x,), attributes | d.maybe("p", [2, 1]))
+
+
+def _mean_variance(d: Draw) -> Made:
+    x = d.tensor(_image(d, 2, 2), Domain(-8.0, 8.0, ("halves",)))
+    axes: list[int] = d.choose.of([[0, 2, 3], [2, 3], [1, 2, 3], [0], [1], [-1], [-2, -1]])
+    if not np.ptp(x.array, axis=tuple(axes)).all():
+        raise Open(_CONSTANT)
+    return Made((x,), {"axes": axes})  # without them onnx's checker fails on the body of the function
+
+
+def _matmul(d: Draw) -> Made:
+    n, k, m = d.size(65), d.size(129), d.size(65)
+    domain = _summed(d) if d.is_float or integers(d.dtype)[1] > 2**20 else Domain(0, 3, ())
+    kind = d.choose.of(["2x2", "batch", "batch by one", "vector", "by vector", "broadcast"])
+    batch = tuple(d.size(4) for _ in range(d.choose.int(1, 2))) if "b" in kind and kind != "by vector" else ()
+    a, b = (*batch, n, k), (*batch, k, m)
+    if kind == "batch by one":
+        b = (k, m)
+    elif kind == "vector":
+        a, b = (k,), (k, m)
+    elif kind == "by vector":
+        a, b = (n, k), (k,)
+    elif kind == "broadcast":
+        b = (*(1 for _ in batch), k, m)
+    return Made((d.tensor(a, domain), d.tensor(b, domain, "weight")))
+
+
+def _gemm(d: Draw) -> Made:
+    n, k, m = d.size(65), d.size(129), d.size(65)
+    attributes: dict[str, Any] = d.maybe("transA", [0, 1]) | d.maybe("transB", [0, 1])
+    if d.is_float:
+        attributes |= d.maybe("alpha", [1.0, 0.5, 2.0, 0.25]) | d.maybe("beta", [1.0, 0.5, 2.0, 0.0])
+    a = d.tensor((k, n) if attributes.get("transA") else (n, k), _summed(d))
+    b = d.tensor((m, k) if attributes.get("transB") else (k, m), _summed(d), "weight")
+    shape = d.choose.of([None, (m,), (n, m), (1, m), (n, 1), (1,), (1, 1), ()])
+    return Made((a, b) if shape is None else (a, b, d.tensor(shape, _summed(d), "weight")), attributes)
+
+
+def _matmul_integer(d: Draw) -> Made:
+    n, k, m = d.size(33), d.size(65), d.size(33)
+    other = d.choose.of(["uint8", "int8"])
+    a, b = d.tensor((n, k), values.ANY), d.tensor((k, m), values.ANY, "weight", other)
+    if not d.choose.chance(1, 2):
+        return Made((a, b))
+    zero_a = d.tensor((), values.ANY, "weight")
+    if not d.choose.chance(1, 2):
+        return Made((a, b, zero_a))
+    return Made((a, b, zero_a, d.tensor(d.choose.of([(), (m,)]), values.ANY, "weight", other)))
+
+
+_EQUATIONS = (
+    ("ij,jk->ik", 2),
+    ("bij,bjk->bik", 2),
+    ("ij->ji", 1),
+    ("ii->i", 1),
+    ("ij->", 1),
+    ("ij->i", 1),
+    ("ij,ij->ij", 2),
+    ("i,j->ij", 2),
+    ("bhid,bhjd->bhij", 2),
+    ("abc,cd->abd", 2),
+    ("ij,jk,kl->il", 3),
+    ("ij,kj->ik", 2),
+    ("ijk->kji", 1),
+    ("ij,jk", 2),
+)
+
+
+def _einsum(d: Draw) -> Made:
+    equation, _ = d.choose.of(_EQUATIONS)
+    sizes: dict[str, int] = {}
+    operands = []
+    for part in equation.partition("->")[0].split(","):
+        for letter in part:
+            if letter not in sizes:
+                sizes[letter] = d.size(9)
+        operands.append(tuple(sizes[letter] for letter in part))
+    given = [d.tensor(shape, _SUMS, "data" if k == 0 else "weight") for k, shape in enumerate(operands)]
+    return Made(tuple(given), {"equation": equation})
+
+
+_WHOLE = ("int32", "int64")
+_SUMMABLE = (*FLOATS, "int32", "int64", "uint32", "uint64")
+
+SPECS: tuple[Spec, ...] = (
+    Spec("ReduceSum", _reduce(_summed, 13), _SUMMABLE),
+    *(Spec(f"Reduce{name}", _reduce(_summed, still=False), _SUMMABLE) for name in ("L1", "SumSquare")),
+    Spec("ReduceL2", _reduce(_summed, still=False)),
+    *(Spec(f"Reduce{name}", _reduce(_summed)) for name in ("Mean", "LogSumExp")),
+    Spec("ReduceLogSum", _reduce(lambda d: _ABOVE_0, still=False)),
+    Spec("ReduceProd", _reduce(_one), _SUMMABLE),
+    Spec("ReduceMax", _reduce(lambda d: values.ANY), (*FLOATS, "int32", "int64", "int8", "uint8")),
+    Spec("ReduceMin", _reduce(lambda d: values.ANY), (*FLOATS, "int32", "int64", "int8", "uint8")),
+    Spec("ArgMax", _arg, NUMBERS),
+    Spec("ArgMin", _arg, NUMBERS),
+    Spec("CumSum", _cumulate, (*FLOATS, *_WHOLE)),
+    Spec("Softmax", _softmax),
+    Spec("LogSoftmax", _softmax),
+    Spec("Hardmax", _softmax),
+    Spec("LayerNormalization", _layer, since=17),
+    Spec("RMSNormalization", _rms, since=23),
+    Spec("BatchNormalization", _batch, since=14),
+    Spec("InstanceNormalization", _instance),
+    Spec("GroupNormalization", _group, since=21),
+    Spec("LRN", _lrn),
+    Spec("LpNormalization", _lp),
+    Spec("MeanVarianceNormalization", _mean_variance, ("float32",)),
+    Spec("MatMul", _matmul, (*FLOATS, *_WHOLE, "uint32", "uint64")),
+    Spec("Gemm", _gemm, (*FLOATS, *_WHOLE)),
+    Spec("MatMulInteger", _matmul_integer, ("uint8", "int8")),
+    Spec("Einsum", _einsum, FLOATS),
+)

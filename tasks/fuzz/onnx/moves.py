@@ -1,0 +1,378 @@
+"""Specs of operators that move, pick or place data, and of those between floats and quantised integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tasks.fuzz import values
+from tasks.fuzz.onnx.spec import EVERY, FLOATS, NUMBERS, Draw, Given, Made, Spec, ints
+from tasks.fuzz.values import Domain
+
+
+def _x(d: Draw, least: int = 1, most: int = 4) -> Given:
+    return d.tensor(d.shape(least, most), values.ANY)
+
+
+def _concat(d: Draw) -> Made:
+    first = _x(d)
+    shape, axis = list(first.array.shape), d.axis(first.array.ndim)
+    more = []
+    for _ in range(d.choose.of([1, 0, 2, 3])):
+        shape[axis] = d.size(33)
+        more.append(d.tensor(shape, values.ANY, "weight"))
+    return Made((first, *more), {"axis": axis})
+
+
+def _slice(d: Draw) -> Made:
+    x = _x(d)
+    axes = d.axes(x.array.ndim)
+    starts: list[int] = []
+    ends: list[int] = []
+    steps: list[int] = []
+    for axis in axes:
+        n, step = x.array.shape[axis], d.choose.of([1, 2, -1, 3, -2])
+        low = d.choose.int(0, n - 1)
+        high = n - d.choose.int(0, n - 1 - low)
+        start, end = (low, high) if step > 0 else (high - 1, low - 1)
+        if end == -1 or d.choose.chance(1, 4):  # before the first: −1 would be the last
+            end = d.choose.of([-n - 1, -(2**31) - 5, -(2**62)]) if step < 0 and end == -1 else end
+        if step > 0 and high == n and d.choose.chance(1, 2):
+            end = d.choose.of([n + 3, 2**31 - 1, 2**63 - 1])
+        if d.choose.chance(1, 3):
+            start = start - n if start < n else start
+        if d.choose.chance(1, 3) and 0 < end < n:
+            end -= n
+        for found, value in ((starts, start), (ends, end), (steps, step)):
+            found.append(value)
+    given: list[Given | None] = [ints(starts), ints(ends)]
+    plain = all(step == 1 for step in steps)
+    if axes == list(range(len(axes))) and d.choose.chance(1, 2):
+        given += [] if plain else [None, ints(steps)]
+    else:
+        given += [ints(axes)] if plain and d.choose.chance(1, 2) else [ints(axes), ints(steps)]
+    return Made((x, *given))
+
+
+def _transpose(d: Draw) -> Made:
+    x = _x(d, 1, 5)
+    return Made((x,), {"perm": d.choose.order(x.array.ndim)} if d.choose.chance(3, 4) else {})
+
+
+def _reshape(d: Draw) -> Made:
+    x = _x(d, 0)
+    left, wanted = x.array.size, []
+    for _ in range(d.choose.int(0, 3)):
+        factor = d.choose.of([n for n in (1, 2, 3, 4, 5, 7, 8) if left % n == 0])
+        wanted.append(factor)
+        left //= factor
+    wanted.insert(d.choose.int(0, len(wanted)), left)
+    for k, n in enumerate(wanted):
+        if k < x.array.ndim and x.array.shape[k] == n and d.choose.chance(1, 3):
+            wanted[k] = 0
+    if d.choose.chance(1, 2):
+        k = d.choose.int(0, len(wanted) - 1)
+        wanted[k] = -1 if wanted[k] else 0
+    more = d.maybe("allowzero", [0, 1]) if d.opset >= 14 and 0 not in wanted else {}
+    return Made((x, ints(wanted)), more)
+
+
+def _flatten(d: Draw) -> Made:
+    x = _x(d)
+    rank = x.array.ndim
+    return Made((x,), d.maybe("axis", [*range(rank + 1), *range(-rank, 0)]))
+
+
+def _squeeze(d: Draw) -> Made:
+    shape = list(d.shape(0, 3))
+    for _ in range(d.choose.int(1, 2)):
+        shape.insert(d.choose.int(0, len(shape)), 1)
+    x = d.tensor(shape, values.ANY)
+    ones = [k for k, n in enumerate(shape) if n == 1]
+    if d.choose.chance(1, 3):
+        return Made((x,))
+    axes = d.choose.some(ones, 1, len(ones))
+    return Made((x, ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes])))
+
+
+def _unsqueeze(d: Draw) -> Made:
+    x = _x(d, 0, 3)
+    count = d.choose.int(1, 3)
+    rank = x.array.ndim + count
+    axes = d.choose.some(range(rank), count, count)
+    axes = [k - rank if d.choose.chance(1, 3) else k for k in axes]
+    return Made((x, ints([axes[k] for k in d.choose.order(count)])))
+
+
+def _split(d: Draw) -> Made:
+    parts = d.choose.int(1, 4)
+    shape = list(d.shape(1))
+    axis = d.axis(len(shape))
+    kind = d.choose.of(["equal", "sizes"] if d.opset < 18 else ["equal", "sizes", "uneven"])
+    attributes: dict[str, Any] = {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis}
+    if kind == "sizes":
+        sizes = [d.size(9) for _ in range(parts)]
+        shape[axis] = sum(sizes)
+        return Made((d.tensor(shape, values.ANY), ints(sizes)), attributes, parts)
+    chunk = d.size(9)
+    shape[axis] = chunk * parts - (d.choose.int(0, chunk - 1) if kind == "uneven" else 0)
+    if d.opset >= 18:
+        attributes["num_outputs"] = parts
+    return Made((d.tensor(shape, values.ANY),), attributes, parts)
+
+
+def _tile(d: Draw) -> Made:
+    x = d.tensor(d.shape(1, 4, 256), values.ANY)
+    return Made((x, ints([d.choose.of([2, 1, 3]) if k < 3 else 1 for k in range(x.array.ndim)])))
+
+
+def _expand(d: Draw) -> Made:
+    whole = d.shape(1)
+    x = d.tensor(d.broadcast(whole), values.ANY)
+    wanted = [1 if d.choose.chance(1, 4) else n for n in whole]
+    return Made((x, ints(wanted[d.choose.int(0, len(wanted) - 1) if d.choose.chance(1, 4) else 0 :])))
+
+
+def _pad(d: Draw) -> Made:
+    x = d.tensor(d.shape(1, 4, 512), values.ANY)
+    shape, mode = x.array.shape, d.choose.of(["constant", "reflect", "edge"] + ["wrap"] * (d.opset >= 19))
+    axes = d.choose.some(range(len(shape)), 1, len(shape)) if d.opset >= 18 and d.choose.chance(1, 3) else None
+    begin: list[int] = []
+    end: list[int] = []
+    for axis in range(len(shape)) if axes is None else axes:
+        most = {"reflect": shape[axis] - 1, "wrap": shape[axis]}.get(mode, 4)
+        least = -min(shape[axis] - 1, 2) if mode == "constant" else 0
+        for side in (begin, end):
+            amount = d.choose.int(0, min(most, 4))
+            side.append(-d.choose.int(0, -least // 2) if least and d.choose.chance(1, 5) else amount)
+    given: list[Given | None] = [ints([*begin, *end])]
+    if mode == "constant" and d.choose.chance(1, 2):
+        given.append(d.tensor((), values.MILD, "weight"))
+    if axes is not None:
+        given += [None] * (2 - len(given))
+        given.append(ints([k - len(shape) if d.choose.chance(1, 3) else k for k in axes]))
+    return Made((x, *given), {} if mode == "constant" and d.choose.chance(1, 2) else {"mode": mode})
+
+
+def _depth_to_space(d: Draw) -> Made:
+    block = d.choose.of([2, 1, 3])
+    x = d.tensor((d.size(3), block**2 * d.choose.of([1, 2, 3]), d.size(9), d.size(9)), values.ANY)
+    return Made((x,), {"blocksize": block} | d.maybe("mode", ["DCR", "CRD"]))
+
+
+def _space_to_depth(d: Draw) -> Made:
+    block = d.choose.of([2, 1, 3])
+    x = d.tensor((d.size(3), d.choose.of([1, 2, 3]), block * d.size(5), block * d.size(5)), values.ANY)
+    return Made((x,), {"blocksize": block})
+
+
+def _trilu(d: Draw) -> Made:
+    x = _x(d, 2)
+    k = (
+        (Given(np.asarray(d.choose.of([0, 1, -1, 2, -2, 5, -5]), np.int64), "parameter"),)
+        if d.choose.chance(1, 2)
+        else ()
+    )
+    return Made((x, *k), d.maybe("upper", [1, 0]))
+
+
+def _compress(d: Draw) -> Made:
+    x = _x(d)
+    whole = d.choose.chance(1, 3)
+    axis = 0 if whole else d.axis(x.array.ndim)
+    count = x.array.size if whole else x.array.shape[axis]
+    condition = d.tensor((count - d.choose.int(0, count // 2),), dtype="bool", role="weight").array.copy()
+    condition[0] = True
+    return Made((x, Given(condition, "weight")), {} if whole else {"axis": axis})
+
+
+def _reverse_sequence(d: Draw) -> Made:
+    x = _x(d, 2)
+    time = d.choose.int(0, 1)
+    lengths = d.indices((x.array.shape[1 - time],), x.array.shape[time], negative=False).array.astype(np.int64) + 1
+    given = {"time_axis": time, "batch_axis": 1 - time} if time or d.choose.chance(1, 2) else {}
+    return Made((x, Given(lengths, "parameter")), given)
+
+
+def _gather(d: Draw) -> Made:
+    x = _x(d)
+    axis = d.axis(x.array.ndim)
+    indices = d.indices(d.shape(0, 2, 64), x.array.shape[axis])
+    return Made((x, indices), {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
+
+
+def _gather_elements(d: Draw) -> Made:
+    x = _x(d)
+    axis, shape = d.axis(x.array.ndim), list(x.array.shape)
+    reached = [n if d.choose.chance(1, 2) else 1 + d.choose.int(0, n - 1) for n in shape]
+    reached[axis] = d.size(9)
+    return Made((x, d.indices(reached, shape[axis])), {} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
+
+
+def _tuples(d: Draw, shape: tuple[int, ...], count: tuple[int, ...], depth: int, negative: bool) -> np.ndarray:
+    """Indices (count…, depth) into the first axes of a shape."""
+    parts = [d.indices(count, shape[k], negative).array.astype(np.int64) for k in range(depth)]
+    return np.stack(parts, axis=-1)
+
+
+def _gather_nd(d: Draw) -> Made:
+    x = _x(d, 2)
+    shape, batch = x.array.shape, d.choose.of([0, 1])
+    depth = d.choose.int(1, len(shape) - batch)
+    count = (*shape[:batch], *(d.size(5) for _ in range(d.choose.of([1, 0, 2]))))
+    indices = _tuples(d, shape[batch:], count, depth, True)
+    return Made((x, Given(indices, "parameter")), {"batch_dims": batch} if batch or d.choose.chance(1, 4) else {})
+
+
+def _reduction(d: Draw) -> dict[str, Any]:
+    kinds = ["none", "add", "mul"] if d.opset >= 16 and d.dtype != "bool" else ["none"]
+    kinds += ["max", "min"] if d.opset >= 18 and d.dtype != "bool" else []
+    return d.maybe("reduction", kinds) if len(kinds) > 1 else {}
+
+
+def _distinct(d: Draw, count: int, of: int) -> list[int]:
+    return d.choose.order(of)[:count]
+
+
+def _scatter_elements(d: Draw) -> Made:
+    more = _reduction(d)
+    domain = values.MILD if more.get("reduction") in ("add", "mul") else values.ANY
+    if not d.is_float and domain is values.MILD:
+        domain = Domain(0, 2, ())
+    x = d.tensor(d.shape(1, 3, 128), domain)
+    axis, shape = d.axis(x.array.ndim), x.array.shape
+    reached = [1 + d.choose.int(0, min(n, 9) - 1) for n in shape]
+    order = np.asarray(_distinct(d, reached[axis], min(shape[axis], 9)), np.int64)
+    view = [1] * len(shape)
+    view[axis] = -1
+    indices = np.array(
+        np.broadcast_to(order.reshape(view), reached)
+    )  # without repetition: whose turn is last is left open
+    if d.choose.chance(1, 3):
+        indices = np.where(indices % 2 == 1, indices - shape[axis], indices)
+    kind = d.choose.of([np.int64, np.int32])
+    updates = d.tensor(reached, domain, "weight")
+    attributes = more | ({} if axis == 0 and d.choose.chance(1, 2) else {"axis": axis})
+    return Made((x, Given(indices.astype(kind), "parameter"), updates), attributes)
+
+
+def _scatter_nd(d: Draw) -> Made:
+    more = _reduction(d)
+    domain = values.MILD if more.get("reduction") in ("add", "mul") else values.ANY
+    if not d.is_float and domain is values.MILD:
+        domain = Domain(0, 2, ())
+    x = d.tensor(d.shape(1, 3, 256), domain)
+    shape = x.array.shape
+    depth, count = d.choose.int(1, len(shape)), 1 + d.choose.int(0, min(shape[0], 6) - 1)
+    first = np.asarray(_distinct(d, count, min(shape[0], 9)), np.int64)
+    rest = [d.indices((count,), shape[k], False).array.astype(np.int64) for k in range(1, depth)]
+    indices = np.stack([first, *rest], axis=-1)
+    if d.choose.chance(1, 3):
+        indices = np.where(indices % 2 == 1, indices - np.asarray(shape[:depth]), indices)
+    return Made((x, Given(indices, "parameter"), d.tensor((count, *shape[depth:]), domain, "weight")), more)
+
+
+def _one_hot(d: Draw) -> Made:
+    depth = d.choose.of([3, 1, 2, 5, 8, 9])
+    low = 0 if d.dtype in ("uint8", "uint64") else -depth
+    indices = d.tensor(d.shape(1, 3, 128), Domain(low, depth - 1, ()))
+    kind = d.choose.of(["float32", "int32", "int64", "bool", "float16"])
+    off_on = d.tensor((2,), values.MILD, "weight", kind)
+    size = Given(np.asarray(depth, d.choose.of([np.int64, np.int32])), d.choose.of(["constant", "parameter"]))
+    rank = indices.array.ndim
+    return Made((indices, size, off_on), d.maybe("axis", [-1, *range(rank + 1), *range(-rank - 1, -1)]), 1, (kind,))
+
+
+def _top_k(d: Draw) -> Made:
+    x = _x(d)
+    axis = d.choose.of([-1, *range(x.array.ndim), *range(-x.array.ndim, -1)])
+    k = 1 + d.choose.int(0, x.array.shape[axis] - 1)
+    attributes = ({} if axis == -1 and d.choose.chance(1, 2) else {"axis": axis}) | d.maybe("largest", [1, 0])
+    return Made((x, ints([k])), attributes, 2)
+
+
+def _non_zero(d: Draw) -> Made:
+    x = d.tensor(d.shape(1), Domain(classes=("zeros", "halves")))
+    return Made((x,))
+
+
+def _eye_like(d: Draw) -> Made:
+    x = d.tensor((d.size(33), d.size(33)), values.MILD)
+    return Made((x,), d.maybe("k", [0, 1, -1, 2, -2, 40]), 1, (d.dtype,))
+
+
+def _shape(d: Draw) -> Made:
+    x = _x(d, 0)
+    rank = x.array.ndim
+    bounds = [0, *range(-rank - 1, rank + 2)]
+    return Made((x,), (d.maybe("start", bounds) | d.maybe("end", bounds)) if d.opset >= 15 else {})
+
+
+def _range(d: Draw) -> Made:
+    kind = np.dtype(d.dtype).type
+    start, delta, count = d.choose.int(-5, 5), d.choose.of([1, 2, -1, 3, -2]), d.choose.of([3, 1, 8, 9, 65])
+    half = d.choose.of([0.0, 0.5]) if d.is_float else 0.0
+    limit = start + delta * count - (d.choose.int(0, abs(delta) - 1) * (1 if delta > 0 else -1))
+    given = [Given(np.asarray(kind(v)), "parameter") for v in (start + half, limit + half, delta)]
+    return Made(tuple(given))
+
+
+def _quantize(d: Draw) -> Made:
+    to = d.choose.of(["uint8", "int8"] + ["uint16", "int16"] * (d.opset >= 21))
+    x = d.tensor(d.shape(1, 4, 512), Domain(-64.0, 64.0, ("halves", "powers", "zeros", "large")))
+    shape, more = _scale_shape(d, x.array.shape)
+    scale = d.tensor(shape, Domain(0.125, 2.0, ("halves", "powers")), "weight")
+    zero = d.tensor(shape, values.ANY, "weight", to) if to != "uint8" or d.choose.chance(1, 2) else None
+    return Made((x, scale, zero) if zero else (x, scale), more, 1, (to,))
+
+
+def _scale_shape(d: Draw, shape: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Shape of a scale, and the attributes that say along what it goes."""
+    if d.choose.chance(1, 2):
+        return (), {}
+    axis = d.axis(len(shape))
+    return (shape[axis],), {} if axis == 1 and d.choose.chance(1, 2) else {"axis": axis}
+
+
+def _dequantize(d: Draw) -> Made:
+    x = d.tensor(d.shape(1, 4, 512), values.ANY)
+    shape, more = _scale_shape(d, x.array.shape)
+    kind = d.choose.of(["float32", "float16"]) if d.opset >= 19 else "float32"
+    scale = d.tensor(shape, Domain(0.125, 2.0, ("halves", "powers")), "weight", kind)
+    zero = (d.tensor(shape, values.ANY, "weight"),) if d.dtype != "int32" and d.choose.chance(1, 2) else ()
+    return Made((x, scale, *zero), more, 1, (kind,))
+
+
+SPECS: tuple[Spec, ...] = (
+    Spec("Concat", _concat, EVERY),
+    Spec("Slice", _slice, EVERY),
+    Spec("Transpose", _transpose, EVERY),
+    Spec("Reshape", _reshape, EVERY),
+    Spec("Flatten", _flatten, EVERY),
+    Spec("Squeeze", _squeeze, EVERY),
+    Spec("Unsqueeze", _unsqueeze, EVERY),
+    Spec("Split", _split, EVERY),
+    Spec("Tile", _tile, EVERY),
+    Spec("Expand", _expand, EVERY),
+    Spec("Pad", _pad, EVERY),
+    Spec("DepthToSpace", _depth_to_space, EVERY),
+    Spec("SpaceToDepth", _space_to_depth, EVERY),
+    Spec("Trilu", _trilu, EVERY, since=14),
+    Spec("Compress", _compress, EVERY),
+    Spec("ReverseSequence", _reverse_sequence, EVERY),
+    Spec("Gather", _gather, EVERY),
+    Spec("GatherElements", _gather_elements, EVERY),
+    Spec("GatherND", _gather_nd, EVERY),
+    Spec("ScatterElements", _scatter_elements, EVERY),
+    Spec("ScatterND", _scatter_nd, EVERY),
+    Spec("OneHot", _one_hot, ("int64", "int32", "uint8", "float32")),
+    Spec("TopK", _top_k, NUMBERS),
+    Spec("NonZero", _non_zero, EVERY),
+    Spec("EyeLike", _eye_like, (*FLOATS, "int32", "int64")),
+    Spec("Shape", _shape, EVERY),
+    Spec("Size", lambda d: Made((_x(d, 0),)), EVERY),
+    Spec("Range", _range, ("float32", "float64", "int32", "int64", "int16")),
+    Spec("QuantizeLinear", _quantize, ("float32", "float16")),
+    Spec("DequantizeLinear", _dequantize, ("uint8", "int8", "int32", "uint16", "int16")),
+)

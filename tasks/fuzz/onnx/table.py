@@ -1,0 +1,34 @@
+"""Every operator of which cases are generated, by name."""
+
+from __future__ import annotations
+
+import functools
+
+from tasks.fuzz.onnx import axes, elements, moves, windows
+from tasks.fuzz.onnx.spec import OPSETS, Spec
+from tasks.model.dtypes import TABLE
+
+SPECS: dict[str, Spec] = {spec.op: spec for part in (elements, axes, windows, moves) for spec in part.SPECS}
+
+
+@functools.cache
+def opsets(op: str, dtype: str) -> tuple[int, ...]:
+    """Operator sets in which an operator takes a first input of a dtype, the simplest first; none where it never does."""
+    import onnx
+
+    spec = SPECS[op]
+    if dtype not in spec.dtypes:
+        return ()
+    name = "tensor(" + {"float32": "float", "float64": "double"}.get(dtype, dtype) + ")"
+    found = []
+    for version in OPSETS:
+        if spec.since <= version <= spec.until and onnx.defs.has(op, version):
+            schema = onnx.defs.get_schema(op, version)
+            if not schema.deprecated and name in schema.inputs[0].types:
+                found.append(version)
+    return tuple(found)
+
+
+def dtypes(op: str) -> tuple[str, ...]:
+    """Dtypes that an operator has in any operator set."""
+    return tuple(name for name in TABLE if name in SPECS[op].dtypes and opsets(op, name))

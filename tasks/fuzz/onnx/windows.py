@@ -1,0 +1,165 @@
+"""Specs of operators over images: convolutions and pools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.fuzz import values
+from tasks.fuzz.onnx.spec import FLOATS, Draw, Made, Open, Spec
+from tasks.fuzz.values import Domain
+from tasks.graphs.spatial import window_of
+
+_CEIL = (
+    "ceil_mode: 'Sliding windows that would start in the right padded region are ignored' stands in the operator's text from "
+    "set 22 on; the formula before counts them"
+)
+_SUMS = Domain(-4.0, 4.0, ("halves", "powers", "zeros"))
+
+
+def _dims(d: Draw) -> int:
+    return d.choose.of([2, 1, 3])
+
+
+def _lengths(d: Draw, dims: int, most: int) -> list[int]:
+    return [d.size(most if dims < 3 else 8) for _ in range(dims)]
+
+
+def _window(d: Draw, lengths: list[int], kernel: list[int], dilated: bool = True) -> dict[str, Any]:
+    """Strides, dilations and pads with which the kernel fits at least once; each left out at times."""
+    dims = len(lengths)
+    attributes: dict[str, Any] = {}
+    if d.choose.chance(1, 2):
+        attributes["strides"] = [d.choose.of([1, 2, 3]) for _ in range(dims)]
+    if dilated and d.choose.chance(1, 3):
+        attributes["dilations"] = [d.choose.of([1, 2, 3]) for _ in range(dims)]
+    reach = [(k - 1) * x + 1 for k, x in zip(kernel, attributes.get("dilations", [1] * dims))]
+    kind = d.choose.weighted([("none", 3), ("pads", 3), ("SAME_UPPER", 1), ("SAME_LOWER", 1), ("VALID", 1)])
+    if any(r > n for r, n in zip(reach, lengths)) and kind in ("none", "VALID"):
+        kind = "pads"
+    if kind == "pads":
+        begin = [d.choose.int(0, max(k - 1, 0)) for k in kernel]
+        end = [d.choose.int(0, max(k - 1, 0)) for k in kernel]
+        for i, (r, n) in enumerate(zip(reach, lengths)):
+            lacking = r - n - begin[i] - end[i]
+            if lacking > 0:  # the rest of what the kernel needs, as far as pads may go
+                begin[i] += min(lacking, kernel[i] - 1 - begin[i])
+                end[i] += min(max(r - n - begin[i] - end[i], 0), kernel[i] - 1 - end[i])
+        if all(n + b + e >= r for n, b, e, r in zip(lengths, begin, end, reach)):
+            attributes["pads"] = [*begin, *end]
+        else:
+            attributes.pop("dilations", None)
+            attributes["auto_pad"] = "SAME_UPPER"
+    elif kind != "none":
+        attributes["auto_pad"] = kind
+    return attributes
+
+
+def _kernel(d: Draw, lengths: list[int]) -> list[int]:
+    return [min(d.choose.of([3, 1, 2, 5, 4]), max(n, 1)) for n in lengths]
+
+
+def _conv(d: Draw) -> Made:
+    dims = _dims(d)
+    groups = d.choose.weighted([(1, 4), (2, 2), (3, 1), (4, 1)])
+    few, many = d.choose.of([2, 1, 3, 5, 8]), d.choose.of([2, 1, 3, 4, 8])
+    if groups > 1 and d.choose.chance(1, 2):
+        few = 1
+    lengths = _lengths(d, dims, 17)
+    kernel = _kernel(d, lengths)
+    attributes = _window(d, lengths, kernel)
+    if groups > 1:
+        attributes["group"] = groups
+    if d.choose.chance(1, 3):
+        attributes["kernel_shape"] = kernel
+    x = d.tensor((d.size(3), groups * few, *lengths), _SUMS)
+    w = d.tensor((groups * many, few, *kernel), _SUMS, "weight")
+    bias = (d.tensor((groups * many,), values.MILD, "weight"),) if d.choose.chance(1, 2) else ()
+    return Made((x, w, *bias), attributes)
+
+
+def _conv_transpose(d: Draw) -> Made:
+    dims = _dims(d)
+    groups, few, many = d.choose.weighted([(1, 4), (2, 2), (3, 1)]), d.choose.of([2, 1, 3]), d.choose.of([2, 1, 3])
+    lengths = _lengths(d, dims, 9)
+    kernel = [d.choose.of([3, 1, 2, 4]) for _ in range(dims)]
+    attributes: dict[str, Any] = {}
+    if d.choose.chance(1, 2):
+        attributes["strides"] = [d.choose.of([1, 2, 3]) for _ in range(dims)]
+    if d.choose.chance(1, 3):
+        attributes["dilations"] = [d.choose.of([1, 2]) for _ in range(dims)]
+    strides, dilations = (attributes.get(name, [1] * dims) for name in ("strides", "dilations"))
+    whole = [(n - 1) * s + (k - 1) * t + 1 for n, s, k, t in zip(lengths, strides, kernel, dilations)]
+    if d.choose.chance(1, 2):
+        pads = [d.choose.int(0, min(k - 1, max((n - 1) // 2, 0))) for k, n in zip(kernel, whole)]
+        ends = [d.choose.int(0, min(k - 1, max((n - 1) // 2, 0))) for k, n in zip(kernel, whole)]
+        attributes["pads"] = [*pads, *ends]
+    if d.choose.chance(1, 3):
+        attributes["output_padding"] = [d.choose.int(0, max(s, t) - 1) for s, t in zip(strides, dilations)]
+    if groups > 1:
+        attributes["group"] = groups
+    x = d.tensor((d.size(3), groups * few, *lengths), _SUMS)
+    w = d.tensor((groups * few, many, *kernel), _SUMS, "weight")
+    bias = (d.tensor((groups * many,), values.MILD, "weight"),) if d.choose.chance(1, 2) else ()
+    return Made((x, w, *bias), attributes)
+
+
+def _pool(d: Draw, domain: Domain, dilated: bool) -> Made:
+    dims = _dims(d)
+    lengths = _lengths(d, dims, 33)
+    kernel = _kernel(d, lengths)
+    attributes = {"kernel_shape": kernel} | _window(d, lengths, kernel, dilated)
+    return Made((d.tensor((d.size(3), d.size(9), *lengths), domain),), attributes)
+
+
+def _max_pool(d: Draw) -> Made:
+    made = _pool(d, values.ANY, True)
+    made.attributes.update(_ceil(d, made))
+    if d.choose.chance(1, 3):
+        made.attributes.update(d.maybe("storage_order", [0, 1]))
+        return Made(made.inputs, made.attributes, 2)
+    return made
+
+
+def _ceil(d: Draw, made: Made) -> dict[str, Any]:
+    """ceil_mode, which only goes with pads of one's own. Raises Open."""
+    a = made.attributes
+    more = {} if "auto_pad" in a else d.maybe("ceil_mode", [0, 1])
+    if more.get("ceil_mode") and d.opset < 22:
+        window = window_of(made.inputs[0].array.shape[2:], a["kernel_shape"], a | more)  # type: ignore[union-attr]
+        lengths = zip(made.inputs[0].array.shape[2:], window.begin, window.end, window.kernel, window.dilations)  # type: ignore[union-attr]
+        wanted = [-(-(n + b + e - (k - 1) * t - 1) // s) + 1 for (n, b, e, k, t), s in zip(lengths, window.strides)]
+        if wanted != list(window.places):
+            raise Open(_CEIL)
+    return more
+
+
+def _average_pool(d: Draw) -> Made:
+    made = _pool(d, _SUMS, d.opset >= 19)
+    made.attributes.update(_ceil(d, made) | d.maybe("count_include_pad", [0, 1]))
+    return made
+
+
+def _lp_pool(d: Draw) -> Made:
+    made = _pool(d, Domain(-4.0, 4.0, ("halves",)), d.opset >= 18)
+    made.attributes.update(d.maybe("p", [2, 1, 3]) | (_ceil(d, made) if d.opset >= 18 else {}))
+    return made
+
+
+def _global(domain: Domain) -> Any:
+    return lambda d: Made((d.tensor((d.size(3), d.size(9), *_lengths(d, _dims(d), 33)), domain),))
+
+
+def _global_lp(d: Draw) -> Made:
+    return Made(_global(Domain(-4.0, 4.0, ("halves",)))(d).inputs, d.maybe("p", [2, 1, 3]))
+
+
+SPECS: tuple[Spec, ...] = (
+    Spec("Conv", _conv),
+    Spec("ConvTranspose", _conv_transpose),
+    Spec("MaxPool", _max_pool, (*FLOATS, "int8", "uint8")),
+    Spec("AveragePool", _average_pool),
+    Spec("LpPool", _lp_pool),
+    Spec("GlobalAveragePool", _global(_SUMS)),
+    Spec("GlobalMaxPool", _global(values.ANY)),
+    Spec("GlobalLpPool", _global_lp),
+)

@@ -1,0 +1,226 @@
+"""ONNX operators of single elements, in float64: functions of one number, arithmetic, comparison, logic, rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs.call import Call, Operator
+from tasks.graphs.widening import NARROW, NoOracle
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, rounded
+
+
+def _single(value: float) -> float:
+    """A number as an attribute of a node holds it."""
+    return float(np.float32(value))
+
+
+def _of_one(function: Callable[[np.ndarray], Any]) -> Operator:
+    return lambda call: [np.asarray(function(np.asarray(call.inputs[0])))]
+
+
+def _of_two(function: Callable[[np.ndarray, np.ndarray], Any]) -> Operator:
+    return lambda call: [np.asarray(function(np.asarray(call.inputs[0]), np.asarray(call.inputs[1])))]
+
+
+def _folded(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Operator:
+    def operator(call: Call) -> list[np.ndarray]:
+        first, *others = call.arrays()
+        for x in others:
+            first = function(first, x)
+        return [np.array(first)]
+
+    return operator
+
+
+def _of(call: Call, name: str, default: float) -> float:
+    return float(call.attributes.get(name, _single(default)))
+
+
+def elu(call: Call) -> list[np.ndarray]:
+    """Elu: α·(eˣ − 1) below 0."""
+    (x,) = call.arrays()
+    return [np.where(x < 0, _of(call, "alpha", 1.0) * np.expm1(np.minimum(x, 0.0)), x)]
+
+
+def celu(call: Call) -> list[np.ndarray]:
+    """Celu: max(0, x) + min(0, α·(exp(x/α) − 1))."""
+    (x,), alpha = call.arrays(), _of(call, "alpha", 1.0)
+    return [np.maximum(0.0, x) + np.minimum(0.0, alpha * np.expm1(x / alpha))]
+
+
+def selu(call: Call) -> list[np.ndarray]:
+    """Selu: γ·(α·eˣ − α) up to 0, γ·x above; the defaults are those of the operator's text."""
+    (x,) = call.arrays()
+    alpha, gamma = _of(call, "alpha", 1.67326319217681884765625), _of(call, "gamma", 1.05070102214813232421875)
+    return [gamma * np.where(x <= 0, alpha * np.expm1(np.minimum(x, 0.0)), x)]
+
+
+def leaky_relu(call: Call) -> list[np.ndarray]:
+    """LeakyRelu."""
+    (x,) = call.arrays()
+    return [np.where(x < 0, _of(call, "alpha", 0.01) * x, x)]
+
+
+def thresholded_relu(call: Call) -> list[np.ndarray]:
+    """ThresholdedRelu: x above alpha, else 0."""
+    (x,) = call.arrays()
+    return [np.where(x > _of(call, "alpha", 1.0), x, 0.0)]
+
+
+def shrink(call: Call) -> list[np.ndarray]:
+    """Shrink: x + bias below −lambd, x − bias above lambd, else 0."""
+    (x,), bias, lambd = call.arrays(), _of(call, "bias", 0.0), _of(call, "lambd", 0.5)
+    return [np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, np.zeros_like(x)))]
+
+
+def prelu(call: Call) -> list[np.ndarray]:
+    """PRelu: slope·x below 0; the slope is broadcast to x."""
+    x, slope = call.arrays()
+    return [np.where(x < 0, slope * x, x)]
+
+
+def divide(call: Call) -> list[np.ndarray]:
+    """Div; of integers towards zero."""
+    a, b = call.arrays()
+    if a.dtype.kind == "f":
+        return [np.divide(a, b)]
+    if not b.all():
+        raise NoOracle("Div of an integer by zero is left open")
+    quotient = np.abs(a) // np.abs(b) if a.dtype.kind == "i" else a // b
+    return [np.where((a < 0) != (b < 0), -quotient, quotient).astype(a.dtype) if a.dtype.kind == "i" else quotient]
+
+
+def modulo(call: Call) -> list[np.ndarray]:
+    """Mod: the sign of the divisor, with fmod that of the dividend."""
+    a, b = call.arrays()
+    if a.dtype.kind != "f" and not b.all():
+        raise NoOracle("Mod of an integer by zero is left open")
+    return [np.asarray(np.fmod(a, b) if call.attributes.get("fmod") else np.mod(a, b))]
+
+
+def power(call: Call) -> list[np.ndarray]:
+    """Pow: of the type of the base."""
+    x, y = call.arrays()
+    if x.dtype.kind == "f" or y.dtype.kind == "f":
+        found = np.power(x.astype(np.float64), y.astype(np.float64))
+        return [found if x.dtype.kind == "f" else found.astype(x.dtype)]
+    if (y < 0).any():
+        raise NoOracle("Pow of integers with a negative exponent is left open")
+    return [np.power(x, y.astype(x.dtype))]
+
+
+def bit_shift(call: Call) -> list[np.ndarray]:
+    """BitShift."""
+    x, y = call.arrays()
+    return [np.left_shift(x, y) if call.attributes["direction"] == "LEFT" else np.right_shift(x, y)]
+
+
+def clip(call: Call) -> list[np.ndarray]:
+    """Clip: min(max, max(x, min)), also where the bounds are the wrong way round (all elements are then max)."""
+    x, low, high = np.asarray(call.inputs[0]), call.at(1), call.at(2)
+    x = x if low is None else np.maximum(x, np.asarray(low, x.dtype))
+    return [np.array(x if high is None else np.minimum(x, np.asarray(high, x.dtype)))]
+
+
+def is_inf(call: Call) -> list[np.ndarray]:
+    """IsInf."""
+    (x,), a = call.arrays(), call.attributes
+    positive, negative = a.get("detect_positive", 1), a.get("detect_negative", 1)
+    return [(np.isposinf(x) if positive else np.zeros(x.shape, bool)) | (np.isneginf(x) & bool(negative))]
+
+
+def where(call: Call) -> list[np.ndarray]:
+    """Where."""
+    return [np.where(*(np.asarray(x) for x in call.inputs))]
+
+
+def cast(call: Call) -> list[np.ndarray] | None:
+    """Cast between numbers: to a float by rounding, to an integer towards zero, to bool by ≠ 0."""
+    (x,) = call.arrays()
+    to = DTYPE_OF_ELEMENT[int(call.attributes["to"])]
+    if to in NARROW or to == "float64":
+        return [rounded(x.astype(np.float64), to)]
+    if to == "bool":
+        return [x != 0]
+    if to not in NATIVE or to == "str" or x.dtype.kind not in "fiub":
+        return None  # floats and integers of few bits
+    low, high = integers(to)
+    if x.dtype.kind != "f":
+        return [x.astype(np_dtype(to))]
+    if not np.isfinite(x).all() or ((np.trunc(x) < low) | (np.trunc(x) > high)).any():
+        raise NoOracle("Cast of a float outside the range of an integer is left open")
+    return [np.trunc(x).astype(np_dtype(to))]
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.logaddexp(0.0, x))
+
+
+#: What functions of a number and operators of two are, by operator.
+OPERATORS: dict[str, Operator] = {
+    "Abs": _of_one(np.abs),
+    "Acos": _of_one(np.arccos),
+    "Acosh": _of_one(np.arccosh),
+    "Add": _of_two(np.add),
+    "And": _of_two(np.logical_and),
+    "Asin": _of_one(np.arcsin),
+    "Asinh": _of_one(np.arcsinh),
+    "Atan": _of_one(np.arctan),
+    "Atanh": _of_one(np.arctanh),
+    "BitShift": bit_shift,
+    "BitwiseAnd": _of_two(np.bitwise_and),
+    "BitwiseNot": _of_one(np.bitwise_not),
+    "BitwiseOr": _of_two(np.bitwise_or),
+    "BitwiseXor": _of_two(np.bitwise_xor),
+    "Cast": cast,
+    "Ceil": _of_one(np.ceil),
+    "Celu": celu,
+    "Clip": clip,
+    "Cos": _of_one(np.cos),
+    "Cosh": _of_one(np.cosh),
+    "Div": divide,
+    "Elu": elu,
+    "Equal": _of_two(np.equal),
+    "Exp": _of_one(np.exp),
+    "Floor": _of_one(np.floor),
+    "Greater": _of_two(np.greater),
+    "GreaterOrEqual": _of_two(np.greater_equal),
+    "Identity": _of_one(np.array),
+    "IsInf": is_inf,
+    "IsNaN": _of_one(np.isnan),
+    "LeakyRelu": leaky_relu,
+    "Less": _of_two(np.less),
+    "LessOrEqual": _of_two(np.less_equal),
+    "Log": _of_one(np.log),
+    "Max": _folded(np.maximum),
+    "Mean": lambda call: [sum(call.arrays()[1:], call.arrays()[0]) / len(call.arrays())],
+    "Min": _folded(np.minimum),
+    "Mod": modulo,
+    "Mul": _of_two(np.multiply),
+    "Neg": _of_one(np.negative),
+    "Not": _of_one(np.logical_not),
+    "Or": _of_two(np.logical_or),
+    "PRelu": prelu,
+    "Pow": power,
+    "Reciprocal": _of_one(lambda x: 1.0 / x),
+    "Relu": _of_one(lambda x: np.maximum(x, np.zeros((), x.dtype))),
+    "Round": _of_one(np.rint),
+    "Selu": selu,
+    "Shrink": shrink,
+    "Sign": _of_one(np.sign),
+    "Sin": _of_one(np.sin),
+    "Sinh": _of_one(np.sinh),
+    "Softplus": _of_one(_softplus),
+    "Softsign": _of_one(lambda x: x / (1.0 + np.abs(x))),
+    "Sqrt": _of_one(np.sqrt),
+    "Sub": _of_two(np.subtract),
+    "Sum": _folded(np.add),
+    "Tan": _of_one(np.tan),
+    "Tanh": _of_one(np.tanh),
+    "ThresholdedRelu": thresholded_relu,
+    "Where": where,
+    "Xor": _of_two(np.logical_xor),
+}

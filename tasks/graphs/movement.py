@@ -1,0 +1,311 @@
+"""ONNX operators that move, pick or place data: every element of the output is one of an input, or a constant."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs.call import Call, Operator
+from tasks.graphs.reductions import axes_of
+from tasks.graphs.widening import NoOracle
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype, wide
+
+
+def _ints(value: Any) -> list[int]:
+    return [int(x) for x in np.asarray(value).reshape(-1)]
+
+
+def concat(call: Call) -> list[np.ndarray]:
+    """Concat."""
+    return [np.concatenate(call.arrays(), axis=int(call.attributes["axis"]))]
+
+
+def slice_(call: Call) -> list[np.ndarray]:
+    """Slice: bounds beyond an axis are those of the axis; backwards the end −1 − n is before the first."""
+    x = np.asarray(call.inputs[0])
+    starts, ends = _ints(call.inputs[1]), _ints(call.inputs[2])
+    axes = range(len(starts)) if call.at(3) is None else _ints(call.at(3))
+    steps = [1] * len(starts) if call.at(4) is None else _ints(call.at(4))
+    for axis, start, end, step in zip(axes, starts, ends, steps):
+        n = x.shape[axis]
+        start, end = (k + n if k < 0 else k for k in (start, end))
+        if step > 0:
+            places = range(min(max(start, 0), n), min(max(end, 0), n), step)
+        else:
+            places = range(min(max(start, 0), n - 1), min(max(end, -1), n - 1), step)
+        x = np.take(x, list(places), axis)
+    return [np.array(x)]
+
+
+def transpose(call: Call) -> list[np.ndarray]:
+    """Transpose."""
+    (x,) = call.arrays()
+    return [np.array(np.transpose(x, call.attributes.get("perm")), order="C")]
+
+
+def reshape(call: Call) -> list[np.ndarray]:
+    """Reshape: 0 copies the size of the input, unless allowzero."""
+    x, wanted = np.asarray(call.inputs[0]), _ints(call.inputs[1])
+    if not call.attributes.get("allowzero"):
+        wanted = [x.shape[k] if n == 0 else n for k, n in enumerate(wanted)]
+    return [x.reshape(wanted)]
+
+
+def flatten(call: Call) -> list[np.ndarray]:
+    """Flatten to two axes; ``axis`` may be the rank itself."""
+    (x,) = call.arrays()
+    axis = int(call.attributes.get("axis", 1))
+    axis = axis + x.ndim if axis < 0 else axis
+    return [x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), -1 if x.size else 0)]
+
+
+def squeeze(call: Call) -> list[np.ndarray]:
+    """Squeeze; all axes of length 1 where none are given."""
+    x = np.asarray(call.inputs[0])
+    axes = axes_of(call, 1, x.ndim)
+    return [np.squeeze(x) if axes is None else np.squeeze(x, axes)]
+
+
+def unsqueeze(call: Call) -> list[np.ndarray]:
+    """Unsqueeze: axes are those of the output."""
+    x = np.asarray(call.inputs[0])
+    given = call.attributes.get("axes")
+    given = _ints(call.inputs[1]) if given is None else list(given)
+    return [np.expand_dims(x, tuple(k % (x.ndim + len(given)) for k in given))]
+
+
+def split(call: Call) -> list[np.ndarray]:
+    """Split: by sizes, else into equal chunks, of which the last may be smaller (opset 18)."""
+    x, axis = np.asarray(call.inputs[0]), int(call.attributes.get("axis", 0))
+    if call.at(1) is not None:
+        sizes = _ints(call.at(1))
+    else:
+        many = int(call.attributes.get("num_outputs", call.outputs))
+        chunk = -(-x.shape[axis] // many)
+        sizes = [chunk] * (many - 1)
+        sizes.append(x.shape[axis] - sum(sizes))
+    return [np.array(part) for part in np.split(x, np.cumsum(sizes)[:-1], axis)]
+
+
+def tile(call: Call) -> list[np.ndarray]:
+    """Tile."""
+    return [np.tile(call.inputs[0], _ints(call.inputs[1]))]
+
+
+def expand(call: Call) -> list[np.ndarray]:
+    """Expand: broadcast both ways."""
+    x = np.asarray(call.inputs[0])
+    return [np.array(np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(_ints(call.inputs[1])))))]
+
+
+def pad(call: Call) -> list[np.ndarray]:
+    """Pad; what is negative is cut off first."""
+    x, pads = np.asarray(call.inputs[0]), _ints(call.inputs[1])
+    axes = range(x.ndim) if call.at(3) is None else [k % x.ndim for k in _ints(call.at(3))]
+    half = len(pads) // 2
+    ends = [(0, 0)] * x.ndim
+    for axis, begin, end in zip(axes, pads[:half], pads[half:]):
+        ends[axis] = (begin, end)
+    cut = tuple(slice(max(-b, 0), n - max(-e, 0)) for (b, e), n in zip(ends, x.shape))
+    x, ends = x[cut], [(max(b, 0), max(e, 0)) for b, e in ends]
+    mode = call.attributes.get("mode", "constant")
+    if mode == "constant":
+        value = 0 if call.at(2) is None else np.asarray(call.at(2)).reshape(-1)[0]
+        return [np.pad(x, ends, constant_values=value)]
+    return [np.pad(x, ends, mode=mode)]
+
+
+def depth_to_space(call: Call) -> list[np.ndarray]:
+    """DepthToSpace, DCR or CRD."""
+    (x,), b = call.arrays(), int(call.attributes["blocksize"])
+    n, c, h, w = x.shape
+    if call.attributes.get("mode", "DCR") == "DCR":
+        found = x.reshape(n, b, b, c // b**2, h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        found = x.reshape(n, c // b**2, b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return [found.reshape(n, c // b**2, h * b, w * b)]
+
+
+def space_to_depth(call: Call) -> list[np.ndarray]:
+    """SpaceToDepth, in the order of DepthToSpace's DCR or of its CRD."""
+    (x,), b = call.arrays(), int(call.attributes["blocksize"])
+    n, c, h, w = x.shape
+    if call.attributes.get("mode") == "CRD":
+        found = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 1, 3, 5, 2, 4)
+        return [found.reshape(n, c * b * b, h // b, w // b)]
+    found = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4)
+    return [found.reshape(n, c * b * b, h // b, w // b)]
+
+
+def trilu(call: Call) -> list[np.ndarray]:
+    """Trilu."""
+    x, k = np.asarray(call.inputs[0]), 0 if call.at(1) is None else int(np.asarray(call.at(1)))
+    return [np.triu(x, k) if call.attributes.get("upper", 1) else np.tril(x, k)]
+
+
+def compress(call: Call) -> list[np.ndarray]:
+    """Compress: of the flattened input without an axis; a condition that is too short leaves the rest out."""
+    x, condition = np.asarray(call.inputs[0]), np.asarray(call.inputs[1]).astype(bool)
+    axis = call.attributes.get("axis")
+    return [np.compress(condition, x, axis=axis)]
+
+
+def reverse_sequence(call: Call) -> list[np.ndarray]:
+    """ReverseSequence: of each batch element the first so many along time."""
+    x, lengths = np.asarray(call.inputs[0]), _ints(call.inputs[1])
+    time, batch = int(call.attributes.get("time_axis", 0)), int(call.attributes.get("batch_axis", 1))
+    moved = np.moveaxis(x, (time, batch), (0, 1)).copy()
+    for k, length in enumerate(lengths):
+        moved[:length, k] = moved[:length, k][::-1].copy()
+    return [np.ascontiguousarray(np.moveaxis(moved, (0, 1), (time, batch)))]
+
+
+def gather(call: Call) -> list[np.ndarray]:
+    """Gather."""
+    x, indices = np.asarray(call.inputs[0]), np.asarray(call.inputs[1])
+    axis = int(call.attributes.get("axis", 0))
+    return [np.array(np.take(x, _inside(indices, x.shape[axis]), axis=axis))]
+
+
+def _inside(indices: np.ndarray, count: int) -> np.ndarray:
+    if ((indices < -count) | (indices >= count)).any():
+        raise NoOracle("an index outside of its axis is left open")
+    return np.where(indices < 0, indices + count, indices)
+
+
+def gather_nd(call: Call) -> list[np.ndarray]:
+    """GatherND."""
+    x, indices = np.asarray(call.inputs[0]), np.asarray(call.inputs[1])
+    batch, depth = int(call.attributes.get("batch_dims", 0)), indices.shape[-1]
+    shape = indices.shape[:-1] + x.shape[batch + depth :]
+    found = np.empty(shape, x.dtype)
+    for at in itertools.product(*map(range, indices.shape[:-1])):
+        place = tuple(int(k) for k in indices[at])
+        found[at] = x[at[:batch] + place]
+    return [found]
+
+
+def _placed(kind: str, old: Any, new: Any) -> Any:
+    if kind == "add":
+        return old + new
+    if kind == "mul":
+        return old * new
+    return max(old, new) if kind == "max" else min(old, new) if kind == "min" else new
+
+
+def scatter_elements(call: Call) -> list[np.ndarray]:
+    """ScatterElements, one element after the other."""
+    x, indices, updates = (np.asarray(v) for v in call.inputs)
+    axis, kind = int(call.attributes.get("axis", 0)) % x.ndim, call.attributes.get("reduction", "none")
+    found = x.copy()
+    for at in itertools.product(*map(range, indices.shape)):
+        place = (*at[:axis], int(indices[at]), *at[axis + 1 :])
+        found[place] = _placed(kind, found[place], updates[at])
+    return [found]
+
+
+def scatter_nd(call: Call) -> list[np.ndarray]:
+    """ScatterND, one slice after the other."""
+    x, indices, updates = (np.asarray(v) for v in call.inputs)
+    kind = call.attributes.get("reduction", "none")
+    join = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}.get(kind)
+    found = x.copy()
+    for at in itertools.product(*map(range, indices.shape[:-1])):
+        place = tuple(int(k) for k in indices[at])
+        found[place] = updates[at] if join is None else join(found[place], updates[at])
+    return [found]
+
+
+def one_hot(call: Call) -> list[np.ndarray]:
+    """OneHot: an index outside of the depth gives a row of the off value."""
+    indices, depth, (off, on) = (
+        np.asarray(call.inputs[0]),
+        int(np.asarray(call.inputs[1]).reshape(-1)[0]),
+        call.inputs[2],
+    )
+    axis = int(call.attributes.get("axis", -1))
+    axis = axis + indices.ndim + 1 if axis < 0 else axis
+    shape = [1] * (indices.ndim + 1)
+    shape[axis] = depth
+    places = np.arange(depth).reshape(shape)
+    known = np.expand_dims(np.where(indices < 0, indices + depth, indices), axis)
+    return [np.where(known == places, on, off).astype(np.asarray(call.inputs[2]).dtype)]
+
+
+def top_k(call: Call) -> list[np.ndarray]:
+    """TopK, sorted; of equal elements the one with the lower index comes first."""
+    x, k = np.asarray(call.inputs[0]), int(np.asarray(call.inputs[1]).reshape(-1)[0])
+    axis, largest = int(call.attributes.get("axis", -1)), call.attributes.get("largest", 1)
+    if largest:
+        order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    order = np.take(order, range(k), axis)
+    return [np.take_along_axis(x, order, axis), np.asarray(order, np.int64)]
+
+
+def non_zero(call: Call) -> list[np.ndarray]:
+    """NonZero: indices, an axis a row."""
+    (x,) = call.arrays()
+    return [np.asarray(np.array(np.nonzero(x)), np.int64).reshape(x.ndim, -1)]
+
+
+def eye_like(call: Call) -> list[np.ndarray]:
+    """EyeLike, of the input's own type or of another one."""
+    (x,) = call.arrays()
+    if to := call.attributes.get("dtype"):
+        x = x.astype(np_dtype(wide(DTYPE_OF_ELEMENT[int(to)])))
+    return [np.eye(x.shape[0], x.shape[1], k=int(call.attributes.get("k", 0)), dtype=x.dtype)]
+
+
+def shape_of(call: Call) -> list[np.ndarray]:
+    """Shape, from start to end."""
+    (x,) = call.arrays()
+    return [np.asarray(x.shape[slice(call.attributes.get("start", 0), call.attributes.get("end"))], np.int64)]
+
+
+def range_of(call: Call) -> list[np.ndarray]:
+    """Range: start + k·delta, ⌈(limit − start) / delta⌉ of them."""
+    start, limit, delta = (np.asarray(x) for x in call.inputs)
+    count = max(int(np.ceil((float(limit) - float(start)) / float(delta))), 0)
+    return [(start + np.arange(count) * delta).astype(start.dtype)]
+
+
+def constant_of_shape(call: Call) -> list[np.ndarray] | None:
+    """ConstantOfShape without a value: zeros of float32."""
+    return None if "value" in call.attributes else [np.zeros(_ints(call.inputs[0]))]
+
+
+#: By operator.
+OPERATORS: dict[str, Operator] = {
+    "Compress": compress,
+    "Concat": concat,
+    "ConstantOfShape": constant_of_shape,
+    "DepthToSpace": depth_to_space,
+    "Expand": expand,
+    "EyeLike": eye_like,
+    "Flatten": flatten,
+    "Gather": gather,
+    "GatherND": gather_nd,
+    "NonZero": non_zero,
+    "OneHot": one_hot,
+    "Pad": pad,
+    "Range": range_of,
+    "Reshape": reshape,
+    "ReverseSequence": reverse_sequence,
+    "ScatterElements": scatter_elements,
+    "ScatterND": scatter_nd,
+    "Shape": shape_of,
+    "Size": lambda call: [np.asarray(np.asarray(call.inputs[0]).size, np.int64)],
+    "Slice": slice_,
+    "SpaceToDepth": space_to_depth,
+    "Split": split,
+    "Squeeze": squeeze,
+    "Tile": tile,
+    "TopK": top_k,
+    "Transpose": transpose,
+    "Trilu": trilu,
+    "Unsqueeze": unsqueeze,
+}

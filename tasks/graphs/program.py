@@ -1,0 +1,150 @@
+"""Torch programs as graphs of their operations: traced, cut into parts, evaluated in float64. torch is imported inside functions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import torch_tree
+from tasks.arrays.pack import Pack
+from tasks.arrays.tree import TensorSpec, encode_tensor
+from tasks.arrays.widened import widened
+from tasks.model import Form, Unsupported
+
+
+@dataclass(frozen=True)
+class Part:
+    """What makes the tensors ``outputs`` of a traced program of the tensors ``inputs``, all by their names in it."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def traced(call: Any, args: Sequence[Any]) -> Any:
+    """The graph of operations (a torch.fx.GraphModule) that a torch module is for these arguments, with its weights.
+
+    Raises Unsupported where it is no module, or where torch.export does not take it.
+    """
+    import torch
+
+    if not isinstance(call, torch.nn.Module):
+        raise Unsupported("the torch form is no module, whose operations could be told apart")
+    try:
+        with torch.no_grad():
+            found = torch.export.export(call, tuple(args), strict=False).module()
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise Unsupported(f"torch.export does not take the module: {type(error).__name__}: {first}") from None
+    for node in reversed(list(found.graph.nodes)):
+        asserts = node.op == "call_function" and operation(node).startswith("_assert")
+        if not node.users and (node.op == "call_module" or asserts):  # guards of what was seen, among them dtypes
+            found.graph.erase_node(node)
+    return found
+
+
+def operation(node: Any) -> str:
+    """What a node of a graph calls: "linear" of aten.linear.default."""
+    packet = getattr(node.target, "overloadpacket", node.target)
+    return str(getattr(packet, "__name__", packet))
+
+
+def part(program: Any, wanted: Part) -> Any:
+    """A GraphModule of a part of a traced program, with the weights of the whole. Its arguments are the part's inputs.
+
+    Raises ValueError for a tensor that the program does not have, or where the part reads an argument that is not given.
+    """
+    import torch
+
+    nodes = {node.name: node for node in program.graph.nodes}
+    if unknown := [name for name in (*wanted.inputs, *wanted.outputs) if name not in nodes]:
+        raise ValueError(f"the program has no tensor {unknown[0]!r}")
+    needed: set[Any] = set()
+    waiting = [nodes[name] for name in wanted.outputs if name not in wanted.inputs]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += [x for x in node.all_input_nodes if x.name not in wanted.inputs]
+    graph, made = torch.fx.Graph(), {}
+    for name in wanted.inputs:
+        made[nodes[name]] = graph.placeholder(name)
+    for node in program.graph.nodes:
+        if node in needed:
+            if node.op == "placeholder":
+                raise ValueError(f"the part reads {node.name}, which is not among its inputs")
+            made[node] = graph.node_copy(node, made.__getitem__)
+    graph.output(tuple(made[nodes[name]] for name in wanted.outputs))
+    return torch.fx.GraphModule(program, graph)
+
+
+def evaluated(
+    program: Any,
+    feeds: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
+    move: Callable[[str, np.ndarray], np.ndarray] | None = None,
+    keep: Collection[str] = (),
+) -> dict[str, Any]:
+    """Tensors of a traced program in float64, by name: those in ``keep`` and its outputs.
+
+    feeds: its arguments; given: tensors that are these, whatever would make them; move: asked for each floating weight of
+    more than one element and each result that was not given. What torch raises is passed on.
+    """
+    import torch
+
+    kept: dict[str, Any] = {}
+    known = {name: _wide(x) for name, x in (given or {}).items()}
+
+    class Wide(torch.fx.Interpreter):
+        def run_node(self, node: Any) -> Any:
+            made = known[node.name] if node.name in known else super().run_node(node)
+            if isinstance(made, torch.Tensor):
+                made = made.double() if made.is_floating_point() else made
+                if move is not None and node.name not in known and made.is_floating_point():
+                    if node.op != "get_attr" or made.numel() > 1:
+                        made = torch.from_numpy(move(node.name, made.detach().numpy()))
+                if node.name in keep:  # what an operation in place makes of it later is another tensor
+                    kept[node.name] = made.detach().clone()
+            return made
+
+    arguments = [_wide(feeds[node.name]) for node in program.graph.nodes if node.op == "placeholder"]
+    with torch.no_grad(), widened():
+        outputs = Wide(program).run(*arguments)
+    return kept | dict(zip(output_names(program), torch_tree.leaves(outputs)))
+
+
+def _wide(x: Any) -> Any:
+    import torch
+
+    tensor = x if isinstance(x, torch.Tensor) else torch_tree.from_numpy(np.array(x))
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def output_names(program: Any) -> list[str]:
+    """Names of the tensors that a traced program returns, flat."""
+    import torch
+
+    (node,) = [x for x in program.graph.nodes if x.op == "output"]
+    return [x.name for x in torch_tree.leaves(node.args[0]) if isinstance(x, torch.fx.Node)]
+
+
+def arguments(form: Form) -> list[Any]:
+    """The arguments of a torch form, in order. Raises Unsupported where some have names."""
+    from tasks.arrays.tree import decode
+
+    leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+    if decode(form.kwargs, leaf):
+        raise Unsupported("the torch form takes arguments by name")
+    return list(decode(form.args, leaf))
+
+
+def of_form(form: Form, pack: Pack) -> Form:
+    """The part of a form's program that a pack names (`inputs`, `outputs`), on the pack's arrays."""
+    program = traced(form.call, arguments(form))
+    made = part(program, Part(tuple(pack.header["inputs"]), tuple(pack.header["outputs"])))
+    arrays = [pack.array(i).copy() for i in range(len(pack.header["inputs"]))]
+    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(arrays))]}
+    return replace(copy.copy(form), call=made, arrays=arrays, args=args)

@@ -1,0 +1,51 @@
+"""ONNX operators between floats and quantised integers, in float64 but for what they define in another type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs.call import Call, Operator
+from tasks.graphs.ops import OPERATORS as OWN
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, integers, is_inexact, np_dtype
+
+
+def _along(x: np.ndarray, value: Any, call: Call) -> np.ndarray:
+    """A scale or zero point as it is broadcast to x: of all, of an axis, or of blocks along it."""
+    value, axis = np.asarray(value), int(call.attributes.get("axis", 1))
+    if value.size == 1 and value.ndim < 2:
+        return value.reshape(())
+    if block := int(call.attributes.get("block_size", 0)):
+        return np.take(np.repeat(value, block, axis), range(x.shape[axis]), axis)
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return value.reshape(shape)
+
+
+def quantize_linear(call: Call) -> list[np.ndarray] | None:
+    """QuantizeLinear to an integer: saturated round-half-even of x / scale, plus the zero point."""
+    x, scale, zero = call.three()
+    to = zero.dtype.name if zero is not None else DTYPE_OF_ELEMENT[int(call.attributes.get("output_dtype", 0)) or 2]
+    if is_inexact(to):
+        return None
+    low, high = integers(to)
+    moved = np.rint(x / _along(x, scale, call))
+    if zero is not None:
+        moved = moved + _along(x, zero, call).astype(np.float64)
+    return [np.clip(moved, low, high).astype(np_dtype(to))]
+
+
+def dequantize_linear(call: Call) -> list[np.ndarray] | None:
+    """DequantizeLinear, blocks included."""
+    if not call.attributes.get("block_size"):
+        return OWN["DequantizeLinear"](call)
+    x, scale, zero = call.three()
+    moved = x.astype(np.float64)
+    if zero is not None:
+        moved -= _along(x, zero, call).astype(np.float64)
+    return [moved * _along(x, scale, call)]
+
+
+#: By operator.
+OPERATORS: dict[str, Operator] = {"DequantizeLinear": dequantize_linear, "QuantizeLinear": quantize_linear}

@@ -1,0 +1,185 @@
+"""ONNX operators that reduce, accumulate, normalise or multiply along axes, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs.call import Call, Operator
+
+
+def axes_of(call: Call, place: int, rank: int) -> tuple[int, ...] | None:
+    """The axes of an attribute or of the input at a place; None where none are given."""
+    given = call.attributes.get("axes")
+    if given is None and call.at(place) is not None:
+        given = np.asarray(call.at(place)).reshape(-1).tolist()
+    return None if given is None or not len(given) else tuple(int(x) % rank for x in given)
+
+
+def _reduced(function: Callable[[np.ndarray, Any, bool], Any]) -> Operator:
+    def operator(call: Call) -> list[np.ndarray]:
+        x = np.asarray(call.inputs[0])
+        axes = axes_of(call, 1, x.ndim)
+        if axes is None and call.attributes.get("noop_with_empty_axes"):
+            found = np.asarray(function(x[..., None], (x.ndim,), False))
+        else:
+            axes = tuple(range(x.ndim)) if axes is None else axes
+            found = np.asarray(function(x, axes, bool(call.attributes.get("keepdims", 1))))
+        return [found.astype(x.dtype) if x.dtype.kind != "f" else found]
+
+    return operator
+
+
+def _log_sum_exp(x: np.ndarray, axes: Any, keep: bool) -> np.ndarray:
+    top = x.max(axis=axes, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
+    found = np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top
+    return np.asarray(found if keep else found.squeeze(axis=axes))
+
+
+def _arg(function: Callable[..., Any]) -> Operator:
+    def operator(call: Call) -> list[np.ndarray]:
+        (x,), a = call.arrays(), call.attributes
+        axis = int(a.get("axis", 0)) % x.ndim
+        if a.get("select_last_index"):
+            found = x.shape[axis] - 1 - function(np.flip(x, axis), axis=axis)
+        else:
+            found = function(x, axis=axis)
+        return [np.asarray(np.expand_dims(found, axis) if a.get("keepdims", 1) else found, np.int64)]
+
+    return operator
+
+
+def _cumulated(function: Callable[..., Any], start: int) -> Operator:
+    def operator(call: Call) -> list[np.ndarray]:
+        x, axis = np.asarray(call.inputs[0]), int(np.asarray(call.inputs[1]).reshape(-1)[0])
+        if call.attributes.get("reverse"):
+            x = np.flip(x, axis)
+        found = function(x, axis=axis, dtype=x.dtype)
+        if call.attributes.get("exclusive"):
+            first = np.full_like(np.take(found, [0], axis), start)
+            kept = np.take(found, range(x.shape[axis] - 1), axis)
+            found = np.concatenate([first, kept], axis)
+        return [np.array(np.flip(found, axis) if call.attributes.get("reverse") else found)]
+
+    return operator
+
+
+def hardmax(call: Call) -> list[np.ndarray]:
+    """Hardmax: 1 at the first largest element along an axis (before opset 13 of all axes from ``axis`` on)."""
+    (x,) = call.arrays()
+    axis = int(call.attributes.get("axis", -1 if call.opset >= 13 else 1)) % max(x.ndim, 1)
+    shape = x.shape
+    if call.opset < 13:
+        x, axis = x.reshape(int(np.prod(shape[:axis])), -1), 1
+    found = np.zeros(x.shape)
+    np.put_along_axis(found, np.expand_dims(x.argmax(axis), axis), 1.0, axis)
+    return [found.reshape(shape)]
+
+
+def instance_normalization(call: Call) -> list[np.ndarray]:
+    """InstanceNormalization: over the spatial axes of each channel of each image."""
+    x, scale, bias = (np.asarray(v) for v in call.inputs)
+    axes, shape = tuple(range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
+    epsilon = call.attributes.get("epsilon", float(np.float32(1e-5)))
+    y = (x - x.mean(axis=axes, keepdims=True)) / np.sqrt(x.var(axis=axes, keepdims=True) + epsilon)
+    return [y * scale.reshape(shape) + bias.reshape(shape)]
+
+
+def lrn(call: Call) -> list[np.ndarray]:
+    """LRN: x / (bias + alpha/size · Σ x²)^beta over the channels from c − ⌊(size−1)/2⌋ to c + ⌈(size−1)/2⌉."""
+    (x,), a = call.arrays(), call.attributes
+    size, channels = int(a["size"]), x.shape[1]
+    alpha, beta, bias = (a.get(k, float(np.float32(v))) for k, v in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
+    total = np.zeros_like(x)
+    for c in range(channels):
+        low, high = max(0, c - (size - 1) // 2), min(channels - 1, c + -(-(size - 1) // 2))
+        total[:, c] = np.square(x[:, low : high + 1]).sum(axis=1)
+    return [x / (bias + alpha / size * total) ** beta]
+
+
+def lp_normalization(call: Call) -> list[np.ndarray]:
+    """LpNormalization: x / ‖x‖ₚ along an axis; where the norm is 0, 0 (as opset 22 says it)."""
+    (x,), a = call.arrays(), call.attributes
+    axis, p = int(a.get("axis", -1)), int(a.get("p", 2))
+    norm = np.abs(x).sum(axis=axis, keepdims=True) if p == 1 else np.sqrt(np.square(x).sum(axis=axis, keepdims=True))
+    return [np.where(norm == 0, 0.0, x / np.where(norm == 0, 1.0, norm))]
+
+
+def gemm(call: Call) -> list[np.ndarray]:
+    """Gemm: α·A·B + β·C."""
+    (a, b, c), more = call.three(), call.attributes
+    a, b = (a.T if more.get("transA") else a), (b.T if more.get("transB") else b)
+    if a.dtype.kind != "f":
+        y = a @ b  # of integers: alpha and beta are 1
+        return [y if c is None else y + c]
+    y = more.get("alpha", 1.0) * (a @ b)
+    return [y if c is None else y + more.get("beta", 1.0) * c]
+
+
+def matmul(call: Call) -> list[np.ndarray]:
+    """MatMul of any numbers."""
+    a, b = call.arrays()
+    return [np.asarray(np.matmul(a, b))]
+
+
+def matmul_integer(call: Call) -> list[np.ndarray]:
+    """MatMulInteger: (A − a₀)·(B − b₀) in int32; a zero point of A may be one of each row, of B of each column."""
+    a, b = (np.asarray(x).astype(np.int32) for x in call.inputs[:2])
+    for place in (2, 3):
+        zero = call.at(place)
+        if zero is None:
+            continue
+        zero = np.asarray(zero).astype(np.int32)
+        if place == 2:
+            a = a - (zero.reshape(-1, 1) if zero.ndim == 1 and zero.size > 1 else zero)
+        else:
+            b = b - zero
+    return [np.asarray(np.matmul(a, b))]
+
+
+def einsum(call: Call) -> list[np.ndarray]:
+    """Einsum."""
+    return [np.asarray(np.einsum(call.attributes["equation"].replace(" ", ""), *call.arrays()))]
+
+
+def global_pool(call: Call) -> list[np.ndarray]:
+    """GlobalAveragePool."""
+    (x,) = call.arrays()
+    return [x.mean(axis=tuple(range(2, x.ndim)), keepdims=True)]
+
+
+def global_lp_pool(call: Call) -> list[np.ndarray]:
+    """GlobalLpPool."""
+    (x,), p = call.arrays(), int(call.attributes.get("p", 2))
+    return [(np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p)]
+
+
+#: By operator.
+OPERATORS: dict[str, Operator] = {
+    "ArgMax": _arg(np.argmax),
+    "ArgMin": _arg(np.argmin),
+    "CumSum": _cumulated(np.cumsum, 0),
+    "Einsum": einsum,
+    "Gemm": gemm,
+    "GlobalAveragePool": global_pool,
+    "GlobalLpPool": global_lp_pool,
+    "Hardmax": hardmax,
+    "InstanceNormalization": instance_normalization,
+    "LRN": lrn,
+    "LpNormalization": lp_normalization,
+    "MatMul": matmul,
+    "MatMulInteger": matmul_integer,
+    "ReduceL1": _reduced(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k)),
+    "ReduceL2": _reduced(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k))),
+    "ReduceLogSum": _reduced(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k))),
+    "ReduceLogSumExp": _reduced(_log_sum_exp),
+    "ReduceMax": _reduced(lambda x, a, k: x.max(axis=a, keepdims=k)),
+    "ReduceMean": _reduced(lambda x, a, k: x.mean(axis=a, keepdims=k)),
+    "ReduceMin": _reduced(lambda x, a, k: x.min(axis=a, keepdims=k)),
+    "ReduceProd": _reduced(lambda x, a, k: x.prod(axis=a, keepdims=k)),
+    "ReduceSum": _reduced(lambda x, a, k: x.sum(axis=a, keepdims=k)),
+    "ReduceSumSquare": _reduced(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k)),
+}

@@ -1,0 +1,105 @@
+"""Vote before blame: a failure of a generated case is somebody's only if another vendor or a second oracle says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from farm import lake as lakes
+from farm.commands import run as command
+from farm.policies.vote import COLUMNS, suspects
+from tasks.graphs.references import REFERENCES
+
+SUSPECT = ("invalid", "oracle")
+
+
+def row(vendor: str, status: str, **values: Any) -> dict[str, Any]:
+    blank = {name: "" for name in COLUMNS}
+    common = {
+        "run_id": "r",
+        "case_id": "forward/fuzz:Neg.g1/float32/0",
+        "backend": vendor.lower(),
+        "vendor": vendor,
+        "catalog": "fuzz",
+        "check": "forward",
+        "op_class": "exact",
+        "status": status,
+        "kind": "numbers" if status == "wrong" else "",
+        "weak": False,
+        "output_digest": "right" if status == "pass" else "off",
+        "signature": None if status in ("pass", "error") else [9.0],
+        "error_units": 9.0,
+        "max_ulp": 0.0 if status == "pass" else 9.0,
+        "limit": 0.5,
+        "compute_precision": "float32",
+        "attempts": 1,
+    }
+    return blank | common | values
+
+
+def after(*rows: dict[str, Any]) -> list[str]:
+    """Status of each row after the vote."""
+    table = pd.DataFrame(list(rows))
+    changed = suspects(table)
+    assert all((s, k) == SUSPECT for s, k in zip(changed["status"], changed["kind"]))
+    assert all(text.startswith("suspect reference: ") for text in changed["error"])
+    return table["status"].where(~table.index.isin(changed.index), "invalid").tolist()
+
+
+def test_one_runtime_alone_is_not_blamed() -> None:
+    assert after(row("A", "wrong")) == ["invalid"]
+    assert after(row("A", "error")) == ["invalid"]
+
+
+def test_a_second_oracle_is_enough() -> None:
+    assert after(row("A", "wrong", second_oracle="onnx-float64")) == ["wrong"]
+
+
+def test_another_vendor_with_the_reference_is_enough() -> None:
+    assert after(row("A", "wrong"), row("B", "pass")) == ["wrong", "pass"]
+    assert after(row("A", "error"), row("B", "pass")) == ["error", "pass"]
+
+
+def test_a_weak_pass_is_no_support() -> None:
+    assert after(row("A", "wrong"), row("B", "pass", weak=True)) == ["invalid", "pass"]
+
+
+def test_all_against_the_reference() -> None:
+    assert after(row("A", "wrong"), row("B", "wrong")) == ["invalid", "invalid"]
+
+
+def test_three_that_agree_with_one_another_outvote_reference_and_second_oracle() -> None:
+    three = [row(v, "wrong", second_oracle="onnx-float64") for v in "ABC"]
+    assert after(*three) == ["invalid"] * 3
+    apart = [
+        row(v, "wrong", second_oracle="onnx-float64", output_digest=v, signature=[9.0 * k])
+        for k, v in enumerate("ABC", 1)
+    ]
+    assert after(*apart) == ["wrong"] * 3
+    one_vendor = [row("A", "wrong", second_oracle="onnx-float64", backend=name) for name in "xyz"]
+    assert after(*one_vendor) == ["wrong"] * 3
+
+
+def test_crashes_and_other_catalogs_are_left_alone() -> None:
+    assert after(row("A", "crash")) == ["crash"]
+    assert after(row("A", "wrong", catalog="onnx")) == ["wrong"]
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_wrong_reference_blames_nobody(planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every runtime is against it, and onnx's evaluator too; with the right one all pass."""
+    monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
+    if planted:
+        monkeypatch.setitem(REFERENCES, "Neg", lambda call: [np.array(call.inputs[0])])
+    (tmp_path / "x.yaml").write_text(
+        "catalogs: [{name: fuzz, ops: [Neg], samples: 4}]\ndtypes: [float32]\nbackends: [ort-cpu, openvino-cpu]\n"
+    )
+    code = command.main([str(tmp_path / "x.yaml"), "--inline", "--results", str(tmp_path / "lake")])
+    rows = lakes.read(str(tmp_path / "lake"))
+    found = set(zip(rows["status"], rows["kind"]))
+    assert code == 0 and len(rows) == 8
+    assert found == ({SUSPECT} if planted else {("pass", "")})

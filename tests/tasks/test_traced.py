@@ -1,0 +1,140 @@
+"""The culprit of a failing torch program is named to its operation, with the module that it is of; parts run by themselves."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.arrays.tree import TensorSpec, encode_tensor
+from tasks.graphs import program as programs
+from tasks.graphs.program import Part
+from tasks.judge.plain import compare
+from tasks.localise import nodes
+from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran
+from tasks.localise.search import search
+from tasks.localise.traced import Traced
+from tasks.model import Form, Leaf, OpClass, Unsupported
+from tests.stand_in import driven
+from tests.tiny_module import block
+
+torch = pytest.importorskip("torch")
+
+
+class Case:
+    """A small torch network, traced, and a float32 run of it in which some operations give something else."""
+
+    def __init__(self) -> None:
+        module, self.inputs = block()
+        self.program = programs.traced(module, self.inputs)
+        names = [x.name for x in self.program.graph.nodes if x.op == "placeholder"]
+        self.feeds = {name: x.numpy() for name, x in zip(names, self.inputs)}
+        self.subject = Traced(self.program, self.feeds, self.fails)
+
+    def fails(self, outputs: Sequence[np.ndarray]) -> bool:
+        exact = self.subject._run()
+        leaves = [Leaf("float32", y.shape, y, np.full(y.shape, 1e-6)) for y in map(exact.get, self.subject.outputs)]
+        return float(compare(outputs, leaves, OpClass.MODEL).error_units or 0) > nodes.LIMIT
+
+    def culprit(self, faults: Mapping[str, Any], hidden: str = "") -> Found:
+        """faults: what an operation's result becomes, by name; hidden: strikes only where this tensor is no output."""
+
+        def ran(asked: Ask) -> Ran:
+            wanted = asked.model or Part(tuple(self.feeds), tuple(self.subject.outputs))
+            feeds = asked.feeds if asked.model else self.feeds
+            part = programs.part(self.program, wanted)
+            made = {x.name for x in part.graph.nodes if x.op == "call_function"}
+
+            class Faulty(torch.fx.Interpreter):
+                def run_node(self, node: Any) -> Any:
+                    value = super().run_node(node)
+                    strikes = node.name in faults and (not hidden or (hidden in made and hidden not in wanted.outputs))
+                    return faults[node.name](value) if strikes else value
+
+            with torch.no_grad():
+                outputs = Faulty(part).run(*[torch.from_numpy(np.array(feeds[x])) for x in wanted.inputs])
+            return Ran([x.numpy() for x in outputs])
+
+        return driven(search(self.subject, Clock(60)), ran)
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return Case()
+
+
+def place(case: Case, name: str) -> int:
+    return next(k for k in case.subject.places if case.subject.name(k) == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "fault"),
+    [
+        ("linear_1", "linear", lambda x: x.bfloat16().float()),
+        ("softmax", "softmax", lambda x: x * 1.001),
+        ("layer_norm", "layer_norm", lambda x: x + 1e-3),
+        ("chunk", "chunk", lambda x: tuple(reversed(x))),
+    ],
+)
+def test_a_fault_in_one_operation_is_named(case: Case, name: str, op: str, fault: Any) -> None:
+    found = case.culprit({name: fault})
+    assert (found.culprit, found.effect, found.alone) == (f"node {name} ({op})", "same", True)
+    assert found.places == (place(case, name),)
+
+
+def test_a_sound_run_is_not_blamed(case: Case) -> None:
+    with pytest.raises(NotFailing):
+        case.culprit({})
+
+
+def test_what_is_wrong_only_fused_is_a_window(case: Case) -> None:
+    found = case.culprit({"softmax": lambda x: x * 1.01}, hidden="matmul")
+    assert (found.culprit, found.effect) == ("window matmul..softmax", "healed")
+
+
+def test_an_operation_says_its_module_attributes_and_tensors(case: Case) -> None:
+    told = case.subject.described(place(case, "layer_norm"))
+    assert (told["op"], told["module"]) == ("layer_norm", "norm")
+    assert told["attributes"]["normalized_shape"] == "[16]" and told["outputs"] == ["layer_norm float32[2, 6, 16]"]
+    assert told["inputs"][0] == "add float32[2, 6, 16]"
+
+
+def test_the_float64_evaluation_is_that_of_the_whole(case: Case) -> None:
+    module, inputs = block()
+    with torch.no_grad():
+        exact = copy.deepcopy(module).double()(*[x.double() if x.is_floating_point() else x for x in inputs])
+    found = case.subject._run()
+    for name, y in zip(case.subject.outputs, exact):
+        np.testing.assert_allclose(found[name], y.numpy(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_part_of_a_form_runs_by_itself(case: Case, tmp_path: Any) -> None:
+    from tasks.arrays.pack import Pack, save
+
+    module, inputs = block()
+    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(i)) for i in range(len(inputs))]}
+    form = Form("torch", "tiny:block", "float32", [x.numpy() for x in inputs], args=args, call=module)
+    at = place(case, "softmax")
+    (read,), (made,) = case.subject.border(at)
+    save(tmp_path / "part", {"inputs": [read], "outputs": [made]}, [case.subject.exact[read]])
+    part = programs.of_form(form, Pack(str(tmp_path / "part")))
+    (got,) = part.call(torch.from_numpy(part.arrays[0]))  # type: ignore[misc]
+    np.testing.assert_allclose(got.numpy(), case.subject.exact[made], rtol=1e-5)
+
+
+def test_what_cannot_be_traced_is_said_in_a_line(case: Case) -> None:
+    with pytest.raises(Unsupported, match="no module"):
+        programs.traced(lambda x: x, case.inputs)
+
+    class ByData(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + 1 if x.sum() > 0 else x
+
+    with pytest.raises(Unsupported, match="torch.export does not take the module") as raised:
+        programs.traced(ByData(), [torch.ones(2)])
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ValueError, match="no tensor 'nothing'"):
+        programs.part(case.program, Part((), ("nothing",)))
