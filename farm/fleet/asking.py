@@ -39,7 +39,7 @@ def probe(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
 class Asking:
     """Tries every backend on this machine, beginning at once. answers: what was taken of them so far.
 
-    Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
+    Backends of one runtime, environment and vendor of devices share a process; one that dies in it is told from the others by its own
     answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it, or ``build``
     is False; what needs none to be built is asked first. Unless ``fresh``, earlier answers of the same version count.
     env: further variables of the processes; apart: why environments cannot be used, if they cannot.
@@ -70,7 +70,8 @@ class Asking:
             if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
                 self.answers[spec.name] = {"unavailable": reason}
                 continue
-            key = spec.runtime, environment.key if environment else "", str(visible.for_child(spec))
+            built = environment.key if environment else ""
+            key: tuple[str, ...] = (spec.runtime, built, str(visible.for_child(spec)))
             families.setdefault(key, []).append(spec)
             unbuilt |= {key} if missing else set()
         self._left: queue.SimpleQueue[list[BackendSpec]] = queue.SimpleQueue()
