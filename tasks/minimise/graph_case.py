@@ -224,8 +224,8 @@ class GraphCase:
     def made(self) -> tuple[Group, Sample]:
         if not self._computing or not self.model.graph.output:
             raise Unfit("no node is left")
-        leaves, op_class = self._expected() if self.judged else ([], OpClass.COMPOSITE)
         self._check_zeros()
+        leaves, op_class = self._expected() if self.judged else ([], OpClass.COMPOSITE)
         model = copy(self.model)
         for value, leaf in zip(model.graph.output, leaves):
             if leaf.dtype != "str" and leaf.dtype in ELEMENT_TYPE:
