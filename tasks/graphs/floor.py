@@ -41,6 +41,10 @@ def raised(
     return found if found.any() else None
 
 
+#: Operators whose results are sums of products of two inputs, and of a third one's elements.
+SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+
+
 def mover(graph: Graph, draw: int) -> Move:
     """How a draw moves the tensors of a graph."""
     return lambda name, x, eps: noise.moved(x, eps, draw, graph.places[name])
@@ -88,7 +92,22 @@ def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> l
 
     op_class = op_classes.of(f"onnx:{node.op}").op_class
     elements = sum(x.size for x in wide if isinstance(x, np.ndarray))
-    return _floors(references, outputs, op_class, draws, elements)
+    flushed = _flushed(node, wide)
+    return [delta + flushed for delta in _floors(references, outputs, op_class, draws, elements)]
+
+
+def _flushed(node: Node, inputs: Sequence[Any]) -> float:
+    """What a sum of products loses where every subnormal float32, of its inputs and of its terms, is taken as 0.
+
+    Devices may do so (OpenCL 3.0 C, 5.5: support of single precision denormals is optional), and trained networks have
+    channels whose weights are all that small.
+    """
+    if node.op not in SUMS or any(not isinstance(x, np.ndarray) for x in inputs[:2]):
+        return 0.0
+    data, weights = inputs[:2]
+    terms = data.shape[-1] if node.op in ("MatMul", "Gemm") else weights.size // max(weights.shape[0], 1)
+    largest = max([1.0, *(float(np.abs(x).max(initial=0.0)) for x in (data, weights))])
+    return float(terms * np.finfo(np.float32).tiny * largest) if np.isfinite(largest) else 0.0
 
 
 def _floors(

@@ -35,9 +35,14 @@ def of_config(name: str, folder: Path, size: Size, *flags: str) -> pd.DataFrame:
     return rows_of(ROOT / "configs" / f"{name}.yaml", folder, *flags, *size["flags"])
 
 
+def _judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of which something was computed and compared."""
+    return rows[rows["status"].isin([*PASSED_STATUSES, *FAILED_STATUSES])]
+
+
 def top50(folder: Path, size: Size) -> Result:
     """configs/top50.yaml: of the commonest operations, how many each backend computes rightly, by dtype."""
-    rows = of_config("top50", folder, size)
+    rows = _judged(of_config("top50", folder, size))
     figures: dict[str, float] = {"operations": rows["op"].nunique()}
     words = []
     for (backend, dtype), some in rows.groupby(["backend", "dtype"]):
@@ -111,8 +116,7 @@ def faster(folder: Path, size: Size) -> Result:
 
 def parity(folder: Path, size: Size) -> Result:
     """configs/parity.yaml: every framework against float64, and how many of them gave the very same bytes."""
-    rows = of_config("parity", folder, size)
-    judged = rows[rows["status"].isin([*PASSED_STATUSES, *FAILED_STATUSES])]
+    judged = _judged(of_config("parity", folder, size))
     figures = {f"{line['backend']} units": round(line["error_units"], 2) for line in judged.to_dict("records")}
     figures |= {"frameworks": len(judged), "passed": int(judged["status"].isin(PASSED_STATUSES).sum())}
     figures["distinct outputs"] = int(judged["output_digest"].nunique())
