@@ -148,6 +148,39 @@ def measured() -> str:
     return table(["command", "figures", "when, where"], rows)
 
 
+#: What a course on framework validation asks: the question, the one command that answers it, and the bench that kept what it said.
+EXERCISES = (
+    ("Op coverage audit: the fifty commonest operations, CPU against GPU", "farm run configs/top50.yaml", "top50"),
+    ("ONNX round trip of ResNet-50: what is the maximum difference?", "farm run configs/roundtrip.yaml", "roundtrip"),
+    ("torch.compile: is a transformer's block right, and how much faster?", "farm run configs/speedup.yaml", "faster"),
+    ("Mixed precision: how far do the gradients of a step diverge?", "farm run configs/training.yaml", "training"),
+    ("Framework parity: one model, the same weights; identical?", "farm run configs/parity.yaml", "parity"),
+)
+
+
+def evaluator() -> str:
+    from tasks.fuzz.onnx.second import AT_FAULT
+
+    rows = ([f"`{op}`", what, f"“{sentence}”"] for op, (what, sentence) in AT_FAULT.items())
+    return table(["operator", "onnx's evaluator", "the operator's text"], rows)
+
+
+def generated() -> str:
+    from tasks.fuzz.onnx.table import SPECS, dtypes
+
+    by_dtypes: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for op in sorted(SPECS):
+        by_dtypes[dtypes(op)].append(op)
+    rows = sorted(by_dtypes.items(), key=lambda line: -len(line[1]))
+    return table(["operators", "dtypes under test"], ([code(ops), code(names)] for names, ops in rows))
+
+
+def exercises() -> str:
+    kept = _benches()
+    rows = ([question, f"`{command}`", kept[bench]["text"]] for question, command, bench in EXERCISES if bench in kept)
+    return table(["exercise", "command", "what it found"], rows)
+
+
 def vendor_row() -> str:
     """Coverage and pass rate of every backend of configs/vendors.yaml: judged, valid and passed are figures of the bench."""
     figures = _benches()["vendors"]["figures"]
@@ -173,6 +206,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "columns": columns,
     "commands": commands,
     "dtypes": dtypes,
+    "evaluator": evaluator,
+    "exercises": exercises,
+    "generated": generated,
     "limits": limits,
     "measured": measured,
     "needs": needs,

@@ -6,3 +6,24 @@ import os
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
 for _name, _value in ONE_THREAD.items():
     os.environ.setdefault(_name, _value)  # before numpy is imported: it reads them once
+
+#: What the client offers (`farm.client`), imported when it is asked for: a command does not pay for it.
+CLIENT = (
+    "ClientError",
+    "assert_correct",
+    "check_autograd",
+    "fuzz",
+    "minimize",
+    "reproduce",
+    "strategies",
+    "validate",
+    "validate_autograd_function",
+)
+
+
+def __getattr__(name: str) -> object:
+    if name not in CLIENT:
+        raise AttributeError(f"module 'farm' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("farm.client"), name)

@@ -118,7 +118,7 @@ class Child:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.runner: Any = None
-        self._locator: Any = None
+        self._searcher: Any = None
         self.surroundings = Surroundings()
         self._serve: dict[type, Callable[[Any], Steps]] = {
             wire.Hello: self._hello,
@@ -126,8 +126,9 @@ class Child:
             wire.Prepare: self._prepare,
             wire.Export: self._export,
             wire.Run: self._run,
-            wire.Localise: self._localise,
-            wire.Tried: self._localise,
+            wire.Localise: self._search,
+            wire.Minimise: self._search,
+            wire.Tried: self._search,
         }
 
     def steps(self, command: Any) -> Iterator[Any]:
@@ -221,15 +222,20 @@ class Child:
             self.surroundings.put_back()
         return wire.Finished()
 
-    def _localise(self, command: wire.Localise | wire.Tried) -> Steps:
-        from tasks.localise.serving import Locator
-
+    def _search(self, command: wire.Localise | wire.Minimise | wire.Tried) -> Steps:
         yield from ()
         self.page.write(-1, 1)
+        if isinstance(command, wire.Tried):
+            return self._searcher.go_on(command)
         if isinstance(command, wire.Localise):
-            self._locator = Locator(command)
-            return self._locator.begin()
-        return self._locator.go_on(command.error)
+            from tasks.localise.serving import Locator
+
+            self._searcher = Locator(command)
+        else:
+            from tasks.minimise.serving import Minimiser
+
+            self._searcher = Minimiser(command)
+        return self._searcher.begin()
 
 
 def main() -> None:

@@ -129,10 +129,30 @@ class Localise:
 
 
 @dataclass(frozen=True)
+class Minimise:
+    """Begin to make a case smaller (that of ``item``) that failed on a backend as ``row`` says. It is answered by Wants or
+    Minimised, and goes on with Tried.
+
+    folder: for what is to be run; strategy: of `tasks.minimise.search`; budget: runs that it may take; earlier: how many
+    cases ran before it in its process.
+    """
+
+    item: ToRun
+    backend: BackendSpec
+    row: Row
+    folder: str
+    strategy: str
+    budget: int
+    earlier: int = 0
+
+
+@dataclass(frozen=True)
 class Tried:
-    """What was wanted has been run: its outputs lie where they were to be kept, unless it failed with ``error``."""
+    """What was wanted has been run: its outputs lie where they were to be kept, unless it failed with ``error``. row: of
+    what is made smaller."""
 
     error: str = ""
+    row: Row | None = None
 
 
 # --- what a child says, and its supervisor hands on ---------------------------------------------------------------
@@ -213,9 +233,12 @@ class Misconfigured(Answer):
 
 @dataclass(frozen=True)
 class Wants(Answer):
-    """A search wants a case run on the backend, its outputs kept."""
+    """A search wants a case run on the backend, its outputs kept. before: numbers of earlier cases that are to be run before
+    it; fresh: in a new process."""
 
     item: ToRun
+    before: tuple[int, ...] = ()
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -226,6 +249,17 @@ class Located(Answer):
     columns: dict[str, Any] = field(default_factory=dict)
     culprit: dict[str, Any] = field(default_factory=dict)
     piece: ToRun | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Minimised(Answer):
+    """A case is as small as it gets. item: of the minimal case, the stored one where it could not be taken apart; row: of it;
+    facts: what else is known, as JSON has it; error: why there is none."""
+
+    item: ToRun | None = None
+    row: Row | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
     error: str = ""
 
 
@@ -317,9 +351,9 @@ _TYPES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(Group, Entry, Failure, BackendSpec, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
-        *(Hello, List, Prepare, Export, Run, Localise, Tried),
+        *(Hello, List, Prepare, Export, Run, Localise, Minimise, Tried),
         *(Row, Prepared, Exported, Done),
-        *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Located),
+        *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Located, Minimised),
     )
 }
 #: Key that holds the name of a type.

@@ -13,6 +13,7 @@ from farm.exits import BAD_INPUT, OK
 from farm.fleet.detect import detect
 from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
 from farm.plan.config import ConfigError, backends_of
+from farm.program import program
 from tasks.backends.needs import install_line
 from tasks.cache import default_cache
 
@@ -72,7 +73,7 @@ def _groups(found: Sequence[Line]) -> dict[tuple[int, str, str], list[Line]]:
         elif line.state == "unavailable":
             key = 1 if line.installs else 3, "missing", line.text
         else:
-            key = 2, "not built", f"farm envs build {_first(found, line)}"
+            key = 2, "not built", f"{program()} envs build {_first(found, line)}"
         groups.setdefault(key, []).append(line)
     return groups
 
@@ -91,4 +92,4 @@ def _summary(found: Sequence[Line]) -> Iterator[str]:
         yield f"{len(lacking)} more with: {install_line(pair for line in lacking for pair in line.installs)}"
     if unbuilt := [line for line in found if line.state == "not asked"]:
         names = dict.fromkeys(_first(found, line) for line in unbuilt)
-        yield f"{len(unbuilt)} more may run once their environments are built: farm envs build {' '.join(names)}"
+        yield f"{len(unbuilt)} more may run once their environments are built: {program()} envs build {' '.join(names)}"

@@ -15,6 +15,7 @@ from farm.fleet import envs
 from farm.fleet.child_process import Death
 from farm.localise.drive import SOUGHT, localise
 from farm.localise.show import print_case, print_located
+from farm.program import program
 from farm.reproduce import writing
 from farm.reproduce.again import run_child
 from farm.reproduce.find import Case, Key, ReproduceError, load, parse
@@ -90,7 +91,7 @@ def _is_localisable(case: Case) -> None:
             f"'{replace(key, case_id=key.case_id.replace(case.row['check'], 'forward', 1))}'"
         )
     if status not in SOUGHT:
-        do = "there is nothing to localise" if status == "pass" else f"run it again with: farm reproduce '{key}'"
+        do = "there is nothing to localise" if status == "pass" else f"run it again with: {program()} reproduce '{key}'"
         raise ReproduceError(
             f"{key.case_id} is {status} on {key.backend}: only what is wrong or imprecise has a culprit; {do}"
         )
@@ -113,7 +114,7 @@ def _found(case: Case, seconds: float, folder: Path) -> Located:
     answer = got if isinstance(got, Death) else got[1]
     if not isinstance(answer, wire.Ready):
         why = answer.text if isinstance(answer, Death) else answer.reason
-        raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see farm doctor")
+        raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see {program()} doctor")
     *_, found = localise(job, case.asked, answer.info, POOL, folder)
     assert isinstance(found, Located)
     return found

@@ -23,6 +23,7 @@ from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
 from farm.plan.request import How, Request
 from farm.policies.vote import GENERATED, voted
+from farm.program import program
 from farm.work.executor import ClusterError, Executor
 from farm.work.launch import Run, finished, ready
 from farm.work.pace import Pace, duration, earlier
@@ -272,7 +273,7 @@ def _run(plan: Plan, console: Console) -> int:
     say(f"run {run.run_id}: {_sizes(plan)}")
     say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
-    again = f"farm run --resume {run.run_id}{elsewhere}"
+    again = f"{program()} run --resume {run.run_id}{elsewhere}"
     progress = Progress(console, lambda: _earlier(plan))
     # pandas takes a while to import, and the end of the run needs it: while the first children start.
     later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report",))

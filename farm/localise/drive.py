@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs
 from farm.fleet.child_process import Death
 from farm.work.child_pool import Children
+from farm.work.conversation import Ended, conversation
 from farm.work.job import Job
 from tasks import wire
 from tasks.localise.asking import PATIENCE
@@ -43,28 +43,15 @@ def localise(
     )
     seconds = job.limits.localise_s
     said: Any = wire.Localise(item, job.backend, job.policy, str(folder), seconds, dict(info))
-    try:
-        while True:
-            got = children.get(seeker)
-            if isinstance(got, Death):
-                yield Located(error=f"the search could not be started: {got.text}")
-                return
-            answer = got[0].ask(said, PATIENCE * seconds + GRACE_S)
-            if not isinstance(answer, wire.Wants):
-                break
-            yield children.spent()
-            said = wire.Tried(_tried(job, answer.item, children))
-            yield children.spent()
-    except envs.EnvError as error:
-        yield Located(error=str(error))
-        return
-    if isinstance(answer, Death):
-        children.forget(seeker)
-        answer = Located(error=f"the search died: {answer.text}")
-    elif not isinstance(answer, Located):
-        answer = Located(error=getattr(answer, "why", "") or f"the search ended with {type(answer).__name__}")
-    children.recycle(seeker)
-    yield answer
+
+    def run(wants: wire.Wants) -> wire.Tried:
+        return wire.Tried(_tried(job, wants.item, children))
+
+    for answer in conversation(seeker, said, PATIENCE * seconds + GRACE_S, children, run):
+        if isinstance(answer, Ended):
+            yield Located(error=answer.text)
+        else:
+            yield answer
 
 
 def _tried(job: Job, item: ToRun, children: Children) -> str:

@@ -17,6 +17,12 @@ from tasks.model import names as words
 
 #: Columns that say whether a known failure covers an outcome, and what an older lake, which lacks some, means.
 COLUMNS = {"op": "", "variant": "", "dtype": "", "backend": "", "distribution": "own", "status": "", "kind": ""}
+#: Whose a known failure is, if not the backend's.
+WHOSE = {
+    "exporter": "the exporter's: the backend was given another function",
+    "suite": "the suite's: what it expects is wrong",
+    "open": "not settled",
+}
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class KernelConfig(_Model):
     kwargs: dict[str, Any] = {}
     dtypes: list[str] = ["float32"]
     framework: str = "torch"
+    reference_framework: str = "numpy"
     op_class: str = Field(default="composite", alias="class")
     definition: str = ""
     values: str = "regular"

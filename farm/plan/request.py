@@ -23,6 +23,10 @@ from tasks.judge.verdict import Policy
 How = Literal["auto", "ray", "no-ray", "inline"]
 
 
+#: The catalog whose cases are generated.
+FUZZ = "fuzz"
+
+
 @dataclass(frozen=True)
 class Request:
     """A run that is asked for.
@@ -85,6 +89,38 @@ def new(
     whole = not (ops or dtypes or backends)
     policy = verdict.load(config.policy)
     return Request(config, policy, lake, default_cache(), path, tuple(ops), whole, **more)
+
+
+def fuzzing(
+    path: str,
+    lake: Lake,
+    samples: int,
+    seed: int | None = None,
+    ops: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    backends: Sequence[str] = (),
+    **more: Any,
+) -> Request:
+    """A run of generated cases, ``samples`` of an op and dtype at a time, on a config's backends or those that are named, in
+    all dtypes that there are but for those that are named. Raises ConfigError."""
+    if path:
+        config = configs.load(path)
+    else:
+        config = Config.model_validate({"name": FUZZ, "catalogs": [{"name": FUZZ}], "backends": [{"name": "ort-cpu"}]})
+    generated = [c for c in config.catalogs if c.name == FUZZ]
+    if not generated:
+        raise ConfigError(f"{path}: catalogs: none is {FUZZ!r}, whose cases are generated: add {{name: {FUZZ}}}")
+    more_of = {"samples": samples, "samples_for": {}, "checks": None, "distributions": ["own"]}
+    chosen = [c.model_copy(update=more_of | {"dtypes": c.dtypes or ["*"]}) for c in generated]
+    config = config.model_copy(update={"catalogs": chosen, "checks": ["forward"]})
+    config = config if seed is None else config.model_copy(update={"seed": seed})
+    if dtypes:
+        config = _of_dtypes(
+            config.model_copy(update={"catalogs": [c.model_copy(update={"dtypes": None}) for c in chosen]}), dtypes
+        )
+    if backends:
+        config = _of_backends(config, backends)
+    return Request(config, verdict.load(config.policy), lake, default_cache(), path, tuple(ops), False, **more)
 
 
 def resumed(run_id: str, lake: Lake, path: str | None = None, **more: Any) -> Request:

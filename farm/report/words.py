@@ -12,20 +12,11 @@ DASH = "–"
 #: Control characters and direction overrides: an error text must not be able to drive the terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
 
-#: Of an error of many lines: "Exception from src/core.cpp:105:", "FrontEnd API failed with OpConversionFailure:".
-_AROUND = re.compile(r"\.(cpp|cc|cu|c|h|hpp|py):\d+|:\s*$|^\s*$")
-
 
 def plain(value: Any, length: int = 0) -> str:
     """Text on one line without control characters, cut to ``length`` characters (0: not cut)."""
     text = " ".join(_CONTROL.sub(" ", str(value)).split())
     return text[: length - 1] + "…" if length and len(text) > length else text
-
-
-def gist(error: str) -> str:
-    """What an error says, without its lines that name a place in a source or only announce another line."""
-    said = [line for line in error.splitlines() if not _AROUND.search(line)]
-    return "\n".join(said) or error
 
 
 def percent(part: float, whole: float) -> str:

@@ -60,16 +60,18 @@ def in_onnxruntime(source: Source, data: Data) -> Runtime:
         "names": repr(_DTYPE_OF_TYPE),
         "model": _model(source, data),
     }
-    options, providers = _session(backend)
+    options, providers = session_lines(backend)
     return Runtime("ort.py.j2", values | {"options": options, "providers": providers}, "onnxruntime", "ort")
 
 
-def _session(backend: Any) -> tuple[list[str], str]:
+def session_lines(backend: Any) -> tuple[list[str], str]:
     """(the lines that make the session's options, source of its providers)."""
     options = [
         "options = ort.SessionOptions()",
         "options.intra_op_num_threads = options.inter_op_num_threads = 1",
         "options.log_severity_level = 4",
+        # As the backend's session has it: a provider may fail only with it.
+        'options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")',
     ]
     if backend.device != "cpu":
         options.append('options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")')

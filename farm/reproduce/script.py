@@ -136,7 +136,7 @@ def import_lines(imports: Iterable[tuple[str, str]]) -> list[str]:
 
 def _install(source: Source, runtime: Runtime) -> str:
     """Comments that say what it was run with and what to install, as PEP 723 has them: `uv run` obeys."""
-    environment = source.environment or Environment(_installed({runtime.module, source.runtime}))
+    environment = source.environment or Environment(installed({runtime.module, source.runtime}))
     packages = [*environment.packages, *OWN_PACKAGES]
     lines = [
         f"It was run with Python {environment.version} and: pip install {' '.join(map(shlex.quote, packages))}",
@@ -149,7 +149,7 @@ def _install(source: Source, runtime: Runtime) -> str:
     return "".join(f"# {' '.join(line.split())}".rstrip() + "\n" for line in lines)
 
 
-def _installed(modules: Iterable[str]) -> tuple[str, ...]:
+def installed(modules: Iterable[str]) -> tuple[str, ...]:
     """Requirements that bring modules as they are installed here, without a build's own suffix: no index has a "+cpu"."""
     brings = metadata.packages_distributions()
     found = sorted({name for module in modules for name in brings.get(module, ())} - set(OWN_PACKAGES))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from farm.plan.known import met
+from farm.plan.known import WHOSE, met
 from farm.reproduce.again import Outcome
 from farm.reproduce.find import Case, ReproduceError
 from tasks.arrays.pack import dtype_name
@@ -66,11 +66,10 @@ def print_case(case: Case) -> None:
 def _cause(case: Case) -> str:
     """The reason of the known failure of the run's config that covers the stored outcome."""
     place = int(met(pd.DataFrame([case.row]), case.config.known_failures).entry[0])
-    return (
-        case.config.known_failures[place].reason
-        if place >= 0
-        else "new: no known failure of the run's config covers it"
-    )
+    if place < 0:
+        return "new: no known failure of the run's config covers it"
+    entry = case.config.known_failures[place]
+    return entry.reason + f" ({WHOSE.get(entry.fault)})" * (entry.fault in WHOSE)
 
 
 def _tensor_text(spec: TensorSpec, arrays: list[np.ndarray]) -> str:

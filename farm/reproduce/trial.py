@@ -23,27 +23,36 @@ LABELS = {
 _PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
 
 
+def alone(path: Path, timeout_s: float, python: str) -> subprocess.CompletedProcess[str] | None:
+    """A script run by itself with the interpreter ``python``, in an empty folder, isolated from this installation's paths;
+    None if it did not end in time."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    with tempfile.TemporaryDirectory() as elsewhere:
+        try:
+            return subprocess.run(
+                [python, "-I", str(path.resolve())],
+                cwd=elsewhere,
+                env=env,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+
+
 def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.executable) -> tuple[bool, str]:
     """Run the script by itself with the interpreter ``python``, isolated from this installation's paths.
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
     status = Status(row["status"])
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    with tempfile.TemporaryDirectory() as elsewhere:
-        try:
-            done = subprocess.run(
-                [python, "-I", str(path.resolve())],
-                cwd=elsewhere,
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                stdin=subprocess.DEVNULL,
-            )
-        except subprocess.TimeoutExpired:
-            shown = status is Status.TIMEOUT
-            return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
+    done = alone(path, timeout_s, python)
+    if done is None:
+        shown = status is Status.TIMEOUT
+        return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
     if done.returncode < 0:
         shown = status is Status.CRASH
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it died of signal {-done.returncode}"

@@ -19,11 +19,10 @@ from tasks.backends.base import Backend
 from tasks.model import Form, Status, is_inexact
 
 
-def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
-    """Write the standalone script and try it; returns whether it shows what the farm says. Raises NoScript, OSError."""
+def source_of(case: Case, outcome: Outcome, backend: Backend) -> Source:
+    """What the standalone script of a case is made of. Raises NoScript."""
     row = outcome.row
-    backend = outcome.backend or case.spec.create()
-    form = _form(case, backend)
+    form = form_of(case, backend)
     story = case.stored or case.row
     precision = str(row.get("compute_precision") or "")  # the runner's word; that of the dtype where there is none
     if case.sample.record["definition"]:
@@ -34,7 +33,7 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
         )
     if row["status"] == Status.WRONG and row.get("stage"):
         raise NoScript(f"no script: what is wrong is no number ({row['kind']}: {row['error']})")
-    source = Source(
+    return Source(
         title=f"{case.key.case_id} on {case.spec.name}",
         found=status_text(row),
         backend=backend,
@@ -51,11 +50,16 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
         actual=outcome.actual,
         environment=case.environment,
     )
+
+
+def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
+    """Write the standalone script and try it; returns whether it shows what the farm says. Raises NoScript, OSError."""
+    source = source_of(case, outcome, outcome.backend or case.spec.create())
     try:
         path.write_text(generate(source), encoding="utf-8")
     except OSError as error:
         raise ReproduceError(f"the script cannot be written: {error}") from None
-    shown, text = trial.check(path, row, case.config.deadline_s * 4, case.python)
+    shown, text = trial.check(path, outcome.row, case.config.deadline_s * 4, case.python)
     print(f"{'script':13} {path}: {text}")
     return shown
 
@@ -90,7 +94,7 @@ def write_in_fork(case: Case, outcome: Outcome, path: Path) -> bool:
     return code == 0
 
 
-def _form(case: Case, backend: Backend) -> Form:
+def form_of(case: Case, backend: Backend) -> Form:
     exported = Pack(case.asked.exported) if case.asked.exported else None
     for kind in backend.forms:
         try:

@@ -153,7 +153,7 @@ class Run:
         self.had: list[str] = []
         self.dispatcher: Dispatcher | None = None
         if self.request.record is None:
-            self.record = _new_record(self.request)
+            self.record = new_record(self.request)
         else:
             self.record = dict(self.request.record)
             there = [name for name, offer in plan.offers.items() if offer.available]
@@ -235,7 +235,8 @@ def _gone(rows: pd.DataFrame) -> str:
     return f"{gone.sum()} cases were not run, since their backend went away ({told})" if told else ""
 
 
-def _new_record(request: Request) -> dict[str, Any]:
+def new_record(request: Request) -> dict[str, Any]:
+    """The record of a run that begins now."""
     now = _now()
     return {
         "run_id": run_id_at(now),

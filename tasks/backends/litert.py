@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import zlib
@@ -47,7 +48,7 @@ class LiteRt(Backend):
     """
 
     vendor = "Google"
-    forms = ("tensorflow",)
+    forms = ("tflite", "tensorflow")
     takes = _OPTIONS
     closed = True
     packages = ("ai-edge-litert==2.3.0", "tensorflow-cpu==2.21.0")
@@ -85,8 +86,11 @@ class LiteRt(Backend):
         """
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-        arrays = input_arrays(form)
-        made = kept("litert", self._parts(form, arrays), lambda: _convert(form, arrays))
+        arrays = form.arrays if form.kind == "tflite" else input_arrays(form)
+        if form.kind == "tflite":
+            made = _MODEL + (form.model or b"")
+        else:
+            made = kept("litert", self._parts(form, arrays), lambda: _convert(form, arrays))
         if made[:1] == _REASON:
             raise Unsupported(made[1:].decode())
         resolver = (
@@ -99,9 +103,15 @@ class LiteRt(Backend):
         if not ops:
             raise Vacuous("TensorFlow's converter left no op: the model is its inputs, or a constant")
         signature = interpreter.get_signature_runner()
-        given = {name: arrays[int(name[1:])] for name in signature.get_input_details()}
-        order = sorted(signature.get_output_details(), key=lambda name: int(name[1:]))
-        flags = f"delegate={self.delegate} converter={self._versions[1].replace(' ', '-')} {words(form)}"
+        names, order = (
+            sorted(signature.get_input_details(), key=_numbered),
+            sorted(signature.get_output_details(), key=_numbered),
+        )
+        by = f"converter={self._versions[1].replace(' ', '-')} {words(form)}"
+        if form.kind == "tflite":
+            by, order = "form=tflite", [order[k] for k in form.order]
+        given = {name: arrays[k if form.kind == "tflite" else int(name[1:])] for k, name in enumerate(names)}
+        flags = f"delegate={self.delegate} {by}"
 
         def run() -> list[np.ndarray]:
             found = signature(**given)
@@ -112,7 +122,14 @@ class LiteRt(Backend):
     def _parts(self, form: Form, arrays: list[np.ndarray]) -> tuple[str, ...]:
         """Everything that decides a conversion."""
         call = [json.dumps([form.args, form.kwargs], sort_keys=True), str([(x.shape, x.dtype.name) for x in arrays])]
-        return (*self._versions, form.op, words(form), *call)
+        network = [hashlib.sha256(form.model).hexdigest()] if form.model is not None else []
+        return (*self._versions, form.op, words(form), *call, *network)
+
+
+def _numbered(name: str) -> tuple[str, int]:
+    """A name's words, then its number: t2 comes before t10."""
+    words_, number = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    return words_, int(number or 0)
 
 
 def _convert(form: Form, arrays: list[np.ndarray]) -> bytes:

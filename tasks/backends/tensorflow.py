@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +48,7 @@ class TensorFlow(Backend):
     """
 
     vendor = "Google"
-    forms = ("tensorflow",)
+    forms = ("saved_model", "tensorflow")
     takes = _OPTIONS
     devices, closed = tuple(_DEVICES), True
     compiled = False
@@ -93,13 +97,19 @@ class TensorFlow(Backend):
         """
         import tensorflow as tf
 
-        arrays = input_arrays(form)
+        saved = form.kind == "saved_model"
+        arrays = form.arrays if saved else input_arrays(form)
         asked = f"/{self._kind}:0"
         with tf.device(asked):
             given = [tf.constant(x) for x in arrays]
+            signature = _signature(tf, form.model or b"", form.order) if saved else None
 
         def call(*tensors: Any) -> list[Any]:
-            return [tf.convert_to_tensor(x) for x in invoke(form, tensors, tf.as_dtype)]
+            return (
+                signature(*tensors)
+                if signature
+                else [tf.convert_to_tensor(x) for x in invoke(form, tensors, tf.as_dtype)]
+            )
 
         function: Any = tf.function(call, jit_compile=True, autograph=False) if self.compiled else call
         program = Program(lambda: [], asked, flags=self._flags(form))
@@ -120,7 +130,38 @@ class TensorFlow(Backend):
         return program
 
     def _flags(self, form: Form) -> str:
-        return f"jit={'xla' if self.compiled else 'off'} onednn={'on' if self.onednn else 'off'} tf32={'on' if self.tf32 else 'off'} {words(form)}"
+        by = "form=saved_model" if form.kind == "saved_model" else words(form)
+        return f"jit={'xla' if self.compiled else 'off'} onednn={'on' if self.onednn else 'off'} tf32={'on' if self.tf32 else 'off'} {by}"
+
+
+def _signature(tf: Any, folder: bytes, order: Sequence[int]) -> Callable[..., list[Any]]:
+    """What a SavedModel (its folder as a zip) serves, of tensors in the order of its inputs' names; outputs as ``order`` says.
+    Raises ValueError for one that serves nothing."""
+    with tempfile.TemporaryDirectory() as place:
+        with zipfile.ZipFile(io.BytesIO(folder)) as archive:
+            archive.extractall(place)
+        try:
+            loaded = tf.saved_model.load(place)
+        except (
+            AttributeError
+        ):  # an optimiser of Keras 2, which Keras 3 has no class for: what is served does not need it
+            from tensorflow.python.saved_model import load_v1_in_v2
+
+            loaded = load_v1_in_v2.load(place, ["serve"])
+    serves = loaded.signatures["serving_default"] if "serving_default" in loaded.signatures else None
+    if serves is None:
+        raise ValueError(
+            "the SavedModel has no signature serving_default: export it with signatures=… (tf.saved_model.save)"
+        )
+    names = sorted(serves.structured_input_signature[1])
+
+    def call(*tensors: Any) -> list[Any]:
+        found = serves(**dict(zip(names, tensors, strict=True)))
+        by_name = [found[name] for name in sorted(found)]
+        return [by_name[k] for k in order]
+
+    call.loaded = loaded  # type: ignore[attr-defined]  # its variables live as long as it does
+    return call
 
 
 class TensorFlowXla(TensorFlow):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tasks.fuzz.choices import Choices
 from tasks.model import Group, Leaf, OpClass, Oracle, label_of
 
 
@@ -65,7 +66,9 @@ class Sample:
     op_class: how it is judged; definition: of a result defined up to a choice, the name in `tasks.judge.definitions`
     that turns outputs into ``derived`` (what is compared; ``expected`` then gives shapes and dtypes alone);
     oracle: who computed the expected output; others: further oracles of the same outputs, ``agrees`` filled in by
-    `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; repeats: how often a backend runs it
+    `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; files: of forms that are a file of some
+    framework ("tflite", "saved_model": its folder as a zip), by form; ranks: of the model's inputs and outputs among their
+    sorted names, which are the order of those of a file; repeats: how often a backend runs it
     (results that differ are a finding); coarse: of a model, by precision the outputs with its products' weights rounded to
     it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`).
@@ -87,6 +90,8 @@ class Sample:
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     model: bytes | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    ranks: tuple[Sequence[int], Sequence[int]] = ((), ())
     columns: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
 
@@ -141,6 +146,15 @@ class Catalog:
         ``skip`` (counted from 0 in the order of yielding) a bare ``Sample(index)`` is yielded: making them is deadly.
         """
         raise NotImplementedError
+
+    def remade(self, group: Group, given: Sample, draws: int) -> Sample:
+        """A sample with the arguments (encoded trees, arrays) of ``given`` instead of the catalog's own, its reference and
+        noise floor as `samples` makes them. What the reference does not take comes with its `failure`."""
+        raise NotImplementedError(f"the catalog {self.name} makes no references for other arguments than its own")
+
+    def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
+        """The sample that some choices make, its `failure` set where they make none."""
+        raise NotImplementedError(f"the catalog {self.name} makes no cases of choices")
 
     def any_size(self, group: Group) -> bytes | None:
         """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""

@@ -48,7 +48,7 @@ class Choices:
     @classmethod
     def from_list(cls, taken: Sequence[int]) -> Choices:
         """Those of a list. One that is too large is the largest possible; after the list's end each is the simplest."""
-        rest = iter(taken)
+        rest = map(int, taken)  # of NumPy, from a row
         return cls(lambda count: min(max(next(rest, 0), 0), count - 1))
 
     @classmethod

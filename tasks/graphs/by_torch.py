@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ def operators() -> dict[str, Operator]:
 
 def alone(op: str) -> Operator:
     """torch's computation of an operator of NAMES; None is what it returns where torch does not do it."""
-    whole = {"GRU": _gru, "LSTM": _lstm}  # layers of torch, no functions
+    whole = {"Gelu": _gelu, "GRU": _gru, "LSTM": _lstm}  # the latter are layers of torch, no functions
     return whole[op] if op in whole else _by_torch(onnx_names.OPERATORS[op])
 
 
@@ -118,3 +119,11 @@ def _lstm(call: Call) -> list[np.ndarray] | None:
 
 def _gru(call: Call) -> list[np.ndarray] | None:
     return _recurrent(call, "GRU", (1, 0, 2))
+
+
+def _gelu(call: Call) -> list[np.ndarray]:
+    """By torch's erfc and sigmoid: its own gelu adds 1 to what is nearly -1, and has no digit right below -8."""
+    x = _t(call.inputs[0])
+    if call.attributes.get("approximate", "none") == "tanh":
+        return _out(x * (2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).sigmoid())
+    return _out(0.5 * x * (x * -math.sqrt(0.5)).erfc())

@@ -9,7 +9,7 @@ import numpy as np
 
 from tasks.graphs.call import Call, Operator
 from tasks.graphs.widening import NARROW, NoOracle
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, integers, np_dtype, rounded
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, rounded
 
 
 def _single(value: float) -> float:
@@ -145,6 +145,8 @@ def cast(call: Call) -> list[np.ndarray] | None:
         return [rounded(x.astype(np.float64), to)]
     if to == "bool":
         return [x != 0]
+    if to not in NATIVE or to == "str" or x.dtype.kind not in "fiub":
+        return None  # floats and integers of few bits
     low, high = integers(to)
     if x.dtype.kind != "f":
         return [x.astype(np_dtype(to))]

@@ -6,7 +6,7 @@ of a language model are integers. Of a node, its inputs alone. The steps are tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,34 @@ from tasks.arrays import noise
 from tasks.graphs import moving
 from tasks.graphs.evaluate import Graph, Move
 from tasks.graphs.nodes import Node
-from tasks.graphs.widening import NoOracle, widen
+from tasks.graphs.widening import WIDENED, NoOracle, widen
 from tasks.judge import op_classes
-from tasks.model import OpClass, row_floor
+from tasks.model import EPS, OpClass, row_floor
+
+#: Recurrent ops: gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off by ε.
+RECURRENT = ("GRU", "LSTM", "RNN")
+
+#: Fourier transforms: their error is a share of the largest output (Higham, Accuracy and Stability of Numerical
+#: Algorithms, 2nd ed., theorem 24.2: about log2(n) ε in the 2-norm), so an output that cancels to zero has none of its own.
+TRANSFORMS = ("DFT", "STFT")
+
+
+def raised(
+    floor: np.ndarray | None, y: np.ndarray, dtype: str, kinds: Collection[str], moved: bool
+) -> np.ndarray | None:
+    """The noise floor of an output ``y`` of nodes of some kinds: at least ε in RECURRENT, ε of the largest element in
+    TRANSFORMS and where no input is moved; None for zero everywhere."""
+    found = np.zeros(y.shape) if floor is None else floor
+    if dtype in WIDENED and not {*kinds}.isdisjoint(RECURRENT):
+        found = np.maximum(found, EPS[dtype])
+    elif dtype in WIDENED and (not {*kinds}.isdisjoint(TRANSFORMS) or not moved):
+        size = np.abs(y)
+        found = np.maximum(found, EPS[dtype] * size.max(initial=0.0, where=np.isfinite(size)))
+    return found if found.any() else None
+
+
+#: Operators whose results are sums of products of two inputs, and of a third one's elements.
+SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 def mover(graph: Graph, draw: int) -> Move:
@@ -67,7 +92,22 @@ def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> l
 
     op_class = op_classes.of(f"onnx:{node.op}").op_class
     elements = sum(x.size for x in wide if isinstance(x, np.ndarray))
-    return _floors(references, outputs, op_class, draws, elements)
+    flushed = _flushed(node, wide)
+    return [delta + flushed for delta in _floors(references, outputs, op_class, draws, elements)]
+
+
+def _flushed(node: Node, inputs: Sequence[Any]) -> float:
+    """What a sum of products loses where every subnormal float32, of its inputs and of its terms, is taken as 0.
+
+    Devices may do so (OpenCL 3.0 C, 5.5: support of single precision denormals is optional), and trained networks have
+    channels whose weights are all that small.
+    """
+    if node.op not in SUMS or any(not isinstance(x, np.ndarray) for x in inputs[:2]):
+        return 0.0
+    data, weights = inputs[:2]
+    terms = data.shape[-1] if node.op in ("MatMul", "Gemm") else weights.size // max(weights.shape[0], 1)
+    largest = max([1.0, *(float(np.abs(x).max(initial=0.0)) for x in (data, weights))])
+    return float(terms * np.finfo(np.float32).tiny * largest) if np.isfinite(largest) else 0.0
 
 
 def _floors(

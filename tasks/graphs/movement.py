@@ -10,6 +10,7 @@ import numpy as np
 from tasks.graphs.call import Call, Operator
 from tasks.graphs.reductions import axes_of
 from tasks.graphs.widening import NoOracle
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype, wide
 
 
 def _ints(value: Any) -> list[int]:
@@ -128,9 +129,12 @@ def depth_to_space(call: Call) -> list[np.ndarray]:
 
 
 def space_to_depth(call: Call) -> list[np.ndarray]:
-    """SpaceToDepth."""
+    """SpaceToDepth, in the order of DepthToSpace's DCR or of its CRD."""
     (x,), b = call.arrays(), int(call.attributes["blocksize"])
     n, c, h, w = x.shape
+    if call.attributes.get("mode") == "CRD":
+        found = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 1, 3, 5, 2, 4)
+        return [found.reshape(n, c * b * b, h // b, w // b)]
     found = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4)
     return [found.reshape(n, c * b * b, h // b, w // b)]
 
@@ -248,14 +252,12 @@ def non_zero(call: Call) -> list[np.ndarray]:
     return [np.asarray(np.array(np.nonzero(x)), np.int64).reshape(x.ndim, -1)]
 
 
-def eye_like(call: Call) -> list[np.ndarray] | None:
-    """EyeLike of the input's own type."""
+def eye_like(call: Call) -> list[np.ndarray]:
+    """EyeLike, of the input's own type or of another one."""
     (x,) = call.arrays()
-    return (
-        None
-        if "dtype" in call.attributes
-        else [np.eye(x.shape[0], x.shape[1], k=int(call.attributes.get("k", 0)), dtype=x.dtype)]
-    )
+    if to := call.attributes.get("dtype"):
+        x = x.astype(np_dtype(wide(DTYPE_OF_ELEMENT[int(to)])))
+    return [np.eye(x.shape[0], x.shape[1], k=int(call.attributes.get("k", 0)), dtype=x.dtype)]
 
 
 def shape_of(call: Call) -> list[np.ndarray]:

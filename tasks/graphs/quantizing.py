@@ -8,7 +8,7 @@ import numpy as np
 
 from tasks.graphs.call import Call, Operator
 from tasks.graphs.ops import OPERATORS as OWN
-from tasks.model.dtypes import DTYPE_OF_ELEMENT, integers, np_dtype
+from tasks.model.dtypes import DTYPE_OF_ELEMENT, integers, is_inexact, np_dtype
 
 
 def _along(x: np.ndarray, value: Any, call: Call) -> np.ndarray:
@@ -23,10 +23,12 @@ def _along(x: np.ndarray, value: Any, call: Call) -> np.ndarray:
     return value.reshape(shape)
 
 
-def quantize_linear(call: Call) -> list[np.ndarray]:
+def quantize_linear(call: Call) -> list[np.ndarray] | None:
     """QuantizeLinear to an integer: saturated round-half-even of x / scale, plus the zero point."""
     x, scale, zero = call.three()
     to = zero.dtype.name if zero is not None else DTYPE_OF_ELEMENT[int(call.attributes.get("output_dtype", 0)) or 2]
+    if is_inexact(to):
+        return None
     low, high = integers(to)
     moved = np.rint(x / _along(x, scale, call))
     if zero is not None:

@@ -82,7 +82,8 @@ def probe(subject: Searched, first: Ran, clock: Clock) -> Search[Probe]:
             return found
         count = len(subject.outputs)
         own, wanted = list(ran.outputs[:count]), [x for x in names if x not in subject.outputs]
-        values = dict(zip(subject.outputs, own)) | dict(zip(wanted, ran.outputs[count:])) | dict(subject.feeds)
+        asked = {name: subject.shaped(name, x) for name, x in zip(wanted, ran.outputs[count:])}
+        values = dict(zip(subject.outputs, own)) | asked | dict(subject.feeds)
         effect = "healed" if not subject.fails(own) else "same" if _same(own, first.outputs) else "changed"
         found.effect = max(found.effect or "same", effect, key=_EFFECTS.index)
         for place in places:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tasks.localise import nodes, settings, windows
 from tasks.localise.asking import NOTHING, Ask, Clock, Found, NotFailing, Ran, Search, Settings
 from tasks.localise.nodes import PRODUCTS, Probe, Suspect
-from tasks.localise.searched import Searched
+from tasks.localise.searched import FURTHER, Searched
 
 #: Suspects whose own error is followed to the model's outputs: each costs an evaluation of what comes after it.
 FOLLOWED = 12
@@ -27,6 +27,7 @@ def search(subject: Searched, clock: Clock, offered: Settings = NOTHING, whole: 
         raise NotFailing("run again, the model does not fail")
     if subject.reaches({}):
         return Found("exporter", why=("the graph itself, in float64, is not what the case expects",))
+    subject.failing = first.outputs
     found = Found(why=(whole,) if whole else ())
     if not whole:
         found = yield from _where(subject, first, clock)
@@ -46,6 +47,8 @@ def _where(subject: Searched, first: Ran, clock: Clock) -> Search[Found]:
                 found, culprit=f"precision {precision}", why=(*found.why, f"most of its products are in {precision}")
             )
         alone = yield from windows.fails(subject, [culprit.place])
+        if alone is False and not (yield from _errs(subject, culprit)):
+            return (yield from _beside(subject, found, culprit, clock))
         return replace(found, culprit=f"node {subject.title(culprit.place)}", alone=alone)
     if _together(subject, probe):
         worst = max(probe.suspects, key=lambda x: x.units)
@@ -53,6 +56,27 @@ def _where(subject: Searched, first: Ran, clock: Clock) -> Search[Found]:
         why = (*found.why, "the errors of these nodes make it fail together, and none of them alone")
         return replace(found, culprit=told, places=(worst.place,), units=worst.units, feeds=worst.feeds, why=why)
     return (yield from _window(subject, found, clock))
+
+
+def _errs(subject: Searched, suspect: Suspect) -> Search[bool]:
+    """Whether a node errs as much by itself on the inputs that the backend gave it; where it does not run, it is believed to."""
+    part, inputs, outputs = subject.piece([suspect.place])
+    ran = yield Ask(part, {name: suspect.feeds[name] for name in inputs})
+    if ran.outputs is None:
+        return True
+    judged = nodes.judge(subject, suspect.place, {**suspect.feeds, **dict(zip(outputs, ran.outputs))})
+    return judged is None or judged.units > max(nodes.LIMIT, suspect.units / FURTHER)
+
+
+def _beside(subject: Searched, found: Found, suspect: Suspect, clock: Clock) -> Search[Found]:
+    """The window that fails where a node seems to err and, by itself on the very inputs, does not: what the backend gives as
+    its inputs is not what it computes with, as where nodes are fused and tensors asked for are computed beside them."""
+    why = f"{subject.title(suspect.place)} does not follow from the inputs that are given for it, and by itself it does"
+    return (
+        yield from _window(
+            subject, Found(effect=found.effect, node_units=found.node_units, why=(*found.why, why)), clock
+        )
+    )
 
 
 def _together(subject: Searched, probe: Probe) -> bool:
@@ -64,15 +88,20 @@ def _window(subject: Searched, found: Found, clock: Clock) -> Search[Found]:
     window = yield from windows.shrink(subject, clock)
     places, tried = window.places, f"{window.tried} windows of the graph were run by themselves"
     span = f"{subject.name(places[0])}..{subject.name(places[-1])}"
-    if len(places) > windows.WIDEST:
-        if clock.over:  # not known: a smaller one may fail
-            return replace(found, why=(*found.why, f"{tried}, until the time was over at {len(places)} nodes, {span}"))
-        return replace(
-            found, culprit="fusion", why=(*found.why, tried, f"none of up to {windows.WIDEST} nodes fails alone")
+    wide = len(places) > windows.WIDEST
+    if wide and clock.over:  # not known: a smaller one may fail
+        return replace(found, why=(*found.why, f"{tried}, until the time was over at {len(places)} nodes, {span}"))
+    why = (*found.why, tried)
+    if wide:
+        why = (
+            *why,
+            f"none of up to {windows.WIDEST} nodes fails alone, and of {len(places)}, {span}, none can be left out",
         )
+        if len(places) > windows.SHOWN:
+            return replace(found, culprit="fusion", why=why)
     feeds = {name: subject.exact[name] for name in subject.piece(places)[1]}
-    culprit = f"node {subject.title(places[0])}" if len(places) == 1 else f"window {span}"
-    return replace(found, culprit=culprit, places=tuple(places), alone=True, feeds=feeds, why=(*found.why, tried))
+    named = "fusion" if wide else f"window {span}" if len(places) > 1 else f"node {subject.title(places[0])}"
+    return replace(found, culprit=named, places=tuple(places), alone=True, feeds=feeds, why=why)
 
 
 def _said(probe: Probe) -> str:

@@ -9,6 +9,9 @@ import numpy as np
 
 from tasks.graphs.widening import NoOracle
 
+#: How many times as far off as the failing model its outputs may be by the error that explains it.
+FURTHER = 16.0
+
 
 class Searched:
     """Base of both. feeds: inputs by name; fails: whether outputs, in the program's order and dtypes, are beyond the limit;
@@ -26,6 +29,8 @@ class Searched:
         outputs: Sequence[str],
     ) -> None:
         self.feeds, self.fails, self.dtype, self.precision, self.outputs = feeds, fails, dtype, precision, list(outputs)
+        #: What the backend returned for the whole; the search sets it.
+        self.failing: Sequence[np.ndarray] | None = None
 
     @property
     def places(self) -> list[int]:
@@ -97,12 +102,32 @@ class Searched:
         """The outputs, when every result in float64 is what ``move`` makes of it. Raises NoOracle."""
         raise NotImplementedError
 
+    def shaped(self, name: str, x: np.ndarray) -> np.ndarray:
+        """A tensor that a backend was asked for, in its own shape if it differs by dimensions of 1 alone: some runtimes give
+        an intermediate tensor in as many dimensions as they keep all in."""
+        shape = np.shape(self.exact[name])
+        lone = [n for n in shape if n != 1] == [n for n in x.shape if n != 1]
+        return x.reshape(shape) if lone and name not in self.outputs else x
+
     def reaches(self, values: Mapping[str, np.ndarray]) -> bool:
-        """Whether the model fails when these tensors have these values, and all else is exact."""
+        """Whether the model fails when these tensors have these values, and all else is exact, and no further off than the
+        backend was: a tensor may be wrong only where it is asked for, or in a part, and then it explains nothing."""
         try:
-            return self.fails(self.with_values(values))
+            outputs = self.with_values(values)
         except Exception:  # a shape that what follows cannot take, an index out of range: no such output is right
             return True
+        return self.fails(outputs) and not self._further(outputs)
+
+    def _further(self, outputs: Sequence[np.ndarray]) -> bool:
+        """Whether an output is FURTHER times as far off as the backend's, in the mean."""
+        for name, made, got in zip(self.outputs, outputs, self.failing or ()):
+            exact = np.asarray(self.exact[name])
+            if exact.dtype.kind != "f" or not exact.shape == made.shape == got.shape:
+                continue
+            here, there = (_off(np.asarray(x), exact) for x in (made, got))
+            if np.isfinite(there) and not here <= FURTHER * there:
+                return True
+        return False
 
     def reaches_all(self, values: Sequence[Mapping[str, np.ndarray]]) -> bool:
         """Whether the model fails when tensors are off by as much as these values of them are, wherever the others lead."""
@@ -120,6 +145,12 @@ class Searched:
             return self.fails(self.with_moves(moved))
         except NoOracle:
             return True
+
+
+def _off(x: np.ndarray, exact: np.ndarray) -> float:
+    """Root mean square of the differences."""
+    with np.errstate(all="ignore"):
+        return float(np.sqrt(np.mean(np.square(x.astype(np.float64) - exact))))
 
 
 def typed(x: Any) -> str:

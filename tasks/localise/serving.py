@@ -80,10 +80,10 @@ class Locator:
         form = self._form()
         return subject_of(self._sample, form, *parsed(form), self._command.policy, info)
 
-    def go_on(self, error: str) -> wire.Answer:
-        """What is wanted next, or what was found; ``error``: why what was wanted has no outputs."""
-        if error:
-            return self._step(Ran(None, error))
+    def go_on(self, tried: wire.Tried) -> wire.Answer:
+        """What is wanted next, or what was found."""
+        if tried.error:
+            return self._step(Ran(None, tried.error))
         pack = Pack(self._wanted.keep)
         ran = Ran([pack.array(i).copy() for i in range(pack.header["outputs"])])
         for path in {self._wanted.keep, self._wanted.pack, self._wanted.part} - {self._asked.pack, ""}:

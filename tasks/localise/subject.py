@@ -11,13 +11,10 @@ import numpy as np
 from tasks.graphs.branches import taken
 from tasks.graphs.cut import crossing, cut, probed, producers, reads, types_of
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.floor import node_floor, reference_and_floor
+from tasks.graphs.floor import SUMS, node_floor, reference_and_floor
 from tasks.graphs.widening import NoOracle
 from tasks.localise.searched import Searched, typed
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
-
-#: Operators whose results are sums of products of two inputs, and of a third one's elements.
-SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 class Subject(Searched):

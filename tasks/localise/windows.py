@@ -10,6 +10,8 @@ from tasks.localise.searched import Searched
 
 #: Nodes up to which a window is a culprit; a larger one says only that the failure needs nodes together.
 WIDEST = 4
+#: Nodes up to which one that is larger is shown, and can be written as a script.
+SHOWN = 32
 
 
 @dataclass
@@ -34,7 +36,7 @@ def fails(subject: Searched, places: Sequence[int]) -> Search[bool | None]:
     ran = yield Ask(part, {name: subject.exact[name] for name in inputs})
     if ran.outputs is None:
         return None
-    got = dict(zip(outputs, ran.outputs))
+    got = {name: subject.shaped(name, x) for name, x in zip(outputs, ran.outputs)}
     return subject.reaches(got) and not subject.reaches({name: subject.exact[name] for name in outputs})
 
 

@@ -12,8 +12,10 @@ import numpy as np
 from tasks.model.dtypes import EPS
 from tasks.model.op_class import OpClass
 
-#: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`).
-DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan")
+#: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
+#: fuzzed sample are both drawn from its seed.
+FUZZ = "fuzz"
+DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", FUZZ)
 
 
 def label_of(op: str, variant: str) -> str:
@@ -91,6 +93,8 @@ class Form:
     kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
     kind "jax", "tensorflow", "paddle": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors;
     of a whole network ``model`` as for "onnx", which that framework's functions for torch's names walk.
+    kind "tflite", "saved_model": ``model`` is that file, or that folder as a zip; ``arrays`` and outputs are in the order of
+    their names there, and ``order`` says at which place of them each output of the sample is.
     Complex tensors enter and leave an exported model as real ones with a last axis of two (`paired`).
     """
 
@@ -106,6 +110,7 @@ class Form:
     invalid: str = ""
     #: Outputs that come as pairs of real numbers in a last axis of two: complex ones, in ONNX.
     paired: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
     #: What is computed: the outputs ("forward") or gradients of the inputs in ``wrt``, by place among the tensors.
     check: str = "forward"
     wrt: tuple[int, ...] = ()

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+
 import numpy as np
+
+#: Of an error of many lines: "Exception from src/core.cpp:105:", "FrontEnd API failed with OpConversionFailure:".
+_AROUND = re.compile(r"\.(cpp|cc|cu|c|h|hpp|py):\d+|:\s*$|^\s*$")
+#: What differs between errors that are alike: names in quotes, brackets or with a digit, numbers, paths.
+_OWN_WORDS = re.compile(r"\"[^\"]*\"|'[^']*'|\([^()]*\)|\[[^\[\]]*\]|<[^<>]*>|\S*[\d/]\S*")
+#: Characters of an error that tell what it is.
+_ENOUGH = 2_000
 
 
 class Unavailable(Exception):
@@ -35,3 +45,17 @@ class Misbehaviour(Exception):
 
 class Invalid(Exception):
     """The case itself is bad: it cannot be made, widened to float64, or its reference raises."""
+
+
+def gist(error: str) -> str:
+    """What an error says, without its lines that name a place in a source or only announce another line."""
+    said = [line for line in error.splitlines() if not _AROUND.search(line)]
+    return "\n".join(said) or error
+
+
+def masked(error: str, names: Collection[str] = ()) -> str:
+    """What errors that are alike have in common: without numbers, addresses, paths, and names, those in ``names`` too."""
+    text = gist(error)[:_ENOUGH]
+    for name in sorted(filter(None, names), key=len, reverse=True):
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "", text)
+    return " ".join(_OWN_WORDS.sub("", text).lower().split())

@@ -53,7 +53,7 @@ class Row:
     distribution: str = column(
         "string",
         "case",
-        "where the values come from: own (the op's list), regular, boundary, adversarial, nan",
+        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz",
         default="own",
     )
     sample: int = column(

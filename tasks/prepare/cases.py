@@ -246,8 +246,10 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         arrays.append(array)
         return len(arrays) - 1
 
-    if sample.model is not None and sample.model not in models:
-        models[sample.model] = add(np.frombuffer(sample.model, dtype=np.uint8))
+    whole = [*([] if sample.model is None else [sample.model]), *sample.files.values()]
+    for content in whole:
+        if content not in models:
+            models[content] = add(np.frombuffer(content, dtype=np.uint8))
     base = len(arrays)
     arrays.extend(sample.arrays)
     args: Any = sample.args
@@ -290,6 +292,8 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else models[sample.model],
+        "files": {form: models[content] for form, content in sample.files.items()},
+        "ranks": list(map(list, sample.ranks)),
         "columns": sample.columns,
         "failure": None if failure is None else asdict(failure),
     }
@@ -448,10 +452,15 @@ class PreparedSample:
             cotangents=tuple(self.record["cotangents"]),
             also=self.form,
         )
-        if kind == "onnx" and self.record["model"] is not None:
+        if kind in (files := self.record.get("files", {})):
+            form.model = self.owner.pack.array(files[kind]).tobytes()
+            inputs, outputs = self.record["ranks"]
+            form.arrays, form.order = [form.arrays[inputs.index(k)] for k in range(len(inputs))], tuple(outputs)
+        elif kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif catalog is not None and kind in catalog.forms:
-            group = replace(group, check=form.check)  # what is computed, whatever is asked of it
+            if not checks.installed(group.check).own_call:
+                group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")

@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from tasks.catalogs.models.architectures import ARCHITECTURES
-from tests.bench import engine, evidence, kills, localise, models, outputs, preparing, training, vendors
+from tests.bench import (
+    engine,
+    evidence,
+    fuzzing,
+    kills,
+    localise,
+    minimise,
+    models,
+    outputs,
+    preparing,
+    training,
+    vendors,
+)
 from tests.bench.record import MEASURED, Result, machine, write
 from tests.bench.running import Size
 
@@ -69,10 +81,17 @@ BENCHES = {
         {"models": ["tiny:convolutional", "tiny:transformer"], "faults": 6, "fused": 4, "backends": ["ort-cpu"]},
         long=True,
     ),
+    "minimise": Bench(minimise.minimise, {"graphs": 200}, {"graphs": 6}, long=True),
     "models": Bench(
         outputs.models,
-        {"models": [*MODELS[:6], *MODELS[8:10]], "backends": ["ort-cpu", "openvino-cpu"]},
+        {"models": ["models:ppocr_det", *MODELS], "backends": ["ort-cpu", "openvino-cpu"]},
         {"models": ["residual:sound"], "backends": ["ort-cpu"]},
+        long=True,
+    ),
+    "fuzz": Bench(
+        fuzzing.fuzz,
+        {"seeds": [0, 1, 2], "cases": 150_000, "seconds": 1200, "each": 8, "ort": 6000},
+        {"seeds": [0], "cases": 200, "seconds": 30, "each": 1, "ort": 40},
         long=True,
     ),
     "million": Bench(engine.million, {"ops": 25_000, "backends": 20}, {"ops": 20, "backends": 2}),
@@ -89,6 +108,15 @@ BENCHES = {
         kills.kills,
         {"config": "quick", "kills": {"--ray": 100, "--no-ray": 100}, "drivers": 3, "every_s": 0.7, "seed": 1},
         {"config": LOAD, "kills": {"--no-ray": 6}, "drivers": 1, "every_s": 0.3, "seed": 1},
+        long=True,
+    ),
+    "top50": Bench(
+        models.top50, {"flags": []}, {"flags": ["--ops", "softmax,matmul", "--backends", "torch-cpu"]}, long=True
+    ),
+    "roundtrip": Bench(
+        models.roundtrip,
+        {"of": "ResNet-50", "flags": [], "tiny": False},
+        {"of": "one layer", "flags": [], "tiny": True},
         long=True,
     ),
     "alike": Bench(

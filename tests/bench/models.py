@@ -30,6 +30,45 @@ def rows_of(config: Path, folder: Path, *flags: str) -> pd.DataFrame:
     return distinct(lake.read(folder / "lake", lake.run_ids(folder / "lake")[-1]))
 
 
+def of_config(name: str, folder: Path, size: Size, *flags: str) -> pd.DataFrame:
+    """The rows of a config that comes with the farm; of a part of it, where the size has flags that say which."""
+    return rows_of(ROOT / "configs" / f"{name}.yaml", folder, *flags, *size["flags"])
+
+
+def _judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of which something was computed and compared."""
+    return rows[rows["status"].isin([*PASSED_STATUSES, *FAILED_STATUSES])]
+
+
+def top50(folder: Path, size: Size) -> Result:
+    """configs/top50.yaml: of the commonest operations, how many each backend computes rightly, by dtype."""
+    rows = _judged(of_config("top50", folder, size))
+    figures: dict[str, float] = {"operations": rows["op"].nunique()}
+    words = []
+    for (backend, dtype), some in rows.groupby(["backend", "dtype"]):
+        cells = some["status"].isin(PASSED_STATUSES).groupby([some["op"], some["variant"]]).all()
+        figures |= {f"{backend} {dtype} cells": len(cells), f"{backend} {dtype} right": int(cells.sum())}
+        words.append(f"{backend} {dtype} {int(cells.sum())} of {len(cells)} cells right")
+    return Result(
+        figures, f"{figures['operations']} operations: {'; '.join(words)}; a GPU that is not there has no column"
+    )
+
+
+def roundtrip(folder: Path, size: Size) -> Result:
+    """configs/roundtrip.yaml: how far a runtime is from torch and from float64, as exported once and again."""
+    rows = rows_of(_round_trip(folder), folder) if size["tiny"] else of_config("roundtrip", folder, size)
+    figures: dict[str, float] = {}
+    words = []
+    for line in rows.sort_values(["backend", "sample"]).to_dict("records"):
+        name = f"{line['backend']} {('once', 'again')[line['sample']]}"
+        figures |= {f"{name} to torch": line["torch_diff"], f"{name} to float64": line["max_diff"]}
+        figures[f"{name} units"] = round(line["error_units"], 2)
+        words.append(
+            f"{name}: {line['torch_diff']:.1e} from torch, {line['max_diff']:.1e} from float64, {line['status']}"
+        )
+    return Result(figures, f"{size['of']}, exported once and again, the largest difference: {'; '.join(words)}")
+
+
 def alike(folder: Path, size: Size) -> Result:
     """Eager torch against itself, ``tries`` times, beside ``load`` processes; and, of the same runs, another runtime."""
     catalog = {"name": "critical", "ops": size["ops"], "samples": size["tries"]}
@@ -62,7 +101,7 @@ def alike(folder: Path, size: Size) -> Result:
 
 def faster(folder: Path, size: Size) -> Result:
     """configs/speedup.yaml: how many times as fast as eager torch each backend is on each op, by CPU time."""
-    found = speedups(rows_of(ROOT / "configs" / "speedup.yaml", folder, "--cpus", "1", *size["flags"]))
+    found = speedups(of_config("speedup", folder, size, "--cpus", "1"))
     figures: dict[str, float] = {}
     words = []
     for line in found.to_dict("records"):
@@ -77,8 +116,7 @@ def faster(folder: Path, size: Size) -> Result:
 
 def parity(folder: Path, size: Size) -> Result:
     """configs/parity.yaml: every framework against float64, and how many of them gave the very same bytes."""
-    rows = rows_of(ROOT / "configs" / "parity.yaml", folder, *size["flags"])
-    judged = rows[rows["status"].isin([*PASSED_STATUSES, *FAILED_STATUSES])]
+    judged = _judged(of_config("parity", folder, size))
     figures = {f"{line['backend']} units": round(line["error_units"], 2) for line in judged.to_dict("records")}
     figures |= {"frameworks": len(judged), "passed": int(judged["status"].isin(PASSED_STATUSES).sum())}
     figures["distinct outputs"] = int(judged["output_digest"].nunique())
@@ -111,6 +149,16 @@ def harvest(folder: Path, size: Size) -> Result:
         f"{figures['MiB']} MiB, {figures['CPU s']} s of CPU time; {'; '.join(words)}"
     )
     return Result(figures, text)
+
+
+def _round_trip(folder: Path) -> Path:
+    """configs/roundtrip.yaml with a model of one layer in a file."""
+    import numpy as np
+
+    (folder / "layer.py").write_text("import torch\n\n\ndef made():\n    return torch.nn.Linear(3, 2)\n")
+    np.savez(folder / "x.npz", x=np.ones((2, 3), np.float32))
+    own = [{"name": "layer", "model": "layer.py:made", "inputs": "x.npz"}]
+    return write_config(folder, "layer", [{"name": "models", "own": own}], ["ort-cpu"], checks=["roundtrip"])
 
 
 def _tiny(folder: Path) -> Sequence[str]:

@@ -52,6 +52,7 @@ class Tally:
     odd: list[str] = field(default_factory=list)
 
     def add(self, word: str, right: bool, told: str) -> None:
+        """Count a verdict that is to be ``word``. A weak sample is no evidence of what a runtime does: it is counted apart."""
         self.counts[f"{word} planted"] += 1
         self.counts[word] += right
         if not right:
@@ -121,11 +122,10 @@ def _of_backend(
         other = found[place - 1][1]
         for name, plant in PLANTED.items():
             planted = of(sample, plant(own, other))
-            weak = " (weak)" if sample.record["weak"] else ""
+            weak = " (weak samples)" if sample.record["weak"] else ""
             units = planted.metrics.error_units or 0.0
-            tally.add(
-                f"{name} wrong", planted.status is Status.WRONG, f"{told}{weak}: {planted.status}, {units:.3g} units"
-            )
+            right = planted.status is Status.WRONG
+            tally.add(f"{name} wrong{weak}", right, f"{told}: {planted.status}, {units:.3g} units")
 
 
 def _told(

@@ -68,6 +68,9 @@ def test_a_known_failure_fails_it_too_and_is_counted_as_known() -> None:
     run["config"]["known_failures"] = [{"op": "torch:bmm", "reason": "its accumulator is short"}]
     one = line("cuda", GEMM, run, *products(), make_row("wrong", op="torch:bmm", backend="torch-cuda"))
     assert (one["state"], one["failed"], one["known"]) == (FAILED, 1, 1) and "(1 known)" in one["said"]
+    run["config"]["known_failures"][0]["fault"] = "suite"  # it says nothing about a backend
+    one = line("cuda", GEMM, run, *products(), make_row("wrong", op="torch:bmm", backend="torch-cuda"))
+    assert (one["state"], one["failed"], one["cells"]) == (PROVED, 0, 3)
 
 
 @pytest.mark.parametrize(

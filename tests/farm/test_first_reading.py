@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -20,6 +21,7 @@ from farm.report.faces.markdown import markdown
 from farm.report.faces.page import render
 from farm.report.tables import first
 from farm.report.tables.overview import backend_lines, best
+from farm.reproduce.show import _cause
 from tests.farm.test_conclusion import REC, given, lake_of
 from tests.farm.test_page import Shown
 from tests.farm.test_report import RUN, frame, make_row, printed
@@ -40,7 +42,7 @@ def test_what_is_imprecise_and_not_known_is_said_in_one_way_everywhere_and_fails
     said = capsys.readouterr().out
     assert said.strip().endswith(sentence)
     for text in (said, (path / "run=1-a/_report/report.md").read_text()):
-        assert sentence in text and "Imprecise, and no known failure covers it: no run fails for it: 1 cell" in text
+        assert sentence in text and "Imprecise and not known, which fails no run: 1 cell" in text
     new = pd.read_csv(path / "run=1-a/_report/new.csv")
     assert new[["status", "op"]].values.tolist() == [["imprecise", "torch:exp"]]
     assert main([str(path), "--new"]) == OK
@@ -94,6 +96,12 @@ def test_a_case_with_such_a_failure_is_ranked_for_nobody_and_its_cause_stands_ap
         assert "1 known failure: 1 cause" in said and "2 known failures of no backend's fault" in said
         assert "Compared for nobody: 2 cells" in said and "not settled" in said and "the suite's" in said
         assert said.index("1/0 is 0") < said.index("the suite rounds twice")
+
+
+def test_reproduce_says_whose_a_known_failure_is() -> None:
+    entry = KnownFailure(op="torch:add", fault="suite", reason="rounds twice")
+    case: Any = SimpleNamespace(row=make_row("wrong"), config=SimpleNamespace(known_failures=[entry]))
+    assert _cause(case) == "rounds twice (the suite's: what it expects is wrong)"
 
 
 def test_whose_a_known_failure_is_is_one_of_four_and_an_older_record_says_the_backends() -> None:
@@ -251,3 +259,12 @@ def test_where_something_is_missing_the_report_says_who_tells_what_installs_it()
         assert "farm doctor" in said
     record = RUN | {"inventory": {"backends": {"torch-cpu": {"vendor": "Meta", "available": True}}}}
     assert "farm doctor" not in printed(frame(make_row()), record)
+
+
+def test_paper_has_what_to_conclude_first_and_no_table_of_a_hundred_pages() -> None:
+    page = Shown(frame(*(make_row(op=f"torch:op{n}") for n in range(203))))
+    page.engine.eval('window.fire("beforeprint")')
+    assert len(page.look("grid", ".op")) == 200
+    assert "3 more ops are not printed: filter or sort the matrix" in page.engine.eval(
+        'document.getElementById("shown").textContent'
+    )

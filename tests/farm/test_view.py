@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from farm.report import Report, View, write
@@ -46,3 +47,20 @@ def test_a_view_that_fails_is_named_and_takes_nothing_with_it(monkeypatch: pytes
 def test_a_view_needs_its_place() -> None:
     with pytest.raises(TypeError, match=r"write @view\(PLACE\)"):
         view.view(lambda report: None)  # type: ignore[arg-type]
+
+
+def test_columns_of_the_frame_are_named_and_made_by_what_they_hold() -> None:
+    made_of = pd.DataFrame(
+        {"op": ["torch:add"], "variant": ["out"], "backend": ["a"], "samples": [3], "status": ["wrong"]}
+    )
+    made = View("v", "V", made_of, ("op", ("backend", "where"), "samples", "status")).columns_for("terminal")
+    assert [(column.words, column.right, column.foreign) for column in made] == [
+        ("op", False, True),
+        ("where", False, True),
+        ("samples", True, False),
+        ("status", False, False),
+    ]
+    (line,) = View("v", "V", made_of).all_lines()
+    cells = [view.cell(column, line) for column in made]
+    assert [one.text for one in cells] == ["torch:add.out", "a", "3", "wrong"]
+    assert cells[0].square == "torch:add.out|a" and cells[3].status == "wrong"

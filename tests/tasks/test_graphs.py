@@ -209,7 +209,10 @@ def test_functions_of_one_number_keep_their_digits() -> None:
     np.testing.assert_allclose(run_one("Gelu", [x])[0], functional.gelu(t).numpy(), rtol=1e-12, atol=1e-15)
     tanh = functional.gelu(t, approximate="tanh").numpy()
     np.testing.assert_allclose(run_one("Gelu", [x], approximate="tanh")[0], tanh, rtol=1e-12, atol=1e-15)
-    assert run_one("Gelu", [np.array([-9.0])])[0][0] == pytest.approx(-1.0156719e-18, rel=1e-6)
+    far = np.array([-9.0, -11.5])  # by mpmath, 50 digits
+    for operators in (OPERATORS, by_torch.operators()):
+        (y,) = run_one("Gelu", [far], operators=operators)
+        np.testing.assert_allclose(y, [-1.01572956536e-18, -7.58513716303e-30], rtol=1e-11)
     # alpha = 0 is no missing alpha
     assert run_one("HardSigmoid", [x], alpha=0.0, beta=0.25)[0].tolist() == [0.25] * len(x)
 
@@ -352,6 +355,17 @@ def test_a_node_alone_has_an_element_floor() -> None:
     (floor,) = node_floor(graph, graph.nodes[0], [x, w], 4)
     size = EPS["float32"] * (np.abs(x) @ np.abs(w))
     assert (floor < 2 * size).all() and (floor > 0).all() and floor.mean() > 0.05 * size.mean()
+
+
+def test_the_floor_of_a_sum_lets_a_device_take_subnormal_numbers_as_nothing() -> None:
+    w = (RNG.normal(size=(16, 16)) * 1e-40).astype(np.float32)  # a channel of a trained network that died
+    w[:, 8:] = RNG.normal(size=(16, 8))
+    graph = Graph(model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [4, 16]}, ["y"], {"w": w}))
+    x = RNG.normal(size=(4, 16))
+    (floor,) = node_floor(graph, graph.nodes[0], [x, w], 4)
+    (y,) = graph.run_node(graph.nodes[0], [x, w])
+    assert (np.abs(y[:, :8]) < floor[:, :8]).all()
+    assert (np.abs(y[:, 8:]) > 1e4 * floor[:, 8:]).any(axis=0).all()
 
 
 def test_nodes_without_a_name_or_with_one_name_are_told_apart() -> None:

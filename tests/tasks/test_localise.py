@@ -251,6 +251,35 @@ def test_a_backend_that_takes_no_pieces_is_asked_for_its_settings_alone(image: C
     assert (found.culprit, found.effect) == ("optimiser level compiled", "")
 
 
+def test_a_tensor_that_is_garbage_only_where_it_is_asked_for_is_not_blamed(image: Case) -> None:
+    # As a runtime does that gives an intermediate tensor in its own layout.
+    fault = image.fault("conv8", "TF32")
+
+    def ran(model: Any, feeds: Any) -> Ran:
+        got = stand_in.run(model, feeds, fault)
+        names = [x.name for x in model.graph.output]
+        assert got.outputs is not None
+        found = dict(zip(names, got.outputs))
+        lies: dict[str, Any] = {"relu2": lambda x: x[..., ::-1].copy(), "conv4": lambda x: x[None]}
+        return Ran([lies[name](x) if name in lies else x for name, x in found.items()])
+
+    found = image.culprit(run=ran)
+    node = image.graph.node[producers(image.graph)["conv8"]]
+    assert (found.culprit, found.alone) == (f"node {node.name} (Conv)", True)
+
+
+def test_a_node_that_errs_beside_its_neighbours_alone_is_a_window_with_them(image: Case) -> None:
+    # Fused, and computed beside that where it is asked for: the model gives the same bits, whoever looks.
+    fault = Fault("fused", "sigmoid5", stand_in.times(1.01), ())
+
+    def ran(model: Any, feeds: Any) -> Ran:
+        together = {"conv4", "sigmoid5"} <= producers(model.graph).keys()
+        return stand_in.run(model, feeds, fault if together else None)
+
+    found = image.culprit(run=ran)
+    assert (found.culprit, found.effect, found.alone) == ("window Conv_4..Sigmoid_5", "same", True)
+
+
 def test_a_case_without_a_graph_of_several_nodes_has_nothing_to_localise() -> None:
     with pytest.raises(Unsupported, match="the case has no ONNX form"):
         parsed(Form("torch", "user:mine", "float32", []))

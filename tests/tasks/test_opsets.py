@@ -62,6 +62,13 @@ def breaking(model: Any, target: int) -> Any:
     return made
 
 
+def squeezing(model: Any, target: int) -> Any:
+    """Converts, and declares its input without the first dimension, as onnx does of a Scan with a batch."""
+    made = convert(model, target)
+    del made.graph.input[0].type.tensor_type.shape.dim[0]
+    return made
+
+
 convert = version_converter.convert_version
 
 
@@ -71,6 +78,7 @@ convert = version_converter.convert_version
         (changing, "it is another function: output 0 differs by"),
         (refusing, "does not take it from opset"),
         (breaking, "does not take it from opset"),
+        (squeezing, "it takes x in the shape [4, 5], and not [3, 4, 5]"),
     ],
 )
 def test_a_converter_that_makes_another_model_is_to_blame(

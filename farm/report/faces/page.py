@@ -62,7 +62,7 @@ FIELDS = {
 EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
 #: What the standings of rows mean.
 STANDING_WORDS = {
-    "new": "rows that failed and that no known failure covers",
+    "new": "rows that failed or are imprecise and that no known failure covers",
     "known": "rows that failed and that a known failure covers",
     "stale": "rows that are right where a known failure says otherwise",
 }

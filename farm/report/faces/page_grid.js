@@ -1,5 +1,6 @@
 // ---- the heat map: only the rows in view are in the document, but all of them on paper -------------------------
 const grid = $("grid");
+const PRINTED = 200; // ops on paper: some pages
 let head = null, drawn = [], spacer = null, active = [0, 0], wide = 64, left = 300, whole = false;
 function measure(totals) { // how wide a column is, and the names of ops: no name is cut while there is room
   const least = state.compact ? 30 : Math.max(64, ...totals.map((sum) => 10 + 6 * Math.max(`${sum.judged}/${sum.valid}`.length, `${sum.passed}/${sum.judged}`.length)));
@@ -67,7 +68,7 @@ function drawSquare(row, n, label) {
 function drawRows() {
   const top = grid.scrollTop, height = grid.clientHeight, tall = head.offsetHeight;
   const from = whole ? 0 : Math.max(0, Math.floor(top / ROW) - OVERSCAN);
-  const to = whole ? order.length : Math.min(order.length, Math.ceil((top + height - tall) / ROW) + OVERSCAN);
+  const to = whole ? Math.min(order.length, PRINTED) : Math.min(order.length, Math.ceil((top + height - tall) / ROW) + OVERSCAN);
   for (const old of drawn) old.remove();
   drawn = [];
   for (let row = from; row < to; row++) {
@@ -97,7 +98,8 @@ function drawGrid() {
   Object.assign(grid, { scrollTop, scrollLeft }); // it was empty for a moment
   active = [Math.min(active[0], Math.max(0, order.length - 1)), Math.min(active[1], Math.max(0, columns.length - 1))];
   drawRows();
-  $("shown").textContent = order.length ? "" : L ? "No op matches the filter." : "The run has no rows.";
+  const left_out = whole ? order.length - PRINTED : 0;
+  $("shown").textContent = left_out > 0 ? `${left_out} more ops are not printed: filter or sort the matrix to print those that matter.` : order.length ? "" : L ? "No op matches the filter." : "The run has no rows.";
 }
 let waiting = false;
 grid.addEventListener("scroll", () => {

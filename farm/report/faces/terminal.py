@@ -56,16 +56,15 @@ def table(view: View, limit: int, width: int) -> RenderableType:
         ([_cell(cell(column, line)) for column in columns], _STYLES.get(view.style(line), ""))
         for line in view.shown(limit)
     ]
-    return fitted(view.title(limit), heads, lines, width)
+    return fitted("\n".join([view.title(limit), *view.lead]), heads, lines, width)
 
 
 def show(view: View, console: Console, limit: int, most: int = _COMMANDS) -> None:
     """Print a view: its sentences, its lines, and ``most`` commands that show them; or what it says without lines."""
-    for text in view.lead:
-        console.print(_text(text), soft_wrap=True)
     if not view.all_lines():
-        if view.empty:
-            console.print(_text(view.empty))
+        for text in (*view.lead, view.empty):
+            if text:
+                console.print(_text(text), soft_wrap=True)
         return
     console.print(table(view, limit, console.width))
     for text in view.notes:

@@ -17,7 +17,6 @@ What a page or a script builds on (nothing of it need be worked out again):
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +25,8 @@ import pandas as pd
 
 from farm.plan import known
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, records, severity
-from farm.report.words import gist
 from tasks.model import Status
+from tasks.model.errors import masked
 
 #: What a row means for who looks at it: see the module's text.
 STANDINGS = ("new", "known", "stale")
@@ -42,10 +41,6 @@ _TOLD = [
     *("standing", "fault", "reason", "rows", "cases", "ops", "statuses", "backends", "dtypes"),
     *("op", "variant", "dtype", "backend", "status", *HOW, "case_id", "run_id", "reproduce"),
 ]
-#: What differs between errors that are alike: names in quotes, brackets or with a digit, numbers, paths.
-_OWN_WORDS = re.compile(r"\"[^\"]*\"|'[^']*'|\([^()]*\)|\[[^\[\]]*\]|<[^<>]*>|\S*[\d/]\S*")
-#: Characters of an error that tell what it is.
-_ENOUGH = 2_000
 
 
 @dataclass(frozen=True)
@@ -223,8 +218,7 @@ def _alike(line: Mapping[str, Any]) -> str:
     shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
     what = line["culprit"] if shared else line["op"]
     if line["error_type"]:
-        own = re.compile(rf"\b{re.escape(line['op'].partition(':')[2])}\b")
-        what = " ".join(_OWN_WORDS.sub("", own.sub("", gist(line["error"])[:_ENOUGH])).lower().split())
+        what = masked(line["error"], [line["op"].partition(":")[2]])
     return "\0".join([*(line[name] for name in ("vendor", "status", "kind", "stage", "error_type")), what])
 
 

@@ -21,6 +21,7 @@ from farm.report.tables.coverage import (
     NOT_VALID_STATUSES,
     PASSED_STATUSES,
     backends_of,
+    blameless,
     commands,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, text
@@ -193,7 +194,7 @@ def _lines(report: Report, asked: Checklist, item: Item, backend: str) -> Iterat
     seen = [str(name) for name in report.rows["backend"].unique()]
     ours = [name for name in sorted({*seen, *like}) if any(_matches(globs, one) for one in (name, like.get(name, "")))]
     given = _rows(report.rows[report.rows["backend"].isin(ours)], item)
-    some = given[~given["status"].isin(NOT_VALID_STATUSES)]
+    some = given[~given["status"].isin(NOT_VALID_STATUSES) & ~blameless(given)]
     if item.never or some.empty:
         why = (
             item.never
@@ -314,6 +315,7 @@ def _why_none(report: Report, asked: Checklist, item: Item, ours: Sequence[str])
     """Why there is no row of an item: no such backend, none available, or it was not asked."""
     said = backends_of(report.inventory)
     names = ", ".join(g for g in asked.backends if g[0] != "!")
+    names += "".join(f" ({g[1:]} left out)" for g in asked.backends if g[0] == "!")
     if not ours:
         return f"no backend of the run is one of {names}, or like one; {CONFIG} has them"
     away = [name for name in ours if name in said and not said[name].get("available")]

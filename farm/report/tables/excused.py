@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from farm.report.tables.view import Column, Report, View, op, text, view
+from farm.report.tables.view import Column, Report, View, view
 from tasks.judge.policy import GROSS
 from tasks.model import OpClass, Status
 
@@ -48,12 +48,9 @@ def no_evidence(report: Report) -> Iterator[View]:
         "Weak, as the noise floor excuses nearly any result",
         found,
         (
-            op(),
-            text("dtype"),
-            text("op_class", "judged as"),
-            Column("samples", lambda line: str(line["samples"]), right=True),
+            *("op", "dtype", ("op_class", "judged as"), "samples"),
             Column("excused", lambda line: f"{100 * line['excused']:.0f} %", right=True),
-            text("judged_by", "class that would judge it"),
+            ("judged_by", "class that would judge it"),
         ),
         unit="ops and dtypes, passes are no evidence",
         counted=True,

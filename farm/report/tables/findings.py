@@ -123,7 +123,7 @@ def new(report: Report) -> Iterator[View]:
 
 
 def _imprecise(report: Report) -> str:
-    return "Imprecise, and no known failure covers it: no run fails for it" if report.verdict.listed else "Imprecise"
+    return "Imprecise and not known, which fails no run" if report.verdict.listed else "Imprecise"
 
 
 def new_cells(report: Report) -> Iterator[View]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from farm.fleet import envs
+from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
 from farm.report.tables.causes import KNOWN, many, stale
 from farm.report.tables.changes import TONES
@@ -17,12 +18,6 @@ from farm.report.words import percent, plain
 from tasks import catalogs
 from tasks.cache import default_cache
 
-#: Whose a known failure is, if not the backend's.
-_FAULTS = {
-    "exporter": "the exporter's: the backend was given another function",
-    "suite": "the suite's: what it expects is wrong",
-    "open": "not settled",
-}
 _SEEN = 'A cause that begins with "seen" was shown again with the runtime\'s own API, without the farm.'
 _CASES = "What several backends of a vendor fail for the same cause is one case."
 
@@ -47,8 +42,7 @@ def why(report: Report) -> Iterator[View]:
     idle = stale(report.rows, report.run)
     right = f"the {many(int(idle['rows'].sum()), 'row')} that {'it names' if len(idle) == 1 else 'they name'} passed"
     where = f"{many(len(idle), 'known failure')} not seen, {right}: mended, or of another machine?"
-    names = ("op", "dtype", "status", "reason")
-    columns = (text("backend"), *map(text, names), measured("rows"), text("seen"))
+    columns = ("backend", "op", "dtype", text("status"), "reason", "rows", "seen")
     yield View("stale", where, idle, columns, faces=("markdown", "csv", "page"))
     said = f"{where} (stale.csv)" * bool(len(idle))
     yield View("stale", where, idle, lines=[], empty=said, faces=("terminal",))
@@ -140,7 +134,7 @@ def nobodys(report: Report) -> View:
         "apart",
         f"{many(int(known['rows'].sum()), 'known failure')} of no backend's fault, which no rate counts",
         known,
-        (*_causes(), Column("whose", lambda line: _FAULTS[line["fault"]])),
+        (*_causes(), Column("whose", lambda line: WHOSE[line["fault"]])),
         lines=records(known),
         unit="causes",
         counted=True,

@@ -16,6 +16,7 @@ from farm.report.tables.coverage import (
     SEVERITY,
     backend_order,
     backends_of,
+    blameless,
     built,
     cell_matrix,
     coverage,
@@ -26,12 +27,15 @@ from farm.report.tables.coverage import (
     unavailable,
     worst_matrix,
 )
-from farm.report.tables.view import Cell, Column, Line, Report, View, measured, rate, text, view
-from farm.report.words import DASH, gist, number, percent, plain
+from farm.report.tables.view import Cell, Column, Line, Report, View, rate, view
+from farm.report.words import DASH, number, percent, plain
 from tasks import catalogs
 from tasks.backends.needs import install_line
 from tasks.model import Status
+from tasks.model.errors import gist
 
+#: Why statuses and rates do not add up.
+_APART = "Failures of no backend's fault are counted by their status, and in no rate."
 #: The catalog of what current models need.
 _NEEDED = "critical"
 
@@ -208,7 +212,7 @@ def not_here(report: Report) -> View | None:
         "not_here",
         f"Not here: {len(missing)} of {len(said)} backends",
         missing,
-        (text("backend"), text("vendor"), text("reason", "why")),
+        ("backend", "vendor", ("reason", "why")),
         see=[*[("with more of them", line)] * bool(line), ("what each of them lacks", _doctor())],
         open=True,
         faces=("page",),  # elsewhere the coverage is in sight, which says it too
@@ -228,7 +232,7 @@ def by_backend(report: Report) -> Iterator[View]:
         "Coverage by vendor and backend",
         coverage(rows, by=("vendor", "backend"), inventory=report.inventory),
         (
-            text("vendor"),
+            "vendor",
             Column("backend", lambda line: plain(line["backend"]) or "all", foreign=True),
             Column("device, version", device, foreign=True),
             *_rates(),
@@ -237,6 +241,7 @@ def by_backend(report: Report) -> Iterator[View]:
         lines=lines,
         style=lambda line: "grey" if line["missing"] else "" if line["backend"] else "sum",
         empty="No backend.",
+        notes=[_APART] * bool(blameless(rows).any()),
         see=[("what is missing here, and what installs it", _doctor())] * any(line["missing"] for line in lines),
         index=True,
         most=10_000,
@@ -260,11 +265,9 @@ def only_built(report: Report) -> View | None:
         "Built, not run: no evidence of numbers",
         made,
         (
-            text("vendor"),
-            text("backend"),
+            *("vendor", "backend"),
             rate("built", lambda line: line["built"] + line["failed"], "built (built/built and failed)"),
-            measured("refused"),
-            measured("failed"),
+            *("refused", "failed"),
         ),
         index=True,
         open=True,
@@ -283,7 +286,7 @@ def by_column(report: Report) -> View | None:
         f"coverage_by_{report.by}",
         f"Coverage by {report.by}",
         frame,
-        (text(report.by), *_rates(), *_counts(_occurring(report.rows))),
+        (report.by, *_rates(), *_counts(_occurring(report.rows))),
         lines=records(worst_first.reset_index()),
         unit="values",
         counted=True,

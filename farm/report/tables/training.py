@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from farm.report.tables.coverage import MEASURED_STATUSES, SEVERITY
-from farm.report.tables.view import Column, Report, View, measured, op, status, text, view
+from farm.report.tables.view import Column, Report, View, view
 
 
 def steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -39,14 +39,15 @@ def training(report: Report) -> View | None:
         "Training steps: divergence from float64",
         found,
         (
-            op(),
-            text("backend"),
+            *("op", "backend"),
             Column("computed in", lambda line: ("autocast " if line["check"] == "amp" else "") + str(line["dtype"])),
-            measured("loss_divergence", "loss"),
-            measured("gradient_divergence", "gradients"),
-            measured("error_units", "worst units"),
-            measured("limit"),
-            status(),
+            *(
+                ("loss_divergence", "loss"),
+                ("gradient_divergence", "gradients"),
+                ("error_units", "worst units"),
+                "limit",
+                "status",
+            ),
         ),
         unit="steps",
         counted=True,

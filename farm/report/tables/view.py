@@ -100,7 +100,7 @@ class View:
     """One table of a report.
 
     name: of its CSV file; caption; frame: all of it, as pandas and CSV have it. lines: what people see (default: the
-    frame's), with ``columns`` (default: the frame's own); unit: what a line is called; turns: column of whose values the
+    frame's), with ``columns`` (default: the frame's own; a name, or name and words, is that column of the frame as it is); unit: what a line is called; turns: column of whose values the
     first come before the second ones, where not all lines can be shown; style: "sum" or "grey" of a line; lead:
     sentences before the table, notes: after it; empty: said instead of a table without lines (default: nothing is
     shown); command: column of the commands that show a line; see: words and a command each, after the table; index: whether the frame's index is part of it; open:
@@ -111,7 +111,7 @@ class View:
     name: str
     caption: str
     frame: pd.DataFrame
-    columns: Sequence[Column] = ()
+    columns: Sequence[Column | str | tuple[str, str]] = ()
     lines: Sequence[Line] | None = None
     unit: str = "cells"
     turns: str = ""
@@ -156,18 +156,21 @@ class View:
 
     def columns_for(self, face: str) -> list[Column]:
         """The columns that a face shows."""
-        own = self.columns or [_plain_column(self.frame, str(name)) for name in self._names()]
+        named = ((one, "") if isinstance(one, str) else one for one in self.columns or map(str, self._names()))
+        own = [one if isinstance(one, Column) else self._plain(*one) for one in named]
         return [column for column in own if face in column.faces]
+
+    def _plain(self, name: str, words: str) -> Column:
+        """A column of the frame as it is; an op with its variant, where its own columns are named."""
+        if name == "status":
+            return status(name, words)
+        if name == "op" and self.columns and "variant" in self.frame:
+            return op(words or name)
+        numeric = name in self.frame and pd.api.types.is_numeric_dtype(self.frame[name])
+        return measured(name, words) if numeric else text(name, words)
 
     def _names(self) -> list[Any]:
         return [*(self.frame.index.names if self.index else ()), *self.frame.columns]
-
-
-def _plain_column(frame: pd.DataFrame, name: str) -> Column:
-    if name == "status":
-        return status()
-    numeric = name in frame.columns and pd.api.types.is_numeric_dtype(frame[name])
-    return measured(name) if numeric else text(name)
 
 
 def cell(column: Column, line: Line) -> Cell:

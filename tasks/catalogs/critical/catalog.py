@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import inputs, noise
-from tasks.arrays.tree import TensorSpec
+from tasks.arrays.tree import TensorSpec, decode, spec_of
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Failure, Sample
 from tasks.catalogs.critical.ops import OPS, Call, Op
 from tasks.judge import op_classes as classes
@@ -57,6 +57,13 @@ class Critical(Catalog):
             raise ValueError(f"critical: {group.op} has no dtype {group.dtype!r}; it has {', '.join(DTYPES)}")
         return (Sample(i) if i in skip else _sample(op, group, i, draws) for i in range(group.samples))
 
+    def remade(self, group: Group, given: Sample, draws: int) -> Sample:
+        def array(kind: str, node: dict[str, Any]) -> Any:
+            return given.arrays[spec_of(node).id]
+
+        args, kwargs = (decode(tree, array) for tree in (given.args, given.kwargs))
+        return _judged(self._op(group), (args, kwargs), group, given.index, draws)
+
     def load(self) -> None:
         if _torch_version() is not None:
             import torch  # noqa: F401
@@ -75,7 +82,6 @@ class Critical(Catalog):
 
 
 def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
-    stage = "sample"
     try:
         seed = (zlib.crc32(group.op.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
         made = op.inputs(np.random.default_rng(seed))
@@ -84,10 +90,17 @@ def _sample(op: Op, group: Group, index: int, draws: int) -> Sample:
                 made, group, index, np.random.default_rng((*seed, zlib.crc32(group.distribution.encode())))
             )
         stored = _rounded(made, np_dtype(group.dtype))
-        stage = "reference"
+    except Exception as error:
+        return Sample(index, failure=Failure.of(error, "sample"))
+    return _judged(op, stored, group, index, draws)
+
+
+def _judged(op: Op, stored: Call, group: Group, index: int, draws: int) -> Sample:
+    """The sample of a call, its arrays in the dtype under test."""
+    try:
         expected = _expected(op, stored, group.dtype, draws)
     except Exception as error:
-        return Sample(index, failure=Failure.of(error, stage))
+        return Sample(index, failure=Failure.of(error, "reference"))
     arrays: list[np.ndarray] = []
 
     def place(value: Any) -> Any:

@@ -65,14 +65,19 @@ class Fuzz(Catalog):
                 choose = Choices.from_seed(seed_of(group, index))
             else:
                 choose = Choices.from_list(made_of)
-            try:
-                yield _sample(index, generate.case(group.op_name, group.dtype, choose), draws)
-            except Open as error:
-                columns = {"choices": tuple(choose.taken)}
-                yield Sample(index, columns=columns, failure=Failure("invalid", "sample", "", str(error), kind=SPEC))
-            except NoOracle as error:
-                columns = {"choices": tuple(choose.taken)}
-                yield Sample(index, columns=columns, failure=Failure("invalid", "reference", "", str(error), kind=SPEC))
+            yield self._made(index, group, choose, draws)
+
+    def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
+        return self._made(0, group, choose, draws)
+
+    @staticmethod
+    def _made(index: int, group: Group, choose: Choices, draws: int) -> Sample:
+        try:
+            return _sample(index, generate.case(group.op_name, group.dtype, choose), draws)
+        except (Open, NoOracle) as error:
+            stage = "sample" if isinstance(error, Open) else "reference"
+            columns = {"choices": tuple(choose.taken)}
+            return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=SPEC))
 
 
 def seed_of(group: Group, index: int) -> int:
@@ -112,7 +117,7 @@ def _sample(index: int, case: Case, draws: int) -> Sample:
         oracle="farm-float64",
         others=others,
         model=model,
-        columns={"choices": case.choices, "flags": case.words},
+        columns={"choices": case.choices, "flags": case.words, "second_oracle": others[0].name if others else ""},
     )
 
 

@@ -52,10 +52,20 @@ class Architecture:
 _TOKENS = {"input_ids": "ids"}
 _STILL = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 _BERT_STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_DECODER = "vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads"
 
 
-def _decoder(**settings: Any) -> Settings:
-    return {"use_cache": False, **settings}
+def _sizes(names: str, full: tuple[Any, ...] = (), small: tuple[Any, ...] = (), **both: Any) -> Mapping[str, Settings]:
+    """Settings by size: of ``names`` in order (in the full size the config's own defaults, where none are given), and ``both``."""
+    return {
+        size: {**dict(zip(names.split(), values)), **both} for size, values in zip(SIZES, (full, small), strict=True)
+    }
+
+
+def _images(full: int, small: tuple[int, int]) -> Mapping[str, tuple[int, ...]]:
+    """Shapes of square images: one as the network is known, some of another width."""
+    count, width = small
+    return {"full": (1, 3, full, full), "small": (count, 3, width, width)}
 
 
 #: Every architecture by its name in the catalog. Dropout is off: a step is then the same everywhere.
@@ -65,12 +75,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         "resnet",
         "ResNetForImageClassification",
         "ResNetConfig",
-        {
-            "full": {"num_labels": 1000},
-            "small": {"num_labels": 10, "embedding_size": 8, "hidden_sizes": [32, 64, 128, 256]},
-        },
+        _sizes("num_labels embedding_size hidden_sizes", (1000,), (10, 8, [32, 64, 128, 256])),
         {"pixel_values": "image"},
-        {"full": (1, 3, 224, 224), "small": (4, 3, 64, 64)},
+        _images(224, (4, 64)),
         ("logits",),
         "classes",
         kinks=True,
@@ -80,21 +87,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         "vit",
         "ViTForImageClassification",
         "ViTConfig",
-        {
-            "full": {"num_labels": 1000, **_BERT_STILL},
-            "small": {
-                "num_labels": 10,
-                "hidden_size": 64,
-                "num_hidden_layers": 3,
-                "num_attention_heads": 4,
-                "intermediate_size": 128,
-                "image_size": 32,
-                "patch_size": 8,
-                **_BERT_STILL,
-            },
-        },
+        _sizes(
+            "num_labels hidden_size num_hidden_layers num_attention_heads intermediate_size image_size patch_size",
+            (1000,),
+            (10, 64, 3, 4, 128, 32, 8),
+            **_BERT_STILL,
+        ),
         {"pixel_values": "image"},
-        {"full": (1, 3, 224, 224), "small": (2, 3, 32, 32)},
+        _images(224, (2, 32)),
         ("logits",),
         "classes",
     ),
@@ -103,28 +103,16 @@ ARCHITECTURES: dict[str, Architecture] = {
         "efficientnet",
         "EfficientNetForImageClassification",
         "EfficientNetConfig",
-        {
-            "full": {
-                "num_labels": 1000,
-                "image_size": 224,
-                "width_coefficient": 1.0,
-                "depth_coefficient": 1.0,
-                "hidden_dim": 1280,
-                "dropout_rate": 0.0,
-                "drop_connect_rate": 0.0,
-            },
-            "small": {
-                "num_labels": 10,
-                "image_size": 64,
-                "width_coefficient": 0.25,
-                "depth_coefficient": 1.0,
-                "hidden_dim": 320,
-                "dropout_rate": 0.0,
-                "drop_connect_rate": 0.0,
-            },
-        },
+        _sizes(
+            "num_labels image_size width_coefficient hidden_dim",
+            (1000, 224, 1.0, 1280),
+            (10, 64, 0.25, 320),
+            depth_coefficient=1.0,
+            dropout_rate=0.0,
+            drop_connect_rate=0.0,
+        ),
         {"pixel_values": "image"},
-        {"full": (1, 3, 224, 224), "small": (4, 3, 64, 64)},
+        _images(224, (4, 64)),
         ("logits",),
         "classes",
     ),
@@ -133,18 +121,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         "bert",
         "BertModel",
         "BertConfig",
-        {
-            "full": _BERT_STILL,
-            "small": {
-                "vocab_size": 199,
-                "hidden_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "intermediate_size": 128,
-                "max_position_embeddings": 40,
-                **_BERT_STILL,
-            },
-        },
+        _sizes(
+            "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings",
+            (),
+            (199, 64, 2, 4, 128, 40),
+            **_BERT_STILL,
+        ),
         {"input_ids": "ids", "attention_mask": "mask"},
         {"full": (1, 128), "small": (2, 24)},
         ("last_hidden_state", "pooler_output"),
@@ -155,10 +137,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "gpt2",
         "GPT2LMHeadModel",
         "GPT2Config",
-        {
-            "full": _decoder(**_STILL),
-            "small": _decoder(vocab_size=199, n_positions=40, n_embd=64, n_layer=2, n_head=4, **_STILL),
-        },
+        _sizes("vocab_size n_positions n_embd n_layer n_head", (), (199, 40, 64, 2, 4), use_cache=False, **_STILL),
         _TOKENS,
         {"full": (1, 32), "small": (2, 24)},
         ("logits",),
@@ -169,24 +148,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         "llama",
         "LlamaForCausalLM",
         "LlamaConfig",
-        {
-            "full": _decoder(
-                vocab_size=4096,
-                hidden_size=512,
-                intermediate_size=1408,
-                num_hidden_layers=4,
-                num_attention_heads=8,
-                num_key_value_heads=2,
-            ),
-            "small": _decoder(
-                vocab_size=199,
-                hidden_size=64,
-                intermediate_size=96,
-                num_hidden_layers=2,
-                num_attention_heads=8,
-                num_key_value_heads=2,
-            ),
-        },
+        _sizes(f"{_DECODER} intermediate_size", (4096, 512, 4, 8, 2, 1408), (199, 64, 2, 8, 2, 96), use_cache=False),
         _TOKENS,
         {"full": (1, 64), "small": (2, 24)},
         ("logits",),
@@ -197,28 +159,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         "mixtral",
         "MixtralForCausalLM",
         "MixtralConfig",
-        {
-            "full": _decoder(
-                vocab_size=4096,
-                hidden_size=256,
-                intermediate_size=512,
-                num_hidden_layers=2,
-                num_attention_heads=8,
-                num_key_value_heads=2,
-                num_local_experts=8,
-                experts_implementation="batched_mm",
-            ),
-            "small": _decoder(
-                vocab_size=199,
-                hidden_size=48,
-                intermediate_size=64,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                num_local_experts=4,
-                experts_implementation="batched_mm",
-            ),
-        },
+        _sizes(
+            f"{_DECODER} intermediate_size num_local_experts",
+            (4096, 256, 2, 8, 2, 512, 8),
+            (199, 48, 2, 4, 2, 64, 4),
+            experts_implementation="batched_mm",
+            use_cache=False,
+        ),
         _TOKENS,
         {"full": (1, 32), "small": (2, 16)},
         ("logits",),
@@ -230,28 +177,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         "mamba2",
         "Mamba2ForCausalLM",
         "Mamba2Config",
-        {
-            "full": _decoder(
-                vocab_size=4096,
-                hidden_size=256,
-                num_heads=8,
-                head_dim=64,
-                state_size=64,
-                num_hidden_layers=4,
-                n_groups=2,
-                chunk_size=64,
-            ),
-            "small": _decoder(
-                vocab_size=199,
-                hidden_size=32,
-                num_heads=4,
-                head_dim=16,
-                state_size=8,
-                num_hidden_layers=2,
-                n_groups=2,
-                chunk_size=8,
-            ),
-        },
+        _sizes(
+            "vocab_size hidden_size num_heads head_dim state_size num_hidden_layers chunk_size",
+            (4096, 256, 8, 64, 64, 4, 64),
+            (199, 32, 4, 16, 8, 2, 8),
+            n_groups=2,
+            use_cache=False,
+        ),
         _TOKENS,
         {"full": (1, 96), "small": (2, 20)},
         ("logits",),
@@ -262,18 +194,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         "whisper",
         "WhisperEncoder",
         "WhisperConfig",
-        {
-            "full": {"dropout": 0.0},
-            "small": {
-                "dropout": 0.0,
-                "d_model": 48,
-                "encoder_layers": 2,
-                "encoder_attention_heads": 4,
-                "encoder_ffn_dim": 96,
-                "num_mel_bins": 16,
-                "max_source_positions": 32,
-            },
-        },
+        _sizes(
+            "d_model encoder_layers encoder_attention_heads encoder_ffn_dim num_mel_bins max_source_positions",
+            (),
+            (48, 2, 4, 96, 16, 32),
+            dropout=0.0,
+        ),
         {"input_features": "frames"},
         {"full": (1, 80, 3000), "small": (2, 16, 64)},
         ("last_hidden_state",),
@@ -284,9 +210,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         "",
         "",
         "",
-        {"full": {"base": 32, "classes": 4}, "small": {"base": 6, "classes": 3}},
+        _sizes("base classes", (32, 4), (6, 3)),
         {"image": "image"},
-        {"full": (1, 3, 128, 128), "small": (2, 3, 32, 32)},
+        _images(128, (2, 32)),
         ("logits",),
         "pixels",
         kinks=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ class Network:
         """Raises Unavailable where its file cannot be had, NoOracle for what has no float64 evaluation."""
         import onnx
 
-        self.model = model
+        self.model, self._cache = model, cache
         self.content = model.model(cache)
         self._proto = onnx.load_from_string(self.content)
         self.graph = Graph(self._proto)
@@ -55,6 +55,8 @@ class Network:
             others=[self._second(feeds)],
             coarse={precision: with_weights_in(graph, feeds, precision) for precision in SUSPECTS},
             model=self.content,
+            files=self.model.files_in(self._cache),
+            ranks=(_ranks(graph.inputs), _ranks(graph.outputs)),
             columns={"licence": self.model.licence, "unobserved": ", ".join(self._hidden)},
         )
 
@@ -68,3 +70,8 @@ class Network:
             found = Graph(self._proto, by_torch.operators()).run(feeds)
             return Oracle("torch-operators-float64", [np.array(found[name], order="C") for name in self.graph.outputs])
         return Oracle("torch-float64", parameters.by_module(self._module, [feeds[name] for name in self.graph.inputs]))
+
+
+def _ranks(names: Sequence[str]) -> list[int]:
+    """The place of each name among them sorted."""
+    return [sorted(names).index(name) for name in names]

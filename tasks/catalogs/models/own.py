@@ -15,7 +15,7 @@ from typing import Any
 
 from tasks.catalogs import told
 from tasks.catalogs.base import CatalogError
-from tasks.catalogs.models import exporting
+from tasks.catalogs.models import exporting, wheels
 from tasks.catalogs.models.inputs import Arrays
 from tasks.catalogs.user import load, sources
 from tasks.graphs import given
@@ -83,6 +83,14 @@ class Own:
             raise GivenError(
                 f"{self.source}: larger than the 2 GiB that one message holds: give a part of it"
             ) from None
+
+    def files_in(self, cache: Path) -> Mapping[str, bytes]:
+        """A SavedModel as such beside its ONNX form: TensorFlow runs it, judged by that form in float64."""
+        folder = Path(self.source)
+        if not folder.is_dir():
+            return {}
+        files = {x.relative_to(folder).as_posix(): x.read_bytes() for x in folder.rglob("*") if x.is_file()}
+        return {"saved_model": wheels.packed(files)}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         import onnx
@@ -162,7 +170,7 @@ def _converted(folder: Path, target: Path) -> Path:
         raise GivenError(f"{folder}: tf2onnx had not converted it in {PATIENCE_S} s: convert it yourself") from None
     if not made.is_file():
         said = [x.strip() for x in (done.stderr or done.stdout).splitlines() if x.strip()]
-        why = "" if "signature" not in done.stderr else ": export it with signatures=… (tf.saved_model.save)"
+        why = "" if "signature" not in done.stderr.lower() else ": export it with signatures=… (tf.saved_model.save)"
         raise GivenError(f"{folder}: tf2onnx does not convert it: {said[-1][:300] if said else done.returncode}{why}")
     return made
 

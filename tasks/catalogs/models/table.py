@@ -28,6 +28,9 @@ class Model(Protocol):
     def any_size(self, cache: Path) -> bytes | None:
         """As `model`, with dimensions open that `model` fixes; None where it fixes none. Raises Unavailable."""
 
+    def files_in(self, cache: Path) -> Mapping[str, bytes]:
+        """It as files of other frameworks, by form (see `tasks.catalogs.base.Sample`). Raises Unavailable."""
+
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         """The inputs of a sample by name. Raises Unavailable."""
 
@@ -57,6 +60,9 @@ class Seeded:
 
     def any_size(self, cache: Path) -> bytes:
         return exporting.export(self.name, self.size, cache / "exported", any_size=True)
+
+    def files_in(self, cache: Path) -> Mapping[str, bytes]:
+        return {}
 
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         return dict(architectures.example(self.name, self.size, seed + index))

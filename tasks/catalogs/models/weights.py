@@ -63,6 +63,9 @@ class Weights:
         parts = [self.about, self.wheel.sha256, *versions, _own(), *["any size"] * any_size]
         return exporting.kept(parts, cache / "exported", made)
 
+    def files_in(self, cache: Path) -> Mapping[str, bytes]:
+        return {}
+
     def inputs(self, index: int, seed: int, cache: Path) -> Arrays:
         return self.given.of(index, seed, self.about, cache)
 

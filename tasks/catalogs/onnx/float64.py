@@ -12,20 +12,13 @@ import numpy as np
 
 from tasks.arrays import noise
 from tasks.catalogs.base import Sample
+from tasks.graphs.floor import raised
 from tasks.graphs.widened import Widened
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
 from tasks.model import EPS, Leaf, OpClass, Oracle, np_dtype, wide
 
 #: Output elements beyond which a case is left to its stored output: onnx pools in a Python loop (3 cases, 60 % of the time).
 LARGEST_OUTPUT = 20_000
-
-
-#: Recurrent ops: gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off by ε.
-RECURRENT = ("GRU", "LSTM", "RNN")
-
-#: Fourier transforms: their error is a share of the largest output (Higham, Accuracy and Stability of Numerical
-#: Algorithms, 2nd ed., theorem 24.2: about log2(n) ε in the 2-norm), so an output that cancels to zero has none of its own.
-TRANSFORMS = ("DFT", "STFT")
 
 
 def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
@@ -73,7 +66,7 @@ def _noise(
     """δ per output (`tasks.arrays.noise`), the stored outputs being what somebody computed in the dtype under test.
 
     Where moving all inputs changes a shape or is refused (the scales of a Resize), only the first floating one is moved.
-    It is at least ε of the largest element in TRANSFORMS and where there is no input to be moved, ε in RECURRENT.
+    It is `tasks.graphs.floor.raised`.
     """
     kinds = {node.op_type for node in case.model.graph.node}
     places = [k for k, x in enumerate(inputs) if is_floating(x)]
@@ -87,14 +80,7 @@ def _noise(
             break
         except NoOracle:
             pass
-    found = [np.zeros(y.shape) if d is None else d for d, y in zip(floor, references)]
-    for d, y, leaf in zip(found, references, stored):
-        if leaf.dtype in WIDENED and kinds.intersection(RECURRENT):
-            np.maximum(d, EPS[leaf.dtype], out=d)
-        elif leaf.dtype in WIDENED and (kinds.intersection(TRANSFORMS) or not places):
-            size = np.abs(y)
-            np.maximum(d, EPS[leaf.dtype] * size.max(initial=0.0, where=np.isfinite(size)), out=d)
-    return [d if d.any() else None for d in found]
+    return [raised(d, y, leaf.dtype, kinds, bool(places)) for d, y, leaf in zip(floor, references, stored)]
 
 
 def _moved(

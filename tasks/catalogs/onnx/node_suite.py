@@ -17,6 +17,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
 from tasks.catalogs.onnx import float64 as onnx_float64
 from tasks.catalogs.onnx import pooling
+from tasks.graphs.floor import TRANSFORMS
 from tasks.graphs.moving import DRAWN
 from tasks.judge import op_classes as classes
 from tasks.judge.plain import classic_tolerance
@@ -99,7 +100,7 @@ def _sample(op: str, case: Any, index: int, inputs: list[Any], outputs: list[Any
         raise ValueError(f"the graph has {len(case.model.graph.output)} outputs, the data set {len(outputs)}")
     arrays: list[np.ndarray] = []
     args = tuple(_arg(x, arrays) for x in inputs)
-    transform = any(node.op_type in onnx_float64.TRANSFORMS for node in case.model.graph.node)
+    transform = any(node.op_type in TRANSFORMS for node in case.model.graph.node)
     expected = [_leaf(x, case.rtol, case.atol, transform) for x in _flat(outputs)]
     random = _is_random(case.model.graph, dict(zip(names, inputs)))
     op_class = OpClass.RANDOM if random else classes.of(op, kwargs=_attributes(case.model.graph)).op_class

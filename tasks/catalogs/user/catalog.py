@@ -5,22 +5,26 @@ from __future__ import annotations
 import importlib.metadata
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import noise
-from tasks.arrays.tree import TensorSpec, encode
+from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.user import gradients, load, promises, samples, scripts
+from tasks.catalogs.user import dims as sizes
+from tasks.catalogs.user import drawn, gradients, load, of_torch, promises, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
+from tasks.fuzz.choices import Choices
 from tasks.judge import definitions
 from tasks.judge.policy import OWN_TOLERANCE
 from tasks.model import (
     DISTRIBUTIONS,
     EPS,
+    FUZZ,
     PART,
     WITHOUT_NOISE,
     Group,
@@ -53,8 +57,8 @@ class User(Catalog):
     exports = ("onnx",)
 
     def version(self) -> str:
-        """The catalog's own version and NumPy's, whose generator decides the bytes."""
-        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}"
+        """The catalog's own version, its generator's and NumPy's, which decide the bytes."""
+        return f"{CATALOG_VERSION}.{drawn.GENERATOR}+numpy{importlib.metadata.version('numpy')}"
 
     def list_version(self) -> str:
         return f"{self.version()} {load.listing_digest()}"
@@ -84,14 +88,25 @@ class User(Catalog):
         one = self._op(group)
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
+        if group.distribution == FUZZ:
+            return (Sample(i) if i in skip else _fuzzed(one, group, i, draws) for i in range(group.samples))
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
-        if group.check == "backward":
+        if group.check == "backward" and one.op.reference_framework == "numpy":
             fits = lambda dims: gradients.elements(one.op, dims) <= gradients.MOST  # noqa: E731
         sizes = samples.sizes(one.op, group.seed, group.samples, fits)
         if not sizes:
             text = f"its smallest inputs have more than the {gradients.MOST} elements that differences are taken of"
             return iter([Sample(-1, failure=Failure.vacuous(text))])
         return (Sample(i) if i in skip else _sample(one, dims, group, i, draws) for i, dims in enumerate(sizes))
+
+    def remade(self, group: Group, given: Sample, draws: int) -> Sample:
+        one = self._op(group)
+        trees = decode(given.kwargs, lambda kind, node: given.arrays[spec_of(node).id])
+        arrays = {name: trees[name] for name in one.op.inputs}
+        return of_inputs(one, sizes.dims_of(one.op, arrays), lambda: arrays, group, given.index, draws)
+
+    def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
+        return _fuzzed(self._op(group), group, 0, draws, choose)
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The kernel on torch tensors, its promises checked (`tasks.catalogs.user.promises`)."""
@@ -109,21 +124,40 @@ def _checks(op: UserOp) -> tuple[str, ...]:
     return ("forward", "backward") if op.gradient else ("forward",)
 
 
+def _fuzzed(one: Declared, group: Group, index: int, draws: int, choose: Choices | None = None) -> Sample:
+    """A sample whose sizes and values both come from its seed (`tasks.catalogs.user.drawn`), or from given choices."""
+    dims, arrays, choose = drawn.drawn(one.op, group, index, choose)
+    made = of_inputs(one, dims, lambda: arrays, group, index, draws)
+    made.columns["choices"] = choose.taken
+    return made
+
+
 def _sample(one: Declared, dims: Mapping[str, int], group: Group, index: int, draws: int) -> Sample:
+    return of_inputs(one, dims, lambda: samples.arrays(one.op, dims, group, index), group, index, draws)
+
+
+def of_inputs(
+    one: Declared,
+    dims: Mapping[str, int],
+    inputs: Callable[[], dict[str, np.ndarray]],
+    group: Group,
+    index: int,
+    draws: int,
+) -> Sample:
+    """The sample of some inputs: what the reference gives for them, with the noise floor; a failure where it gives nothing."""
+    one = replace(one, op=replace(one.op, kwargs=sizes.keywords(one.op.kwargs, dims)))
     op, stage = one.op, "sample"
     oracle = "script" if one.script else "function"
     made = Sample(index, op_class=OpClass(op.op_class), definition=op.definition, repeats=op.repeats, oracle=oracle)
     try:
-        arrays = samples.arrays(op, dims, group, index)
+        arrays = inputs()
         made.arrays = list(arrays.values())
         made.kwargs = {name: TensorSpec(id=i) for i, name in enumerate(arrays)} | dict(op.kwargs)
         stage = "reference"
         if group.check == "backward":
-            reference = one.function("reference")
             outputs = _expected(one, arrays, dims, group, index, 0)
-            gradients.fill(
-                made, op, arrays, outputs, lambda inputs: _evaluate(reference, inputs, op.kwargs), group, draws
-            )
+            by_torch = one.function("reference") if op.reference_framework == "torch" else None
+            gradients.fill(made, op, arrays, outputs, evaluator(one), group, draws, by_torch)
             return made
         made.expected = _expected(one, arrays, dims, group, index, draws)
         if op.definition:
@@ -179,12 +213,12 @@ def _expected(
             )
         ]
     else:
-        reference = one.function("reference")
-        found = _evaluate(reference, exact, one.op.kwargs)
+        evaluate_one = evaluator(one)
+        found = evaluate_one(exact)
 
     def evaluate(draws: Sequence[int]) -> Iterator[list[np.ndarray]]:
         for draw in draws:
-            outputs = later[draw] if one.script else _evaluate(reference, moved(draw), one.op.kwargs)
+            outputs = later[draw] if one.script else evaluate_one(moved(draw))
             if [y.shape for y in outputs] != [y.shape for y in found]:
                 raise ValueError("the shapes of the reference's outputs depend on the values of its inputs")
             yield outputs
@@ -195,14 +229,23 @@ def _expected(
     return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]
 
 
-def _evaluate(reference: Callable[..., Any], inputs: Arrays, kwargs: Mapping[str, Any]) -> list[np.ndarray]:
-    """The outputs of a reference function, given copies: it may write to them. Raises TypeError for what is no array."""
-    with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
-        result = reference(**{name: x.copy() for name, x in inputs.items()}, **kwargs)
-    outputs = result if isinstance(result, (tuple, list)) else [result]
-    if not outputs:
-        raise TypeError("the reference returned no outputs")
-    return [_checked(x, inputs) for x in outputs]
+def evaluator(one: Declared) -> Callable[[Arrays], list[np.ndarray]]:
+    """The op's reference function: from float64 inputs to its outputs.
+
+    It is given copies: it may write to them. Raises TypeError for what is no array."""
+    reference = one.function("reference")
+    if one.op.reference_framework == "torch":
+        reference = of_torch.evaluated(reference)
+
+    def evaluate(inputs: Arrays) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):  # overflow and NaN of a reference are results, not accidents
+            result = reference(**{name: x.copy() for name, x in inputs.items()}, **one.op.kwargs)
+        outputs = result if isinstance(result, (tuple, list)) else [result]
+        if not outputs:
+            raise TypeError("the reference returned no outputs")
+        return [_checked(x, inputs) for x in outputs]
+
+    return evaluate
 
 
 def _finite_somewhere(inputs: Arrays, outputs: list[np.ndarray]) -> None:

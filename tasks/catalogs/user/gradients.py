@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 from tasks.arrays import autograd as gradients
 from tasks.arrays import noise
 from tasks.catalogs.base import Failure, Sample
+from tasks.catalogs.torch.noise import jittered
+from tasks.catalogs.user import of_torch, samples
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import EPS, Group, Leaf, is_inexact, wide
 
@@ -20,14 +23,13 @@ MOST = 1000
 Arrays = Mapping[str, np.ndarray]
 
 
+def _kept(eps: float, draw: int, x: Any, place: int) -> Any:
+    return jittered(x, eps, draw, place)
+
+
 def elements(op: UserOp, dims: Mapping[str, int]) -> int:
     """How many elements are to be differentiated."""
-    total = 0
-    for name in op.gradient:
-        given = op.inputs[name]
-        shape = given["shape"] if isinstance(given, Mapping) else given
-        total += int(np.prod([dims[n] if isinstance(n, str) else n for n in shape], dtype=np.int64))
-    return total
+    return samples.elements(op, dims, op.gradient)
 
 
 def fill(
@@ -38,10 +40,12 @@ def fill(
     evaluate: Callable[[Arrays], list[np.ndarray]],
     group: Group,
     draws: int,
+    reference: Callable[..., Any] | None = None,
 ) -> None:
     """Make of a forward sample, whose reference gives ``outputs``, one of the gradients of ``op.gradient``.
 
-    evaluate: the reference on float64 arrays. The cotangents are fixed random arrays in the outputs' dtypes; the noise
+    evaluate: the reference on float64 arrays; reference: the function of torch tensors that it is, where it is one: autograd
+    differentiates it. The cotangents are fixed random arrays in the outputs' dtypes; the noise
     floor is how far the gradients move with inputs and cotangents, and what the differences may be off by.
     """
     names = [name for name in op.inputs if name in op.gradient]
@@ -56,7 +60,14 @@ def fill(
     made.op_class, made.definition = gradients.class_of(made.op_class), ""
     errors: list[np.ndarray] = []
 
-    def gradient(inputs: Arrays, cotangents: list[np.ndarray]) -> list[np.ndarray]:
+    def gradient(inputs: Arrays, cotangents: list[np.ndarray], draw: int | None = None) -> list[np.ndarray]:
+        if reference is not None:
+            # What the forward pass keeps is rounded to the dtype under test, however exactly the inputs are given.
+            kept = None if draw is None else functools.partial(_kept, EPS[group.dtype], draw)
+            found = of_torch.vjp(reference, inputs, op.kwargs, names, floating, cotangents, kept)
+            errors[:] = [np.zeros(y.shape) for y in found]
+            return found
+
         def chosen(**values: Any) -> list[np.ndarray]:
             found = evaluate(values)
             return [found[i] for i in floating]
@@ -83,9 +94,11 @@ def fill(
         made.failure = Failure.vacuous("the reference is not differentiable at these inputs", "reference")
         return
     elements = sum(x.size for x in arrays.values())
-    floor = noise.floor(exact, lambda drawn: (gradient(*moved(draw)) for draw in drawn), made.op_class, draws, elements)
+    floor = noise.floor(
+        exact, lambda drawn: (gradient(*moved(draw), draw) for draw in drawn), made.op_class, draws, elements
+    )
     made.expected = [
         Leaf(arrays[name].dtype.name, y.shape, y, e if delta is None else delta + e)
         for name, y, delta, e in zip(names, exact, floor, own)
     ]
-    made.oracle = "finite differences"
+    made.oracle = gradients.DIFFERENCES if reference is None else "autograd of the reference"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import os
 import sys
@@ -19,7 +21,7 @@ from typing import Any
 
 from tasks.catalogs.base import CatalogError
 from tasks.catalogs.told import announced, definitions
-from tasks.catalogs.user import sources
+from tasks.catalogs.user import functions, sources
 from tasks.catalogs.user.ops import DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.nearest import nearest
@@ -31,19 +33,21 @@ DEADLINE_S = 60.0
 @dataclass(frozen=True)
 class Declared:
     """An op with where it comes from. key: of the config; root: folder that modules are looked up in; file: the
-    module of a decorated op ("" for one of the config); line: of the decorated function."""
+    module of a decorated op ("" for one of the config); line: of the decorated function; lent: a number of its own for an
+    op that this process was handed with its functions (`lent`): what they compute, no file tells."""
 
     op: UserOp
     key: tuple[Any, ...]
     root: str
     file: str = ""
     line: int = 0
+    lent: int = 0
 
     def function(self, what: str) -> Callable[..., Any]:
         """The op's "kernel" or "reference" as a callable. Raises CatalogError."""
         given = getattr(self.op, what)
         if callable(given):
-            return given  # type: ignore[no-any-return]
+            return functions.callable_of(given)
         module, _, name = given.rpartition(":")
         try:
             found: Any = load(module, self._root, ())
@@ -51,12 +55,12 @@ class Declared:
             raise self.mistake(what, str(error)) from None
         for word in name.split("."):
             if not hasattr(found, word):
-                functions = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
-                raise self.mistake(what, f"{given}: there is no {word!r} in it{nearest(word, functions)}")
+                there = [k for k, v in vars(found).items() if callable(v) and not k.startswith("_")]
+                raise self.mistake(what, f"{given}: there is no {word!r} in it{nearest(word, there)}")
             found = getattr(found, word)
         if not callable(found):
             raise self.mistake(what, f"{given} is not a function but a {type(found).__name__}")
-        return found  # type: ignore[no-any-return]
+        return functions.callable_of(found)
 
     def mistake(self, what: str, text: str) -> CatalogError:
         """The error of the op's "kernel" or "reference": at its key of the config, or with the decorated function's place."""
@@ -77,6 +81,8 @@ class Declared:
 
     def digest(self) -> str:
         """Digest of the definition and of every source file that kernel and reference are made of."""
+        if self.lent:
+            return f"lent {os.getpid()} {self.lent} {described(self.op)}"
         files: set[Path] = set(sources.closure(Path(self.file), self.root)) if self.file else set()
         for given in (self.op.kernel, self.op.reference):
             if isinstance(given, str):
@@ -109,12 +115,31 @@ def listing_digest() -> str:
         for name in named:
             found = sources.locate(name if name.endswith(".py") else name.rpartition(":")[0] or name, source["root"])
             files |= set(sources.closure(found, source["root"])) if found else set()
-    return f"{json.dumps(given, sort_keys=True)} {sources.digest(sorted(files))}"
+    handed = [one.digest() for one in _lent.values()]
+    return f"{json.dumps(given, sort_keys=True)} {sources.digest(sorted(files))} {' '.join(handed)}".rstrip()
 
 
 def declared() -> dict[str, Declared]:
     """Every op by name. Raises CatalogError for a module that cannot be imported, a mistaken declaration, a name twice."""
-    return _declared(announced(), listing_digest())
+    return _lent or _declared(announced(), listing_digest())
+
+
+#: The ops that this process was handed with their functions, by name; while there are any, no other is known.
+_lent: dict[str, Declared] = {}
+_lents = itertools.count(1)
+
+
+@contextlib.contextmanager
+def lent(op: UserOp, root: str) -> Iterator[Declared]:
+    """While this lasts, ``op`` is the catalog's: its kernel and reference are functions of this process, or are named."""
+    before = dict(_lent)
+    _lent.clear()
+    made = _lent[op.name] = Declared(op, (), root, lent=next(_lents))
+    try:
+        yield made
+    finally:
+        _lent.clear()
+        _lent.update(before)
 
 
 @functools.lru_cache(maxsize=4)
@@ -175,7 +200,7 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
         raise CatalogError(
             f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}", key
         )
-    _interpret(file)
+    _interpret()
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
     try:
@@ -206,13 +231,10 @@ def _from_file(file: Path) -> ModuleType:
     return module
 
 
-def _interpret(file: Path) -> None:
-    """Let Triton interpret its kernels where there is no GPU: it looks at the variable when it is imported."""
-    if (
-        "TRITON_INTERPRET" in os.environ
-        or b"triton" not in file.read_bytes()
-        or importlib.util.find_spec("triton") is None
-    ):
+def _interpret() -> None:
+    """Let Triton interpret its kernels where there is no GPU: it looks at the variable when it is imported, by whatever the
+    user's module imports."""
+    if "TRITON_INTERPRET" in os.environ or "triton" in sys.modules or importlib.util.find_spec("triton") is None:
         return
     import torch
 

@@ -19,11 +19,12 @@ class UserOp:
     """One op of the `user` catalog, as a config or `@op` declares it.
 
     kernel: what is judged, called as ``kernel(**inputs, **kwargs)`` with tensors of ``framework``.
-    reference: the right result, a function of float64 NumPy arrays under the same names (integers and bools keep
-    their dtype), or the path of a script that speaks JSON (see `tasks.catalogs.user`).
-    dims: dimension name → candidate sizes; inputs: input name → list of dimension names or sizes, or a mapping with
-    "shape" and optionally "dtype" (default: the dtype under test), "low" and "high" (uniform values, or integers below
-    high; numbers or names of dimensions) or "data" (the values, repeated until the shape is full), whatever the distribution.
+    reference: the right result, a function of float64 NumPy arrays (or tensors of ``reference_framework``) under the same
+    names (integers and bools keep their dtype), or the path of a script that speaks JSON (see `tasks.catalogs.user`).
+    dims: dimension name → candidate sizes; inputs: input name → list of sizes (numbers, dimensions, expressions of them:
+    `tasks.catalogs.user.dims`), or a mapping with "shape" and optionally "dtype" (default: the dtype under test), "low" and
+    "high" (uniform values, or integers below high; sizes) or "data" (the values, or the .npy file that holds them, repeated
+    until the shape is full), whatever the distribution. kwargs: further arguments, {"dim": size} one that is a size.
     dtypes: under test. op_class, definition: see `tasks.judge.op_classes`. values: name of a distribution (`tasks.arrays.inputs`).
     outputs: output dtypes where they are not the dtype under test, or mappings with "dtype" and "shape" (what the
     reference must return; default: what it returns, floating results in the dtype under test).
@@ -41,6 +42,7 @@ class UserOp:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Sequence[str] = ("float32",)
     framework: str = "torch"
+    reference_framework: str = "numpy"
     op_class: str = "composite"
     definition: str = ""
     values: str = "regular"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays import inputs
+from tasks.catalogs.user.dims import shape_of, size_of
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import WITHOUT_NOISE, Group, is_complex, is_inexact, np_dtype
 
@@ -70,20 +71,30 @@ def arrays(op: UserOp, dims: Mapping[str, int], group: Group, index: int) -> dic
         dtype = spec.get("dtype") or group.dtype
         shape = shape_of(spec["shape"], dims)
         if "data" in spec:
-            made[name] = np.resize(np.asarray(spec["data"]), shape).astype(np_dtype(dtype))
+            made[name] = np.resize(data(spec["data"]), shape).astype(np_dtype(dtype))
         elif "low" in spec:
-            low, high = (dims[end] if isinstance(end, str) else end for end in (spec["low"], spec["high"]))
-            made[name] = _uniform(shape, dtype, low, high, g)
+            made[name] = uniform(shape, dtype, size_of(spec["low"], dims), size_of(spec["high"], dims), g)
         else:
             made[name] = inputs.fill(shape, dtype, distribution, g, theme, mild)
     return made
 
 
-def shape_of(shape: Any, dims: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(dims[size] if isinstance(size, str) else size for size in shape)
+def data(given: Any) -> np.ndarray:
+    """The values that an input is given: those of a list, or of an .npy file. Raises OSError, ValueError."""
+    return np.load(given, allow_pickle=False) if isinstance(given, str) else np.asarray(given)
 
 
-def _uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.random.Generator) -> np.ndarray:
+def elements(op: UserOp, dims: Mapping[str, int], names: Collection[str] | None = None) -> int:
+    """How many elements the inputs have together, or those of ``names``."""
+    total = 0
+    for name, given in op.inputs.items():
+        if names is None or name in names:
+            shape = given["shape"] if isinstance(given, Mapping) else given
+            total += int(np.prod(shape_of(shape, dims), dtype=np.int64))
+    return total
+
+
+def uniform(shape: tuple[int, ...], dtype: str, low: Any, high: Any, g: np.random.Generator) -> np.ndarray:
     if is_complex(dtype):
         return (g.uniform(low, high, shape) + 1j * g.uniform(low, high, shape)).astype(np_dtype(dtype))
     if is_inexact(dtype):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from tasks.catalogs.user import dims
 from tasks.catalogs.user.ops import UserOp
-from tasks.model import DISTRIBUTIONS, DTYPES, OpClass
+from tasks.model import DISTRIBUTIONS, DTYPES, FUZZ, OpClass
 from tasks.nearest import nearest
 
 FRAMEWORKS = ("torch", "numpy")
@@ -46,15 +48,18 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
         yield ("gradient",), "a kernel of NumPy arrays has no gradient"
     if op.gradient and isinstance(op.reference, str) and op.reference.endswith(".py"):
         yield ("gradient",), "needs a reference function: a script is not differenced"
-    for name in op.kwargs:
+    for name, value in op.kwargs.items():
         if name in op.inputs:
             yield ("kwargs", name), f"{name!r} is an input already"
+        if dims.is_size(value) and isinstance(value[dims.DIM], str):
+            yield from _expression(op, value[dims.DIM], ("kwargs", name, dims.DIM))
     if not op.dtypes:
         yield ("dtypes",), "at least one dtype"
     for i, name in enumerate(op.dtypes):
         yield from _dtype(name, ("dtypes", i))
-    if op.framework not in FRAMEWORKS:
-        yield ("framework",), f"unknown framework {op.framework!r}{nearest(op.framework, FRAMEWORKS)}"
+    for key in ("framework", "reference_framework"):
+        if (given := getattr(op, key)) not in FRAMEWORKS:
+            yield (key,), f"unknown framework {given!r}{nearest(given, FRAMEWORKS)}"
     yield from _judged(op)
     if op.values not in _values():
         yield ("values",), f"unknown distribution {op.values!r}{nearest(op.values, _values())}"
@@ -64,7 +69,7 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
 
 
 def _values() -> tuple[str, ...]:
-    return tuple(d for d in DISTRIBUTIONS if d != "own")
+    return tuple(d for d in DISTRIBUTIONS if d not in ("own", FUZZ))
 
 
 def _dtype(name: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
@@ -91,22 +96,36 @@ def _size(size: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
 
 def _shape(op: UserOp, shape: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
     if not isinstance(shape, Sequence) or isinstance(shape, str):
-        yield key, "a shape is a list of dimension names and sizes, e.g. [N, 64] ([] for a 0-d tensor)"
+        yield key, "a shape is a list of dimension names and sizes, e.g. [N, 64] or [N, 3*d] ([] for a 0-d tensor)"
         return
     for i, size in enumerate(shape):
-        if not isinstance(size, str):
+        if isinstance(size, str):
+            yield from _expression(op, size, (*key, i))
+        else:
             yield from _size(size, (*key, i))
-        elif size not in op.dims:
-            yield (*key, i), f"unknown dimension {size!r}{nearest(size, op.dims)}"
     largest = math.prod(size for size in (_largest(op, size) for size in shape) if size > 0)
     if largest > MOST:
         yield key, f"{largest} elements at its largest, more than {MOST}: give smaller sizes"
 
 
+def _expression(op: UserOp, size: str, key: tuple[Any, ...]) -> Iterator[Mistake]:
+    try:
+        named = dims.names(size)
+    except ValueError as error:
+        yield key, str(error)
+        return
+    for name in named:
+        if name not in op.dims:
+            yield key, f"unknown dimension {name!r}{nearest(name, op.dims)}"
+
+
 def _largest(op: UserOp, size: Any) -> int:
-    """The largest that a size of a shape can be; 0 where it is none."""
-    candidates = op.dims.get(size) if isinstance(size, str) and isinstance(op.dims, Mapping) else [size]
-    return max((n for n in candidates if type(n) is int), default=0) if isinstance(candidates, Sequence) else 0
+    """The largest that a size of a shape can be, as far as its dimensions' largest sizes say; 0 where it is none."""
+    try:
+        found = dims.size_of(size, {name: max(given) for name, given in op.dims.items()})
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return 0
+    return found if type(found) is int else 0
 
 
 def _inputs(op: UserOp) -> Iterator[Mistake]:
@@ -137,8 +156,8 @@ def _inputs(op: UserOp) -> Iterator[Mistake]:
 def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
     for end in ("low", "high"):
         value = given.get(end)
-        if isinstance(value, str) and value not in op.dims:
-            yield (*key, end), f"unknown dimension {value!r}{nearest(value, op.dims)}"
+        if isinstance(value, str):
+            yield from _expression(op, value, (*key, end))
         elif value is not None and not isinstance(value, str) and not _finite(value):
             yield (*key, end), f"{value!r} is no number"
     if ("low" in given) != ("high" in given):
@@ -149,7 +168,10 @@ def _bounds(op: UserOp, given: Mapping[str, Any], key: tuple[Any, ...]) -> Itera
 
 def _data(given: Mapping[str, Any], key: tuple[Any, ...]) -> Iterator[Mistake]:
     values = given["data"]
-    if (
+    if isinstance(values, str):
+        if not values.endswith(".npy") or not Path(values).is_file():
+            yield (*key, "data"), f"no such file {values} (an array that NumPy saved: NAME.npy)"
+    elif (
         not isinstance(values, Sequence)
         or not values
         or not all(isinstance(x, (bool, int, float, complex)) for x in values)

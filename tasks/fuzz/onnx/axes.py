@@ -21,6 +21,10 @@ _CONSTANT = (
     "MeanVarianceNormalization of equal numbers: its text says (X-EX)/sqrt(E(X-EX)^2), which is 0/0, its body adds 1e-9 to the "
     "deviation"
 )
+_NO_NORM = (
+    "LpNormalization of zeros: 'When the Lp norm is zero, the output is defined to be zero' stands in the operator's text from set "
+    "22 on"
+)
 _SUMS = Domain(-8.0, 8.0, ("halves", "powers", "zeros", "tiny"))
 _ABOVE_0 = Domain(0.25, 8.0, ("halves", "powers"))
 
@@ -134,7 +138,10 @@ def _lrn(d: Draw) -> Made:
 
 def _lp(d: Draw) -> Made:
     x = d.tensor(d.shape(1), Domain(-8.0, 8.0, ("halves", "powers", "tiny", "zeros")))
-    return Made((x,), d.maybe("axis", _every_axis(x.array.ndim)) | d.maybe("p", [2, 1]))
+    attributes = d.maybe("axis", _every_axis(x.array.ndim))
+    if d.opset < 22 and not np.abs(x.array).astype(np.float64).sum(axis=attributes.get("axis", -1)).all():
+        raise Open(_NO_NORM)
+    return Made((x,), attributes | d.maybe("p", [2, 1]))
 
 
 def _mean_variance(d: Draw) -> Made:

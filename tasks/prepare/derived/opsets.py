@@ -6,9 +6,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tasks.catalogs.base import Sample
 from tasks.model import Group, OpClass, Vacuous
-from tasks.prepare.derived.parts import Spoilt, apart, feeds_of
+from tasks.prepare.derived.parts import Spoilt, apart, feeds_of, inputs_of
 
 #: Bytes of a model that is kept in every opset.
 LARGEST = 64 << 20
@@ -31,6 +33,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     if own == number:
         return replace(base, index=number, columns=base.columns | {"flags": flags})
     converted = _converted(model, own, number)
+    _takes_the_same(converted, base, own, number)
     if base.op_class is not OpClass.RANDOM:
         proved = _proved(model, converted, base, own, number)
         flags += "" if proved else " converted=unproved"
@@ -57,6 +60,21 @@ def _converted(model: Any, own: int, number: int) -> Any:
             "converter", f"onnx.version_converter does not take it from opset {own} to {number}: {text}"
         ) from None
     return converted
+
+
+def _takes_the_same(converted: Any, base: Sample, own: int, number: int) -> None:
+    """Raises Spoilt where the converted model declares an input that what is given for it does not fit."""
+    declared = inputs_of(converted)
+    for name, value in feeds_of(base, converted).items():
+        tensor = declared[name].type.tensor_type
+        if not isinstance(value, np.ndarray) or not tensor.HasField("shape"):
+            continue
+        sizes = [x.dim_value if x.HasField("dim_value") else None for x in tensor.shape.dim]
+        if len(sizes) != value.ndim or any(n not in (None, given) for n, given in zip(sizes, value.shape)):
+            raise Spoilt(
+                "converter",
+                f"converted from opset {own} to {number} it takes {name} in the shape {sizes}, and not {list(value.shape)}",
+            )
 
 
 def _proved(model: Any, converted: Any, base: Sample, own: int, number: int) -> bool:

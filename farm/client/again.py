@@ -1,0 +1,165 @@
+"""A case of a run once more, in this process, with its numbers: by the seed that a finding tells, or by the row's key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm import lake as lakes
+from farm.client.kernels import ClientError, Kernel
+from farm.client.running import LIVE, message_of, undisturbed
+from farm.client.trying import NotHere, started, tried
+from farm.plan import kernels
+from farm.plan.config import Config
+from farm.reproduce.find import Key, ReproduceError, find, parse
+from tasks import catalogs
+from tasks.arrays.noise import DRAWS
+from tasks.catalogs.base import Sample
+from tasks.catalogs.user import drawn, load
+from tasks.judge import verdict
+from tasks.model import FUZZ, Group, Status
+from tasks.model.row import Row
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stored case of a kernel: its row, its group, its sample made again, what it is judged by."""
+
+    row: dict[str, Any]
+    kernel: Kernel | None
+    group: Group
+    sample: Sample
+    policy: verdict.Policy
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What a case did now. inputs: by name; expected, actual: the outputs (of a backward case: the gradients), None where
+    there were none; same: whether the status is the stored one."""
+
+    key: str
+    seed: int
+    inputs: dict[str, np.ndarray] = field(repr=False)
+    expected: list[np.ndarray | None] = field(repr=False)
+    actual: list[np.ndarray] | None = field(repr=False)
+    max_diff: float | None
+    error_units: float | None
+    status: str
+    kind: str
+    message: str
+    same: bool
+    row: Row = field(repr=False)
+
+    @property
+    def passed(self) -> bool:
+        return self.status in (Status.PASS, Status.IMPRECISE)
+
+
+def reproduce(
+    key: str = "", *, seed: int | None = None, results: str | Path = "results", dtype: str = "", run: str = "last"
+) -> Reproduction:
+    """Run a case of a kernel again: "RUN:CASE:BACKEND" as a report prints it, or the seed of a finding.
+
+    results: the lake; dtype, run: narrow a seed, which other dtypes and runs may have as well. The kernel's functions are
+    those of this process where it judged them, else they are imported. Raises ClientError.
+    """
+    with opened(key, seed, results, dtype, run) as case:
+        backend, info = started_here(str(case.row["backend"]))
+        found = tried(case.group, case.sample, backend, info, case.policy)
+    row = found.row
+    return Reproduction(
+        f"{case.row['run_id']}:{case.row['case_id']}:{case.row['backend']}",
+        seed if seed is not None else seed_of(case.row),
+        dict(zip(case.names, case.sample.arrays)),
+        [leaf.reference for leaf in found.expected],
+        found.actual,
+        row.max_diff,
+        row.error_units,
+        row.status,
+        row.kind,
+        message_of(row.values()),
+        row.status == case.row["status"],
+        row,
+    )
+
+
+def started_here(name: str) -> Any:
+    """A backend of this process, with what it says of itself. Raises ClientError."""
+    try:
+        return started(name)
+    except (NotHere, KeyError, ValueError) as error:
+        raise ClientError(f"{error}; `farm reproduce` runs it in the backend's own environment") from None
+
+
+def seed_of(row: dict[str, Any]) -> int:
+    """The seed of a case alone."""
+    return drawn.seed_of(row["seed"], row["sample"]) if row["distribution"] == FUZZ else int(row["seed"])
+
+
+@contextmanager
+def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[Case]:
+    """A stored case, ready to be run; while this lasts its op is the catalog's. Raises ClientError."""
+    try:
+        lake = lakes.open_lake(str(results))
+        place = parse(key, lake) if key else by_seed(seed, lake, dtype, run)
+        row, _ = find(place, lake)
+        record = lakes.read_run(lake, place.run_id)
+        config = Config(**record["config"])
+    except (ReproduceError, lakes.LakeError) as error:
+        raise ClientError(str(error)) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClientError(f"the record of run {place.run_id} holds no config of this version: {error}") from None
+    if row["catalog"] != "user":
+        raise ClientError(f"{place} is no kernel of your own: farm reproduce '{place}'")
+    policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
+    kernel = LIVE.get(place.run_id)
+    with undisturbed():
+        kernels.announce(config)
+        with load.lent(kernel.op, kernel.root) if kernel else undisturbed():
+            group, sample, names = _remade(row, config)
+            yield Case(row, kernel, group, sample, policy, names)
+
+
+def _remade(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tuple[str, ...]]:
+    place = int(row["sample"])
+    group = Group(row["op"], "", row["dtype"], place + 1, row["seed"], row["check"], row["distribution"] or "own")
+    try:
+        op = load.declared()[group.op_name].op
+        made = list(catalogs.get("user").samples(group, DRAWS, skip=range(place)))
+    except Exception as error:
+        raise ClientError(f"{row['case_id']} cannot be made again: {error}") from None
+    sample = next((s for s in made if s.index == place), None)
+    if sample is None:
+        raise ClientError(f"{row['case_id']} cannot be made again: the op has no sample {place} here")
+    if sample.failure is not None:
+        raise ClientError(f"{row['case_id']}: {sample.failure.error}")
+    return group, sample, tuple(op.inputs)
+
+
+def by_seed(seed: int | None, lake: lakes.Lake, dtype: str, run: str) -> Key:
+    """The key of the case that a seed made: of several dtypes and checks the first that failed. Raises ReproduceError."""
+    if seed is None:
+        raise ReproduceError("name a case: seed=…, or the key RUN:CASE:BACKEND as a report prints it")
+    known = lakes.run_ids(lake)
+    if not known:
+        raise ReproduceError(f"no run in {lake.uri!r}")
+    columns = ["run_id", "case_id", "backend", "seed", "sample", "distribution", "dtype", "status"]
+    for run_id in [run] if run not in ("last", "all") else reversed(known):
+        rows = lakes.read_table(lake, run_id, columns).to_pylist()
+        fuzzed = [r for r in rows if r["distribution"] == FUZZ and (not dtype or r["dtype"] == dtype)]
+        found = [r for r in fuzzed if seed_of(r) == seed]
+        found.sort(key=lambda r: not Status(r["status"]).failed)
+        if found:
+            return Key(found[0]["run_id"], found[0]["case_id"], found[0]["backend"])
+    where = f"run {run}" if run not in ("last", "all") else f"{len(known)} runs"
+    other = f" in {dtype}" if dtype else ""
+    raise ReproduceError(
+        f"no case of the seed {seed}{other} in {where} of {lake.uri!r}, by generator {drawn.GENERATOR}: a finding tells the "
+        "seed of its case; one of an older generator is found by its key RUN:CASE:BACKEND"
+    )

@@ -1,0 +1,129 @@
+"""Calls that judge a function: on inputs that are drawn (`fuzz`), on given ones (`assert_correct`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farm.client.kernels import ClientError, Kernel, arrays_of, as_data, kernel_of
+from farm.client.running import Result, backend_here, config_of, run
+from tasks.catalogs.user.ops import UserOp
+from tasks.model import FUZZ, is_inexact
+
+
+def fuzz(
+    function: Callable[..., Any] | str,
+    reference: Callable[..., Any] | str | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Any] | None = None,
+    dtypes: Sequence[str] | None = None,
+    cases: int = 100,
+    seed: int = 0,
+    backward: bool | Sequence[str] = False,
+    *,
+    backend: str = "",
+    policy: str = "error_units",
+    results: str | Path | None = "results",
+    known_failures: Sequence[Mapping[str, Any]] = (),
+    deadline_s: float = 60.0,
+    isolate: bool = False,
+    **settings: Any,
+) -> Result:
+    """Judge ``function`` on ``cases`` inputs per dtype, drawn from ``seed``, against ``reference`` in float64.
+
+    function: called by name with torch tensors (NumPy arrays with framework="numpy"); or the name of one that is declared
+    ("module:function", or an op of ./farm.yaml). reference: of float64 NumPy arrays (torch tensors with
+    reference_framework="torch") under the same names. inputs: name → list of sizes, or a mapping with shape, dtype, low and
+    high. dims: dimension → (smallest, largest). backward: gradients too, of all floating inputs or of those named. results:
+    the lake that the rows go to, None for none. isolate: in child processes, where a crash or a hang is a row. settings:
+    fields of `tasks.catalogs.user.ops.UserOp` (op_class, kwargs, tolerances, invariants …).
+
+    Raises ClientError for what cannot be meant.
+    """
+    at_least_one("cases", cases)
+    kernel = kernel_of(function, reference, inputs, dims, dtypes, backward, **settings)
+    config = config_of(
+        kernel,
+        samples=cases,
+        distributions=[FUZZ],
+        seed=seed,
+        checks=checks_of(kernel.op),
+        backends=[backend or backend_here()],
+        policy=policy,
+        known_failures=[dict(k) for k in known_failures],
+        deadline_s=deadline_s,
+    )
+    return run(kernel, config, results, isolate)
+
+
+def checks_of(op: UserOp) -> list[str]:
+    return ["forward", *(["backward"] if op.gradient else [])]
+
+
+def at_least_one(name: str, value: Any) -> None:
+    """Raise ClientError for a number that is none."""
+    if type(value) is not int or value < 1:
+        raise ClientError(f"{name}: {value!r} is none; give 1 or more")
+
+
+def assert_correct(
+    function: Callable[..., Any] | str,
+    inputs: Any,
+    reference: Callable[..., Any] | str | None = None,
+    op_class: str | None = None,
+    dtypes: Sequence[str] | None = None,
+    backward: bool | Sequence[str] = False,
+    *,
+    backend: str = "",
+    policy: str = "error_units",
+    results: str | Path | None = None,
+    deadline_s: float = 60.0,
+    isolate: bool = False,
+    **settings: Any,
+) -> Result:
+    """Judge ``function`` on given inputs: a tuple in its order or a mapping, of tensors or arrays and other arguments.
+
+    dtypes: floating inputs are rounded to each of them in turn; else they are taken in their own. The rest is as in `fuzz`.
+    Returns the result where everything passed. Raises AssertionError with what failed, ClientError.
+    """
+    kernel = given(function, inputs, reference, op_class, dtypes, backward, **settings)
+    config = config_of(
+        kernel,
+        samples=1,
+        checks=checks_of(kernel.op),
+        backends=[backend or backend_here()],
+        policy=policy,
+        deadline_s=deadline_s,
+    )
+    found = run(kernel, config, results, isolate)
+    found.check()
+    return found
+
+
+def given(
+    function: Callable[..., Any] | str,
+    inputs: Any,
+    reference: Callable[..., Any] | str | None,
+    op_class: str | None,
+    dtypes: Sequence[str] | None,
+    backward: bool | Sequence[str],
+    **settings: Any,
+) -> Kernel:
+    """The op whose inputs are given: its one sample has their values."""
+    plain = function if callable(function) else kernel_of(function).op.kernel
+    assert callable(plain)
+    arrays, kwargs = arrays_of(plain, inputs)
+    if not arrays:
+        raise ClientError("inputs: there is no tensor or array among them")
+    floating = [x.dtype.name for x in arrays.values() if is_inexact(x.dtype.name)]
+    return kernel_of(
+        function,
+        reference,
+        as_data(arrays, dtypes),
+        dtypes=dtypes or [floating[0] if floating else next(iter(arrays.values())).dtype.name],
+        backward=backward,
+        op_class=op_class,
+        kwargs={**kwargs, **(settings.pop("kwargs", None) or {})},
+        **settings,
+    )

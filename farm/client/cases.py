@@ -1,0 +1,179 @@
+"""Single cases for tests: inputs that are drawn, and what a test computed of them judged."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.client.asking import at_least_one, checks_of
+from farm.client.keeping import Keeper
+from farm.client.kernels import Kernel, kernel_of
+from farm.client.running import backend_here, message_of, undisturbed
+from farm.client.trying import Computed, judged
+from farm.client.validating import computed
+from tasks.arrays import torch_tree
+from tasks.arrays.noise import DRAWS
+from tasks.catalogs.base import Sample
+from tasks.catalogs.user import catalog, drawn, load
+from tasks.fuzz.choices import Choices
+from tasks.judge import verdict
+from tasks.model import FUZZ, Group, Status
+from tasks.model.row import Row
+from tasks.prepare.cases import PreparedGroup, save_alone
+
+#: Told of the rows of a case that was checked: kernel, settings of the config that plans them, rows.
+Keep = Callable[[Kernel, dict[str, Any], Row], None]
+
+
+@dataclass(repr=False)
+class Case:
+    """Inputs of one case, and what is to be computed of them. choices: what decided sizes and values; checked: whether
+    `check` was called; keep: told of its rows."""
+
+    cases: Cases
+    dtype: str
+    index: int
+    choices: Choices = field(repr=False)
+    checked: bool = False
+    keep: Keep | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        op = self.cases.kernel.op
+        self.dims = drawn.sizes(op, self.choices, bool(op.gradient))
+        self.arrays = drawn.arrays(op, self.dims, self.dtype, self.choices)
+        self._inputs: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in self.arrays.items())
+        return f"Case({self.cases.kernel.op.name}, {self.dtype}, {shapes}, choices {self.choices.taken})"
+
+    @property
+    def name(self) -> str:
+        return f"{self.dtype}-{self.index}"
+
+    @property
+    def seed(self) -> int:
+        """The seed of this case alone."""
+        return drawn.seed_of(self.cases.seed, self.index)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The kernel's arguments by name: tensors on the device that this process has, those to be differentiated with
+        requires_grad; the op's kwargs."""
+        op = self.cases.kernel.op
+        if self._inputs is None:
+            from tasks.catalogs.user.dims import keywords
+
+            made = {name: _argument(x, op.framework) for name, x in self.arrays.items()}
+            for name in op.gradient:
+                made[name].requires_grad_()
+            self._inputs = made | keywords(op.kwargs, self.dims)
+        return self._inputs
+
+    def check(self, output: Any) -> None:
+        """Judge what the kernel returned for `inputs`, and, where the marker says backward, the gradients through its graph.
+
+        Raises AssertionError with what is wrong."""
+        self.checked = True
+        bad = []
+        for check in checks_of(self.cases.kernel.op):
+            row = self._judged(check, output)
+            if self.keep is not None:
+                self.keep(self.cases.kernel, self.cases.settings, row)
+            if row.status not in (Status.PASS, Status.IMPRECISE, Status.VACUOUS):
+                bad.append(f"{row.case_id} [{row.shapes}] {message_of(row.values())}; seed {self.seed}")
+        if bad:
+            raise AssertionError("\n".join(bad))
+
+    def _judged(self, check: str, output: Any) -> Row:
+        kernel, cases = self.cases.kernel, self.cases
+        group = Group(f"user:{kernel.op.name}", "", self.dtype, cases.cases, cases.seed, check, FUZZ)
+        with undisturbed(), load.lent(kernel.op, kernel.root) as one, tempfile.TemporaryDirectory() as folder:
+            made: Sample = catalog.of_inputs(one, self.dims, lambda: dict(self.arrays), group, self.index, DRAWS)
+            made.columns["choices"] = self.choices.taken
+            made = replace(made, repeats=1)
+            path = Path(folder, "case.pack")
+            save_alone(path, group, made)
+            backend = Computed(lambda form: computed(form, kernel, self.inputs, output))
+            return judged(PreparedGroup(path), 0, backend, backend.probe(), cases.policy, Path(folder)).row
+
+
+def _argument(x: np.ndarray, framework: str) -> Any:
+    if framework == "numpy":
+        return x.copy()
+    tensor = torch_tree.from_numpy(x.copy())
+    here = backend_here()
+    return tensor if here == "torch-cpu" else tensor.to("cuda")
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The cases of one kernel: ``cases`` in each of its dtypes, drawn from ``seed``. named: whether the kernel is known; where
+    it is not, rows say nothing that could be run again, and are not kept."""
+
+    kernel: Kernel
+    cases: int = 20
+    seed: int = 0
+    policy: verdict.Policy = field(default_factory=lambda: verdict.load("error_units"), repr=False)
+    named: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any] | str | None,
+        reference: Callable[..., Any] | str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        dims: Mapping[str, Any] | None = None,
+        dtypes: Sequence[str] | None = None,
+        cases: int = 20,
+        seed: int = 0,
+        backward: bool | Sequence[str] = False,
+        policy: str = "error_units",
+        **settings: Any,
+    ) -> Cases:
+        """As `farm.fuzz`; without a function, a test computes what it likes, and the reference says what is right.
+
+        Raises ClientError."""
+        at_least_one("cases", cases)
+        called = function if function is not None else reference
+        assert called is not None
+        kernel = kernel_of(called, reference, inputs, dims, dtypes, backward, **settings)
+        return cls(kernel, cases, seed, verdict.load(policy), function is not None)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of the config that plans the rows."""
+        checks = checks_of(self.kernel.op)
+        return {"samples": self.cases, "distributions": [FUZZ], "seed": self.seed, "checks": checks}
+
+    def __iter__(self) -> Iterator[Case]:
+        for dtype in self.kernel.op.dtypes:
+            for index in range(self.cases):
+                yield self.case(dtype, index)
+
+    def case(self, dtype: str, index: int) -> Case:
+        return Case(self, dtype, index, Choices.from_seed(drawn.seed_of(self.seed, index)))
+
+
+class Kept:
+    """The rows of all cases of a test session, for a run of the lake."""
+
+    def __init__(self, results: str) -> None:
+        self.results = results
+        self._keeper: Keeper | None = None
+
+    def add(self, kernel: Kernel, settings: dict[str, Any], row: Row) -> None:
+        if self._keeper is None:
+            self._keeper = Keeper(self.results, backend_here(), Computed(lambda form: []).probe())
+        self._keeper.add(kernel, settings, row)
+
+    def write(self) -> str:
+        """Write them; what is to be said of it, "" if there are none."""
+        if self._keeper is None:
+            return ""
+        return f"farm: run {self._keeper.write()} of {self.results}: farm report --results {self.results}"

@@ -1,0 +1,243 @@
+"""Gradients of functions of torch tensors, held against differences in float64; autograd.Functions as a whole."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.client.kernels import ClientError
+from tasks.arrays import autograd, torch_tree
+from tasks.catalogs.user import functions
+from tasks.judge.prepared import compare_oracles
+from tasks.model import Leaf, OpClass
+
+#: Error units of float64 that a gradient may be off by beside the differences' own error: the default policy's limit.
+UNITS = 32.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. units: how far it is off, in error units of float64, beyond the differences' own error."""
+
+    name: str
+    passed: bool
+    units: float | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What was found of a function's gradients."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(c.passed for c in self.checks)
+
+    @property
+    def message(self) -> str:
+        bad = [f"{c.name}: {c.message}" for c in self.checks if not c.passed]
+        return "; ".join(bad or [f"{c.name}: {c.message}" for c in self.checks])
+
+    def check(self) -> None:
+        """Raise AssertionError unless all passed."""
+        if not self.passed:
+            raise AssertionError(self.message)
+
+
+def check_autograd(
+    function: Callable[..., Any],
+    inputs: Sequence[Any] | Any,
+    eps: float | None = None,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    double: bool = False,
+) -> Gradients:
+    """Hold the gradients that autograd gives of ``function(*inputs)`` against finite differences of it, both in float64.
+
+    Floating inputs are taken as float64, whatever they are given as; those that require a gradient are differentiated, or all
+    of them. The differences tell their own error, which is taken off first, so no tolerance is needed; atol and rtol, if
+    given, forgive more. eps: step of the differences along random directions. double: the gradient of the gradient too.
+    Raises ClientError where nothing can be differentiated.
+    """
+    args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    call = functools.partial(_in_float64, function)
+    checks = [_gradient("backward", call, args, eps, atol, rtol)]
+    if double:
+        checks.append(_gradient("double_backward", call, args, eps, atol, rtol))
+    return Gradients(tuple(checks))
+
+
+def _in_float64(function: Callable[..., Any], *args: Any) -> Any:
+    import torch
+
+    result = function(*args)
+    for y in torch_tree.leaves(result):
+        if isinstance(y, torch.Tensor) and y.is_floating_point() and y.dtype != torch.float64:
+            name = torch_tree.name_of(y.dtype)
+            raise ClientError(
+                f"the function returns {name} for float64 inputs: differences of {name} say nothing of a gradient; compute in "
+                "the inputs' dtype, or hold it against a reference: farm.fuzz(…, backward=True)"
+            )
+    return result
+
+
+def _widened(args: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
+    """(the arguments on the CPU or their device in float64, which tensors are differentiated)."""
+    import torch
+
+    floating = [x for x in args if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
+    if not floating:
+        raise ClientError("there is no floating tensor among the inputs: nothing can be differentiated")
+    asked = any(x.requires_grad for x in floating)
+    made, wrt, place = [], [], 0
+    for x in args:
+        if isinstance(x, torch.Tensor):
+            if (x.is_floating_point() or x.is_complex()) and (x.requires_grad or not asked):
+                wrt.append(place)
+            place += 1
+            wide = torch.complex128 if x.is_complex() else torch.float64 if x.is_floating_point() else x.dtype
+            x = x.detach().to(wide).clone()
+        made.append(x)
+    return tuple(made), wrt
+
+
+def _gradient(
+    check: str, call: Callable[..., Any], args: Sequence[Any], eps: float | None, atol: float, rtol: float
+) -> Check:
+    """The gradient by autograd against differences."""
+
+    wide, wrt = _widened(args)
+    starts = autograd.outputs_of(check, call, wide, {}, wrt)
+    if all(y is None for y in starts):
+        return Check(check, True, None, "no output depends on a differentiable input")
+    given = autograd.cotangents([(tuple(y.shape), torch_tree.name_of(y.dtype)) for y in starts if y is not None], check)
+    left = iter(given)
+    chosen = [None if y is None else torch_tree.from_numpy(next(left)).to(y.device) for y in starts]
+    found = [
+        torch_tree.output(torch_tree.dense(g)).copy() for g in autograd.backward(check, call, wide, {}, wrt, chosen)
+    ]
+    problem = autograd.problem(check, call, wide, {}, wrt, chosen)
+    more = {} if eps is None else {"step": eps}
+    oracle, why = autograd.second_oracle(problem, found, **more)
+    if oracle is None:
+        return Check(check, True, None, f"not compared: {why}")
+    leaves = [Leaf(g.dtype.name, g.shape, np.asarray(y)) for g, y in zip(found, oracle.references)]
+    compared = compare_oracles(found, leaves, OpClass.COMPOSITE)
+    forgiven = bool(atol or rtol) and all(
+        np.allclose(g, y, rtol, atol, equal_nan=True) for g, y in zip(found, oracle.references)
+    )
+    units = float(compared["units"])
+    passed = units <= UNITS or forgiven
+    return Check(check, passed, units, f"{units:.3g} error units from differences in float64, {compared['detail']}")
+
+
+def validate_autograd_function(
+    function: Any, inputs: Sequence[Any], reference: Callable[..., Any] | None = None, **settings: Any
+) -> Gradients:
+    """Look at a `torch.autograd.Function` (or anything that calls one) on inputs: forward, backward, saved tensors, double
+    backward, repeats.
+
+    forward: against ``reference`` (see `farm.assert_correct`, which takes the settings), if one is given. backward and
+    double_backward: against differences in float64; a function whose backward cannot be differentiated twice has none, which
+    must be said (`once_differentiable`). saved: neither pass changes an input or what is kept for the backward pass. repeats:
+    both passes give the same bytes twice.
+    """
+    args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    named = functions.callable_of(function)
+    call: Callable[..., Any] = function.apply if named is not function else function
+    checks = []
+    if reference is not None:
+        checks.append(_forward(function, args, reference, settings))
+    checks.append(_gradient("backward", functools.partial(_in_float64, call), args, None, 0.0, 0.0))
+    checks.append(_saved(call, args))
+    checks.append(_twice(call, args))
+    checks.append(_repeats(call, args))
+    return Gradients(tuple(checks))
+
+
+def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], settings: dict[str, Any]) -> Check:
+    from farm.client.asking import assert_correct
+
+    try:
+        found = assert_correct(function, args, reference, **settings)
+    except AssertionError as error:
+        return Check("forward", False, None, str(error))
+    return Check("forward", True, float(found.rows["error_units"].max()), "as the reference has it")
+
+
+def _saved(call: Callable[..., Any], args: Sequence[Any]) -> Check:
+    """Whether inputs and saved tensors are as they were after both passes."""
+    wide, wrt = _widened(args)
+    before = [x.clone() for x in autograd.tensors(wide, {})]
+    kept: list[tuple[Any, Any]] = []
+
+    def keep(x: Any) -> Any:
+        kept.append((x, x.detach().clone()))
+        return x
+
+    given = _cotangents(call, wide, wrt)
+    asked = [c.clone() for c in given if c is not None]
+    try:
+        autograd.backward("backward", call, wide, {}, wrt, given, keep)
+    except RuntimeError as error:
+        if "modified by an inplace operation" in str(error):
+            return Check("saved", False, None, "a tensor that the backward pass needs was changed in place")
+        raise
+    for x, old in zip(autograd.tensors(wide, {}), before):
+        if not _same(x, old):
+            return Check("saved", False, None, "an input was changed")
+    if not all(_same(c, old) for c, old in zip((c for c in given if c is not None), asked)):
+        return Check(
+            "saved", False, None, "the backward pass changed the gradient that it was given: others may need it"
+        )
+    for number, (x, old) in enumerate(kept):
+        if not _same(x, old):
+            return Check("saved", False, None, f"saved tensor {number}, of shape {tuple(old.shape)}, was changed")
+    return Check("saved", True, None, f"{len(kept)} saved tensors and all inputs are as they were")
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(
+        a.shape == b.shape
+        and torch_tree.to_numpy(a.detach().cpu().contiguous()).tobytes()
+        == torch_tree.to_numpy(b.cpu().contiguous()).tobytes()
+    )
+
+
+def _cotangents(call: Callable[..., Any], args: Sequence[Any], wrt: Sequence[int]) -> list[Any]:
+    starts = autograd.outputs_of("backward", call, args, {}, wrt)
+    given = autograd.cotangents(
+        [(tuple(y.shape), torch_tree.name_of(y.dtype)) for y in starts if y is not None], "saved"
+    )
+    left = iter(given)
+    return [None if y is None else torch_tree.from_numpy(next(left)).to(y.device) for y in starts]
+
+
+def _twice(call: Callable[..., Any], args: Sequence[Any]) -> Check:
+    try:
+        return _gradient("double_backward", functools.partial(_in_float64, call), args, None, 0.0, 0.0)
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        if "once_differentiable" in text:
+            return Check("double_backward", True, None, "declared to be differentiable once")
+        return Check("double_backward", False, None, f"raised: {text}")
+
+
+def _repeats(call: Callable[..., Any], args: Sequence[Any]) -> Check:
+    """Both passes twice on the same inputs."""
+    runs = []
+    for _ in range(2):
+        wide, wrt = _widened(args)
+        given = _cotangents(call, wide, wrt)
+        outputs = [y.detach() for y in torch_tree.leaves(call(*wide)) if hasattr(y, "detach")]
+        runs.append([*outputs, *autograd.backward("backward", call, wide, {}, wrt, given)])
+    same = all(_same(a, b) for a, b in zip(*runs))
+    return Check(
+        "repeats", same, None, "the same bytes twice" if same else "two runs on the same inputs gave different bytes"
+    )

@@ -1,0 +1,62 @@
+"""Rows of cases that were judged one by one, as one run of the lake: with a record, as `farm run` writes it."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from farm import lake as lakes
+from farm.client.kernels import Kernel
+from farm.client.running import LIVE, config_of
+from farm.fleet.inventory import offers, this_node
+from farm.plan.request import Request
+from farm.work.launch import new_record
+from tasks.backends import BackendSpec
+from tasks.cache import default_cache
+from tasks.judge import verdict
+from tasks.model import RuntimeInfo
+from tasks.model.row import Row
+
+
+class Keeper:
+    """Rows of kernels that ran on one backend of this process; `write` makes a run of them."""
+
+    def __init__(self, results: str | Path, backend: str, info: RuntimeInfo) -> None:
+        self.lake, self.backend, self.info = lakes.open_lake(str(results)), backend, info
+        self.kernels: dict[str, tuple[Kernel, dict[str, Any]]] = {}
+        self.rows: list[Row] = []
+
+    def add(self, kernel: Kernel, settings: dict[str, Any], *rows: Row) -> None:
+        """Keep rows of a kernel. settings: of the config that plans them (samples, distributions, seed, checks)."""
+        self.kernels[kernel.op.name] = kernel, settings
+        self.rows += rows
+
+    def write(self) -> str:
+        """Write the run, and return its id; "" if there is no row. Raises OSError, LakeError, ClientError."""
+        if not self.rows:
+            return ""
+        configs = [config_of(kernel, backends=[self.backend], **s) for kernel, s in self.kernels.values()]
+        checks = list(dict.fromkeys(name for c in configs for name in c.checks))
+        config = configs[0].model_copy(
+            update={"catalogs": [c.catalogs[0] for c in configs], "checks": checks, "name": "farm.client"}
+        )
+        record = new_record(Request(config, verdict.load(config.policy), self.lake, default_cache()))
+        run_id = str(record["run_id"])
+        spec, node = BackendSpec.parse(self.backend), this_node(1)
+        answer = {
+            "vendor": spec.create().vendor,
+            "device": self.info.device,
+            "runtime_version": self.info.runtime_version,
+            "driver_version": self.info.driver_version,
+        }
+        offer = offers([spec], [node], {node["id"]: {spec.name: answer}})[spec.name]
+        record["inventory"] = {"backends": {spec.name: offer.record()}, "nodes": [node]}
+        record["planned"], record["planned_by_backend"] = len(self.rows), {spec.name: len(self.rows)}
+        record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
+        origin = lakes.Origin.of(run_id, spec.name, answer, node["host"])
+        lakes.append(self.lake, run_id, [lakes.to_batch(self.rows, origin)])
+        lakes.write_run(self.lake, run_id, record)
+        if len(self.kernels) == 1:
+            LIVE[run_id] = next(iter(self.kernels.values()))[0]
+        return run_id

@@ -1,0 +1,284 @@
+"""What the client is asked about: a function with its reference and inputs, as the op that a config would declare."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.plan.model import KernelConfig
+from tasks.arrays.pack import dtype_name
+from tasks.cache import default_cache
+from tasks.catalogs.base import CatalogError
+from tasks.catalogs.user import dims as sizes
+from tasks.catalogs.user import functions, load
+from tasks.catalogs.user.load import Declared
+from tasks.catalogs.user.ops import UserOp
+from tasks.catalogs.user.schema import mistakes
+from tasks.model import is_inexact
+from tasks.nearest import nearest
+
+#: Values of an input that a run's record holds itself; beyond them, and what is not finite, are in a file of the cache.
+INLINE = 4096
+
+
+class ClientError(Exception):
+    """A call of the client that cannot be meant; the text says what is wrong and how to mend it."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An op with its functions, and as a config of another process would name them. root: where modules are looked up."""
+
+    op: UserOp
+    root: str
+
+    def config(self) -> dict[str, Any]:
+        """The catalog of a config that has this op alone."""
+        named = {what: name_of(getattr(self.op, what))[0] for what in ("kernel", "reference")}
+        plain = {f.name: getattr(self.op, f.name) for f in fields(UserOp)} | named
+        made = KernelConfig(**{k: _plain(v) for k, v in plain.items()})
+        return {"name": "user", "root": self.root, "kernels": [made.model_dump(by_alias=True)]}
+
+    @property
+    def importable(self) -> str:
+        """Why another process cannot have the functions; "" if it can."""
+        for what in ("kernel", "reference"):
+            if why := name_of(getattr(self.op, what))[1]:
+                return f"{what}: {why}"
+        return ""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def kernel_of(
+    function: Callable[..., Any] | str,
+    reference: Callable[..., Any] | str | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Sequence[int]] | None = None,
+    dtypes: Sequence[str] | None = None,
+    backward: bool | Sequence[str] = False,
+    **settings: Any,
+) -> Kernel:
+    """The op of a function, or of the name of one ("module:function", "file.py:function", or a name of ./farm.yaml).
+
+    What is not given is as its `@tasks.op` or its config declares it. Raises ClientError, with every mistake's key.
+    """
+    declared = _declared(function)
+    changes = {k: v for k, v in settings.items() if v is not None}
+    valid = [f.name for f in fields(UserOp)]
+    for key in changes:
+        if key not in valid:
+            raise ClientError(f"unknown argument {key!r}{nearest(key, valid)}")
+    if reference is not None:
+        changes["reference"] = reference
+    if inputs is not None:
+        changes["inputs"] = dict(inputs)
+    if dtypes is not None:
+        changes["dtypes"] = list(dtypes)
+    changes["dims"] = dict(declared.op.dims if declared else {}) | {k: _sizes(v) for k, v in (dims or {}).items()}
+    if declared:
+        op = replace(declared.op, **changes)
+    else:
+        assert not isinstance(function, str)
+        op = _undeclared(function, changes)
+    if backward:
+        op = replace(op, gradient=_floating(op) if backward is True else list(backward))
+    _complete(op)
+    return Kernel(op, declared.root if declared else name_of(op.kernel)[2])
+
+
+def _sizes(given: Any) -> Any:
+    return [given] if type(given) is int else list(given) if isinstance(given, (tuple, list, range)) else given
+
+
+def _undeclared(function: Callable[..., Any], changes: dict[str, Any]) -> UserOp:
+    if not callable(function):
+        raise ClientError(f'{function!r} is no function: hand over the kernel, or its name as "module:function"')
+    called = changes.pop("name", "") or _identifier(getattr(function, "__name__", type(function).__name__))
+    if "reference" not in changes:
+        raise ClientError(
+            f"{called} has no reference: give reference=, a function of float64 NumPy arrays under the same names "
+            '(of torch tensors with reference_framework="torch"), or declare the kernel with @tasks.op'
+        )
+    if "inputs" not in changes:
+        raise ClientError(
+            f'{called} has no inputs: give inputs={{"x": ["b", "n"]}} and dims={{"b": (1, 8), "n": (1, 2048)}}'
+        )
+    return UserOp(called, function, **changes)
+
+
+def _identifier(name: str) -> str:
+    made = "".join(c if c.isalnum() or c in "_-." else "_" for c in name).lstrip("-._0123456789")
+    return made or "kernel"
+
+
+def _declared(function: Callable[..., Any] | str) -> Declared | None:
+    """The declaration of a function: by @tasks.op, or of a config of the working directory. Raises ClientError."""
+    if isinstance(function, str):
+        if ":" not in function.removeprefix("user:"):
+            return _of_config(function.removeprefix("user:"))
+        module, _, name = function.rpartition(":")
+        try:
+            found: Any = load.load(
+                str(Path(module).resolve()) if module.endswith(".py") else module, str(Path.cwd()), ()
+            )
+        except CatalogError as error:
+            raise ClientError(f"{function}: {error}") from None
+        if not hasattr(found, name):
+            there = [k for k, v in vars(found).items() if hasattr(v, "__farm_ops__")]
+            raise ClientError(f"{function}: there is no {name!r} in it{nearest(name, there)}")
+        named, function = function, getattr(found, name)
+    else:
+        named = ""
+    ops = getattr(function, "__farm_ops__", None)
+    if ops:
+        return Declared(ops[0], (), name_of(function)[2])
+    if named:
+        raise ClientError(
+            f"{named} is not declared: put @tasks.op before it, or hand over the function with reference="
+        )
+    return None
+
+
+def _of_config(name: str) -> Declared:
+    from farm.plan import config as configs
+    from farm.plan import kernels
+
+    path = Path("farm.yaml")
+    if not path.is_file():
+        raise ClientError(f'{name!r}: no farm.yaml in {Path.cwd()}; name the kernel as "module:function"')
+    try:
+        config = configs.load(str(path))
+    except configs.ConfigError as error:
+        raise ClientError(str(error)) from None
+    kernels.announce(config)
+    try:
+        found = load.declared()
+    except CatalogError as error:
+        raise ClientError(f"{path}: {error}") from None
+    if name not in found:
+        raise ClientError(f"{path} has no op {name!r}{nearest(name, sorted(found))}")
+    one = found[name]
+    live = {what: getattr(one.op, what) for what in ("kernel", "reference")}
+    live = {k: one.function(k) if isinstance(v, str) and not v.endswith(".py") else v for k, v in live.items()}
+    return replace(one, op=replace(one.op, **live))
+
+
+def _floating(op: UserOp) -> list[str]:
+    """The inputs that can be differentiated: of the dtype under test, or of a floating dtype of their own."""
+    own = {k: v.get("dtype") if isinstance(v, Mapping) else None for k, v in op.inputs.items()}
+    return [name for name, dtype in own.items() if dtype is None or is_inexact(dtype)]
+
+
+def _complete(op: UserOp) -> None:
+    """Raise ClientError for the first mistake of a declaration."""
+    for name, given in op.inputs.items():
+        shape = given.get("shape", ()) if isinstance(given, Mapping) else given
+        for size in shape if isinstance(shape, (list, tuple)) else ():
+            try:
+                lacking = [d for d in sizes.names(size) if d not in op.dims]
+            except ValueError:
+                continue  # told below
+            if lacking and not op.dims:
+                raise ClientError(
+                    f"inputs.{name}: the dimension {lacking[0]!r} has no sizes: give dims={{{lacking[0]!r}: (1, 2048)}}"
+                )
+    for key, text in mistakes(op):
+        raise ClientError(f"{op.name}: {'.'.join(map(str, key))}: {text}")
+    one = Declared(op, (), str(Path.cwd()))
+    try:
+        for what in ("kernel", "reference"):
+            if what == "kernel" or one.script is None:
+                load.check_call(one, what)
+    except CatalogError as error:
+        raise ClientError(f"{op.name}: {error}") from None
+
+
+def name_of(function: Callable[..., Any] | str) -> tuple[str, str, str]:
+    """(the name of a function in a config, why another process cannot import it or "", the folder modules are looked up in)."""
+    if isinstance(function, str):
+        return function, "", str(Path.cwd())
+    module = getattr(function, "__module__", None) or ""
+    called = getattr(function, "__qualname__", type(function).__qualname__)
+    place = sys.modules.get(module)
+    given = getattr(place, "__file__", None)
+    file = Path(given).resolve() if given else None
+    named = f"{file}:{called}" if file else f"{module or '?'}:{called}"
+    cwd = str(Path.cwd())
+    if "<locals>" in called or "<lambda>" in called:
+        return named, f"{called} is made inside another function: move it to the top of a file", cwd
+    if file is None or not file.is_file():
+        return named, f"{called} is of no file: put it into one", cwd
+    if module == "__main__":
+        return named, f"{called} is of the script that runs: put it into a module that the script imports", cwd
+    found: Any = place
+    for word in called.split("."):
+        found = getattr(found, word, None)
+    if found is not function and not hasattr(found, "__wrapped__"):
+        return named, f"{module}.{called} is another object", cwd
+    root = file.parents[module.count(".") + (file.name == "__init__.py")]
+    return f"{module}:{called}", "", str(root)
+
+
+def as_data(arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None) -> dict[str, Any]:
+    """Inputs of a declaration that hold the values of arrays; floating ones are of the dtype under test if there are dtypes."""
+    made: dict[str, Any] = {}
+    for name, x in arrays.items():
+        own = dtype_name(x.dtype)
+        spec: dict[str, Any] = {"shape": list(x.shape), "data": _values(x)}
+        if not (dtypes and is_inexact(own)):
+            spec["dtype"] = own
+        made[name] = spec
+    return made
+
+
+def _values(x: np.ndarray) -> Any:
+    wide = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) if is_inexact(dtype_name(x.dtype)) else x
+    if 0 < wide.size <= INLINE and wide.dtype.kind != "c" and (wide.dtype.kind in "biu" or np.isfinite(wide).all()):
+        return wide.reshape(-1).tolist()
+    digest = hashlib.sha256(wide.tobytes() + str(wide.dtype).encode()).hexdigest()[:32]
+    path = default_cache() / "inputs" / f"{digest}.npy"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, wide, allow_pickle=False)
+    return str(path)
+
+
+def arrays_of(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(arrays, other arguments) by name, of the arguments of a call: a mapping, or a tuple in the function's order."""
+    if isinstance(inputs, Mapping):
+        named = dict(inputs)
+    else:
+        given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        try:
+            signature = inspect.signature(functions.callable_of(function))
+            named = dict(signature.bind(*given).arguments)
+        except (TypeError, ValueError) as error:
+            raise ClientError(f"{getattr(function, '__name__', function)}: its inputs do not fit: {error}") from None
+    arrays = {k: array_of(v) for k, v in named.items() if is_array(v)}
+    return arrays, {k: v for k, v in named.items() if k not in arrays}
+
+
+def is_array(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return isinstance(x, np.ndarray) or (torch is not None and isinstance(x, torch.Tensor))
+
+
+def array_of(x: Any) -> np.ndarray:
+    """A tensor or array as a C-contiguous array in this process's memory."""
+    if isinstance(x, np.ndarray):
+        return np.ascontiguousarray(x).reshape(x.shape)
+    from tasks.arrays import torch_tree
+
+    return np.array(torch_tree.to_numpy(x.detach().cpu().contiguous()))

@@ -1,0 +1,85 @@
+"""A kernel on one sample in this process: prepared, run, judged, its outputs kept."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.pack import Pack
+from tasks.backends import BackendSpec
+from tasks.backends.base import Backend
+from tasks.catalogs.base import Sample
+from tasks.judge.policy import Policy
+from tasks.model import Form, Group, Leaf, Program, RuntimeInfo, Unavailable
+from tasks.model.row import Row
+from tasks.prepare.cases import PreparedGroup, save_alone
+from tasks.runner import Runner, whole
+
+
+class NotHere(Exception):
+    """A backend that this process does not have; the text says why."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of a sample. actual: the outputs, None where there were none."""
+
+    row: Row
+    expected: list[Leaf]
+    actual: list[np.ndarray] | None
+
+
+def started(name: str) -> tuple[Backend, RuntimeInfo]:
+    """A backend of this process. Raises NotHere."""
+    backend = BackendSpec.parse(name).create()
+    try:
+        return backend, backend.start()
+    except Unavailable as error:
+        raise NotHere(f"{name} is unavailable here: {error}") from None
+
+
+def tried(group: Group, sample: Sample, backend: Backend, info: RuntimeInfo, policy: Policy) -> Tried:
+    """Run a sample on a backend of this process and judge it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "case.pack")
+        save_alone(path, group, sample)
+        return judged(PreparedGroup(path), 0, backend, info, policy, Path(folder))
+
+
+def judged(
+    prepared: PreparedGroup, place: int, backend: Backend, info: RuntimeInfo, policy: Policy, folder: Path
+) -> Tried:
+    """Run the sample at a place of a prepared group. folder: where its outputs are kept for a moment."""
+    keep = folder / "outputs.pack"
+    runner = Runner(backend, info, policy, lambda number, stage, span: None)
+    (done,) = runner.run([replace(whole(prepared), positions=(place,), keep=str(keep))])
+    actual = None
+    if keep.exists():
+        pack = Pack(keep)
+        actual = [pack.array(i).copy() for i in range(pack.header["outputs"])]
+    return Tried(done.row, prepared.samples[place].expected(), actual)
+
+
+class Computed(Backend):
+    """Outputs that somebody has computed already: all that is left is to judge them. outputs: of a form, raises what they do."""
+
+    name = "given"
+    forms = ("torch",)
+    checks = ("forward", "backward", "double_backward")
+
+    def __init__(self, outputs: Callable[[Form], list[Any]]) -> None:
+        super().__init__("given", "cpu", {})
+        self.outputs = outputs
+
+    def probe(self) -> RuntimeInfo:
+        import torch
+
+        return RuntimeInfo(f"torch {torch.__version__}", "as given")
+
+    def build(self, form: Form) -> Program:
+        return Program(run=lambda: self.outputs(form))

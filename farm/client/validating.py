@@ -1,0 +1,167 @@
+"""One call that somebody makes himself, judged: `with farm.validate(…) as v: v.output = kernel(…)`."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from farm.client import running
+from farm.client.asking import checks_of, given
+from farm.client.keeping import Keeper
+from farm.client.kernels import ClientError, Kernel, array_of, is_array
+from farm.client.trying import Computed, Tried, judged
+from farm.fleet.child_process import Limits
+from farm.plan import kernels
+from farm.work.child_pool import POOL
+from farm.work.job import Job
+from farm.work.supervisor import run_job
+from tasks import wire
+from tasks.arrays import torch_tree
+from tasks.catalogs.user import load
+from tasks.judge import verdict
+from tasks.model import Form, Group, Misbehaviour, Status
+from tasks.model.row import Row
+from tasks.prepare.cases import PreparedGroup, prepare
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an output, or the gradients, are worth. row: as in the lake."""
+
+    status: str
+    kind: str
+    error_units: float | None
+    max_diff: float | None
+    message: str
+    row: Row
+
+    @classmethod
+    def of(cls, row: Row) -> Outcome:
+        return cls(row.status, row.kind, row.error_units, row.max_diff, running.message_of(row.values()), row)
+
+    @property
+    def passed(self) -> bool:
+        return self.status in (Status.PASS, Status.IMPRECISE)
+
+
+class Validation:
+    """A call under judgement. output: what it returned, to be set; outcomes: of the output and, if asked for, of the
+    gradients; outcome: the first of them that did not pass, else the first."""
+
+    def __init__(self) -> None:
+        self.output: Any = None
+        self.outcomes: tuple[Outcome, ...] = ()
+        self.run_id = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        if not self.outcomes:
+            raise ClientError("there is no outcome before the end of the with block")
+        return next((o for o in self.outcomes if not o.passed), self.outcomes[0])
+
+    def check(self) -> None:
+        """Raise AssertionError unless all passed."""
+        if bad := [f"{o.row.check}: {o.message}" for o in self.outcomes if not o.passed]:
+            raise AssertionError("\n".join(bad))
+
+
+@contextlib.contextmanager
+def validate(
+    function: Callable[..., Any] | str,
+    inputs: Mapping[str, Any] | Sequence[Any],
+    reference: Callable[..., Any] | str | None = None,
+    backward: bool = False,
+    *,
+    op_class: str | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    policy: str = "error_units",
+    results: str | Path | None = None,
+    deadline_s: float = 60.0,
+    **settings: Any,
+) -> Iterator[Validation]:
+    """Judge what the block sets as ``v.output``: what ``function`` returned for ``inputs``, tensors on any device.
+
+    function: the kernel, or the name of one that is declared ("module:function", an op of ./farm.yaml). The reference runs in
+    a child process that has ``deadline_s`` seconds; in this one, where another cannot import it. backward: the gradients of
+    those inputs that require one, through the output's graph. atol, rtol: what is within them passes. results: a lake for the
+    rows. Raises ClientError, and what the block raises.
+    """
+    named = inputs if isinstance(inputs, Mapping) else None
+    wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
+    if backward and not wrt:
+        raise ClientError("backward: no input requires a gradient: give inputs as a mapping, with requires_grad=True")
+    kernel = given(function, inputs, reference, op_class, None, wrt if backward else False, repeats=1, **settings)
+    if atol is not None or rtol is not None:
+        own = {dtype: {"rtol": rtol or 0.0, "atol": atol or 0.0} for dtype in kernel.op.dtypes}
+        kernel = Kernel(replace(kernel.op, tolerances=own), kernel.root)
+    found = Validation()
+    yield found
+    if found.output is None:
+        raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
+    checks = checks_of(kernel.op)
+    config = running.config_of(
+        kernel, samples=1, checks=checks, backends=[running.backend_here()], policy=policy, deadline_s=deadline_s
+    )
+    rows = []
+    with running.undisturbed(), load.lent(kernel.op, kernel.root):
+        kernels.announce(config)
+        for check in checks:
+            group = Group(f"user:{kernel.op.name}", "", kernel.op.dtypes[0], 1, 0, check)
+            rows.append(_judged(kernel, group, named or {}, found.output, policy, deadline_s).row)
+    if results is not None:
+        backend = Computed(lambda form: [])
+        keeper = Keeper(results, config.backends[0].name, backend.probe())
+        keeper.add(kernel, {"samples": 1, "checks": checks, "policy": policy}, *rows)
+        found.run_id = keeper.write()
+    found.outcomes = tuple(map(Outcome.of, rows))
+
+
+def _judged(
+    kernel: Kernel, group: Group, inputs: Mapping[str, Any], output: Any, policy: str, deadline_s: float
+) -> Tried:
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = _prepared(kernel, group, Path(folder), deadline_s)
+        backend = Computed(lambda form: computed(form, kernel, inputs, output))
+        return judged(prepared, 0, backend, backend.probe(), verdict.load(policy), Path(folder))
+
+
+def _prepared(kernel: Kernel, group: Group, cache: Path, deadline_s: float) -> PreparedGroup:
+    """The reference of a group's one sample, from a child process if that can import it. Raises ClientError."""
+    if kernel.importable:
+        return prepare(group, cache)[1]
+    atexit.register(POOL.close)
+    job = Job(name="validate", cache=str(cache), limits=Limits(deadline_s), prepare=(wire.ToPrepare(group),))
+    for message in run_job(job):
+        if isinstance(message, wire.Failed):
+            raise ClientError(f"the reference of {kernel.op.name} cannot be had: {message.failure.error}")
+        if isinstance(message, wire.Prepared):
+            return PreparedGroup(message.path)
+        if isinstance(message, wire.Stopped):
+            raise ClientError(f"the reference of {kernel.op.name} cannot be had: {message.why}")
+    raise ClientError(f"the reference of {kernel.op.name} gave no answer")
+
+
+def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any) -> list[Any]:
+    """What was computed, flat: the outputs, or the gradients of the inputs through their graph. Raises Misbehaviour."""
+    import torch
+
+    for (name, x), before in zip(((n, inputs.get(n)) for n in kernel.op.inputs), form.arrays):
+        if is_array(x) and name not in kernel.op.mutates and array_of(x).tobytes() != before.tobytes():
+            raise Misbehaviour("mutation", f"the input {name} was changed (declare mutates: [{name}] if that is meant)")
+    leaves = list(torch_tree.leaves(output))
+    if form.check == "forward":
+        return [torch_tree.output(torch_tree.dense(x.detach() if isinstance(x, torch.Tensor) else x)) for x in leaves]
+    pairs = [(y, form.arrays[i]) for y, i in zip(leaves, form.cotangents) if i >= 0 and y.requires_grad]
+    if not pairs:
+        raise ClientError("backward: the output has no graph: compute it from the inputs that require a gradient")
+    wrt = [inputs[name] for name in kernel.op.gradient]
+    given = [torch_tree.from_numpy(c.copy()).to(y.device) for y, c in pairs]
+    found = torch.autograd.grad([y for y, _ in pairs], wrt, given, retain_graph=True, allow_unused=True)
+    made = [torch.zeros_like(x) if g is None else g for x, g in zip(wrt, found)]
+    return [torch_tree.output(torch_tree.dense(g.detach())) for g in made]

@@ -1,0 +1,151 @@
+"""The distinct defects of a lake: farm findings [--run ID|last|all] [--minimise N] [--issues DIR]"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from farm import lake as lakes
+from farm.lake import minimal
+from farm.minimise import show
+from farm.minimise.whole import BUDGET, checked, made_small
+from farm.report.faces import terminal
+from farm.report.tables.coverage import distinct, records
+from farm.report.tables.defects import defects, defects_view, without_minimal
+from farm.reproduce.find import Key, ReproduceError, load
+from farm.work.child_pool import POOL
+from tasks.cache import default_cache
+from tasks.judge import verdict
+
+#: Exit codes.
+OK, BAD_INPUT = 0, 2
+#: Findings that are printed.
+_MOST = 1_000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    args = _arguments().parse_args(argv)
+    try:
+        results = lakes.open_lake(args.results)
+        runs = _runs(results, args.run)
+        rows = _rows(results, args.results, runs)
+        if args.minimise:
+            _minimised(results, rows, runs, args)
+        found = minimal.read(results, list(runs))
+        table = defects(found, rows, runs)
+        _print(table, without_minimal(found, rows), args)
+        if args.csv:
+            table.to_csv(args.csv, index=False)
+            print(f"written: {args.csv}")
+        if args.issues:
+            print(f"written: {_bundles(results, found, table, Path(args.issues))}")
+        return OK
+    except (lakes.LakeError, ReproduceError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: cannot write: {error}; choose another place with --issues or --csv", file=sys.stderr)
+    finally:
+        POOL.close()
+    return BAD_INPUT
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="farm findings",
+        description="List the distinct defects of a lake: minimal cases of one backend, ops, status, kind, error, attributes and "
+        "modes are one. What failed and has no minimal case yet is counted apart.",
+        epilog="exit code: 0; 2 something named is not there",
+    )
+    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    parser.add_argument("--run", default="all", help="id of a run, last, or all (default)")
+    parser.add_argument(
+        "--minimise",
+        type=int,
+        default=0,
+        metavar="N",
+        help="first make small one row of each of N groups that have none yet",
+    )
+    parser.add_argument("--backend", metavar="NAME", help="of this backend only")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=BUDGET,
+        metavar="N",
+        help=f"runs of the backend for each at most (default: {BUDGET})",
+    )
+    parser.add_argument("--issues", metavar="DIR", help="write script, issue's text and minimal case of each finding")
+    parser.add_argument("--csv", metavar="FILE", help="write the table")
+    parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
+    return parser
+
+
+def _runs(results: lakes.Lake, wanted: str) -> dict[str, Any]:
+    """The records of the runs that are asked about, the oldest first. Raises LakeError."""
+    known = lakes.run_ids(results)
+    if not known:
+        raise lakes.LakeError(f"no runs in {results.uri!r}; start one with: farm run configs/quick.yaml")
+    names = known if wanted == "all" else [known[-1] if wanted == "last" else wanted]
+    return {name: lakes.read_run(results, name) for name in names}
+
+
+def _rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFrame:
+    rows = pd.concat([distinct(lakes.read(results, name)) for name in runs], ignore_index=True)
+    rows.attrs["results"] = uri
+    return rows
+
+
+def _minimised(results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any], args: argparse.Namespace) -> None:
+    """Make small one row of each group that has no minimal case; what cannot be had is said and passed over."""
+    left = without_minimal(minimal.read(results, list(runs)), rows)
+    left = left[left["backend"] == args.backend] if args.backend else left
+    cache = Path(args.cache) if args.cache else default_cache()
+    for line in records(left.head(args.minimise)):
+        key = Key(line["run_id"], line["case_id"], line["backend"])
+        try:
+            case = checked(load(key, results, None, cache))
+            show.print_case(case)
+            found = made_small(case, results, budget=args.budget)
+        except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
+            print(f"{key}: {error}")
+            continue
+        if found.error:
+            print(f"{key}: {found.error}")
+        else:
+            show.print_minimal(found.record, found.files)
+        sys.stdout.flush()
+
+
+def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) -> None:
+    if args.backend:
+        table, left = (x[x["backend"] == args.backend] for x in (table, left))
+    if len(table):
+        terminal.show(defects_view(table, len(table)), terminal.screen(), _MOST)
+    by = table["backend"].value_counts()
+    told = ", ".join(f"{name} {count}" for name, count in by.items())
+    print(f"{len(table)} distinct defects" + (f": {told}" if told else ", no case has been made small yet"))
+    if rows := int(left["rows"].sum()):
+        print(
+            f"{rows} more failed rows in {len(left)} groups (backend, op, status, kind, error) have no minimal case: "
+            "farm findings --minimise N makes one row of N groups small"
+        )
+
+
+def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path) -> str:
+    """Write the bundle of each finding to a folder of its own; says how many. Raises OSError."""
+    by_folder = {x["folder"]: x for x in found}
+    for line in records(table):
+        record = by_folder[line["folder"]]
+        ops = line["ops"].replace(" + ", "-").replace("/", "_")
+        here = folder / f"{line['backend']}-{ops}-{line['finding']}"
+        here.mkdir(parents=True, exist_ok=True)
+        for name in (*record.get("files", ()), minimal.PACK, minimal.RECORD):
+            data = minimal.file(results, record, name)
+            if data is not None:
+                (here / name).write_bytes(data)
+    return f"{len(table)} bundles in {folder}"

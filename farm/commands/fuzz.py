@@ -1,0 +1,185 @@
+"""farm fuzz: generated cases on every backend, led by what it finds, until the time is used up."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from farm import lake as lakes
+from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
+from farm.fitting import Head, fitted
+from farm.plan import request as requests
+from farm.plan.config import ConfigError
+from farm.plan.request import How, Request
+from farm.policies.vote import voted
+from farm.work.executor import ClusterError
+from farm.work.fuzzing import Budget, Fuzzing, Told
+from farm.work.launch import ready
+from farm.work.progress import print_preflight
+from farm.work.schedule import CHUNK
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Seconds of a run that is told neither seconds nor cases.
+SECONDS = 60.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 nothing found (or only what is known), 1 findings, 2 bad config or
+    command line, 3 incomplete."""
+    args = _arguments().parse_args(argv)
+    console = Console(stderr=False)
+    try:
+        request = _request(args)
+        with ready(request) as plan:
+            print_preflight(console, list(plan.offers.values()), plan.offers)
+            if not plan.runs:
+                raise ConfigError("none of the backends is available here (see the reasons above)")
+            seconds = args.seconds if args.seconds or args.cases else SECONDS
+            return _run(Fuzzing(plan, Budget(seconds, args.cases)), console)
+    except (ConfigError, lakes.LakeError, ClusterError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted before the run began", file=sys.stderr)
+        return INCOMPLETE
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="farm fuzz",
+        description="Generate cases, run them on every backend, go on where something is found.",
+        epilog="exit code: 0 nothing found beyond the known failures; 1 findings; 2 bad config or command line; 3 incomplete "
+        "(go on with --resume)",
+    )
+    parser.add_argument(
+        "config", nargs="?", help="a YAML file with the catalog fuzz and backends; default: all ops on ort-cpu"
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help=f"begin no round after S seconds (default: {SECONDS:g})"
+    )
+    parser.add_argument("--cases", type=int, metavar="N", help="at most N cases, over all backends")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="the seed that all cases are derived of (default: the config's, or 0)"
+    )
+    parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
+    parser.add_argument("--ops", action="append", default=[], metavar="GLOB", help="only these ops")
+    parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
+    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
+    parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--ray", action="store_true", help="on a Ray of this machine")
+    where.add_argument("--inline", action="store_true", help="in this one process, without isolation: for debugging")
+    parser.add_argument(
+        "--cpus", type=int, metavar="N", help="jobs that run at once on CPUs of this machine (default: all)"
+    )
+    return parser
+
+
+def _request(args: argparse.Namespace) -> Request:
+    """What the command line asks for. Raises ConfigError, LakeError."""
+    for name, value in (("cpus", args.cpus), ("cases", args.cases), ("seconds", args.seconds)):
+        if value is not None and value <= 0:
+            raise ConfigError(f"--{name} {value:g}: it is more than 0")
+    if args.seed is not None and not 0 <= args.seed < 2**42:
+        raise ConfigError(f"--seed {args.seed}: it is from 0 to {2**42 - 1}")
+    lake = lakes.open_lake(args.results)
+    how: How = "inline" if args.inline else "ray" if args.ray or args.address else "no-ray"
+    where: dict[str, Any] = {"how": how, "address": args.address, "cpus": args.cpus, "dashboard": False}
+    narrow = {name: _split(getattr(args, name)) for name in ("ops", "dtypes", "backends")}
+    if args.resume:
+        if any(narrow.values()) or args.seed is not None or args.config:
+            raise ConfigError("a resumed run keeps its config, seed, ops, dtypes and backends: leave them out")
+        request = requests.resumed(args.resume, lake, **where)
+        if "fuzz" not in (request.record or {}):
+            raise ConfigError(f"--resume {args.resume}: that is no run of farm fuzz; resume it with farm run --resume")
+    else:
+        request = requests.fuzzing(args.config or "", lake, CHUNK, args.seed, **narrow, **where)
+    lakes.check_writable(lake)
+    return request
+
+
+def _split(values: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+
+
+def _run(fuzzing: Fuzzing, console: Console) -> int:
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    lake = fuzzing.plan.request.lake
+    elsewhere = f" --results {lake.uri}" if lake.uri != "results" else ""
+    again = f"farm fuzz --resume {fuzzing.run_id}{elsewhere}"
+    fuzzing.begin()
+    say(
+        f"run {fuzzing.run_id}: {len(fuzzing.schedule.dtypes)} ops, seed {fuzzing.schedule.seed}; results in {lake.uri}"
+    )
+
+    def told(round_: Told) -> None:
+        new = f"; new: {', '.join(f'{k[0]} {k[1]} {k[2]}' for k in round_.new[:4])}" if round_.new else ""
+        more = f" and {len(round_.new) - 4} more" if len(round_.new) > 4 else ""
+        say(
+            f"{round_.seconds:5.0f} s  round {round_.number}: {round_.rows:,} rows, {round_.findings} findings{new}{more}"
+        )
+
+    try:
+        with interruptible():
+            fuzzing.go(told)
+    except KeyboardInterrupt:
+        say(f"interrupted; go on with: {again}")
+        return INCOMPLETE
+    except OSError as error:
+        print(f"error: stopped: {error}; mend that and go on with: {again}", file=sys.stderr)
+        return INCOMPLETE
+    try:
+        rows, missing = fuzzing.finish(voted)
+    except OSError as error:
+        print(f"error: the lake cannot be written: {error}; go on with: {again}", file=sys.stderr)
+        return INCOMPLETE
+    return _conclude(fuzzing, rows, missing, elsewhere, say, console, again)
+
+
+def _conclude(
+    fuzzing: Fuzzing,
+    rows: pd.DataFrame,
+    missing: str,
+    elsewhere: str,
+    say: Callable[[str], None],
+    console: Console,
+    again: str,
+) -> int:
+    from farm.report import Report
+    from farm.report.tables.generated import findings, left_open, suspect
+
+    report = Report.of(rows, fuzzing.run.record)
+    found = findings(report.rows)
+    say(
+        f"{len(rows):,} rows, {fuzzing.cpu_s:.0f} CPU-seconds: {len(found)} findings, {int(found['known'].sum())} of them known"
+    )
+    heads = [Head("backend"), Head("op"), Head("status"), Head("rows", right=True), Head("what"), Head("always with")]
+    lines = [
+        ([Text(str(line[name])) for name in ("backend", "op", "said", "rows", "what", "words")], "")
+        for line in found.to_dict("records")
+    ]
+    if lines:
+        console.print(fitted("Findings, the most frequent first", heads, lines, console.width))
+        say(f"the first one again: farm reproduce '{found['key'].iloc[0]}'{elsewhere}")
+    for name, table in (
+        ("suspect references (nobody is blamed)", suspect(rows)),
+        ("left open by the specification", left_open(rows)),
+    ):
+        if len(table):
+            say(f"{name}: {int(table['rows'].sum())} rows")
+            for line in table.to_dict("records"):
+                say(f"  {line['op']} ×{line['rows']}: {line['why']}")
+    if missing:
+        print(f"error: incomplete: {missing}; go on with: {again}", file=sys.stderr)
+        return INCOMPLETE
+    return FOUND if (~found["known"]).any() else OK

@@ -1,0 +1,79 @@
+"""Makes a failing case of a lake small: farm minimise '<run>:<case>:<backend>'"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from farm import lake as lakes
+from farm.minimise import show
+from farm.minimise.whole import BUDGET, checked, made_small
+from farm.reproduce.find import ReproduceError, load, parse
+from farm.work.child_pool import POOL
+from tasks.cache import default_cache
+from tasks.judge import verdict
+from tasks.minimise.search import KEPT, SEQUENCE, STRATEGIES
+from tasks.nearest import nearest
+
+#: Exit codes: a case that fails every time; one that does not fail, or only at times; a key or an option that names nothing.
+SMALLER, FLAKY, BAD_INPUT = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    args = _arguments().parse_args(argv)
+    try:
+        if args.strategy not in (*STRATEGIES, SEQUENCE):
+            known = [*STRATEGIES, SEQUENCE]
+            raise ReproduceError(
+                f"--strategy: there is no strategy {args.strategy!r}{nearest(args.strategy, known)}; "
+                f"there are {', '.join(known)}"
+            )
+        if args.budget <= KEPT:
+            raise ReproduceError(f"--budget: {args.budget} runs are too few; more than {KEPT}")
+        results = lakes.open_lake(args.results)
+        case = load(parse(args.key, results), results, None, Path(args.cache) if args.cache else default_cache())
+        case = checked(case, args.packages, args.here)
+        show.print_case(case)
+        found = made_small(case, results, args.strategy, args.budget)
+        if found.error:
+            print(f"not failing   {found.error}")
+            return FLAKY
+        show.print_minimal(found.record, found.files, args.out)
+        return FLAKY if found.record["flaky"] else SMALLER
+    except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    finally:
+        POOL.close()
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="farm minimise",
+        description="Make a failing case small while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
+        "fewer of the cases that were run before it. Shows the minimal case and a script of at most 40 lines, which is run "
+        "in a clean environment first; both are kept in the lake, with the text of an issue.",
+        epilog="exit code: 0 a minimal case that fails every time; 1 it does not fail any more, or only at times; 2 no such "
+        "case, or none that failed",
+    )
+    parser.add_argument("key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run)")
+    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    parser.add_argument(
+        "--strategy",
+        default="shrink-all",
+        metavar="NAME",
+        help=f"what is made smaller: {', '.join((*STRATEGIES, SEQUENCE))} (default: shrink-all)",
+    )
+    parser.add_argument(
+        "--budget", type=int, default=BUDGET, metavar="N", help=f"runs of the backend at most (default: {BUDGET})"
+    )
+    parser.add_argument(
+        "--packages", nargs="+", default=[], metavar="REQUIREMENT", help="run the backend in an environment of these"
+    )
+    parser.add_argument("--here", action="store_true", help="with the runtime's version that is here, if it is another")
+    parser.add_argument("--out", metavar="DIR", help="also write the script and the issue's text to a directory")
+    parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
+    return parser

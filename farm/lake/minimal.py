@@ -1,0 +1,72 @@
+"""Minimal cases beside the rows of a run: what is known of each, its pack, its script, the text of an issue."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs as pafs
+
+from farm.lake.store import AnyLake, Lake, LakeError, open_lake, run_ids
+
+#: The folder of a run that they lie in; dataset readers leave it alone for its underscore.
+FOLDER = "_minimal"
+#: Files of a minimal case: what is known of it, and the case itself.
+RECORD, PACK = "minimal.json", "case.pack"
+
+
+def place(lake: Lake, run_id: str, case_id: str, backend: str) -> str:
+    """The folder of the minimal case of a row."""
+    digest = hashlib.sha256(f"{case_id}:{backend}".encode()).hexdigest()[:12]
+    return lake.path(run_id, f"{FOLDER}/{digest}")
+
+
+def write(results: AnyLake, record: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
+    """Keep a minimal case, in place of an older one of the same row: its record last, which is what readers look for.
+    Returns its folder. Raises LakeError."""
+    lake = open_lake(results)
+    folder = place(lake, record["run_id"], record["case_id"], record["backend"])
+    content = {**files, RECORD: json.dumps(record, indent=1).encode()}
+    try:
+        if lake.is_local:
+            lake.filesystem.create_dir(folder, recursive=True)
+        for name, data in content.items():
+            aside = f"{folder}/.{name}" if lake.is_local else f"{folder}/{name}"
+            with lake.filesystem.open_output_stream(aside) as file:
+                file.write(data)
+            if lake.is_local:
+                lake.filesystem.move(aside, f"{folder}/{name}")
+    except (pa.ArrowException, OSError) as error:
+        raise LakeError(f"{folder}: the minimal case cannot be kept ({error})") from None
+    return folder
+
+
+def read(results: AnyLake, runs: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """The records of all minimal cases of some runs (default: of all), the oldest run's first; each with its ``folder``.
+    One that cannot be read is left out. Raises LakeError for a lake that cannot be."""
+    lake = open_lake(results)
+    found = []
+    for run_id in run_ids(lake) if runs is None else runs:
+        selector = pafs.FileSelector(lake.path(run_id, FOLDER), allow_not_found=True)
+        for info in sorted(lake.filesystem.get_file_info(selector), key=lambda info: info.path):
+            try:
+                with lake.filesystem.open_input_stream(f"{info.path}/{RECORD}") as file:
+                    record = json.loads(file.read())
+            except (OSError, ValueError):
+                continue
+            if isinstance(record, dict) and {"run_id", "case_id", "backend", "finding"} <= record.keys():
+                found.append({**record, "folder": info.path})
+    return found
+
+
+def file(results: AnyLake, record: Mapping[str, Any], name: str) -> bytes | None:
+    """A file of a minimal case; None where it has none."""
+    lake = open_lake(results)
+    try:
+        with lake.filesystem.open_input_stream(f"{record['folder']}/{name}") as stream:
+            return bytes(stream.read())
+    except OSError:
+        return None

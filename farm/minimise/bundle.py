@@ -1,0 +1,129 @@
+"""What is kept beside a minimal case: its script, run in a clean environment first, and the text of an issue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from farm import lake as lakes
+from farm.fleet import envs
+from farm.fleet.envs import Environment
+from farm.minimise import issue, shown
+from farm.minimise.script import short
+from farm.reproduce import find, script, trial
+from farm.reproduce.again import Outcome, run_child
+from farm.reproduce.find import Case, Key
+from farm.reproduce.source import NoScript
+from farm.reproduce.writing import form_of, source_of
+from tasks.prepare.cases import PreparedGroup
+from tasks.wire import Minimised
+
+#: Files of a minimal case: the script, the issue's text.
+SCRIPT, ISSUE = "script.py", "issue.md"
+#: Elements up to which values are told.
+ALL = 64
+
+
+def of(case: Case, found: Minimised, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
+    """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case, and what
+    the script showed.
+
+    A case that fails only at times has no script.
+    """
+    minimal = _alone(case, found)
+    outcome = run_child(minimal)
+    record["expected"], record["got"] = _values(minimal, outcome)
+    record["others"] = _others(case, results)
+    record["files"] = []
+    files: dict[str, bytes] = {}
+    if record["flaky"] or record["before"]:
+        record["script_said"] = "none is shown: it fails only at times" if record["flaky"] else _sequence(record)
+    else:
+        text, record["script_said"] = _script(minimal, outcome, record)
+        if text:
+            files[SCRIPT] = text.encode()
+    files[ISSUE] = issue.text(record, files.get(SCRIPT, b"").decode()).encode()
+    record["files"] = sorted(files)
+    return files
+
+
+def _alone(case: Case, found: Minimised) -> Case:
+    """The minimal case as one of its own."""
+    assert found.item is not None
+    sample = PreparedGroup(found.item.pack, found.item.group.check).samples[found.item.positions[0]]
+    key = Key(case.key.run_id, found.item.group.case_id(sample.index), case.key.backend)
+    return replace(case, key=key, stored=None, group=found.item.group, sample=sample, asked=found.item)
+
+
+def _values(minimal: Case, outcome: Outcome) -> tuple[str, str]:
+    """What was expected and what came, in words."""
+    expected = [_shown(leaf.reference) for leaf in minimal.sample.expected()]
+    return "; ".join(expected), "; ".join(map(_shown, outcome.actual or ()))
+
+
+def _shown(x: np.ndarray | None) -> str:
+    if x is None:
+        return "any numbers"
+    values = np.array2string(np.asarray(x).ravel()[:ALL], separator=", ", max_line_width=10_000, threshold=ALL)
+    return f"{x.dtype.name} {list(x.shape)} {values}"
+
+
+def _others(case: Case, results: lakes.Lake) -> dict[str, str]:
+    """What other backends of the run made of the stored case."""
+    rows = find.find(case.key, results)[1]
+    return {row["backend"]: row["status"] for row in rows if row["backend"] != case.key.backend}
+
+
+def _sequence(record: Mapping[str, Any]) -> str:
+    return f"none: it takes {len(record['before'])} cases that are run before it in one process"
+
+
+def _script(minimal: Case, outcome: Outcome, record: Mapping[str, Any]) -> tuple[str, str]:
+    """(the text of the script that shows the failure, what is said of it). It is run in an environment of the runtime, onnx and
+    numpy alone; where the short one does not show it, the one that `farm reproduce --script` writes."""
+    backend = outcome.backend or minimal.spec.create()
+    said = []
+    title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
+    title = " ".join(filter(None, [title, record["outcome"]["kind"]]))
+    packages = requirements(minimal)
+    try:
+        form = form_of(minimal, backend)
+        text = short(form, minimal.sample.expected(), outcome.row, backend, minimal.spec.runtime, title, packages)
+        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
+        good, what = shown.shows(text, outcome.row, minimal.config.deadline_s, python)
+        if good:
+            return text, f"{len(text.splitlines())} lines, run in a clean environment ({', '.join(packages)}): {what}"
+        said.append(f"in few lines it {what}")
+    except NoScript as error:
+        said.append(str(error))
+    except envs.EnvError as error:
+        return "", f"none: its clean environment cannot be had: {error}"
+    try:
+        text = script.generate(source_of(minimal, outcome, backend))
+        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
+    except (NoScript, envs.EnvError) as error:
+        return "", "; ".join([*said, str(error)])
+    with shown.written(text) as path:
+        good, what = trial.check(path, outcome.row, minimal.config.deadline_s * 4, python)
+    lines = f"the long one, {len(text.splitlines())} lines, {what}"
+    return (text if good else ""), "; ".join([*said, lines])
+
+
+def requirements(case: Case) -> list[str]:
+    """What a script is run with: the runtime's packages as they are installed, onnx and numpy."""
+    own = (
+        list(case.environment.packages)
+        if case.environment
+        else list(script.installed({MODULES.get(case.spec.runtime, case.spec.runtime)}))
+    )
+    if case.group.catalog == "onnx" and not any(x.startswith("onnx=") for x in own):
+        own.append(f"onnx=={metadata.version('onnx')}")
+    return own
+
+
+#: What a runtime is called in Python, where that is not its name.
+MODULES = {"ort": "onnxruntime", "inductor": "torch"}

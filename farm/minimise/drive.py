@@ -1,0 +1,148 @@
+"""A failing case made small: one child process searches, those of the backend run what it wants, a crash starts a new one."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from farm.fleet import envs
+from farm.fleet.child_process import Death
+from farm.minimise.earlier import Earlier
+from farm.reproduce.find import Case, ReproduceError
+from farm.work.child_pool import POOL
+from farm.work.conversation import Ended, conversation
+from farm.work.job import Job
+from farm.work.state import limits
+from farm.work.supervisor import CannotRun, rows_of
+from tasks import wire
+from tasks.model import Status
+from tasks.model.row import NAMES, Row
+from tasks.wire import Minimised, ToRun, Wants
+
+#: Seconds that a step of the search may take: a few references.
+STEP_S = 120.0
+#: Seconds after which a case that hangs is taken to hang, while it is made smaller; at the end it has its whole deadline.
+HANG_S = 10.0
+
+#: Told of each run: how many there were, and its status.
+Told = Callable[[int, str], None]
+
+
+@dataclass
+class Runner:
+    """Runs what a search wants. job: of the stored case; earlier: those before it in its process; runs: so far."""
+
+    job: Job
+    earlier: Earlier | None
+    hangs: bool
+    told: Told
+    runs: int = 0
+
+    def __call__(self, wants: Wants) -> wire.Tried:
+        self.runs += 1
+        job = self.job if wants.fresh or not self.hangs else self._impatient()
+        if wants.fresh:
+            POOL.forget(job)
+        row = self._after(wants) if wants.before else self._alone(job, wants.item)
+        self.told(self.runs, row.status)
+        return wire.Tried(row=row)
+
+    def _impatient(self) -> Job:
+        least = min(self.job.limits.deadline_s, HANG_S)
+        return replace(self.job, limits=replace(self.job.limits, deadline_s=least))
+
+    def _alone(self, job: Job, item: ToRun) -> Row:
+        """A crash counts if it is one in a process that has run nothing before (`farm.work.supervisor`)."""
+        try:
+            return row_of(list(rows_of(replace(job, run=(item,))))[-1])
+        except CannotRun as error:
+            raise ReproduceError(f"the backend cannot be run any more: {error}") from None
+
+    def _after(self, wants: Wants) -> Row:
+        """The row of a case that is run after others in a process of their own."""
+        job = self.job
+        assert self.earlier is not None
+        items = [self.earlier[number] for number in wants.before] + [wants.item]
+        POOL.forget(job)
+        got = POOL.get(job)
+        row = _nothing(wants.item, "the process died before its last case")
+        if isinstance(got, Death) or isinstance(got[1], wire.Refused):
+            return row
+        last = sum(len(item.positions) for item in items) - 1
+        for message in got[0].call(wire.Run(tuple(items))):
+            if isinstance(message, Death) and message.number == last:
+                told = {"status": message.status, "kind": message.kind, "stage": message.stage, "error": message.text}
+                row = row.with_values(told | {"error_type": message.kind})
+            elif isinstance(message, wire.Done) and message.number == last:
+                row = message.row
+        POOL.forget(job)
+        return row
+
+
+def _nothing(item: ToRun, why: str) -> Row:
+    return Row.of(
+        {"op": item.group.op, "dtype": item.group.dtype, "status": Status.LOST.value, "started_at": 0.0, "error": why}
+    )
+
+
+def row_of(values: Mapping[str, Any]) -> Row:
+    """A row of the lake as its case's outcome."""
+    found = {name: value for name, value in values.items() if name in NAMES}
+    begun = found.get("started_at")
+    found["started_at"] = begun.timestamp() if isinstance(begun, datetime.datetime) else 0.0
+    return Row.of(found)
+
+
+def job_of(case: Case) -> Job:
+    """The job that runs a case as its run did, without a search for its culprit."""
+    bounds = replace(limits(case.config, case.spec.name), localise_s=0.0)
+    return Job(
+        name=str(case.key),
+        cache=str(case.cache),
+        limits=bounds,
+        run=(case.asked,),
+        backend=case.spec,
+        policy=case.policy,
+        run_id=case.key.run_id,
+    )
+
+
+def version_here(case: Case) -> str:
+    """Version of the backend's runtime as it is here. Raises ReproduceError where it cannot be had."""
+    job = job_of(case)
+    try:
+        got = POOL.get(job)
+    except envs.EnvError as error:
+        raise ReproduceError(f"{case.spec.name} cannot be run here: {error}") from None
+    answer = got if isinstance(got, Death) else got[1]
+    if not isinstance(answer, wire.Ready):
+        why = answer.text if isinstance(answer, Death) else answer.reason
+        raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see farm doctor")
+    return str(answer.info.get("runtime_version", ""))
+
+
+def minimise(
+    case: Case, strategy: str, budget: int, folder: Path, earlier: Earlier | None = None, told: Told | None = None
+) -> tuple[Minimised, float]:
+    """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays. Raises ReproduceError."""
+    began, job = time.monotonic(), job_of(case)
+    runner = Runner(job, earlier, case.row["status"] == Status.TIMEOUT, told or _progress)
+    seeker = replace(
+        job, name=f"minimise {case.group.label}", run=(), backend=None, prepare=(wire.ToPrepare(case.group),)
+    )
+    command = wire.Minimise(case.asked, case.spec, row_of(case.row), str(folder), strategy, budget, len(earlier or ()))
+    *_, answer = conversation(seeker, command, STEP_S, POOL, runner)
+    if isinstance(answer, Ended):
+        raise ReproduceError(f"nothing was made smaller: {answer.text}")
+    assert isinstance(answer, Minimised)
+    return answer, time.monotonic() - began
+
+
+def _progress(runs: int, status: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{runs} runs, the last one {status}        ", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,83 @@
+"""The record of a minimal case: what a reader, a list of findings and the text of an issue are made of."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farm import lake as lakes
+from farm.lake import minimal
+from farm.reproduce.find import Case
+from tasks.model import Status
+from tasks.wire import Minimised
+
+#: What of a row says how it failed.
+_TOLD = ("status", "kind", "stage", "error_type", "error", "error_units", "max_ulp", "max_diff", "limit", "op_class")
+
+
+def record_of(case: Case, found: Minimised, strategy: str, seconds: float) -> dict[str, Any]:
+    """What is known of the minimal case of a row."""
+    assert found.row is not None and found.item is not None
+    facts, row = found.facts, case.row
+    ops = facts.get("ops") or [case.group.op_name]
+    failure = facts["failure"]
+    finding = {
+        "backend": row["backend"],
+        "ops": sorted(set(ops)),
+        "status": failure["status"],
+        "kind": failure["kind"],
+        "words": " ".join([failure["error_type"], failure["words"]]).strip(),
+        "attributes": facts.get("attributes", {}),
+        "modes": facts.get("modes", []),
+        "after": len(facts["before"]) > 0,
+    }
+    return {
+        "run_id": case.key.run_id,
+        "case_id": case.key.case_id,
+        "backend": case.key.backend,
+        "op": found.item.group.op,
+        "dtype": case.group.dtype,
+        "runtime_version": row["runtime_version"],
+        "device": row["device"],
+        "packages": list(case.environment.packages) if case.environment else [],
+        "strategy": strategy,
+        "seconds": round(seconds, 1),
+        "made_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "original": {name: _plain(row[name]) for name in (*_TOLD, "op", "shapes")},
+        "outcome": {name: getattr(found.row, name) for name in _TOLD},
+        **facts,
+        "finding": {**finding, "id": finding_id(finding)},
+    }
+
+
+def finding_id(finding: Mapping[str, Any]) -> str:
+    """Equal for minimal cases of one defect: backend, ops, status, kind, masked error, attributes that are not the default and
+    modes."""
+    names = ("backend", "ops", "status", "kind", "words", "attributes", "modes", "after")
+    told = [finding[name] if name != "attributes" else sorted(finding[name]) for name in names]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def keep(results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes], pack: Path | None) -> None:
+    """Write the record, its files and the minimal case itself to the lake. Raises LakeError."""
+    content = dict(files)
+    if pack is not None:
+        content[minimal.PACK] = pack.read_bytes()
+    record["folder"] = minimal.write(results, record, content)
+
+
+def said(record: Mapping[str, Any]) -> str:
+    """How a minimal case fails, in a few words."""
+    outcome = record["outcome"]
+    words = [outcome["status"], outcome["kind"] or ""]
+    if outcome["status"] == Status.ERROR:
+        words.append(" ".join((outcome["error"] or "").split())[:120])
+    return " ".join(filter(None, words))
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

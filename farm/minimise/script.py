@@ -1,0 +1,235 @@
+"""The script of a minimal case: the graph in ONNX's own words, the inputs, the call of the runtime, what was to come."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from farm.minimise.calls import called
+from farm.reproduce.source import NoScript
+from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.judge.plain import unit_of
+from tasks.model import WITHOUT_NOISE, Form, Leaf, OpClass, Status, is_inexact
+from tasks.model.dtypes import NATIVE, dtype_name
+
+#: Lines that a script may have.
+LINES = 40
+#: Elements up to which an array is written out.
+_WRITTEN = 64
+
+
+def short(
+    form: Form,
+    expected: Sequence[Leaf],
+    row: Mapping[str, Any],
+    backend: Any,
+    runtime: str,
+    title: str,
+    packages: Sequence[str],
+) -> str:
+    """The text of a script that fails as ``row`` does: exit code 1 and the last word "wrong" for numbers, the runtime's own
+    exception, crash or hang else. Raises NoScript."""
+    import onnx
+
+    if form.model is None:
+        raise NoScript(f"no short script: {runtime} takes no ONNX model")
+    model = onnx.load_from_string(form.model)
+    feeds = inputs_by_name(form)
+    call = called(runtime, backend, model, feeds)
+    writer = _Writer()
+    graph = _graph(model, writer)
+    given = [f'"{name}": {writer.value(x)}' for name, x in feeds.items()]
+    judged = _judged(expected, row, writer)
+    head = [
+        f'"""{_plain(title)}"""',
+        f"# pip install {' '.join(packages)}",
+        *call.before,
+        *(["import base64"] if writer.packed else []),
+        *(["import ml_dtypes"] if writer.exotic else []),
+        "import numpy as np",
+        "import onnx",
+        "from onnx import TensorProto, helper, numpy_helper",
+        *call.imports,
+        "",
+    ]
+    lines = [*head, *graph, f"feeds = {{{', '.join(given)}}}", *call.lines, *judged]
+    if len(lines) > LINES:
+        raise NoScript(f"no short script: it would have {len(lines)} lines")
+    return "\n".join(lines) + "\n"
+
+
+class _Writer:
+    """Source of arrays; packed, exotic: what it took."""
+
+    def __init__(self) -> None:
+        self.packed = self.exotic = False
+
+    def dtype(self, name: str) -> str:
+        if name == "str":
+            return "object"
+        if name == "bool":
+            return "bool"
+        if name in NATIVE:
+            return f"np.{name}"
+        self.exotic = True
+        return f"ml_dtypes.{name}"
+
+    def value(self, x: Any) -> str:
+        if not isinstance(x, np.ndarray):
+            raise NoScript("no short script: an input is no tensor")
+        name = dtype_name(x.dtype)
+        dtype = self.dtype(name)
+        if name == "str":
+            return f"np.array({[str(v) for v in x.ravel().tolist()]!r}, object).reshape({x.shape})"
+        if x.size > 1 and (x == x.reshape(-1)[0]).all() and not np.signbit(np.asarray(x, np.complex128).real).any():
+            return f"np.full({x.shape}, {_number(x.reshape(-1)[0], name)}, {dtype})"
+        if x.size > _WRITTEN:
+            self.packed = True
+            text = base64.b64encode(np.ascontiguousarray(x).tobytes()).decode()
+            return f'np.frombuffer(base64.b64decode("{text}"), {dtype}).reshape({x.shape})'
+        written = _nested(x, name)
+        empty = f".reshape({x.shape})" if not x.size else ""
+        return f"np.array({written}, {dtype}){empty}"
+
+
+def _nested(x: np.ndarray, name: str) -> str:
+    if x.ndim == 0:
+        return _number(x[()], name)
+    return f"[{', '.join(_nested(row, name) for row in x)}]"
+
+
+def _number(value: Any, name: str) -> str:
+    """A number that is the same again in its dtype."""
+    if name == "bool" or not is_inexact(name):
+        return str(value.item() if hasattr(value, "item") else value)
+    if name.startswith("complex"):
+        return repr(complex(value))
+    number = float(value)
+    if not math.isfinite(number):
+        return "np.nan" if number != number else "np.inf" if number > 0 else "-np.inf"
+    short = str(value)
+    return repr(float(short)) if name in ("float16", "float32") and type(value)(float(short)) == value else repr(number)
+
+
+def _graph(model: Any, writer: _Writer) -> list[str]:
+    """Lines that make the ModelProto."""
+    from onnx import numpy_helper
+
+    graph = model.graph
+    if any(a.HasField("g") or a.graphs or a.HasField("t") for node in graph.node for a in node.attribute):
+        return _packed(model, writer)
+    nodes = [f"    {_node(node)}," for node in graph.node]
+    inputs, outputs = (", ".join(map(_value_info, values)) for values in (graph.input, graph.output))
+    weights = [
+        f'numpy_helper.from_array({writer.value(np.asarray(numpy_helper.to_array(x)))}, "{x.name}")'
+        for x in graph.initializer
+    ]
+    opsets = ", ".join(f'helper.make_opsetid("{x.domain}", {x.version})' for x in model.opset_import)
+    return [
+        "nodes = [",
+        *nodes,
+        "]",
+        "graph = helper.make_graph(",
+        '    nodes, "minimal",',
+        f"    [{inputs}],",
+        f"    [{outputs}],",
+        *([f"    [{', '.join(weights)}],"] if weights else []),
+        ")",
+        f"model = helper.make_model(graph, opset_imports=[{opsets}], ir_version={model.ir_version})",
+        "onnx.checker.check_model(model)",
+    ]
+
+
+def _packed(model: Any, writer: _Writer) -> list[str]:
+    writer.packed = True
+    text = base64.b64encode(model.SerializeToString()).decode()
+    return [f'model = onnx.load_from_string(base64.b64decode("{text}"))', "onnx.checker.check_model(model)"]
+
+
+def _node(node: Any) -> str:
+    from onnx import helper
+
+    given = [f"{list(node.input)!r}", f"{list(node.output)!r}"]
+    if node.domain not in ("", "ai.onnx"):
+        given.append(f'domain="{node.domain}"')
+    for attribute in node.attribute:
+        value = helper.get_attribute_value(attribute)
+        value = value.decode() if isinstance(value, bytes) else value
+        if not isinstance(value, (int, float, str)):
+            value = [x.decode() if isinstance(x, bytes) else x for x in value]
+        elif isinstance(value, float):
+            value = float(str(np.float32(value)))
+        given.append(f"{attribute.name}={value!r}")
+    return f'helper.make_node("{node.op_type}", {", ".join(given)})'
+
+
+def _value_info(value: Any) -> str:
+    from onnx import TensorProto
+
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        raise NoScript("no short script: an input or output is no tensor")
+    name = TensorProto.DataType.Name(kind.elem_type)
+    shape = [x.dim_param if x.HasField("dim_param") else x.dim_value for x in kind.shape.dim]
+    told = repr(shape) if kind.HasField("shape") else "None"
+    return f'helper.make_tensor_value_info("{value.name}", TensorProto.{name}, {told})'
+
+
+def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -> list[str]:
+    """Lines that say whether what came is right; for what raises or dies, that it did not."""
+    if row["status"] not in (Status.WRONG, Status.IMPRECISE) or not expected:
+        return ['print("it did not fail:", got)']
+    told = []
+    for leaf in expected:
+        if leaf.reference is None:
+            raise NoScript("no short script: an output is defined by its shape alone")
+        most = allowed(leaf, row)
+        told.append(f"({writer.dtype(leaf.dtype)}, {writer.value(leaf.reference)}, {_bound(most, writer)})")
+    lines = ["expected = [  # dtype, exact result, largest difference allowed", *(f"    {x}," for x in told), "]"]
+    compared = (
+        "    far = ~(np.abs(np.subtract(a, y, dtype=y.dtype)) <= most) & (a != y) & ~((a != a) & (y != y)) if same else True"
+        if all(leaf.dtype != "str" for leaf in expected)
+        else "    far = a != y if same else True"
+    )
+    return [
+        *lines,
+        "wrong = len(got) != len(expected)",
+        "for (dtype, y, most), a in zip(expected, map(np.asarray, got)):",
+        "    same = a.shape == y.shape and a.dtype == dtype",
+        compared,
+        '    print("expected", np.dtype(dtype), y.shape, y.ravel()[:8], "got", a.dtype, a.shape, a.ravel()[:8])',
+        "    wrong |= bool(np.any(far))",
+        'raise SystemExit("wrong" if wrong else 0)',
+    ]
+
+
+def _bound(most: np.ndarray, writer: _Writer) -> str:
+    if not most.size or (most == most.reshape(-1)[0]).all():
+        return _number(most.reshape(-1)[0], "float64") if most.size else "0"
+    rounded = np.vectorize(lambda v: float(f"{v:.3g}"))(most)
+    return writer.value(rounded).replace(", np.float64", "")
+
+
+def allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
+    """The largest difference that the limit of a row leaves to each element: the judge's measure (`tasks.judge.plain`)."""
+    y = np.asarray(leaf.reference)
+    op_class = OpClass(row["op_class"] or OpClass.COMPOSITE)
+    precision = str(row.get("compute_precision") or "")
+    eps, smallest, noise = unit_of(leaf, op_class, precision if is_inexact(precision) else "")
+    limit = float(row["limit"] or 0.0)
+    if y.dtype.kind not in "fc":
+        return np.zeros(y.shape) if noise is None else limit * noise
+    size = np.abs(y)
+    with np.errstate(all="ignore"):
+        if op_class in WITHOUT_NOISE:
+            return np.asarray(limit * np.ldexp(eps, np.frexp(np.maximum(size, smallest))[1] - 1))
+        scale = np.zeros_like(size) if op_class is OpClass.DISCONTINUOUS else size * eps + smallest * eps
+        return np.asarray(limit * (scale if noise is None else scale + noise))
+
+
+def _plain(text: str) -> str:
+    return text.replace("\\", "/").replace('"', "'")

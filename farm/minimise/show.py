@@ -1,0 +1,77 @@
+"""What is printed of a minimal case: no more than a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farm.report.words import number, plain
+from farm.reproduce.find import Case
+from farm.reproduce.show import line, status_text
+
+#: Characters of values, and triggers, that are printed.
+_VALUES, _TRIGGERS = 300, 8
+
+
+def print_case(case: Case) -> None:
+    """The row that failed."""
+    line("case", case.key.case_id)
+    line(
+        "stored", f"{status_text(case.row)} on {case.key.backend} {case.row['runtime_version']}, run {case.key.run_id}"
+    )
+
+
+def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: str | None = None) -> None:
+    """The minimal case, what it took, and where it is kept; out: a directory that its files are written to as well."""
+    outcome = record["outcome"]
+    line("minimal", f"{record['op']}: {outcome['status']} {outcome['kind'] or ''}".rstrip())
+    if "nodes" in record:
+        nodes, elements = ("{} → {}".format(*record[name]) for name in ("nodes", "elements"))
+        line(
+            "size",
+            f"nodes {nodes}, elements {elements}, shapes {shapes(record['shapes'][0])} → {shapes(record['shapes'][1])}",
+        )
+    for name, value in record.get("attributes", {}).items():
+        line("attribute", f"{name} = {value}")
+    for one in record.get("inputs", []):
+        line("input", f"{one['name']} {one['dtype']} {one['shape']} {one['how']} {one['values']}"[:_VALUES])
+    for name in ("expected", "got"):
+        if record.get(name):
+            line(name, record[name][:_VALUES])
+    if outcome["error"]:
+        line("error", plain(outcome["error"], _VALUES))
+    if outcome["error_units"] is not None and outcome["limit"]:
+        line("off by", f"{number(outcome['error_units'])} error units, limit {number(outcome['limit'])}")
+    for one in record["triggers"][:_TRIGGERS]:
+        line("trigger" if one["fails"] else "no trigger", f"{one['what']}: {trigger(one)}")
+    for case_id in record.get("after", []):
+        line("after", case_id)
+    for why in record["why"]:
+        line("note", why)
+    if record["flaky"]:
+        line("flaky", f"in new processes it failed {record['failed']} of {record['tried']} times; no script is shown")
+    if others := record.get("others"):
+        line("others", ", ".join(f"{name} {status}" for name, status in others.items()))
+    line("runs", f"{record['runs']} of the backend, {record['refused']} cases were none; {record['seconds']:.0f} s")
+    line("finding", f"{record['finding']['id']}, kept in {record['folder']}")
+    if record.get("script_said"):
+        line("script", record["script_said"])
+    if out:
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        line("written", ", ".join(str(folder / name) for name in files) or "nothing: there is no script")
+
+
+def shapes(found: list[list[int]]) -> str:
+    """Shapes in a few words."""
+    return " ".join("x".join(map(str, shape)) or "scalar" for shape in found[:6]) + (" …" if len(found) > 6 else "")
+
+
+def trigger(one: Mapping[str, Any]) -> str:
+    """What came of something put otherwise."""
+    if not one["status"]:
+        return "no valid case"
+    return "fails in the same way" if one["fails"] else f"{one['status']}"

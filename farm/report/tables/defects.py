@@ -1,0 +1,145 @@
+"""Distinct defects over a lake: minimal cases that are one finding in one line, and what failed and has no minimal case yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from farm.lake import minimal
+from farm.plan import known
+from farm.report.tables.coverage import FAILED_STATUSES, where_option
+from farm.report.tables.view import Column, Line, Report, View, measured, status, text, view
+from farm.report.words import number
+from tasks.model import Status
+from tasks.model.errors import masked
+
+#: Columns of `defects`.
+_TOLD = [
+    *("finding", "backend", "ops", "status", "kind", "what", "words", "flaky", "nodes", "elements", "cases", "rows"),
+    *("first", "last", "versions", "right", "alike", "known", "script", "folder", "run_id", "case_id", "command"),
+]
+#: Columns by which rows without a minimal case are taken to be one defect until one has been made small.
+_ALIKE = ["backend", "op", "status", "kind", "error_type", "words"]
+
+
+def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
+    """One line per finding, what crashes first.
+
+    found: records of minimal cases (`farm.lake.minimal`); rows: of the lake, of all the runs that are to be told of; runs:
+    their records, by id. what: attributes that are not the default, and modes; words: the masked error; nodes, elements,
+    case_id, run_id, folder: of the smallest minimal case; cases: minimal cases of the finding, and rows: rows of the lake that
+    failed as they did; first, last: runs in which they did; versions: of the runtime; right: backends that got these cases
+    right, and alike: that failed in the same status; known: the reason of the known failure that covers it.
+    """
+    results = str(rows.attrs.get("results", "results"))
+    by_finding: dict[str, list[Mapping[str, Any]]] = {}
+    for record in found:
+        by_finding.setdefault(record["finding"]["id"], []).append(record)
+    lines = [_line(several, rows, runs, results) for several in by_finding.values()]
+    made = pd.DataFrame(lines, columns=_TOLD)
+    if made.empty:
+        return made
+    order = made["status"].map(lambda name: Status(name).facts.severity)
+    return made.assign(rank=order).sort_values(["rank", "backend", "ops"], kind="stable")[_TOLD].reset_index(drop=True)
+
+
+def _line(
+    several: list[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any], results: str
+) -> dict[str, Any]:
+    best = min(several, key=lambda x: (x["flaky"], *(x.get(name, [0, 1 << 40])[1] for name in ("nodes", "elements"))))
+    finding = best["finding"]
+    cases = {x["case_id"] for x in several}
+    of_cases = rows[rows["case_id"].isin(cases)]
+    mine = of_cases[(of_cases["backend"] == finding["backend"]) & (of_cases["status"] == finding["status"])]
+    seen = sorted(set(mine["run_id"])) or sorted({x["run_id"] for x in several})
+    others = of_cases[of_cases["backend"] != finding["backend"]]
+    given = [f"{name}={value}" for name, value in finding["attributes"].items()]
+    key = f"{best['run_id']}:{best['case_id']}:{best['backend']}"
+    return {
+        **{name: finding[name] for name in ("backend", "status", "kind", "words")},
+        "finding": finding["id"],
+        "ops": " + ".join(finding["ops"]),
+        "what": ", ".join([*given, *finding["modes"], *(["after another case"] if finding.get("after") else [])]),
+        "flaky": best["flaky"],
+        "nodes": best.get("nodes", [None, None])[1],
+        "elements": best.get("elements", [None, None])[1],
+        "cases": len(several),
+        "rows": len(mine),
+        "first": seen[0],
+        "last": seen[-1],
+        "versions": ", ".join(sorted({*mine["runtime_version"], *(x["runtime_version"] for x in several)})),
+        "right": ", ".join(sorted(set(others[others["status"] == Status.PASS.value]["backend"]))),
+        "alike": ", ".join(sorted(set(others[others["status"] == finding["status"]]["backend"]))),
+        "known": _reason(mine, runs),
+        "script": "script.py" in best.get("files", ()),
+        **{name: best[name] for name in ("folder", "run_id", "case_id")},
+        "command": f"farm minimise '{key}'{where_option(results)}",
+    }
+
+
+def _reason(mine: pd.DataFrame, runs: Mapping[str, Any]) -> str:
+    """The reason of the known failure that covers rows, by the record of their run; "" for none."""
+    for run_id, some in mine.groupby("run_id", sort=False):
+        entries = known.recorded(runs.get(str(run_id)) or {}) or []
+        places = known.met(some, entries).entry
+        if len(places) and places.max() >= 0:
+            return str(entries[int(places.max())].reason)
+    return ""
+
+
+def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.DataFrame:
+    """Failed rows that are like none that has a minimal case: one line per backend, op, status, kind and masked error, with the
+    number of ``rows`` and the key of one: run_id, case_id."""
+    failed = rows[rows["status"].isin(FAILED_STATUSES)]
+    failed = failed.assign(
+        words=[masked(x or "") if s == Status.ERROR else "" for x, s in zip(failed["error"], failed["status"])]
+    )
+    done = {(x["case_id"], x["backend"]) for x in found}
+    has = pd.Series([pair in done for pair in zip(failed["case_id"], failed["backend"])], failed.index, dtype=bool)
+    keys = pd.Series(list(failed[_ALIKE].fillna("").itertuples(index=False, name=None)), failed.index, dtype=object)
+    left = failed[~keys.isin(set(keys[has]))].fillna({name: "" for name in _ALIKE})
+    sums = left.groupby(_ALIKE, sort=False).agg(
+        rows=("case_id", "size"), run_id=("run_id", "last"), case_id=("case_id", "last")
+    )
+    return sums.reset_index()
+
+
+def _failing(line: Line) -> str:
+    return " ".join(filter(None, [line["kind"], line["what"], line["words"][:160]])) or line["status"]
+
+
+COLUMNS = (
+    status(),
+    text("backend"),
+    text("ops"),
+    Column("what", _failing, foreign=True),
+    Column("nodes, elements", lambda line: f"{number(line['nodes'])}, {number(line['elements'])}", right=True),
+    measured("rows"),
+    text("right", "right on", length=60),
+    text("versions"),
+    text("known", length=80),
+    text("finding", "id"),
+)
+
+
+def defects_view(frame: pd.DataFrame, most: int = 0) -> View:
+    """The table of `defects`."""
+    return View(
+        "defects", "Distinct defects, each with a minimal case", frame, COLUMNS, unit="findings", counted=True, turns="backend",
+        notes=("A finding is a backend, the ops, status, kind and error of the reduced case, its attributes and modes.",),
+        command="command", most=most,
+    )  # fmt: skip
+
+
+@view(68)
+def found_defects(report: Report) -> View | None:
+    """Findings of the report's runs that have a minimal case."""
+    results = str(report.rows.attrs.get("results", ""))
+    if not results or report.rows.empty:
+        return None
+    found = minimal.read(results, sorted(set(report.rows["run_id"])))
+    if not found:
+        return None
+    return defects_view(defects(found, report.rows, {str(report.run.get("run_id")): report.run}))

@@ -1,0 +1,73 @@
+"""What a fuzzing run found: failures of generated cases put together, references that are suspect, what is left open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from farm.report.tables.causes import NEW
+from farm.report.words import number, plain
+from tasks.model import FAILED, names
+from tasks.model.errors import gist, masked
+
+#: Columns of `findings`.
+_FOUND = ["backend", "op", "said", "rows", "dtypes", "what", "words", "key", "known"]
+
+
+def findings(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per backend, op, status, kind and error (without the words of its own), the most frequent first.
+
+    Columns: backend, op, said (status and kind), rows, dtypes, what (of the row with the fewest choices), words (modes and
+    attributes that all its cases have in common), key (run_id:case_id:backend of that row), known (bool). rows: with the
+    column ``standing`` (`Report.rows`).
+    """
+    failed = rows[(rows["catalog"] == "fuzz") & rows["status"].isin(names(FAILED))]
+    if failed.empty:
+        return pd.DataFrame(columns=_FOUND).astype({"known": bool, "rows": int})
+    groups = failed.groupby(["backend", "op", "status", "kind", failed.apply(_masked, axis=1)], sort=True)
+    always = {name: set.intersection(*map(_words, some["flags"])) for name, some in rows.groupby("backend")}
+    found = pd.DataFrame([_line(some, always) for _, some in groups], columns=_FOUND)
+    return found.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _masked(row: pd.Series) -> str:
+    return "" if row["status"] in ("wrong", "imprecise") else masked(str(row["error"] or ""))
+
+
+def _words(flags: Any) -> set[str]:
+    return set(str(flags or "").split())
+
+
+def _line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
+    """always: by backend the words of all its rows, which are its own."""
+    size = some["choices"].map(lambda x: len(x) if x is not None else 0)
+    first = some.iloc[int(size.to_numpy().argmin())]
+    common = set.intersection(*map(_words, some["flags"])) - always[first["backend"]]
+    far = f"{number(first['error_units'])} units, {number(first['max_diff'])} off"
+    what = plain(gist(first["error"]), 160) if first["error"] else far
+    words = sorted(common)
+    key = f"{first['run_id']}:{first['case_id']}:{first['backend']}"
+    said = " ".join(filter(None, (first["status"], first["kind"])))
+    known = bool((some["standing"] != NEW).all())
+    dtypes = ", ".join(sorted(some["dtype"].unique()))
+    return [first["backend"], first["op"], said, len(some), dtypes, what, " ".join(words), key, known]
+
+
+def _listed(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
+    table = rows.assign(why=rows["error"].fillna("").map(why))
+    made = table.groupby(["op", "why"]).size().rename("rows").reset_index()
+    return made.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def suspect(rows: pd.DataFrame) -> pd.DataFrame:
+    """The references that nobody independent stands with, by op. Columns: op, why, rows."""
+    some = rows[(rows["catalog"] == "fuzz") & (rows["status"] == "invalid") & (rows["kind"] == "oracle")]
+    return _listed(some, lambda text: plain(text, 160))
+
+
+def left_open(rows: pd.DataFrame) -> pd.DataFrame:
+    """What the specification does not say, by op; a case counts once. Columns: op, why, rows."""
+    some = rows[(rows["catalog"] == "fuzz") & (rows["status"] == "invalid") & (rows["kind"] == "spec")]
+    return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 200))

@@ -1,0 +1,265 @@
+"""A fuzzing run: rounds of generated cases, each dispatched as any plan is, until the time or the cases are used up."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from farm import lake as lakes
+from farm.plan.matrix import Matrix
+from farm.work.accounts import Count
+from farm.work.dispatcher import Dispatcher
+from farm.work.launch import Run
+from farm.work.schedule import CHUNK, Batch, Key, Schedule
+from farm.work.state import Before, Plan
+from tasks.catalogs.fuzz import catalog as fuzz
+from tasks.fuzz.choices import Choices
+from tasks.fuzz.onnx import generate
+from tasks.fuzz.onnx.spec import Open
+from tasks.model import Group
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Seconds of work that a round is planned for, and of the first one, of which nobody knows what its cases take.
+ROUND_S, FIRST_S = 20.0, 3.0
+#: By how much a round may change what is thought to be done in a second: one is not like the other.
+_PACE_LOW, _PACE_HIGH = 0.25, 4.0
+#: Columns that a schedule learns from.
+LEARNT = "run_id case_id backend op dtype seed sample status kind error flags build_ms run_ms attempts".split()
+
+
+@dataclass(frozen=True)
+class Budget:
+    """seconds: after which no round begins; cases: rows that are made; None where it is no bound."""
+
+    seconds: float | None = None
+    cases: int | None = None
+
+    def spent(self, seconds: float, cases: int) -> bool:
+        return (self.seconds is not None and seconds >= self.seconds) or (
+            self.cases is not None and cases >= self.cases
+        )
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is said after a round: its number, rows so far, seconds so far, findings so far, those that are new."""
+
+    number: int
+    rows: int
+    seconds: float
+    findings: int
+    new: Sequence[Key]
+
+
+class Fuzzing:
+    """One fuzzing run of the lake: `begin`, `go`, `finish`.
+
+    Its record has the rounds under "fuzz": of each batch the op, dtype, seed and by backend the numbers of its cases; so what
+    is missing of the last one is known when the run is resumed.
+    """
+
+    def __init__(self, plan: Plan, budget: Budget) -> None:
+        self.plan, self.budget, self.run = plan, budget, Run(plan)
+        self._counts: dict[str, Count] = {}
+        self._spent: dict[str, dict[str, float]] = {}
+        dtypes: dict[str, list[str]] = {}
+        self._asked: dict[tuple[str, str], set[str]] = {}  # backends that the config does not skip, by op and dtype
+        for g, group in enumerate(plan.matrix.groups):
+            dtypes.setdefault(group.op_name, []).append(group.dtype)
+            asked = {s.name for b, s in enumerate(plan.backends) if plan.matrix.wanted[g, b]}
+            self._asked[group.op_name, group.dtype] = asked
+        there = [
+            s.name for b, s in enumerate(plan.backends) if plan.offer(b).available and plan.matrix.wanted[:, b].any()
+        ]
+        self.schedule = Schedule(dtypes, there, plan.config.seed)
+        self.rounds: list[list[dict[str, Any]]] = []
+        self._before = 0.0  # seconds of earlier launches
+        self._pace = 1.0  # CPU-seconds of cases, as the schedule counts them, in a second
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
+
+    def begin(self) -> None:
+        """Write the record; of a resumed run, learn from its rows. Raises OSError, LakeError."""
+        earlier = self.run.record.get("fuzz", {})
+        self.rounds, self._before = list(earlier.get("rounds", [])), float(earlier.get("seconds", 0.0))
+        self.run.record["finished_at"] = None
+        self._keep(0.0)
+        self.run.begin()
+        if self.rounds:
+            for batch in self._batches():
+                self.schedule.chunks[batch.op] += 1
+            self.schedule.learn(self._rows())
+
+    def go(self, told: Callable[[Told], None] = lambda told: None) -> None:
+        """Rounds until the budget is spent. Raises OSError when the lake or the cache cannot be written."""
+        started, number = time.monotonic(), len(self.rounds)
+        rows = self._finish_last() if self.rounds else 0
+        while not self.budget.spent(self._before + time.monotonic() - started, rows) and self.schedule.backends:
+            batches = self.schedule.round(self._size(self._before + time.monotonic() - started, number))
+            batches = self._within(batches, rows)
+            if not batches:
+                break
+            self.rounds.append(
+                [{"op": b.op, "dtype": b.dtype, "seed": b.seed, "wanted": dict(b.wanted)} for b in batches]
+            )
+            self._keep(time.monotonic() - started)
+            lakes.write_run(self.plan.request.lake, self.run_id, self.run.record)
+            begun, expected = time.monotonic(), self.schedule.cost_s(batches)
+            made = self._dispatch(batches)
+            self._pace = min(
+                max(self._pace * _PACE_LOW, expected / (time.monotonic() - begun)), self._pace * _PACE_HIGH
+            )
+            rows, number = rows + len(made), number + 1
+            new = self.schedule.learn(made)
+            told(Told(number, rows, self._before + time.monotonic() - started, len(self.schedule.triggers), new))
+        self._keep(time.monotonic() - started)
+
+    def finish(self, change: lakes.Change) -> tuple[pd.DataFrame, str]:
+        """As `Run.finish`."""
+        record, lake = self.run.record, self.plan.request.lake
+        planned = len(
+            {
+                (one.op, one.dtype, one.seed, backend, n)
+                for one in self._batches()
+                for backend, numbers in one.wanted.items()
+                for n in numbers
+            }
+        )
+        record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in self._spent.items()}
+        lakes.compact(lake, self.run_id, change)
+        rows = lakes.read(lake, self.run_id)
+        record["planned"] = planned
+        record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
+        lakes.write_run(lake, self.run_id, record)
+        return rows, "" if len(rows) == planned else f"{len(rows)} rows of {planned} planned"
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU-seconds of all children of this launch."""
+        return sum(spent.get("cpu_s", 0.0) for spent in self._spent.values())
+
+    # --- a round ----------------------------------------------------------------------------------------------------
+
+    def _keep(self, seconds: float) -> None:
+        self.run.record["fuzz"] = {"rounds": self.rounds, "seconds": round(self._before + seconds, 1)}
+
+    def _batches(self) -> list[Batch]:
+        return [_batch(one) for some in self.rounds for one in some]
+
+    def _size(self, seconds: float, number: int) -> float:
+        """CPU-seconds of the next round."""
+        left = math.inf if self.budget.seconds is None else max(self.budget.seconds - seconds, 1.0)
+        slots = self.plan.executor.slots(None, 1.0)
+        return FIRST_S * slots if not number else min(ROUND_S, left) * self._pace
+
+    def _within(self, batches: Sequence[Batch], rows: int) -> list[Batch]:
+        """Batches less what is known to fail, and not more cases than the budget has left."""
+        left = math.inf if self.budget.cases is None else self.budget.cases - rows
+        made = []
+        for batch in batches:
+            wanted: dict[str, tuple[int, ...]] = {}
+            for backend, numbers in self._unknown(batch).items():
+                if backend not in self._asked[batch.op, batch.dtype]:
+                    continue
+                numbers = numbers[: int(min(left, CHUNK))]
+                left -= len(numbers)
+                if numbers:
+                    wanted[backend] = numbers
+            if wanted:
+                made.append(replace(batch, wanted=wanted))
+        return made
+
+    def _unknown(self, batch: Batch) -> Mapping[str, tuple[int, ...]]:
+        """By backend the numbers of a batch's cases that may show something new."""
+        op = f"{fuzz.Fuzz.name}:{batch.op}"
+        known = {key[0] for key, found in self.schedule.triggers.items() if key[1] == op and found.words}
+        if not known.intersection(batch.wanted):
+            return batch.wanted
+        group = _group(batch)
+        words = {n: _words(group, n) for numbers in batch.wanted.values() for n in numbers}
+        return {
+            backend: tuple(n for n in numbers if not self.schedule.suppressed(backend, op, words[n], batch.seed + n))
+            for backend, numbers in batch.wanted.items()
+        }
+
+    def _dispatch(self, batches: Sequence[Batch]) -> list[dict[str, Any]]:
+        """Run batches to their end; their rows."""
+        names = [s.name for s in self.plan.backends]
+        groups = [_group(batch) for batch in batches]
+        wanted = np.zeros((len(groups), len(names)), np.int32)
+        had = self._had(batches)
+        before = Before()
+        for g, batch in enumerate(batches):
+            for backend, numbers in batch.wanted.items():
+                b = names.index(backend)
+                there = had.get((batch.op, batch.dtype, batch.seed, backend), set())
+                wanted[g, b] = CHUNK
+                before.done[g, b] = (set(range(CHUNK)) - set(numbers)) | there
+        plan = replace(self.plan, matrix=Matrix(groups, self.plan.backends, wanted), run_id=self.run_id)
+        dispatcher = Dispatcher(plan, before, self.run.had)
+        try:
+            dispatcher.run()
+        finally:
+            for name, spent in dispatcher.accounts.spent.items():
+                total = self._spent.setdefault(name, {})
+                for what, value in spent.items():
+                    total[what] = total.get(what, 0.0) + value
+        return self._rows(batches)
+
+    def _finish_last(self) -> int:
+        """Run what is missing of the last round of a resumed run; how many rows there are then."""
+        last = [_batch(one) for one in self.rounds[-1]]
+        had = {key: len(v) for key, v in self._had(last).items()}
+        lacking = sum(
+            len(numbers) - had.get((b.op, b.dtype, b.seed, name), 0) for b in last for name, numbers in b.wanted.items()
+        )
+        if lacking:
+            self._dispatch(last)
+        return len(self._rows())
+
+    def _rows(self, batches: Sequence[Batch] | None = None) -> list[dict[str, Any]]:
+        """The rows of some batches, or of all."""
+        table = lakes.read_table(self.plan.request.lake, self.run_id, LEARNT)
+        if batches is None:
+            return list(table.to_pylist())
+        wanted = {
+            (b.op, b.dtype, b.seed, name, n) for b in batches for name, numbers in b.wanted.items() for n in numbers
+        }
+        columns = [table.column(name).to_pylist() for name in ("op", "dtype", "seed", "backend", "sample")]
+        places = [k for k, (op, *rest) in enumerate(zip(*columns)) if (op.partition(":")[2], *rest) in wanted]
+        return list(table.take(pa.array(places, pa.int64())).to_pylist())
+
+    def _had(self, batches: Sequence[Batch]) -> dict[tuple[str, str, int, str], set[int]]:
+        """The samples of batches that have rows, by op, dtype, seed and backend."""
+        found: dict[tuple[str, str, int, str], set[int]] = {}
+        for row in self._rows(batches):
+            key = (row["op"].partition(":")[2], row["dtype"], row["seed"], row["backend"])
+            found.setdefault(key, set()).add(row["sample"])
+        return found
+
+
+def _batch(one: Mapping[str, Any]) -> Batch:
+    return Batch(one["op"], one["dtype"], one["seed"], {k: tuple(v) for k, v in one["wanted"].items()})
+
+
+def _group(batch: Batch) -> Group:
+    return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.VARIANT, batch.dtype, CHUNK, batch.seed)
+
+
+def _words(group: Group, number: int) -> list[str]:
+    try:
+        choose = Choices.from_seed(fuzz.seed_of(group, number))
+        return generate.case(group.op_name, group.dtype, choose).words.split()
+    except Open:
+        return []

@@ -1,0 +1,197 @@
+"""What a fuzzing run does next: new findings per CPU-second over op × backend, round by round."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.model import FAILED, names
+from tasks.model.errors import masked
+
+#: Cases of one group: those of one op and dtype under one seed.
+CHUNK = 8
+#: Milliseconds of a case below which a backend is given every fresh case, and how many times the cheapest one's it may be.
+CHEAP_MS, CHEAP_TIMES = 60.0, 3.0
+#: Of a backend that is not cheap: one fresh group of so many, beside the cases that are interesting elsewhere.
+FRESH = 10
+#: An op is left alone on a backend after so many cases in a row without a new finding, as long as others are not.
+QUIET = 300
+#: A finding is seen so often before its trigger is looked for; of later cases with it, one of so many is run all the same.
+SEEN, KEPT = 3, 10
+#: What all cases of a finding have in common is its trigger if at most one of so many cases that pass has it too.
+RARE = 20
+#: What is guessed of a case that nobody has run.
+GUESS_MS = 20.0
+_FAILED = frozenset(names(FAILED))
+#: Of a finding: backend, op, status, kind, what the error says without its own words.
+Key = tuple[str, str, str, str, str]
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """The finding that a failed row is one of, as long as nobody has made it smaller."""
+    said = "" if row["status"] in ("wrong", "imprecise") else masked(str(row["error"] or ""))
+    return str(row["backend"]), str(row["op"]), str(row["status"]), str(row["kind"] or ""), said
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cases of an op in a dtype, all of one seed. wanted: by backend, the numbers of those that it is to run."""
+
+    op: str
+    dtype: str
+    seed: int
+    wanted: Mapping[str, tuple[int, ...]]
+
+
+@dataclass
+class Arm:
+    """An op on a backend. quiet: cases in a row without a new finding; new: findings, older ones counting less."""
+
+    cases: int = 0
+    ms: float = 0.0
+    quiet: int = 0
+    new: float = 0.0
+
+
+@dataclass
+class Trigger:
+    """Of a finding: how often it was seen, which words all its cases have in common, and those words if they tell it apart."""
+
+    seen: int = 0
+    common: frozenset[str] | None = None
+    words: frozenset[str] = frozenset()
+
+
+def _latest() -> deque[frozenset[str]]:
+    return deque(maxlen=QUIET)
+
+
+@dataclass
+class Schedule:
+    """dtypes: of each op; backends: names; seed: of the run. Everything else is learnt."""
+
+    dtypes: Mapping[str, Sequence[str]]
+    backends: Sequence[str]
+    seed: int
+    arms: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
+    triggers: dict[Key, Trigger] = field(default_factory=lambda: defaultdict(Trigger))
+    passing: dict[tuple[str, str], deque[frozenset[str]]] = field(default_factory=lambda: defaultdict(_latest))
+    chunks: Counter[str] = field(default_factory=Counter)
+    had: dict[tuple[str, str, int], set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
+    interesting: dict[tuple[str, str, int], set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def ms(self, backend: str, op: str = "") -> float:
+        """Milliseconds of a case of a backend (of one op, where that has been run often enough)."""
+        arm = self.arms.get((op, backend))
+        if arm and arm.cases >= CHUNK:
+            return arm.ms / arm.cases
+        every = [a for (_, b), a in self.arms.items() if b == backend]
+        cases = sum(a.cases for a in every)
+        return sum(a.ms for a in every) / cases if cases else GUESS_MS
+
+    def cost_s(self, batches: Iterable[Batch]) -> float:
+        """CPU-seconds that batches take, as far as is known."""
+        return sum(self.ms(b, batch.op) * len(n) for batch in batches for b, n in batch.wanted.items()) / 1e3
+
+    def cheap(self) -> list[str]:
+        """Backends that are given all fresh cases."""
+        cost = {b: self.ms(b) for b in self.backends}
+        most = max(CHEAP_MS, CHEAP_TIMES * min(cost.values(), default=0.0))
+        return [b for b in self.backends if cost[b] <= most]
+
+    def known(self) -> list[Key]:
+        """Findings so far."""
+        return sorted(self.triggers)
+
+    # --- what comes next --------------------------------------------------------------------------------------------
+
+    def round(self, cpu_s: float) -> list[Batch]:
+        """Batches that take about so many CPU-seconds: first the interesting cases for those backends that are not cheap."""
+        cheap, made = self.cheap(), []
+        dear = [b for b in self.backends if b not in cheap]
+        left = cpu_s
+        for op, dtype, seed in list(self.interesting) if dear else []:
+            if left < cpu_s / 2:
+                break
+            numbers = self.interesting.pop((op, dtype, seed))
+            had = self.had[op, dtype, seed]
+            wanted = {b: tuple(sorted(n for n in numbers if (b, n) not in had)) for b in dear}
+            made += [Batch(op, dtype, seed, wanted)] if any(wanted.values()) else []
+            left -= sum(self.ms(b, op) * len(some) for b, some in wanted.items()) / 1e3
+        all_of_it = tuple(range(CHUNK))
+        spent: Counter[str] = Counter()
+        while left > 0:
+            op = self._best(cheap, spent)
+            fresh = [*cheap, *(b for b in dear if self.chunks[op] % FRESH == 0)]
+            made.append(self._fresh(op, {b: all_of_it for b in fresh}))
+            cost = sum(self.ms(b, op) for b in fresh) * CHUNK / 1e3
+            spent[op] += cost  # type: ignore[assignment]
+            left -= cost
+        return made
+
+    def _best(self, backends: Sequence[str], spent: Mapping[str, float]) -> str:
+        """The op that promises most findings a CPU-second, ties in an order of the seed's own."""
+
+        def worth(op: str) -> float:
+            found = [self.arms[op, b] for b in backends]
+            if all(a.quiet >= QUIET for a in found):
+                return 1e-6 / (1 + sum(a.cases for a in found))
+            return (1 + sum(a.new for a in found)) / (0.5 + sum(a.ms for a in found) / 1e3 + spent[op])
+
+        order = sorted(self.dtypes)
+        random.Random(f"{self.seed} {sum(self.chunks.values())}").shuffle(order)
+        return max(order, key=worth)
+
+    def _fresh(self, op: str, wanted: Mapping[str, tuple[int, ...]]) -> Batch:
+        number, dtypes = self.chunks[op], self.dtypes[op]
+        self.chunks[op] += 1
+        turn, place = divmod(number, len(dtypes))
+        return Batch(op, dtypes[place], (self.seed << 20) + turn, wanted)
+
+    def suppressed(self, backend: str, op: str, words: Iterable[str], number: int) -> bool:
+        """Whether a case would most likely show again what is known of a backend: some are run all the same."""
+        told = set(words)
+        return number % KEPT != 0 and any(
+            found.words and found.words <= told for key, found in self.triggers.items() if key[:2] == (backend, op)
+        )
+
+    # --- what is learnt ---------------------------------------------------------------------------------------------
+
+    def learn(self, rows: Iterable[Mapping[str, Any]]) -> list[Key]:
+        """Take in what came back; the findings that are new. Columns: op, dtype, seed, sample, backend, status, kind, error,
+        flags, prepare_ms, build_ms, run_ms."""
+        fresh = []
+        for row in rows:
+            arm = self.arms[row["op"].partition(":")[2], row["backend"]]
+            arm.cases += 1
+            arm.ms += sum(row[name] or 0.0 for name in ("build_ms", "run_ms"))
+            arm.quiet += 1
+            arm.new *= 0.99
+            place = (row["op"].partition(":")[2], row["dtype"], int(row["seed"]))
+            self.had[place].add((row["backend"], int(row["sample"])))
+            failed = row["status"] in _FAILED
+            if failed or row["status"] == "imprecise":
+                self.interesting[place].add(int(row["sample"]))
+            words = frozenset((row["flags"] or "").split())
+            if not failed:
+                if row["status"] == "pass":
+                    self.passing[row["op"], row["backend"]].append(words)
+                continue
+            key = key_of(row)
+            if key not in self.triggers:
+                fresh.append(key)
+                arm.quiet, arm.new = 0, arm.new + 1.0
+            self._seen(key, words)
+        return fresh
+
+    def _seen(self, key: Key, words: frozenset[str]) -> None:
+        found = self.triggers[key]
+        found.seen += 1
+        found.common = words if found.common is None else found.common & words
+        if found.seen >= SEEN:
+            passing = self.passing[key[1], key[0]]
+            rare = sum(found.common <= some for some in passing) * RARE <= len(passing)
+            found.words = found.common if rare else frozenset()

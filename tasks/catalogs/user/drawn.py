@@ -1,0 +1,98 @@
+"""Fuzzed samples of a kernel: sizes between a dimension's smallest and largest candidate, values of any kind but NaN.
+
+What is drawn is decided by `tasks.fuzz.choices`, so that a seed, a kept list or Hypothesis makes the same sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import inputs
+from tasks.catalogs.user import samples
+from tasks.catalogs.user.ops import UserOp
+from tasks.fuzz.choices import Choices
+from tasks.fuzz.seeds import derive
+from tasks.model import WITHOUT_NOISE, Group, np_dtype
+
+#: Counts up whenever a seed makes other sizes or values than before.
+GENERATOR = 1
+#: Most elements of all inputs together; of those that are differenced, each of which costs eleven evaluations.
+MOST, MOST_DIFFERENCED = 1 << 18, 64
+#: Distribution and theme of the values (`tasks.arrays.inputs`), with how often each is drawn; the simplest first.
+KINDS: tuple[tuple[tuple[str, str], int], ...] = (
+    (("regular", "regular"), 5),
+    (("boundary", "steps"), 1),
+    (("boundary", "limits"), 1),
+    (("adversarial", "ties"), 1),
+    (("adversarial", "offset"), 1),
+    (("adversarial", "saturating"), 1),
+    (("adversarial", "magnitudes"), 1),
+)
+
+
+def seed_of(seed: int, index: int) -> int:
+    """The seed of one case of a run's seed, 64 bits: the same for every op, dtype and check."""
+    return derive(seed, f"iter_{index}")
+
+
+def sizes(op: UserOp, choose: Choices, gradient: bool) -> dict[str, int]:
+    """A size for every dimension; where the inputs would get too large, the largest are halved."""
+    ends = {name: (min(given), max(given)) for name, given in op.dims.items()}
+    with choose.span("sizes"):
+        made = {name: _size(choose, *ends[name]) for name in ends}
+    differenced = gradient and op.reference_framework == "numpy"
+    while samples.elements(op, made) > MOST or (
+        differenced and samples.elements(op, made, op.gradient) > MOST_DIFFERENCED
+    ):
+        larger = [name for name in made if made[name] > ends[name][0]]
+        if not larger:
+            break
+        name = max(larger, key=made.__getitem__)
+        made[name] = max(ends[name][0], made[name] // 2)
+    return made
+
+
+def _size(choose: Choices, low: int, high: int) -> int:
+    """Any power of two as often as another, and every third time one of them or its neighbours."""
+    if high == low:
+        return low
+    near = sorted(
+        {n + d for n in (1 << k for k in range(high.bit_length() + 1)) for d in (-1, 0, 1) if low <= n + d <= high}
+    )
+    if near and choose.chance(1, 3):
+        return choose.of(near)
+    bits = choose.int(max(low, 1).bit_length(), high.bit_length())
+    return choose.int(max(low, 1 << (bits - 1)), min(high, (1 << bits) - 1))
+
+
+def arrays(op: UserOp, dims: Mapping[str, int], dtype: str, choose: Choices) -> dict[str, np.ndarray]:
+    """The inputs, in the dtypes that the kernel is given: each of one kind of values, most of them regular."""
+    mild = op.op_class not in WITHOUT_NOISE
+    made = {}
+    for name, given in op.inputs.items():
+        spec: Mapping[str, Any] = given if isinstance(given, Mapping) else {"shape": given}
+        own, shape = spec.get("dtype") or dtype, samples.shape_of(spec["shape"], dims)
+        with choose.span(name):
+            if "data" in spec:
+                made[name] = np.resize(samples.data(spec["data"]), shape).astype(np_dtype(own))
+                continue
+            distribution, theme = choose.weighted(KINDS)
+            g = np.random.default_rng(choose.int(0, 2**32 - 1))
+        if "low" in spec:
+            low, high = (samples.size_of(spec[end], dims) for end in ("low", "high"))
+            made[name] = samples.uniform(shape, own, low, high, g)
+        else:
+            made[name] = inputs.fill(shape, own, distribution, g, theme, mild)
+    return made
+
+
+def drawn(
+    op: UserOp, group: Group, index: int, choose: Choices | None = None
+) -> tuple[dict[str, int], dict[str, np.ndarray], Choices]:
+    """(sizes, inputs, what decided them) of sample ``index`` of a group; decided by ``choose`` where it is given."""
+    choose = choose or Choices.from_seed(seed_of(group.seed, index))
+    dims = sizes(op, choose, group.check != "forward")
+    return dims, arrays(op, dims, group.dtype, choose), choose

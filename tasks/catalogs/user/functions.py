@@ -1,0 +1,40 @@
+"""Kernels as published code has them: `torch.autograd.Function`s, which are called by position."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def callable_of(found: Any) -> Callable[..., Any]:
+    """What is called for a function that a config names: of an autograd.Function its ``apply``, with arguments by name."""
+    if not _is_autograd_function(found):
+        return found  # type: ignore[no-any-return]
+    signature = inspect.signature(found.forward)
+    parameters = list(signature.parameters.values())
+    if _has_ctx(found):
+        parameters = parameters[1:]
+    taken = signature.replace(parameters=parameters)
+
+    def apply(**arguments: Any) -> Any:
+        bound = taken.bind(**arguments)
+        bound.apply_defaults()
+        return found.apply(*bound.args, *bound.kwargs.values())
+
+    apply.__name__, apply.__qualname__, apply.__module__ = found.__name__, found.__qualname__, found.__module__
+    apply.__signature__ = taken  # type: ignore[attr-defined]
+    apply.__wrapped__ = found.forward  # type: ignore[attr-defined]
+    return apply
+
+
+def _is_autograd_function(found: Any) -> bool:
+    torch = sys.modules.get("torch")  # whose class it is has been imported
+    return torch is not None and isinstance(found, type) and issubclass(found, torch.autograd.Function)
+
+
+def _has_ctx(found: Any) -> bool:
+    """Whether ``forward`` takes the context: not where ``setup_context`` does."""
+    torch = sys.modules["torch"]
+    return found.setup_context is torch.autograd.Function.setup_context

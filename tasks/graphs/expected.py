@@ -1,0 +1,50 @@
+"""What a graph of any number of nodes is to give on some inputs: float64, with the noise floor of one node or of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import node_floor, reference_and_floor
+from tasks.graphs.harvest import dtype_of
+from tasks.graphs.moving import rounds
+from tasks.graphs.widening import NoOracle
+from tasks.judge import op_classes
+from tasks.model import Leaf, OpClass
+
+
+def expected(graph: Graph, feeds: Mapping[str, Any], draws: int) -> tuple[list[Leaf], OpClass]:
+    """(a leaf per output in order, the class they are judged by): the class of its op for one node, "composite" for many, or
+    "exact" where none of them rounds. Raises NoOracle."""
+    if len(graph.nodes) == 1 and not graph.nodes[0].blocks:
+        (node,) = graph.nodes
+        op_class = op_classes.of(f"onnx:{node.op}", kwargs=dict(node.attributes)).op_class
+        given = [_value(graph, feeds, name) for name in node.inputs]
+        exact = dict(zip(node.outputs, graph.run_node(node, given)))
+        floors = dict(zip(node.outputs, node_floor(graph, node, given, draws)))
+        values = [(exact[name], floors[name]) for name in graph.outputs]
+    else:
+        op_class = OpClass.COMPOSITE
+        if not any(rounds(node, graph.dtypes) for node in graph.block.walk()):
+            op_class = OpClass.EXACT
+        references, element_floors, _ = reference_and_floor(graph, dict(feeds), draws)
+        values = list(zip(references, element_floors))
+    return [_leaf(graph, name, y, floor) for name, (y, floor) in zip(graph.outputs, values)], op_class
+
+
+def _value(graph: Graph, feeds: Mapping[str, Any], name: str) -> Any:
+    if not name:
+        return None
+    return feeds[name] if name in feeds else graph.weights[name]
+
+
+def _leaf(graph: Graph, name: str, y: Any, floor: Any) -> Leaf:
+    if not isinstance(y, (np.ndarray, np.generic)):
+        raise NoOracle(f"the output {name} is no tensor")
+    exact = np.ascontiguousarray(y).reshape(np.shape(y))
+    if exact.dtype.kind in "OUS":
+        return Leaf("str", exact.shape, exact)
+    return Leaf(dtype_of(graph, name, exact), exact.shape, exact, floor if floor is not None and floor.any() else None)

@@ -1,0 +1,124 @@
+"""A failing call of an op (torch's samples, critical ops, kernels of the user), as a search makes it smaller."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tasks import catalogs
+from tasks.arrays.tree import contiguous, tensor_specs
+from tasks.catalogs.base import Sample
+from tasks.minimise.case import Unfit
+from tasks.model import Group
+
+
+@dataclass(frozen=True, eq=False)
+class CallCase:
+    """args, kwargs: encoded trees (`tasks.arrays.tree`) over ``stored``; group: of its catalog, which makes its reference;
+    draws: of the noise floor."""
+
+    args: Any
+    kwargs: Any
+    stored: tuple[np.ndarray, ...] = field(repr=False)
+    group: Group
+    draws: int
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        specs = tensor_specs(self.args) + tensor_specs(self.kwargs)
+        plain = [x for x in specs if x.layout == "strided"]
+        return {str(x.id): contiguous(self.stored[x.id], x) for x in plain}
+
+    def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> CallCase:
+        stored = list(self.stored)
+        for name, x in arrays.items():
+            stored[int(name)] = np.ascontiguousarray(x).reshape(x.shape)
+
+        def dense(node: dict[str, Any]) -> Any:
+            if str(node["id"]) not in arrays:
+                return node
+            return {k: v for k, v in node.items() if k not in ("shape", "strides", "offset")}
+
+        args, kwargs = (_mapped(tree, dense) for tree in (self.args, self.kwargs))
+        return replace(self, args=args, kwargs=kwargs, stored=tuple(stored))
+
+    @property
+    def integers(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, tree in (("args", self.args), ("kwargs", self.kwargs)):
+            found |= {json.dumps([name, *path]): value for path, value in _integers(tree)}
+        return found
+
+    def with_integers(self, integers: Mapping[str, int]) -> CallCase:
+        trees = {"args": copy.deepcopy(self.args), "kwargs": copy.deepcopy(self.kwargs)}
+        for place, value in integers.items():
+            *path, last = json.loads(place)
+            at: Any = trees
+            for step in path:
+                at = at[step]
+            at[last] = value
+        return replace(self, **trees)
+
+    def simpler(self) -> Iterator[tuple[str, CallCase]]:
+        if self.group.catalog == "user":
+            return  # a kernel's arguments are declared with it
+        for k, (name, _) in enumerate(self.kwargs["v"]):
+            left = [pair for j, pair in enumerate(self.kwargs["v"]) if j != k]
+            yield f"argument {name}", replace(self, kwargs={**self.kwargs, "v": left})
+        if len(self.args["v"]) > 1:
+            yield f"argument {len(self.args['v']) - 1}", replace(self, args={**self.args, "v": self.args["v"][:-1]})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return (self.group.op_name,)
+
+    def made(self) -> tuple[Group, Sample]:
+        given = Sample(0, self.args, self.kwargs, arrays=list(self.stored))
+        try:
+            sample = catalogs.get(self.group.catalog).remade(self.group, given, self.draws)
+        except Exception as error:
+            raise Unfit(f"{type(error).__name__}: {error}") from None
+        if sample.failure is not None:
+            raise Unfit(sample.failure.error)
+        if any(0 in leaf.shape for leaf in sample.expected):
+            raise Unfit("an output has no elements")
+        return replace(self.group, samples=1), sample
+
+    def key(self) -> Any:
+        used = self.arrays
+        digest = hashlib.sha256(json.dumps([self.args, self.kwargs]).encode())
+        for name in sorted(used):
+            digest.update(repr((name, used[name].shape, used[name].dtype)).encode() + used[name].tobytes())
+        return digest.digest()
+
+
+def _mapped(node: Any, function: Callable[[dict[str, Any]], Any]) -> Any:
+    """An encoded tree with its tensors' nodes as ``function`` makes them."""
+    if isinstance(node, list):
+        return [_mapped(x, function) for x in node]
+    if not isinstance(node, dict):
+        return node
+    if node["$"] == "tensor":
+        return function(node)
+    return {**node, "v": _mapped(node["v"], function)} if "v" in node else node
+
+
+def _integers(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """(path, value) of the whole numbers of an encoded tree, but for what names a tensor."""
+    if type(node) is int:
+        yield path, node
+    elif isinstance(node, list):
+        for k, x in enumerate(node):
+            yield from _integers(x, (*path, k))
+    elif isinstance(node, dict) and node["$"] in ("tuple", "dict", "slice"):
+        yield from _integers(node["v"], (*path, "v"))

@@ -1,0 +1,112 @@
+"""A generated case, as a search makes its choices simpler before it looks at what they made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tasks import catalogs
+from tasks.arrays.tree import TensorSpec, encode
+from tasks.catalogs.base import Sample
+from tasks.fuzz.choices import Choices
+from tasks.minimise.call_case import CallCase
+from tasks.minimise.case import Unfit
+from tasks.minimise.choices import simplest
+from tasks.minimise.graph_case import GraphCase
+from tasks.minimise.hunt import Hunt, Search
+from tasks.model import Group
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenCase:
+    """taken: the choices; group: of the catalog that makes a case of them; draws: of the noise floor."""
+
+    taken: tuple[int, ...]
+    group: Group
+    draws: int
+    choose: Choices = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choose", Choices.from_list(self.taken))
+
+    @cached_property
+    def _sample(self) -> Sample | str:
+        try:
+            sample = catalogs.get(self.group.catalog).chosen(self.group, self.choose, self.draws)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return sample if sample.failure is None else sample.failure.error
+
+    def made(self) -> tuple[Group, Sample]:
+        if isinstance(self._sample, str):
+            raise Unfit(self._sample)
+        if any(0 in leaf.shape for leaf in self._sample.expected):
+            raise Unfit("an output has no elements")
+        return self.group, self._sample
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {str(k): x for k, x in enumerate(self.made()[1].arrays)}
+
+    def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> ChosenCase:
+        raise NotImplementedError("arrays follow from choices")
+
+    @property
+    def integers(self) -> dict[str, int]:
+        return {}
+
+    def with_integers(self, integers: Mapping[str, int]) -> ChosenCase:
+        return self
+
+    def simpler(self) -> Iterator[tuple[str, ChosenCase]]:
+        return iter(())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        graph = self.graph()
+        return graph.names if graph is not None else ()
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return (self.group.op_name,)
+
+    def key(self) -> Any:
+        return self.taken
+
+    def graph(self) -> GraphCase | None:
+        """What the choices made, as a graph with inputs; None where it is none."""
+        import onnx
+
+        sample = self.made()[1]
+        if sample.model is None or not all(isinstance(x, TensorSpec) for x in sample.args):
+            return None
+        model = onnx.load_from_string(sample.model)
+        feeds = {x.name: sample.arrays[spec.id] for x, spec in zip(model.graph.input, sample.args)}
+        return GraphCase(model, feeds, self.group, self.draws)
+
+    def call(self) -> CallCase:
+        """What the choices made, as a call."""
+        sample = self.made()[1]
+        args, kwargs = encode(tuple(sample.args)), encode(dict(sample.kwargs))
+        return CallCase(args, kwargs, tuple(sample.arrays), self.group, self.draws)
+
+
+def simpler_choices(hunt: Hunt) -> Search[None]:
+    """The simplest choices with which it fails, then what they made."""
+    case = hunt.best
+    if not isinstance(case, ChosenCase):
+        return
+
+    def fails(taken: list[int]) -> Search[Choices | None]:
+        tried = ChosenCase(tuple(taken), case.group, case.draws)
+        return tried.choose if (yield from hunt.take(tried, f"{len(taken)} choices")) else None
+
+    case.made()
+    yield from simplest(case.choose, fails)
+    left = hunt.best
+    if isinstance(left, ChosenCase):
+        yield from hunt.take(left.graph() or left.call(), "what they make")

@@ -1,0 +1,96 @@
+"""A minimal case for people, and what tells a finding from others: ops, attributes that are not the default, modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tasks.minimise.case import Case
+from tasks.minimise.graph_case import GraphCase
+
+#: Elements up to which all values of a tensor are told.
+ALL = 64
+
+
+def described(case: Case) -> dict[str, Any]:
+    """ops, attributes (those that are not the default, by op), modes, opset, inputs (name, dtype, shape, how it is given, values)."""
+    if not isinstance(case, GraphCase):
+        return {
+            "ops": list(case.ops),
+            "attributes": {},
+            "modes": [],
+            "inputs": [_told(name, x, "input") for name, x in case.arrays.items()],
+        }
+    weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
+    given = [_told(k, x, "initializer" if k in weights else "input") for k, x in case.arrays.items()]
+    return {
+        "ops": list(case.ops),
+        "attributes": _attributes(case),
+        "modes": _modes(case, weights),
+        "opset": {x.domain: int(x.version) for x in case.model.opset_import},
+        "inputs": given,
+    }
+
+
+def _attributes(case: GraphCase) -> dict[str, Any]:
+    from onnx import helper
+
+    found: dict[str, Any] = {}
+    versions = {x.domain: x.version for x in case.model.opset_import}
+    for node in case.model.graph.node:
+        if node.op_type == "Constant":
+            continue
+        defaults = _defaults(node.op_type, node.domain, versions.get(node.domain, 1))
+        for attribute in node.attribute:
+            if attribute.HasField("g") or attribute.graphs:
+                continue
+            value = helper.get_attribute_value(attribute)
+            value = value.decode(errors="replace") if isinstance(value, bytes) else value
+            plain = value if isinstance(value, (int, float, str)) else str(list(value))[:100] if _many(value) else "…"
+            if attribute.name not in defaults or defaults[attribute.name] != value:
+                found[f"{node.op_type}.{attribute.name}"] = plain
+    return found
+
+
+def _many(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) or hasattr(value, "__iter__")
+
+
+def _defaults(op: str, domain: str, version: int) -> dict[str, Any]:
+    from onnx import defs, helper
+
+    try:
+        schema = defs.get_schema(op, int(version), domain)
+    except defs.SchemaError:
+        return {}
+    found = {}
+    for name, attribute in schema.attributes.items():
+        if attribute.default_value.name:
+            value = helper.get_attribute_value(attribute.default_value)
+            found[name] = value.decode() if isinstance(value, bytes) else value
+    return found
+
+
+def _modes(case: GraphCase, weights: set[str]) -> list[str]:
+    """Ways of giving tensors that are not the usual one: an input that says what is computed at run time, open sizes."""
+    found = []
+    for node in case.model.graph.node:
+        for place, name in enumerate(node.input):
+            x = case.feeds.get(name)
+            if place and isinstance(x, np.ndarray) and x.dtype.kind == "i" and name not in weights:
+                found.append(f"{node.op_type} input {place} at run time")
+    if any(d.dim_param for x in case.model.graph.input for d in x.type.tensor_type.shape.dim):
+        found.append("open sizes")
+    return found
+
+
+def _told(name: str, x: np.ndarray, how: str) -> dict[str, Any]:
+    values = x.astype(np.float64).tolist() if x.dtype.kind == "V" or x.dtype.name == "bfloat16" else x.tolist()
+    return {
+        "name": name,
+        "dtype": x.dtype.name,
+        "shape": list(x.shape),
+        "how": how,
+        "values": repr(values) if x.size <= ALL else "",
+    }

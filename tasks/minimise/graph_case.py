@@ -1,0 +1,358 @@
+"""A failing ONNX model with its inputs, as a search makes it smaller."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Sample
+from tasks.graphs.call import Operator
+from tasks.graphs.cut import reads, types_of
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.expected import expected
+from tasks.graphs.floor import raised
+from tasks.graphs.harvest import dtype_of
+from tasks.graphs.ops import OPERATORS
+from tasks.graphs.references import REFERENCES
+from tasks.graphs.widening import NoOracle
+from tasks.minimise.case import Unfit
+from tasks.model import Group, Leaf, OpClass, np_dtype
+from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
+
+#: Inputs by place of which the specification says nothing if they are 0: sizes, steps, scales. A reference may take them.
+_NOT_ZERO: Mapping[str, Collection[int]] = {
+    "ConstantOfShape": (0,),
+    "DFT": (1,),
+    "DequantizeLinear": (1,),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "QLinearConv": (1, 4, 6),
+    "QLinearMatMul": (1, 4, 6),
+    "QuantizeLinear": (1,),
+    "Range": (2,),
+    "Resize": (2, 3),
+    "STFT": (1, 3),
+    "Slice": (4,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Upsample": (1,),
+}
+#: Ops that the name of a case of several nodes tells.
+_TOLD = 3
+
+
+@dataclass(frozen=True, eq=False)
+class GraphCase:
+    """model: a ModelProto; feeds: by the names of its inputs, an array each, a list of them or None; group: what it comes from;
+    draws: of the noise floor; judged: whether it has a float64 reference, else what ONNX's checker takes is valid."""
+
+    model: Any = field(repr=False)
+    feeds: Mapping[str, Any] = field(repr=False)
+    group: Group
+    draws: int
+    judged: bool = True
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        from onnx import numpy_helper
+
+        given = {k: x for k, x in self.feeds.items() if isinstance(x, np.ndarray) and x.dtype.kind not in "OUS"}
+        weights = {x.name: np.asarray(numpy_helper.to_array(x)) for x in self.model.graph.initializer}
+        return given | {k: x for k, x in weights.items() if k not in given and x.dtype.kind not in "OUS"}
+
+    def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> GraphCase:
+        from onnx import numpy_helper
+
+        model = copy(self.model)
+        for place, tensor in enumerate(model.graph.initializer):
+            if tensor.name in arrays and tensor.name not in self.feeds:
+                made = numpy_helper.from_array(np.ascontiguousarray(arrays[tensor.name]), tensor.name)
+                made.dims[:] = arrays[tensor.name].shape
+                model.graph.initializer[place].CopyFrom(made)
+        feeds = {name: arrays.get(name, value) for name, value in self.feeds.items()}
+        for value in model.graph.input:
+            if isinstance(feeds.get(value.name), np.ndarray):
+                _set_shape(value, feeds[value.name].shape)
+        return replace(self, model=model, feeds=feeds)
+
+    @property
+    def integers(self) -> dict[str, int]:
+        found = {}
+        for n, node in enumerate(self.model.graph.node):
+            for attribute in node.attribute:
+                if attribute.type == attribute.INT:
+                    found[f"{n}.{attribute.name}.0"] = int(attribute.i)
+                elif attribute.type == attribute.INTS:
+                    found |= {f"{n}.{attribute.name}.{k}": int(x) for k, x in enumerate(attribute.ints)}
+        return found
+
+    def with_integers(self, integers: Mapping[str, int]) -> GraphCase:
+        model = copy(self.model)
+        for place, value in integers.items():
+            number, name, k = place.split(".")
+            attribute = next(x for x in model.graph.node[int(number)].attribute if x.name == name)
+            if attribute.type == attribute.INT:
+                attribute.i = value
+            else:
+                attribute.ints[int(k)] = value
+        return replace(self, model=model)
+
+    def simpler(self) -> Iterator[tuple[str, GraphCase]]:
+        graph = self.model.graph
+        outputs = [x.name for x in graph.output]
+        for name in outputs if len(outputs) > 1 else ():
+            yield f"output {name}", self.of(range(len(graph.node)), outputs=[x for x in outputs if x != name])
+        if any(node.op_type == "Constant" for node in graph.node):
+            yield "constants as initializers", self.without_constants()
+        for n, node in enumerate(graph.node):
+            for attribute in node.attribute:
+                if not (attribute.HasField("g") or attribute.graphs):
+                    yield f"{node.op_type}.{attribute.name}", self._without_attribute(n, attribute.name)
+            for k in reversed(range(1, len(node.input))):
+                if node.input[k]:
+                    yield f"{node.op_type} input {k}", self._without_input(n, k)
+
+    def _without_attribute(self, place: int, name: str) -> GraphCase:
+        model = copy(self.model)
+        node = model.graph.node[place]
+        kept = [x for x in node.attribute if x.name != name]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        return replace(self, model=model)
+
+    def _without_input(self, place: int, k: int) -> GraphCase:
+        model = copy(self.model)
+        names = list(model.graph.node[place].input)
+        names[k] = ""
+        while names and not names[-1]:
+            names.pop()
+        model.graph.node[place].input[:] = names
+        return replace(self, model=model).tidy()
+
+    def without_constants(self) -> GraphCase:
+        """With what nodes Constant give as initializers."""
+        from onnx import helper, numpy_helper
+
+        model = copy(self.model)
+        kept = []
+        for node in model.graph.node:
+            value = helper.get_attribute_value(node.attribute[0]) if node.op_type == "Constant" else None
+            if node.op_type != "Constant" or isinstance(value, bytes) or node.attribute[0].name == "sparse_value":
+                kept.append(node)
+                continue
+            if node.attribute[0].name != "value":
+                kind = np.float32 if "float" in node.attribute[0].name else np.int64
+                value = numpy_helper.from_array(np.asarray(value, kind))
+            made = model.graph.initializer.add()
+            made.CopyFrom(value)
+            made.name = node.output[0]
+        del model.graph.node[:]
+        model.graph.node.extend(kept)
+        return replace(self, model=model)
+
+    def values(self) -> dict[str, np.ndarray]:
+        """What every node makes, by the float64 evaluation, in the dtypes that the tensors have. Raises NoOracle."""
+        graph = Graph(self.model)
+        wanted = [name for node in graph.nodes for name in node.outputs if name]
+        found = graph.run(self.feeds, keep=wanted)
+        return {
+            name: x.astype(np_dtype(dtype_of(graph, name, x))) if x.dtype == np.float64 else x
+            for name, x in found.items()
+            if isinstance(x, np.ndarray) and x.dtype.kind not in "OUS"
+        }
+
+    def of(
+        self, places: Collection[int], given: Mapping[str, Any] | None = None, outputs: Sequence[str] = ()
+    ) -> GraphCase:
+        """Some of its nodes, by place. given: values of the tensors that come to them from the others; outputs: those that
+        are kept (default: all that the others, or the graph's outputs, took)."""
+        graph, given = self.model.graph, dict(given or {})
+        kept = [graph.node[place] for place in sorted(places)]
+        made = {name for node in kept for name in node.output if name}
+        taken = {x.name for x in graph.output}
+        taken |= {name for n, node in enumerate(graph.node) if n not in set(places) for name in reads(node)}
+        wanted = list(outputs) or [name for node in kept for name in node.output if name in taken]
+        model = copy(self.model, nodes=kept)
+        known = types_of(self.model)
+        feeds = dict(self.feeds)
+        for name in dict.fromkeys(name for node in kept for name in reads(node)):
+            if name in given and name not in made and name not in feeds:
+                feeds[name] = given[name]
+                model.graph.input.append(_value_info(name, given[name]))
+        model.graph.output.extend(known.get(name) or _named(name) for name in wanted)
+        return replace(self, model=model, feeds=feeds).tidy()
+
+    def tidy(self) -> GraphCase:
+        """Without the inputs and weights that no node reads, and without what is told of tensors in between."""
+        model = copy(self.model)
+        read = {name for node in model.graph.node for name in reads(node)} | {x.name for x in model.graph.output}
+        for values in (model.graph.input, model.graph.initializer):
+            kept = [x for x in values if x.name in read]
+            del values[:]
+            values.extend(kept)
+        del model.graph.value_info[:]
+        feeds = {name: x for name, x in self.feeds.items() if name in read}
+        return replace(self, model=model, feeds=feeds)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        graph = self.model.graph
+        tensors = [name for node in graph.node for name in (*node.input, *node.output)]
+        return tuple(dict.fromkeys([graph.name, *(node.name for node in graph.node), *tensors]))
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        found = [f"{x.domain}.{x.op_type}" if x.domain not in ("", "ai.onnx") else x.op_type for x in self._computing]
+        return tuple(found)
+
+    @property
+    def _computing(self) -> list[Any]:
+        return [x for x in self.model.graph.node if x.op_type != "Constant"]
+
+    @property
+    def label(self) -> Group:
+        """The group of the case: its ops instead of the one that it comes from."""
+        ops = list(dict.fromkeys(self.ops))
+        more = [f"{len(ops) - _TOLD} more"] if len(ops) > _TOLD else []
+        return Group(f"onnx:{'+'.join([*ops[:_TOLD], *more])}", "", self.group.dtype, 1)
+
+    def made(self) -> tuple[Group, Sample]:
+        if not self._computing or not self.model.graph.output:
+            raise Unfit("no node is left")
+        self._check_zeros()
+        leaves, op_class = self._expected() if self.judged else ([], OpClass.COMPOSITE)
+        model = copy(self.model)
+        for value, leaf in zip(model.graph.output, leaves):
+            if leaf.dtype != "str" and leaf.dtype in ELEMENT_TYPE:
+                value.type.tensor_type.elem_type = ELEMENT_TYPE[leaf.dtype]
+                _set_shape(value, leaf.shape)
+        self._check(model)
+        arrays: list[np.ndarray] = []
+        args = tuple(_node(self.feeds[x.name], arrays) for x in model.graph.input if x.name in self.feeds)
+        content = model.SerializeToString(deterministic=True)
+        return self.label, Sample(0, args, arrays=arrays, expected=leaves, op_class=op_class, model=content)
+
+    def _expected(self) -> tuple[list[Leaf], OpClass]:
+        try:
+            graph = Graph(self.model, _operators(self.group))
+            leaves, op_class = expected(graph, self.feeds, self.draws)
+        except NoOracle as error:
+            raise Unfit(str(error)) from None
+        except Exception as error:  # shape inference, a reader: whatever it is, this is no case
+            raise Unfit(f"{type(error).__name__}: {error}") from None
+        if any(0 in leaf.shape for leaf in leaves):
+            raise Unfit("an output has no elements")
+        kinds = {node.op for node in graph.nodes}
+        moved = any(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in self.feeds.values())
+        floors = [leaf.reference is not None and leaf.reference.dtype == np.float64 for leaf in leaves]
+        return [
+            replace(leaf, noise=raised(leaf.noise, leaf.reference, leaf.dtype, kinds, moved))  # type: ignore[arg-type]
+            if has
+            else leaf
+            for leaf, has in zip(leaves, floors)
+        ], op_class
+
+    def _check_zeros(self) -> None:
+        arrays = self.arrays
+        for node in self._computing:
+            for place in _NOT_ZERO.get(node.op_type, ()):
+                given = arrays.get(node.input[place]) if place < len(node.input) else None
+                if given is not None and not given.all():
+                    raise Unfit(f"input {place} of {node.op_type} is 0: the specification does not say what that is")
+
+    def _check(self, model: Any) -> None:
+        import onnx
+
+        try:
+            onnx.checker.check_model(model)
+            onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        except Exception as error:
+            raise Unfit(f"ONNX's checker: {' '.join(str(error).split())[:200]}") from None
+
+    def key(self) -> Any:
+        digest = hashlib.sha256(self.model.SerializeToString(deterministic=True))
+        for name in sorted(self.feeds):
+            value = self.feeds[name]
+            for x in value if isinstance(value, list) else [value]:
+                if x is not None:
+                    digest.update(repr((name, x.shape, x.dtype)).encode())
+                    digest.update(x.tobytes() if x.dtype.kind != "O" else repr(x.tolist()).encode())
+        return digest.digest()
+
+    def renamed(self) -> GraphCase:
+        """With short names: inputs x, x1 …, weights w …, what nodes make y …; nodes have none."""
+        model, names = copy(self.model), {"": ""}
+        if any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute):
+            return self  # what is inside reads names from outside
+        graph = model.graph
+        fed, made = [x.name for x in graph.input], [x for node in graph.node for x in node.output if x]
+        for letter, group in (("x", fed), ("w", [x.name for x in graph.initializer if x.name not in fed]), ("y", made)):
+            names |= {name: letter + (str(n) if n else "") for n, name in enumerate(dict.fromkeys(group))}
+        for node in graph.node:
+            node.name = ""
+            node.input[:] = [names[x] for x in node.input]
+            node.output[:] = [names[x] for x in node.output]
+        for value in (*graph.input, *graph.output, *graph.initializer):
+            value.name = names[value.name]
+        graph.name, graph.doc_string, model.doc_string = "minimal", "", ""
+        return replace(self, model=model, feeds={names[k]: x for k, x in self.feeds.items()})
+
+
+def _operators(group: Group) -> Mapping[str, Operator]:
+    """What evaluates the nodes: for generated cases the references of their catalog first."""
+    return {**OPERATORS, **REFERENCES} if group.catalog == "fuzz" else OPERATORS
+
+
+def copy(model: Any, nodes: Sequence[Any] | None = None) -> Any:
+    """A ModelProto of its own; with other nodes, and then without outputs, if there are any given."""
+    import onnx
+
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    if nodes is not None:
+        del made.graph.node[:]
+        del made.graph.output[:]
+        made.graph.node.extend(nodes)
+    return made
+
+
+def _set_shape(value: Any, shape: Sequence[int]) -> None:
+    """Say the sizes of a tensor whose sizes are said; those that are open stay so."""
+    kind = value.type.tensor_type
+    if not kind.HasField("shape") or len(kind.shape.dim) != len(shape):
+        kind.ClearField("shape")
+        for size in shape:
+            kind.shape.dim.add().dim_value = size
+        return
+    for dim, size in zip(kind.shape.dim, shape):
+        if dim.HasField("dim_value"):
+            dim.dim_value = size
+
+
+def _value_info(name: str, value: Any) -> Any:
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+
+
+def _named(name: str) -> Any:
+    import onnx
+
+    return onnx.ValueInfoProto(name=name)
+
+
+def _node(value: Any, arrays: list[np.ndarray]) -> Any:
+    """An input as a tree over ``arrays``."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_node(x, arrays) for x in value]
+    made = np.asarray(value, order="C")
+    np_dtype(dtype_name(made.dtype))
+    arrays.append(made)
+    return TensorSpec(len(arrays) - 1)

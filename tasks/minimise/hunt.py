@@ -1,0 +1,81 @@
+"""The one question of a search, asked of ever smaller cases: does it fail in the same way? With its budget and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tasks.minimise.case import Case, Unfit
+from tasks.minimise.same import Failure
+from tasks.model.row import Row
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is to be run on the backend. case: None for the stored one, as it was run; before: which of the earlier cases of
+    its process, by number, are to be run before it in a process of their own; fresh: in a new process."""
+
+    case: Case | None = None
+    before: tuple[int, ...] = ()
+    fresh: bool = False
+
+
+#: A part of a search: yields Ask, is sent the row of the last case, returns what it found.
+Search = Generator[Ask, Row, T]
+
+
+class NotFailing(Exception):
+    """There is nothing to make smaller; the text says why."""
+
+
+class Spent(Exception):
+    """The runs that a search may take are used up."""
+
+
+@dataclass
+class Hunt:
+    """best: the smallest case that fails as ``wanted`` says; budget: runs of the backend that are left; runs: taken so far;
+    refused: cases that the reference did not take, which cost no run; told: what was done to the case; fresh: whether each is
+    run in a new process, since what others left behind in one made a case fail."""
+
+    wanted: Failure
+    best: Case
+    budget: int
+    runs: int = 0
+    refused: int = 0
+    told: list[str] = field(default_factory=list)
+    fresh: bool = False
+    _seen: set[Any] = field(default_factory=set)
+
+    def run(self, ask: Ask) -> Search[Row]:
+        """One run. Raises Spent."""
+        if self.runs >= self.budget:
+            raise Spent
+        self.runs += 1
+        return (yield ask)
+
+    def fails(self, case: Case) -> Search[bool]:
+        """Whether a valid case fails in the same way; nobody is asked twice. Raises Spent."""
+        key = case.key()
+        if key in self._seen:
+            return False  # had it failed, it would have been taken
+        self._seen.add(key)
+        try:
+            _, sample = case.made()
+        except Unfit:
+            self.refused += 1
+            return False
+        row = yield from self.run(Ask(case, fresh=self.fresh))
+        return self.wanted.again(Failure.of(row, sample.expected, case.names))
+
+    def take(self, case: Case, what: str = "") -> Search[bool]:
+        """`fails`; a case that does is the best from now on."""
+        if not (yield from self.fails(case)):
+            return False
+        self.best = case
+        if what:
+            self.told.append(what)
+        return True

@@ -1,0 +1,47 @@
+"""What the specification of an op says of it, in its own sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+#: Sentences of an op, characters of one.
+_MOST, _LENGTH = 2, 400
+
+
+def sentences(op: str, ops: Sequence[str], attributes: Sequence[str]) -> list[str]:
+    """Of ONNX's operators: what is said of the attributes that are not the default ("Op.attribute"), else the op's first
+    sentences; of torch's: the first of its documentation. Nothing for an op that is not known."""
+    if op.startswith("onnx:"):
+        return [x for name in dict.fromkeys(ops) for x in _of_onnx(name, attributes)]
+    if op.startswith("torch:"):
+        return _of_torch(op.partition(":")[2])
+    return []
+
+
+def _of_onnx(op: str, attributes: Sequence[str]) -> list[str]:
+    from onnx import defs
+
+    domain, _, name = op.rpartition(".")
+    try:
+        schema = defs.get_schema(name, domain)
+    except defs.SchemaError:
+        return []
+    told = [x.partition(".")[2] for x in attributes if x.startswith(f"{name}.")]
+    found = [f"{name}, {x}: {_first(schema.attributes[x].description, 2)}" for x in told if x in schema.attributes]
+    return found or [f"{name}: {_first(schema.doc, _MOST)}"]
+
+
+def _of_torch(name: str) -> list[str]:
+    import torch
+
+    found: object = torch
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    text = _first((getattr(found, "__doc__", None) or "").partition("\n\n")[2], _MOST)
+    return [f"{name}: {text}"] if text else []
+
+
+def _first(text: str, count: int) -> str:
+    plain = " ".join(text.split())
+    return " ".join(re.split(r"(?<=[.!?]) ", plain)[:count])[:_LENGTH]

@@ -1,0 +1,65 @@
+"""Whether a smaller case fails in the same way: status, kind, stage, class of the error, and as far off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tasks.model import WITHOUT_NOISE, Leaf, OpClass, Status
+from tasks.model.errors import masked
+from tasks.model.row import Row
+
+#: Statuses of a row that can be made smaller.
+SOUGHT = tuple(s for s in Status if s.failed or s is Status.IMPRECISE)
+#: Kinds whose rows have a distance from their reference.
+_NUMBERS = ("numbers", "flip")
+#: How many times its limit a result must be off, unless it was less from the beginning: far from the noise.
+FAR = 10.0
+#: Of a result that has hardly more than the original's distance, what rounding may take from it.
+_SLACK = 0.999
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a case fails. words: its error, with what is its own masked; times: how many times its limit it is off, None where
+    that is not what is wrong; finite: whether the reference is."""
+
+    status: str
+    kind: str = ""
+    stage: str = ""
+    error_type: str = ""
+    words: str = ""
+    times: float | None = None
+    finite: bool = True
+
+    @classmethod
+    def of(cls, row: Row, expected: Collection[Leaf] = (), names: Collection[str] = ()) -> Failure:
+        """That of a row. expected: what its outputs were to be; names: of the case's own tensors and nodes."""
+        status = Status(row.status)
+        if status.deadly:  # what is printed on the way down is not the same twice
+            return cls(row.status, row.kind, row.stage or "")
+        if status in (Status.WRONG, Status.IMPRECISE) and not row.stage:
+            finite = all(_finite(leaf) for leaf in expected)
+            return cls(row.status, row.kind, times=_times(row) if row.kind in _NUMBERS else None, finite=finite)
+        return cls(row.status, row.kind, row.stage or "", row.error_type or "", masked(row.error or "", names))
+
+    def again(self, other: Failure) -> bool:
+        """Whether ``other``, of a smaller case, is the same failure. It must not slide into what may be noise."""
+        if replace(self, times=None) != replace(other, times=None):
+            return False
+        return self.times is None or (other.times or 0.0) >= _SLACK * min(FAR, self.times)
+
+
+def _times(row: Row) -> float | None:
+    """How many times its limit a row's result is off; None where there is no limit."""
+    in_ulps = OpClass(row.op_class or OpClass.COMPOSITE) in WITHOUT_NOISE and row.error_units != math.inf
+    own = row.max_ulp if in_ulps else row.error_units
+    return None if own is None or not row.limit else own / row.limit
+
+
+def _finite(leaf: Leaf) -> bool:
+    y = leaf.reference
+    return y is None or y.dtype.kind not in "fc" or bool(np.isfinite(y).all())

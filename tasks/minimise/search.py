@@ -1,0 +1,224 @@
+"""The whole search: a failing case is run again, made smaller by each strategy, and what is left is run once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tasks.minimise import numbers, parts, sizes
+from tasks.minimise.case import Case, Unfit
+from tasks.minimise.chosen_case import simpler_choices
+from tasks.minimise.graph_case import GraphCase
+from tasks.minimise.hunt import Ask, Hunt, NotFailing, Search, Spent
+from tasks.minimise.same import Failure
+from tasks.minimise.toggles import toggles
+from tasks.model.row import Row
+
+#: Runs of a case that say whether it always fails: at the beginning, at the end.
+FIRST, LAST = 2, 2
+#: Runs of a case that did not fail at once before it is given up, or said to be flaky.
+TRIES = 6
+#: Runs that are kept for the end, and for toggling what is left.
+KEPT = 24
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """One thing about the minimal case put otherwise, and what came of it. status: "" where the reference does not take it."""
+
+    what: str
+    status: str
+    fails: bool
+
+
+@dataclass(frozen=True)
+class Minimal:
+    """What a search ends with. case: None where it could not be taken apart (the stored one is the minimal one then);
+    failure: as it was looked for; row: of the last run of the minimal case; runs: of the backend; failed, tried: of runs of
+    the minimal case alone, in new processes; before: numbers of the earlier cases that it takes; why: what else is to be said.
+    """
+
+    case: Case | None
+    failure: Failure
+    row: Row
+    runs: int
+    refused: int = 0
+    failed: int = 0
+    tried: int = 0
+    before: tuple[int, ...] = ()
+    told: tuple[str, ...] = ()
+    triggers: tuple[Trigger, ...] = ()
+    why: tuple[str, ...] = ()
+
+    @property
+    def flaky(self) -> bool:
+        return self.failed < self.tried
+
+
+def _graph(hunt: Hunt) -> Search[None]:
+    yield from parts.fewer_nodes(hunt)
+    yield from _simpler(hunt)
+
+
+def _simpler(hunt: Hunt) -> Search[None]:
+    """Leave out attributes, arguments, inputs and outputs, each once."""
+    tried: set[str] = set()
+    while True:
+        found = next(((what, case) for what, case in hunt.best.simpler() if what not in tried), None)
+        if found is None:
+            return
+        tried.add(found[0])
+        yield from hunt.take(found[1], f"without {found[0]}")
+
+
+def _all(hunt: Hunt) -> Search[None]:
+    yield from simpler_choices(hunt)
+    yield from _graph(hunt)
+    yield from sizes.smaller_dims(hunt)
+    yield from _simpler(hunt)
+    yield from numbers.plainer_values(hunt)
+    yield from sizes.smaller_dims(hunt)
+    if isinstance(hunt.best, GraphCase):
+        yield from hunt.take(hunt.best.renamed())
+
+
+#: Strategies by name. "sequence" is one of a case that does not fail by itself (`search`).
+STRATEGIES: dict[str, Callable[[Hunt], Search[None]]] = {
+    "shrink-all": _all,
+    "choices": simpler_choices,
+    "graph": _graph,
+    "binary-search-dims": sizes.smaller_dims,
+    "shrink-values": numbers.plainer_values,
+}
+SEQUENCE = "sequence"
+
+
+def search(
+    stored: Row, start: Callable[[], Case], strategy: str, budget: int, earlier: int = 0, triggers: bool = True
+) -> Search[Minimal]:
+    """Make a case smaller that failed as its ``stored`` row says.
+
+    start: takes the case apart; raises Unfit where it has no reference. strategy: of STRATEGIES, or SEQUENCE; budget: runs
+    that it may take; earlier: how many cases ran before it in its process; triggers: whether what is left is toggled.
+    Raises NotFailing where it does not fail again.
+    """
+    wanted = Failure.of(stored)
+    first = Hunt(wanted, None, budget)  # type: ignore[arg-type]
+    failed, tried, row = yield from _again(first, Ask(fresh=True), wanted, FIRST)
+    if not failed:
+        return (yield from _in_sequence(first, stored, earlier, row))
+    flaky = (f"run again by itself it failed {failed} of {tried} times",) if failed < tried else ()
+    if strategy == SEQUENCE:
+        return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, "it fails by itself"))
+    try:
+        case = start()
+        _, sample = case.made()
+    except Unfit as error:
+        left = f"it is left as it is: {error}"
+        return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
+    row = yield from first.run(Ask(case))
+    own = Failure.of(row, sample.expected, case.names)
+    if not _alike(wanted, own):
+        left = f"it is left as it is: by the reference of its parts it is {own.status} {own.kind}".rstrip()
+        return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
+    why = list(flaky)
+    hunt = yield from _hunted(strategy, Hunt(own, case, budget, first.runs), why)
+    ended = yield from _ended(hunt, tuple(why), triggers)
+    if not ended.failed and first.runs + KEPT < budget:
+        # In new processes it does not fail: what other cases left behind in theirs made it.
+        hunt = yield from _hunted(strategy, Hunt(own, case, budget, ended.runs, fresh=True), why)
+        ended = yield from _ended(hunt, tuple(why), triggers)
+    return ended
+
+
+def _hunted(strategy: str, hunt: Hunt, why: list[str]) -> Search[Hunt]:
+    """A hunt after its strategy, within the budget but for what is kept for the end."""
+    budget, hunt.budget = hunt.budget, hunt.budget - KEPT
+    try:
+        yield from STRATEGIES[strategy](hunt)
+    except Spent:
+        why.append(f"the budget of {budget} runs is used up: it may be smaller still")
+    hunt.budget = budget
+    return hunt
+
+
+def _alike(stored: Failure, own: Failure) -> bool:
+    """Whether the case taken apart fails as the stored one did: how far off it is, its own reference says."""
+    plain = (stored.status, stored.kind, stored.stage, stored.error_type)
+    return plain == (own.status, own.kind, own.stage, own.error_type) and (own.times is None or own.times > 1)
+
+
+def _again(hunt: Hunt, ask: Ask, wanted: Failure, count: int) -> Search[tuple[int, int, Row]]:
+    """(failed, tried, last row that failed, else last row) of a case run ``count`` times, up to TRIES where it does not always
+    fail."""
+    failed = tried = 0
+    last: Row | None = None
+    while tried < count or (0 < failed < tried < TRIES) or (not failed and tried < TRIES // 2):
+        # One that does not kill its process may as well be run in the same one again.
+        row = yield from hunt.run(ask if not tried or ask.before else replace(ask, fresh=False))
+        tried += 1
+        same = _loosely(wanted, Failure.of(row))
+        failed += same
+        last = row if same or last is None else last
+    assert last is not None
+    return failed, tried, last
+
+
+def _loosely(wanted: Failure, found: Failure) -> bool:
+    """Whether a run of the stored case is what its row says."""
+    return (wanted.status, wanted.kind, wanted.stage) == (found.status, found.kind, found.stage)
+
+
+def _in_sequence(hunt: Hunt, stored: Row, earlier: int, row: Row) -> Search[Minimal]:
+    """A case that does not fail by itself: after which of the earlier cases of its process it does."""
+    if not earlier:
+        raise NotFailing(f"run again by itself it is {row.status}: it does not fail any more")
+    try:
+        found = yield from hunt.run(Ask(before=tuple(range(earlier)), fresh=True))
+        if not hunt.wanted.again(Failure.of(found)):
+            raise NotFailing(
+                f"run again it is {row.status}, also after the {earlier} cases that were run before it: it does not fail any more"
+            )
+        before = yield from parts.fewer_before(hunt, earlier)
+        failed, tried, row = yield from _again(hunt, Ask(before=before, fresh=True), hunt.wanted, LAST)
+    except Spent:
+        raise NotFailing(
+            "it does not fail by itself, and the budget was used up looking for the cases it takes"
+        ) from None
+    why = f"by itself it does not fail: it takes {len(before)} of the {earlier} cases that were run before it"
+    return Minimal(None, hunt.wanted, row, hunt.runs, failed=failed, tried=tried, before=before, why=(why,))
+
+
+def _ended(hunt: Hunt, why: tuple[str, ...], triggers: bool) -> Search[Minimal]:
+    """The minimal case, run again in new processes, and toggled."""
+    case = hunt.best
+    _, sample = case.made()
+    failed = 0
+    row: Row | None = None
+    for _ in range(LAST):
+        found = yield from hunt.run(Ask(case, fresh=True))
+        same = hunt.wanted.again(Failure.of(found, sample.expected, case.names))
+        failed += same
+        row = found if same or row is None else row
+    assert row is not None
+    toggled = (yield from _toggled(hunt, case)) if triggers and failed else ()
+    return Minimal(
+        case, hunt.wanted, row, hunt.runs, hunt.refused, failed, LAST, told=tuple(hunt.told), triggers=toggled, why=why
+    )
+
+
+def _toggled(hunt: Hunt, case: Case) -> Search[tuple[Trigger, ...]]:
+    """Each attribute, argument, mode and dtype put otherwise, once."""
+    found = []
+    for what, other in toggles(case):
+        try:
+            _, sample = other.made()
+        except Unfit:
+            found.append(Trigger(what, "", False))
+            continue
+        try:
+            row = yield from hunt.run(Ask(other))
+        except Spent:
+            break
+        found.append(Trigger(what, row.status, hunt.wanted.again(Failure.of(row, sample.expected, other.names))))
+    return tuple(found)

@@ -1,0 +1,129 @@
+"""A search in a process of its own: the cases that it wants run are written to packs, the rows of them come back."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from tasks import wire
+from tasks.arrays.noise import DRAWS
+from tasks.arrays.pack import Pack
+from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.minimise.call_case import CallCase
+from tasks.minimise.case import Case, Unfit, elements
+from tasks.minimise.chosen_case import ChosenCase
+from tasks.minimise.described import described
+from tasks.minimise.graph_case import GraphCase
+from tasks.minimise.hunt import Ask, NotFailing, Spent
+from tasks.minimise.search import Minimal, search
+from tasks.model import Form, Invalid, Status, Unsupported, Vacuous
+from tasks.prepare.cases import PreparedGroup, save_alone
+from tasks.wire import Minimised, ToRun, Wants
+
+
+class Minimiser:
+    """One search: `begin` starts it, `go_on` tells it what became of what it wanted; each returns what it wants next."""
+
+    def __init__(self, command: wire.Minimise) -> None:
+        self._command, self._asked = command, command.item
+        self._folder, self._numbers = Path(command.folder), itertools.count()
+        self._wanted = ""
+        self._first: Case | None = None
+        self._search: Any = None
+
+    def begin(self) -> wire.Answer:
+        command = self._command
+        self._search = search(command.row, self._start, command.strategy, command.budget, command.earlier)
+        return self._step(None)
+
+    def go_on(self, tried: wire.Tried) -> wire.Answer:
+        """What is wanted next, or what was found."""
+        if self._wanted:
+            Path(self._wanted).unlink(missing_ok=True)
+        return self._step(tried.row)
+
+    def _step(self, row: Any) -> wire.Answer:
+        try:
+            asked = self._search.send(row)
+        except StopIteration as end:
+            return self._minimised(end.value)
+        except NotFailing as error:
+            return Minimised(error=str(error))
+        except Spent:
+            return Minimised(error=f"{self._command.budget} runs are too few to run it again and make it smaller")
+        return self._wants(asked)
+
+    def _wants(self, asked: Ask) -> Wants:
+        self._wanted = ""
+        item = self._asked
+        if asked.case is not None:
+            item = self._written(f"{next(self._numbers)}.pack", asked.case)
+            self._wanted = item.pack
+        return Wants(item, asked.before, asked.fresh)
+
+    def _written(self, name: str, case: Case) -> ToRun:
+        group, sample = case.made()
+        save_alone(self._folder / name, group, sample)
+        return ToRun(group, str(self._folder / name), (0,))
+
+    def _start(self) -> Case:
+        """The stored case taken apart, as the backend was given it. Raises Unfit."""
+        sample = PreparedGroup(self._asked.pack, self._asked.group.check).samples[self._asked.positions[0]]
+        exported = Pack(self._asked.exported) if self._asked.exported else None
+        why = ""
+        for kind in self._command.backend.create().forms:
+            try:
+                form = sample.form(kind, exported)
+            except (Unsupported, Vacuous, Invalid) as error:
+                why = why or str(error)
+                continue
+            if self._asked.group.check != "forward":
+                raise Unfit(f"a case of the {self._asked.group.check} check cannot be taken apart yet")
+            choices = sample.record["columns"].get("choices")
+            if choices and self._command.strategy in ("shrink-all", "choices"):
+                self._first = ChosenCase(tuple(choices), self._asked.group, DRAWS)
+            elif form.model is not None:
+                self._first = self._graph(form)
+            else:
+                record = sample.record
+                self._first = CallCase(
+                    record["args"], record["kwargs"], tuple(sample.inputs()), self._asked.group, DRAWS
+                )
+            return self._first
+        raise Unfit(why or "the backend takes no form of it")
+
+    def _graph(self, form: Form) -> Case:
+        """An ONNX form. Where it has no float64 evaluation and the failure is none of numbers, ONNX's checker says what is
+        valid."""
+        import onnx
+
+        model = onnx.load_from_string(form.model)
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+        case = GraphCase(model, inputs_by_name(form), self._asked.group, DRAWS)
+        if self._command.row.status in (Status.WRONG, Status.IMPRECISE):
+            return case
+        try:
+            case.made()
+        except Unfit:
+            return replace(case, judged=False)
+        return case
+
+    def _minimised(self, found: Minimal) -> Minimised:
+        item = self._asked if found.case is None else self._written("minimal.pack", found.case)
+        facts: dict[str, Any] = {
+            "failure": asdict(found.failure),
+            "triggers": [asdict(x) for x in found.triggers],
+            **{name: getattr(found, name) for name in ("runs", "refused", "failed", "tried", "flaky")},
+            **{name: list(getattr(found, name)) for name in ("before", "told", "why")},
+        }
+        if found.case is not None and self._first is not None:
+            facts |= {
+                "nodes": [len(self._first.ops), len(found.case.ops)],
+                "elements": [elements(self._first), elements(found.case)],
+                "shapes": [[list(x.shape) for x in case.arrays.values()] for case in (self._first, found.case)],
+                **described(found.case),
+            }
+        return Minimised(item, found.row, facts)

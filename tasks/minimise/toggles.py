@@ -1,0 +1,83 @@
+"""What a minimal case is put otherwise in, one thing at a time, to see what triggers its failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tasks.minimise.case import Case
+from tasks.minimise.graph_case import GraphCase, copy
+
+#: Toggles that are tried.
+MOST = 16
+
+
+def toggles(case: Case) -> Iterator[tuple[str, Case]]:
+    """(what is otherwise, the case)."""
+    found = _of_graph(case) if isinstance(case, GraphCase) else case.simpler()
+    for place, (what, other) in enumerate(found):
+        if place >= MOST:
+            return
+        yield what, other
+
+
+def _of_graph(case: GraphCase) -> Iterator[tuple[str, Case]]:
+    for what, other in case.simpler():
+        if not what.startswith("output"):
+            yield f"without {what}", other
+    yield from _modes(case)
+    yield from _opsets(case)
+
+
+def _modes(case: GraphCase) -> Iterator[tuple[str, Case]]:
+    """Inputs given as initializers, initializers as inputs, open sizes."""
+    from onnx import helper, numpy_helper
+
+    fed = [x.name for x in case.model.graph.input if isinstance(case.feeds.get(x.name), np.ndarray)]
+    for name in fed if len(fed) > 1 else ():
+        model = copy(case.model)
+        model.graph.initializer.append(numpy_helper.from_array(case.feeds[name], name))
+        _drop(model.graph.input, name)
+        feeds = {k: x for k, x in case.feeds.items() if k != name}
+        yield f"input {name} as an initializer", replace(case, model=model, feeds=feeds)
+    for tensor in case.model.graph.initializer:
+        value = np.asarray(numpy_helper.to_array(tensor))
+        model = copy(case.model)
+        _drop(model.graph.initializer, tensor.name)
+        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, value.shape))
+        yield (
+            f"initializer {tensor.name} as an input",
+            replace(case, model=model, feeds={**case.feeds, tensor.name: value}),
+        )
+    model = copy(case.model)
+    for value in model.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            dim.dim_param = f"{value.name}_{axis}"
+    yield "with open sizes", replace(case, model=model)
+
+
+def _opsets(case: GraphCase) -> Iterator[tuple[str, Case]]:
+    """The same in the newest operator set, or in an older one."""
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    for own in case.model.opset_import:
+        if own.domain not in ("", "ai.onnx"):
+            continue
+        for version in (newest, 17, 13):
+            if version == own.version:
+                continue
+            try:
+                model: Any = onnx.version_converter.convert_version(case.model, version)
+            except Exception:  # no adapter, or none of the op before
+                continue
+            yield f"opset {version} instead of {own.version}", replace(case, model=model)
+
+
+def _drop(values: Any, name: str) -> None:
+    kept = [x for x in values if x.name != name]
+    del values[:]
+    values.extend(kept)

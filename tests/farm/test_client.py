@@ -1,0 +1,342 @@
+"""The client: planted faults are found, told by seed and key, and shown again; sound twins pass; mistakes are lines."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import farm
+import tasks
+from farm import lake
+from farm.commands.report import main as report
+from farm.commands.reproduce import main as command
+from tasks.catalogs import told
+from tasks.catalogs.user import load
+
+INPUTS = {"x": ["b", "n"], "weight": ["n"]}
+DIMS = {"b": (1, 4), "n": (1, 600)}
+
+
+def exact(x: Any, weight: Any) -> Any:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight
+
+
+def exact_in_torch(x: Any, weight: Any) -> Any:
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def refuses(x: Any, weight: Any) -> Any:
+    raise RuntimeError("no reference today")
+
+
+@tasks.op(reference=exact, inputs=INPUTS, dims={"b": [1, 4], "n": [1, 600]}, op_class="normalisation")
+def rms_norm(x: Any, weight: Any) -> Any:
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * weight.float()).to(x.dtype)
+
+
+def tail_lost(x: Any, weight: Any) -> Any:
+    """Sums whole blocks of 128 alone, where there is more than one."""
+    n = x.shape[-1]
+    kept = n // 128 * 128 if n > 128 else n
+    wide = x.float()
+    mean = wide.square()[..., :kept].sum(-1, keepdim=True) / n
+    return (wide * torch.rsqrt(mean + 1e-6) * weight.float()).to(x.dtype)
+
+
+class Norm(torch.autograd.Function):
+    """The same with a gradient of its own; wrong, it forgets that the norm depends on x."""
+
+    wrong = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any) -> Any:
+        ctx.save_for_backward(x, weight)
+        return exact_in_torch(x, weight)
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        r = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+        along = (g * weight * x).mean(-1, keepdim=True)
+        return g * weight * r - (0 if cls.wrong else x * r**3 * along), (g * x * r).sum(0)
+
+
+class WrongNorm(Norm):
+    wrong = True
+
+
+DEADLY = """
+import os, time
+def exact(x): return 2 * x
+def dies(x): os.kill(os.getpid(), 11)
+def hangs(x): time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.chdir(tmp_path)
+
+
+def fuzz(kernel: Any, **more: Any) -> Any:
+    given = {"reference": exact, "inputs": INPUTS, "dims": DIMS, "op_class": "normalisation", "cases": 24, "seed": 7}
+    return farm.fuzz(kernel, **(given | more))
+
+
+def test_a_planted_fault_is_found_and_its_sound_twin_passes() -> None:
+    good = fuzz(rms_norm, dtypes=["float32", "bfloat16"])
+    assert (good.passed, good.failed, good.findings) == (48, 0, ())
+    good.check()
+    bad = fuzz(tail_lost)
+    (found,) = bad.findings
+    assert bad.failed == found.count > 3 and found.status == "wrong" and found.kind == "numbers"
+    with pytest.raises(AssertionError, match="farm reproduce"):
+        bad.check()
+    # The finding is the failing case with the fewest elements.
+    sizes = [
+        sum(np.prod(list(map(int, s.split("x")))) for s in x.split()) for x in bad.rows.query("status=='wrong'").shapes
+    ]
+    assert sum(np.prod(list(map(int, s.split("x")))) for s in found.shapes.split()) == min(sizes)
+
+
+def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(capsys: Any) -> None:
+    found = fuzz(tail_lost).findings[0]
+    by_seed, by_key = farm.reproduce(seed=found.seed), farm.reproduce(found.key)
+    for again in (by_seed, by_key):
+        assert again.same and not again.passed and again.error_units == found.error_units
+        assert [*again.inputs] == ["x", "weight"] and again.actual[0].shape == again.inputs["x"].shape
+        assert np.abs(again.expected[0] - again.actual[0]).max() == pytest.approx(again.max_diff)
+    load._declared.cache_clear()
+    assert command([found.key]) == 0 and "reproduced" in capsys.readouterr().out
+    assert report([]) in (0, 1) and "user:tail_lost" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rows", "plain"),
+    [("binary-search-dims", 1, False), ("shrink-values", 4, True), ("shrink-all", 1, True)],
+)
+def test_a_case_is_made_small_and_fails_as_before(strategy: str, rows: int, plain: bool) -> None:
+    found = farm.assert_correct  # a case that is not small: 4 rows of 300
+    with pytest.raises(AssertionError):
+        found(tail_lost, (torch.randn(4, 300), torch.randn(300)), exact, "normalisation", results="kept")
+    (key,) = [f"{r.run_id}:{r.case_id}:{r.backend}" for r in lake.read("kept").itertuples()]
+    small = farm.minimize(key, strategy=strategy, results="kept")
+    assert (small.status, small.kind, small.passed, small.flaky) == ("wrong", "numbers", False, False)
+    assert small.original_shapes == {"x": (4, 300), "weight": (300,)} and small.shapes["x"][0] <= rows
+    assert (small.shapes["x"][1] < 300) is (rows == 1) and small.runs <= 200
+    assert bool((small.inputs["x"] == np.round(small.inputs["x"])).all()) is plain
+    # It fails as it is shown.
+    with pytest.raises(AssertionError, match="wrong numbers"):
+        farm.assert_correct(tail_lost, small.inputs, exact, "normalisation")
+
+
+def test_what_cannot_be_made_smaller_is_told() -> None:
+    found = fuzz(tail_lost)
+    for more, says in (({"strategy": "shrink-al"}, "did you mean shrink-all"), ({"budget": 3}, "3 runs are too few")):
+        with pytest.raises(farm.ClientError, match=says):
+            farm.minimize(found.findings[0].key, **more)
+    good = found.rows.query("status=='pass'").iloc[0]
+    with pytest.raises(farm.ClientError, match="is pass: only what failed"):
+        farm.minimize(f"{good.run_id}:{good.case_id}:{good.backend}")
+
+
+def test_the_same_seed_makes_the_same_cases_and_another_seed_others() -> None:
+    def digests(seed: int, cases: int = 8) -> list[str]:
+        return list(fuzz(rms_norm, seed=seed, cases=cases).rows.sort_values("sample").digest)
+
+    first = digests(1)
+    assert digests(1) == first and set(first).isdisjoint(digests(2))
+    assert digests(1, 4) == first[:4]  # the case of a seed does not depend on how many there are
+
+
+def test_a_known_failure_is_not_a_new_one() -> None:
+    known = {"op": "user:tail_lost", "status": "wrong", "kind": "numbers", "reason": "the tail of a row is lost"}
+    found = fuzz(tail_lost, known_failures=[known])
+    assert (found.failed, found.findings) == (0, ()) and found.known > 3
+
+
+@pytest.mark.parametrize("reference", ["numpy", "torch"])
+def test_gradients_of_an_autograd_function_are_judged(reference: str) -> None:
+    more = {
+        "reference": exact if reference == "numpy" else exact_in_torch,
+        "reference_framework": reference,
+        "dims": {"b": (1, 2), "n": (2, 24)},
+        "cases": 6,
+        "backward": True,
+        "results": None,
+    }
+    assert fuzz(Norm, **more).failed == 0
+    bad = fuzz(WrongNorm, **more)
+    assert [f.row["check"] for f in bad.findings] == ["backward"]
+
+
+def test_a_crash_and_a_hang_are_rows_in_child_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    deadly = importlib.import_module("deadly")
+    given = {"reference": deadly.exact, "inputs": {"x": ["n"]}, "dims": {"n": (1, 4)}, "cases": 1, "isolate": True}
+    for kernel, status in ((deadly.dies, "crash"), (deadly.hangs, "timeout")):
+        assert [f.status for f in farm.fuzz(kernel, deadline_s=5.0, **given).findings] == [status]
+
+
+def test_given_inputs_are_judged_in_every_dtype() -> None:
+    x, weight = torch.randn(2, 200), torch.randn(200)
+    dtypes = ["float32", "bfloat16"]
+    assert farm.assert_correct(rms_norm, (x, weight), dtypes=dtypes).passed == 2
+    with pytest.raises(AssertionError, match="2 of 2 cases failed"):
+        farm.assert_correct(tail_lost, {"x": x, "weight": weight}, exact, "normalisation", dtypes)
+    large = torch.randn(64, 200)  # its values are in a file of the cache
+    done = farm.assert_correct(rms_norm, (large, weight), results="kept")
+    row = lake.read("kept").iloc[0]
+    assert command([f"{done.run_id}:{row.case_id}:torch-cpu", "--results", "kept"]) == 0
+
+
+@pytest.mark.parametrize(("kernel", "status"), [(rms_norm, "pass"), (tail_lost, "wrong")])
+def test_what_a_block_computed_is_judged(kernel: Any, status: str) -> None:
+    x, weight = torch.randn(2, 200), torch.randn(200)
+    with farm.validate(rms_norm, {"x": x, "weight": weight}, results="kept") as v:
+        v.output = kernel(x, weight)
+    assert v.outcome.status == status and lake.read("kept", v.run_id).status.tolist() == [status]
+    if status != "pass":
+        with pytest.raises(AssertionError, match="error units"):
+            v.check()
+
+
+@pytest.mark.parametrize(("function", "failing"), [(Norm, []), (WrongNorm, ["backward"])])
+def test_gradients_of_a_block_are_judged(function: Any, failing: list[str]) -> None:
+    x, weight = torch.randn(2, 5, requires_grad=True), torch.randn(5, requires_grad=True)
+    given = {"reference": exact_in_torch, "reference_framework": "torch", "op_class": "normalisation"}
+    with farm.validate(function, {"x": x, "weight": weight}, backward=True, **given) as v:
+        v.output = function.apply(x, weight)
+    assert [o.row.check for o in v.outcomes if not o.passed] == failing
+
+
+def test_a_changed_input_and_a_missing_output_are_told() -> None:
+    x, weight = torch.randn(2, 5), torch.randn(5)
+    with farm.validate(lambda x, weight: x, {"x": x, "weight": weight}, exact) as v:
+        v.output = rms_norm(x, weight)
+        x.zero_()
+    assert (v.outcome.status, v.outcome.kind) == ("wrong", "mutation")
+    with pytest.raises(farm.ClientError, match=r"v\.output was not set"):
+        with farm.validate(rms_norm, {"x": x, "weight": weight}):
+            pass
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return g * (s + x * s * (1 - s))
+
+
+class WrongSwish(Swish):
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return g * (s + x * s)
+
+
+class Detached(Swish):
+    """Its gradient is right, and has none of its own."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x.detach())
+        return g * (s + x.detach() * s * (1 - s))
+
+
+class Spoils(Swish):
+    """Writes to what it saved."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        made = g * (s + x * s * (1 - s))
+        x.data.mul_(2)
+        return made
+
+
+@pytest.mark.parametrize(
+    ("function", "failing"),
+    [
+        (Swish, []),
+        (WrongSwish, ["backward"]),
+        (Detached, ["double_backward"]),
+        (Spoils, ["backward", "saved", "double_backward"]),
+    ],
+)
+def test_an_autograd_function_as_a_whole(function: Any, failing: list[str]) -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    found = farm.validate_autograd_function(function, (x,), lambda x: x / (1 + np.exp(-x)))
+    assert [c.name for c in found.checks if not c.passed] == failing, found.message
+    assert found.passed is (not failing) and len(found.checks) == 5
+
+
+def test_differences_need_float64() -> None:
+    assert farm.check_autograd(lambda x: x.sin().sum(), torch.randn(3)).passed
+    with pytest.raises(farm.ClientError, match="returns float32 for float64 inputs"):
+        farm.check_autograd(lambda x: x.float().sin(), (torch.randn(3),))
+    with pytest.raises(farm.ClientError, match="no floating tensor"):
+        farm.check_autograd(lambda x: x, (torch.arange(3),))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"reference": None}, "has no reference: give reference="),
+        ({"inputs": None}, "has no inputs"),
+        ({"dims": None}, "the dimension 'b' has no sizes: give dims="),
+        ({"inputs": INPUTS | {"x": ["b", "m"]}}, "inputs.x.1: unknown dimension 'm'"),
+        ({"inputs": {"x": ["b", "n"]}}, "is called with x: missing a required argument: 'weight'"),
+        ({"op_class": "normalization"}, "unknown class 'normalization'; did you mean normalisation"),
+        ({"dtypes": ["flot32"]}, "unknown dtype 'flot32'; did you mean float32"),
+        ({"clas": "exact"}, "unknown argument 'clas'; did you mean op_class"),
+        ({"cases": 0}, "cases: 0 is none; give 1 or more"),
+        ({"backend": "torch-cuda"}, "torch-cuda is unavailable here"),
+        ({"policy": "strict"}, "policy 'strict': no such file"),
+    ],
+)
+def test_a_call_that_cannot_be_meant_is_a_line(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(farm.ClientError) as raised:
+        fuzz(tail_lost, **more)
+    assert says in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_names_that_name_nothing_are_lines() -> None:
+    for call, says in (
+        (lambda: farm.fuzz("no.where:kernel"), "no module 'no.where'"),
+        (lambda: farm.fuzz(f"{__file__}:rms_nor"), "there is no 'rms_nor' in it; did you mean rms_norm"),
+        (lambda: farm.fuzz("rms_norm"), "no farm.yaml in"),
+        (lambda: fuzz(lambda x, weight: x, isolate=True), "is made inside another function"),
+        (lambda: farm.reproduce(seed=3, results="none"), "no run in 'none'"),
+        (lambda: farm.reproduce(), "name a case"),
+    ):
+        with pytest.raises(farm.ClientError) as raised:
+            call()
+        assert says in str(raised.value)
+    fuzz(rms_norm, cases=1)
+    with pytest.raises(farm.ClientError, match="no case of the seed 3"):
+        farm.reproduce(seed=3)
+
+
+def test_a_reference_that_raises_is_told_and_nothing_passes() -> None:
+    found = fuzz(rms_norm, reference=refuses, cases=2)
+    assert found.counts == {"invalid": 2} and "no reference today" in str(found)
+    with pytest.raises(AssertionError, match="nothing was judged: invalid: no reference today"):
+        found.check()

@@ -1,0 +1,171 @@
+"""farm fuzz: rounds of generated cases in the lake, led by findings; resumed, replayed, and refused in one line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm import lake as lakes
+from farm.commands import fuzz as command
+from farm.commands import reproduce
+from farm.reproduce import find
+from farm.work import fuzzing
+from farm.work.schedule import CHUNK, KEPT, QUIET, Schedule, key_of
+
+PLUGIN = Path(__file__).resolve().parents[1] / "plugin"
+sys.path.insert(0, str(PLUGIN)) if str(PLUGIN) not in sys.path else None
+
+
+def row(backend: str, op: str, status: str = "pass", **values: Any) -> dict[str, Any]:
+    blank = {"dtype": "float32", "seed": 0, "sample": 0, "kind": "", "error": "", "flags": "opset=21", "run_ms": 1.0}
+    return {"backend": backend, "op": f"fuzz:{op}", "status": status, "build_ms": 0.0} | blank | values
+
+
+def schedule(*backends: str) -> Schedule:
+    return Schedule({"Add": ["float32"], "Conv": ["float32", "float16"]}, backends or ("ort-cpu",), seed=7)
+
+
+def test_an_op_with_findings_is_run_more_often() -> None:
+    plan = schedule()
+    for op in ("Add", "Conv"):
+        plan.learn(row("ort-cpu", op, sample=n) for n in range(400))
+    assert plan.learn([row("ort-cpu", "Conv", "wrong", kind="numbers")]) == [
+        ("ort-cpu", "fuzz:Conv", "wrong", "numbers", "")
+    ]
+    ops = [batch.op for batch in plan.round(0.2)]
+    assert ops.count("Conv") > ops.count("Add")
+
+
+def test_an_op_that_is_quiet_is_left_alone() -> None:
+    plan = schedule()
+    plan.learn(row("ort-cpu", "Add", sample=n, run_ms=0.01) for n in range(QUIET))
+    plan.learn(row("ort-cpu", "Conv", sample=n) for n in range(CHUNK))
+    assert {batch.op for batch in plan.round(0.2)} == {"Conv"}
+
+
+def test_what_is_interesting_elsewhere_goes_to_the_expensive_ones() -> None:
+    plan = schedule("ort-cpu", "iree-cpu")
+    plan.learn(row("ort-cpu", "Add", sample=n) for n in range(8))
+    plan.learn(row("iree-cpu", "Conv", sample=n, run_ms=500.0) for n in range(8))
+    plan.learn([row("ort-cpu", "Add", "wrong", kind="numbers", seed=3, sample=5)])
+    first, *others = plan.round(4.0)
+    assert (first.op, first.seed, dict(first.wanted)) == ("Add", 3, {"iree-cpu": (5,)})
+    assert all("ort-cpu" in batch.wanted for batch in others)
+
+
+def test_known_triggers_are_suppressed_but_not_for_ever() -> None:
+    plan = schedule()
+    plan.learn(row("ort-cpu", "Conv", flags=f"opset=21 n={n}") for n in range(60))
+    bad = [row("ort-cpu", "Conv", "error", error=f"no SAME at 0x{n}", flags=f"auto_pad=SAME n={n}") for n in range(4)]
+    assert len(plan.learn(bad)) == 1  # one finding: addresses are masked
+    known = [plan.suppressed("ort-cpu", "fuzz:Conv", ["auto_pad=SAME", "n=9"], k) for k in range(KEPT)]
+    assert known == [False] + [True] * (KEPT - 1)
+    assert not plan.suppressed("ort-cpu", "fuzz:Conv", ["opset=21"], 1)
+    assert not plan.suppressed("openvino-cpu", "fuzz:Conv", ["auto_pad=SAME"], 1)
+
+
+def test_a_key_does_not_hang_on_numbers() -> None:
+    assert key_of(row("a", "X", "error", error="at 0x3: 5 of 7")) == key_of(
+        row("a", "X", "error", error="at 0x9: 6 of 8")
+    )
+    assert key_of(row("a", "X", "wrong", error="3 of 4")) == key_of(row("a", "X", "wrong", error="of none"))
+
+
+def fuzz(*args: object, results: Path) -> int:
+    return command.main([*map(str, args), "--inline", "--results", str(results)])
+
+
+CONFIG = "catalogs: [{name: fuzz, dtypes: [float32, int64]}]\nbackends: [mutant-sound, mutant-tail]\n"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "x.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_a_mutant_is_found_and_its_twin_is_not(config: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz(config, "--cases", 400, "--ops", "Add,Abs,Neg,Relu", results=results) == 1
+    rows = lakes.read(results)
+    failed = rows[rows["status"] == "wrong"]
+    assert len(rows) <= 400 and set(failed["backend"]) == {"mutant-tail"}
+    assert not rows.duplicated(["case_id", "backend"]).any()
+    said = capsys.readouterr().out
+    assert "mutant-tail" in said and "always with" in said and "farm reproduce" in said
+    # any row again, by its case id alone
+    key = next(line for line in said.splitlines() if "farm reproduce" in line).split("'")[1]
+    assert reproduce.main([key, "--results", str(results)]) == 0
+    assert "same status" in capsys.readouterr().out
+
+
+def test_a_row_of_another_generator_is_made_of_its_choices(
+    config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fuzz(config, "--cases", 16, "--ops", "Abs", results=results)
+    first = lakes.read(results).iloc[0]
+    key = f"last:{first['case_id'].replace('.g1/', '.g0/')}:{first['backend']}"
+    whole = find.find
+
+    def older(key: Any, lake: Any, change: Any = None) -> Any:
+        row, rows = whole(find.Key(key.run_id, key.case_id.replace(".g0/", ".g1/"), key.backend), lake)
+        return row | {"variant": "g0"} | (change or {}), rows
+
+    monkeypatch.setattr(find, "find", older)
+    assert reproduce.main([key, "--results", str(results)]) == 0
+    monkeypatch.setattr(find, "find", lambda key, lake: older(key, lake, {"digest": "of others"}))
+    assert reproduce.main([key, "--results", str(results)]) == 2
+    said = capsys.readouterr().err
+    assert "made by the generator g0; of the same choices the one here (g1) makes other inputs" in said
+
+
+def test_a_run_that_was_cut_off_goes_on(
+    config: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = fuzzing.Dispatcher.run
+    rounds = []
+
+    def cut(self: Any) -> None:
+        rounds.append(self)
+        if len(rounds) == 2:
+            raise OSError("the disk is full")
+        whole(self)
+
+    monkeypatch.setattr(fuzzing.Dispatcher, "run", cut)
+    assert fuzz(config, "--cases", 600, "--seconds", 60, "--ops", "Add,Abs", "--seed", 5, results=results) == 3
+    assert "the disk is full; mend that and go on with: farm fuzz --resume" in capsys.readouterr().err
+    before = len(lakes.read(results))
+    monkeypatch.setattr(fuzzing.Dispatcher, "run", whole)
+    assert fuzz("--resume", "last", "--cases", 600, results=results) in (0, 1)
+    rows = lakes.read(results)
+    record = lakes.read_run(results, rows["run_id"].iloc[0])
+    assert len(rows) == record["planned"] > before and record["finished_at"]
+    assert not rows.duplicated(["case_id", "backend"]).any()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--ops", "Cnov"], "--ops: no op 'Cnov'; did you mean"),
+        (["--backends", "ort-cup"], "backends"),
+        (["--cases", "0"], "--cases 0: it is more than 0"),
+        (["--seed", "-1"], "--seed -1: it is from 0 to"),
+        (["--resume", "last"], "no run"),
+        (["none.yaml"], "none.yaml: no such file"),
+    ],
+)
+def test_bad_input_is_one_line(args: list[str], words: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz(*args, results=results) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and words in said and len(said.splitlines()) == 1
+
+
+def test_a_config_without_generated_cases_is_refused(
+    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.yaml").write_text("catalogs: [{name: onnx}]\nbackends: [ort-cpu]\n")
+    assert fuzz(tmp_path / "x.yaml", results=results) == 2
+    assert "none is 'fuzz'" in capsys.readouterr().err

@@ -1,0 +1,294 @@
+"""farm minimise: a failing row of the lake becomes small and fails in the same way; what cannot is refused in a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from planted_small import graph
+
+from farm import lake
+from farm.commands import findings, minimise
+from farm.commands import run as launch
+from farm.commands.minimise import BAD_INPUT, FLAKY, SMALLER
+from farm.lake import minimal
+from farm.minimise import shown
+from farm.minimise.kept import finding_id
+from farm.minimise.script import short
+from tasks.backends import BackendSpec
+from tasks.judge import verdict
+from tasks.model import Form, Leaf
+from tasks.prepare.cases import PreparedGroup
+from tasks.runner import Runner, whole
+from tests import stand_in
+
+pytest.importorskip("onnx")
+
+CONFIG = """
+catalogs: [{{name: small, ops: {ops}, dtypes: [float32], samples: 1}}]
+backends: [{backends}]
+deadline_s: 3
+"""
+
+
+def launched(folder: Path, ops: str, backends: str) -> pd.DataFrame:
+    (folder / "small.yaml").write_text(CONFIG.format(ops=ops, backends=backends))
+    launch.main([str(folder / "small.yaml"), "--no-ray", "--results", str(folder / "results")])
+    rows = lake.read(folder / "results", lake.run_ids(folder / "results")[-1])
+    return rows.set_index(["op", "backend"])
+
+
+class Lake:
+    """A folder with runs of planted faults."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.results = folder, folder / "results"
+
+    def key(self, rows: pd.DataFrame, op: str, backend: str) -> str:
+        row = rows.loc[(f"small:{op}", f"small-{backend}")]
+        return f"{row.run_id}:{row.case_id}:small-{backend}"
+
+    def minimised(self, key: str, *more: str) -> tuple[int, dict[str, Any]]:
+        """(exit code, what is kept of the minimal case; {} where there is nothing)."""
+        code = minimise.main([key, "--results", str(self.results), *more])
+        found = [x for x in minimal.read(self.results) if f"{x['run_id']}:{x['case_id']}:{x['backend']}" == key]
+        return code, found[-1] if found else {}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Lake, pd.DataFrame]:
+    here = Lake(tmp_path_factory.mktemp("minimise"))
+    return here, launched(here.folder, "[softmax, chain, gather, sigmoid, errors]", "small-numbers, small-dies")
+
+
+Made = tuple[Lake, pd.DataFrame]
+
+
+def test_an_ignored_attribute_is_what_is_left(made: Made) -> None:
+    here, rows = made
+    code, found = here.minimised(here.key(rows, "softmax", "numbers"))
+    assert code == SMALLER and not found["flaky"]
+    assert (found["nodes"], found["finding"]["ops"]) == ([1, 1], ["Softmax"])
+    assert found["finding"]["attributes"] == {"Softmax.axis": 0}
+    assert found["elements"] == [24, 2]
+    assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("wrong", "numbers")
+    assert {x["what"]: x["fails"] for x in found["triggers"]}["without Softmax.axis"] is False
+    assert found["runs"] <= 200
+    assert fails_by_itself(Path(found["folder"]) / minimal.PACK) == ("wrong", "numbers", "onnx:Softmax")
+
+
+def fails_by_itself(pack: Path) -> tuple[str, str, str]:
+    """What a kept case does in a process that has nothing to do with the search: this one."""
+    backend = BackendSpec.parse("small-numbers").create()
+    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, together: None)
+    (done,) = runner.run([whole(PreparedGroup(pack))])
+    return done.row.status, done.row.kind, done.row.op
+
+
+def test_of_a_graph_the_node_is_left_and_of_its_size_the_smallest_that_fails(made: Made) -> None:
+    here, rows = made
+    code, found = here.minimised(here.key(rows, "chain", "numbers"))
+    assert code == SMALLER
+    assert (found["nodes"], found["finding"]["ops"], found["shapes"][1]) == ([8, 1], ["Relu"], [[1, 5]])
+    (given,) = found["inputs"]
+    assert given["values"] == "[[0.0, 0.0, 0.0, 0.0, 0.0]]"
+
+
+def test_a_value_that_it_takes_is_kept(made: Made) -> None:
+    here, rows = made
+    _, found = here.minimised(here.key(rows, "gather", "numbers"))
+    values = {x["name"]: x["values"] for x in found["inputs"]}
+    assert (found["nodes"], found["elements"][1]) == ([1, 1], 3)
+    assert "[-1]" in values.values()
+
+
+def test_a_crash_is_made_smaller_in_processes_of_its_own(made: Made) -> None:
+    here, rows = made
+    code, found = here.minimised(here.key(rows, "sigmoid", "dies"), "--budget", "60")
+    assert code == SMALLER
+    assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("crash", "SIGSEGV")
+    assert found["elements"][1] == 4
+
+
+def test_an_error_stays_the_same_error(made: Made) -> None:
+    here, rows = made
+    code, found = here.minimised(here.key(rows, "errors", "dies"))
+    assert code == SMALLER
+    # The node before it raises another error when it is small: that is not taken for it.
+    assert (found["finding"]["ops"], found["elements"][1]) == (["Abs"], 1)
+    assert "no kernel for" in found["finding"]["words"] and "0x" not in found["finding"]["words"]
+
+
+def test_a_hang_is_made_smaller(tmp_path: Path, cache: Path) -> None:
+    here = Lake(tmp_path)
+    rows = launched(tmp_path, "[tanh]", "small-hang")
+    code, found = here.minimised(here.key(rows, "tanh", "hang"), "--strategy", "binary-search-dims", "--budget", "40")
+    assert code == SMALLER
+    assert (found["outcome"]["status"], found["shapes"][1]) == ("timeout", [[1, 3]])
+
+
+def test_a_crash_that_takes_an_earlier_case_names_it(tmp_path: Path, cache: Path) -> None:
+    here = Lake(tmp_path)
+    rows = launched(tmp_path, "[neg, gather, relu, softmax]", "small-clean")
+    row = rows.loc[("small:neg", "small-clean")]
+    # As a farm that did not ask twice would have written it.
+    table = lake.read_table(here.results, row.run_id).to_pylist()
+    for number, one in enumerate(sorted(table, key=lambda x: x["op"] == "small:neg")):
+        one["backend"] = "small-after"
+        one["started_at"] = one["started_at"] + pd.Timedelta(seconds=number)
+        if one["op"] == "small:neg":
+            one |= {"status": "crash", "kind": "SIGSEGV", "stage": "run", "error_type": "SIGSEGV"}
+    opened = lake.open_lake(here.results)
+    lake.append(opened, row.run_id, pa.Table.from_pylist(table, lake.SCHEMA).to_batches())
+    code, found = here.minimised(f"{row.run_id}:{row.case_id}:small-after")
+    assert code == SMALLER
+    assert found["after"] == ["forward/small:gather/float32/0"]
+    assert "by itself it does not fail" in " ".join(found["why"])
+
+
+def test_what_fails_at_times_is_said_to(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARM_SMALL_RUNS", str(tmp_path / "runs"))
+    here = Lake(tmp_path)
+    rows = launched(tmp_path, "[relu]", "small-sometimes")
+    code, found = here.minimised(here.key(rows, "relu", "sometimes"), "--strategy", "shrink-values")
+    assert code == FLAKY
+    assert "times" in " ".join(found["why"]) or found["flaky"]
+    assert "script" not in found["files"]
+
+
+def test_what_cannot_be_made_smaller_is_refused_in_a_line(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, rows = made
+    key = here.key(rows, "softmax", "numbers")
+    refused = {
+        (here.key(rows, "softmax", "dies"),): "only what failed or was imprecise",
+        (key, "--strategy", "shrink-al"): "did you mean",
+        (key, "--budget", "3"): "too few",
+        ("nonsense",): "is no key",
+        (key.replace("small-numbers", "small-gone"),): "no row of",
+    }
+    for arguments, words in refused.items():
+        assert minimise.main([*arguments, "--results", str(here.results)]) == BAD_INPUT
+        said = capsys.readouterr()
+        assert said.err.startswith("error: ") and words in said.err and len(said.err.splitlines()) == 1
+
+
+def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    here, rows = made
+    row = rows.loc[("small:softmax", "small-numbers")]
+    path = here.results / f"run={row.run_id}" / "_run.json"
+    record = json.loads(path.read_text())
+    for backend in record["config"]["backends"]:
+        if backend["name"] == "small-numbers":
+            backend["options"] = {"version": "2.0"}
+    before = path.read_text()
+    path.write_text(json.dumps(record))
+    try:
+        key = here.key(rows, "softmax", "numbers")
+        assert minimise.main([key, "--results", str(here.results)]) == BAD_INPUT
+        said = capsys.readouterr().err
+        assert "1.0, here is 2.0" in said and "==1.0" in said and "--here" in said
+        code, found = here.minimised(key, "--here", "--strategy", "binary-search-dims")
+        assert code == SMALLER and found["runtime_version"] == "2.0"
+    finally:
+        path.write_text(before)
+
+
+def test_findings_are_the_distinct_defects_with_their_minimal_cases(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, rows = made
+    here.minimised(here.key(rows, "gather", "numbers"))
+    here.minimised(here.key(rows, "chain", "numbers"))
+    capsys.readouterr()
+    out = tmp_path / "issues"
+    code = findings.main(["--results", str(here.results), "--issues", str(out), "--csv", str(tmp_path / "defects.csv")])
+    said = capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "defects.csv", dtype={"versions": str}).set_index("ops")
+    assert code == 0 and "distinct defects" in said
+    gather = table.loc["Gather"]
+    assert (gather.backend, gather.status, gather.kind, gather.cases, gather.rows) == (
+        "small-numbers",
+        "wrong",
+        "numbers",
+        1,
+        1,
+    )
+    assert (gather["first"], gather["last"]) == (rows.iloc[0].run_id, rows.iloc[0].run_id)
+    assert gather.right == "small-dies" and gather.versions == "1.0"
+    # What failed and is like none of these is counted apart.
+    assert "small:errors" not in table.index and "have no minimal case" in said
+    bundle = out / f"small-numbers-Gather-{gather.finding}"
+    text = (bundle / "issue.md").read_text()
+    assert text.startswith("# [small-numbers] Gather") and "| put otherwise | then |" in text
+    assert "> Gather" in text and "Search for duplicates" in text
+    assert fails_by_itself(bundle / minimal.PACK)[0] == "wrong"
+
+
+def test_two_rows_of_one_defect_are_one_finding() -> None:
+    base = {
+        "backend": "b",
+        "ops": ["Relu"],
+        "status": "wrong",
+        "kind": "numbers",
+        "words": "",
+        "modes": [],
+        "after": False,
+    }
+    one, other = ({**base, "attributes": {"Relu.a": value}} for value in (1, 2))
+    assert finding_id(one) == finding_id(other)
+    assert finding_id(one) != finding_id({**one, "attributes": {}})
+    assert finding_id(one) != finding_id({**one, "modes": ["open sizes"]})
+
+
+def test_findings_of_a_lake_without_any_are_said(
+    tmp_path: Path, made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, _ = made
+    refused = [["--results", str(tmp_path / "none")], ["--results", str(here.results), "--run", "gone"]]
+    for arguments in refused:
+        assert findings.main(arguments) == BAD_INPUT
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+# --- scripts -------------------------------------------------------------------------------------------------------
+
+
+def scripted(model: Any, feeds: dict[str, np.ndarray], expected: list[np.ndarray]) -> str:
+    """The short script of a case on ONNX Runtime whose expected output is told."""
+    spec = BackendSpec.parse("ort-cpu")
+    form = Form("onnx", "onnx:test", "float32", list(feeds.values()), model=model.SerializeToString())
+    leaves = [Leaf(str(y.dtype), y.shape, y.astype(np.float64) if y.dtype.kind == "f" else y) for y in expected]
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+    return short(form, leaves, row, spec.create(), "ort", 'a "title" \\ of text', ["onnxruntime"])
+
+
+def test_a_short_script_shows_what_is_wrong_and_nothing_else() -> None:
+    pytest.importorskip("onnxruntime")
+    model = graph("a = Add(x, w)", "y = Softmax(a; axis=0)", w=np.float32([[0.1, 2, -3, np.pi, 1e-8, 7]]))
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 4
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 6
+    feeds = {"x": np.random.default_rng(0).uniform(-1, 1, (4, 6)).astype(np.float32)}
+    (right,) = stand_in.run(model, feeds).outputs
+    for expected, shows in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
+        text = scripted(model, feeds, [expected])
+        assert len(text.splitlines()) <= 40 and "farm" not in text
+        good, said = shown.shows(text, {"status": "wrong", "kind": "numbers"}, 20, sys.executable)
+        assert good is shows, said
+
+
+def test_a_script_that_raises_another_error_does_not_show_it() -> None:
+    row = {"status": "error", "error": "no kernel for 'x' in this build", "kind": ""}
+    same, other = "raise RuntimeError(\"no kernel for 'y' in this build\")", 'raise RuntimeError("a disk is full")'
+    assert shown.shows(same, row, 10, sys.executable)[0]
+    assert not shown.shows(other, row, 10, sys.executable)[0]
+    died = {"status": "crash", "error": "", "kind": "SIGSEGV"}
+    assert shown.shows("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", died, 10, sys.executable)[0]
+    assert not shown.shows("print('fine')", died, 10, sys.executable)[0]

@@ -1,0 +1,122 @@
+"""The pytest plug-in and the Hypothesis strategies, as a kernel's author uses them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import farm
+from farm import lake
+from tests.farm.test_client import DIMS, INPUTS, exact, rms_norm, tail_lost
+
+pytest_plugins = "pytester"
+
+MODULE = """
+import numpy as np
+import pytest
+import torch
+import tasks
+
+def exact(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+@tasks.op(reference=exact, inputs={"x": ["b", "n"]}, dims={"b": [1, 3], "n": [1, 40]}, op_class="normalisation")
+def softmax(x):
+    return torch.softmax(x, -1)
+
+def wrong(x):
+    return torch.softmax(x[:, :32], -1) if x.shape[-1] > 32 else torch.softmax(x, -1)
+
+@pytest.mark.farm(dims={"n": (1, 64)}, dtypes=["float32", "bfloat16"], cases=4)
+def test_softmax(farm_case):
+    farm_case.check(softmax(**farm_case.inputs))
+
+@pytest.mark.farm(softmax, backward=True, dims={"n": (2, 12)}, cases=2)
+def test_its_gradient(farm_case):
+    farm_case.check(softmax(**farm_case.inputs))
+"""
+FAULTY = """
+@pytest.mark.farm(softmax, dims={"n": (1, 64)}, cases=12)
+def test_wrong(farm_case):
+    made = torch.zeros_like(farm_case.inputs["x"])
+    found = wrong(farm_case.inputs["x"])
+    made[:, :found.shape[-1]] = found
+    farm_case.check(made)
+
+@pytest.mark.farm(softmax, cases=1)
+def test_forgets(farm_case):
+    softmax(**farm_case.inputs)
+"""
+
+
+def run(pytester: pytest.Pytester, text: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(test_kernels=text)
+    return pytester.runpytest_inprocess("-p", "farm_pytest", "-p", "no:cacheprovider", *options)
+
+
+def test_cases_are_tests_and_rows_are_kept(pytester: pytest.Pytester) -> None:
+    done = run(pytester, MODULE, "-v", "--farm-results=kept")
+    done.assert_outcomes(passed=10)
+    done.stdout.fnmatch_lines(["*test_softmax?bfloat16-3?*", "farm: run * of kept: farm report --results kept"])
+    rows = lake.read(Path(pytester.path, "kept"))
+    assert len(rows) == 12 and set(rows.status) == {"pass"} and set(rows.check) == {"forward", "backward"}
+
+
+def test_a_fault_fails_with_its_case_and_what_is_not_judged_fails(pytester: pytest.Pytester) -> None:
+    done = run(pytester, MODULE + FAULTY, "-k", "wrong or forgets", "--farm-seed=3", "--farm-cases=12")
+    found = done.parseoutcomes()
+    assert found["failed"] >= 1 and found["errors"] == 12 and found["passed"] >= 12  # short rows pass
+    said = done.stdout.str()
+    assert re.search(r"forward/user:test_kernels.test_wrong/float32/fuzz/\d+@3 \[\S+\] wrong .*seed \d+", said), said
+    assert "farm_case.check(…) was not called: nothing was judged" in said
+
+
+@pytest.mark.parametrize(
+    ("mark", "says"),
+    [
+        ("dims={'m': (1, 4)}", "of which kernel? Its module has no 'other' with @tasks.op"),
+        ("softmax, dims={'n': 0}", "test_other: dims.n.0: 0 is no size"),
+        ("softmax, clas='exact'", "unknown argument 'clas'"),
+        ("'no.where:softmax'", "no module 'no.where'"),
+    ],
+)
+def test_a_marker_that_cannot_be_meant_is_a_line(pytester: pytest.Pytester, mark: str, says: str) -> None:
+    test = f"\n@pytest.mark.farm({mark})\ndef test_other(farm_case): pass\n"
+    done = run(pytester, MODULE + test)
+    done.stdout.fnmatch_lines([f"*test_other: @pytest.mark.farm: *{says}*".replace("[", "?").replace("]", "?")])
+    assert done.ret != 0 and "Traceback" not in done.stdout.str()
+
+
+GIVEN = {"reference": exact, "inputs": INPUTS, "dims": DIMS, "op_class": "normalisation"}
+
+
+@settings(max_examples=15, deadline=None)
+@given(case=farm.strategies.cases(**GIVEN))
+def test_cases_of_hypothesis(case: Any) -> None:
+    case.check(rms_norm(**case.inputs))
+
+
+def test_hypothesis_finds_the_fault_and_makes_it_small() -> None:
+    seen: list[tuple[int, int]] = []
+
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(case=farm.strategies.cases(tail_lost, **GIVEN), more=st.none())
+    def holds(case: Any, more: None) -> None:
+        try:
+            case.check(tail_lost(**case.inputs))
+        except AssertionError:
+            seen.append(tuple(case.arrays["x"].shape))
+            raise
+
+    with pytest.raises(AssertionError, match="wrong numbers"):
+        holds()
+    assert seen[-1] == (1, 129) or np.prod(seen[-1]) <= np.prod(seen[0])
+    with pytest.raises(farm.ClientError, match="cases: Hypothesis decides it"):
+        farm.strategies.cases(tail_lost, cases=3, **GIVEN)

@@ -1,0 +1,150 @@
+"""A network that is also a file of another framework: what the file's runtime is given, in the order of the file's own names."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import subprocess
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import catalogs
+from tasks.arrays.tree import TensorSpec
+from tasks.backends import tensorflow
+from tasks.catalogs.base import Catalog, Sample
+from tasks.catalogs.models import judged, wheels
+from tasks.catalogs.models.own import Own
+from tasks.graphs.given import GivenError
+from tasks.model import Group, Leaf, OpClass, Unsupported
+from tasks.prepare import cases
+
+
+class Tiny(Catalog):
+    name = "tiny"
+    forms = ("onnx",)
+
+    def version(self) -> str:
+        return "1"
+
+    def samples(self, group: Group, draws: int, skip: Any = ()) -> Iterator[Sample]:
+        arrays = [np.full(2, 3, np.float32), np.full(2, 5, np.float32)]
+        yield Sample(
+            0,
+            (TensorSpec(0), TensorSpec(1)),
+            arrays=arrays,
+            expected=[Leaf("float32", (2,), x.astype(np.float64)) for x in (*arrays, arrays[0])],
+            op_class=OpClass.MODEL,
+            model=b"an onnx model",
+            files={"tflite": b"a flatbuffer"},
+            ranks=(judged._ranks(["weight", "image"]), judged._ranks(["note", "onset", "contour"])),
+        )
+
+
+def test_a_file_s_inputs_and_outputs_are_in_the_order_of_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Tiny()
+    monkeypatch.setattr(catalogs, "get", lambda name: made)
+    monkeypatch.setattr(catalogs, "installed", lambda name: made)
+    cases._catalog_version.cache_clear()
+    (sample,) = cases.prepare(Group("tiny:net", "", "float32", 1), tmp_path)[1].samples
+    form = sample.form("tflite")
+    assert form.model == b"a flatbuffer"
+    assert [x[0] for x in form.arrays] == [5, 3]  # image, weight
+    served = ["contour", "note", "onset"]
+    assert [served[k] for k in form.order] == ["note", "onset", "contour"]
+    plain = sample.form("onnx")
+    assert (plain.model, [x[0] for x in plain.arrays], plain.order) == (b"an onnx model", [3, 5], ())
+    with pytest.raises(Unsupported, match="no saved_model form"):
+        sample.form("saved_model")
+
+
+def test_a_folder_is_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:
+    folder = tmp_path / "net"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"graph")
+    (folder / "variables" / "variables.index").write_bytes(b"index")
+    own = Own("net", str(folder), (), str(tmp_path))
+    packed = own.files_in(tmp_path)["saved_model"]
+    assert packed == wheels.packed({"variables/variables.index": b"index", "saved_model.pb": b"graph"})
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        assert sorted(archive.namelist()) == ["saved_model.pb", "variables/variables.index"]
+    assert not Own("net", str(folder / "saved_model.pb"), (), str(tmp_path)).files_in(tmp_path)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Own:
+    """A SavedModel's folder, of which nothing is read here."""
+    folder = tmp_path / "net"
+    folder.mkdir()
+    (folder / "saved_model.pb").write_bytes(bytes(1000))
+    return Own("net", str(folder), (), str(tmp_path))
+
+
+def refusal(own: Own, cache: Path) -> str:
+    with pytest.raises(GivenError) as refused:
+        own.model(cache)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_without_a_converter_a_saved_model_is_told_how_to_make_its_onnx_form(
+    saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    said = refusal(saved, tmp_path)
+    assert "tensorflow and tf2onnx cannot be imported here: install them" in said
+    assert "python -m tf2onnx.convert --saved-model" in said and "net.onnx" in said
+
+
+@pytest.mark.parametrize(
+    ("stderr", "says"),
+    [
+        ("ValueError: Signature 'serving_default' is not found\n", "export it with signatures=… (tf.saved_model.save)"),
+        ("OSError: the file is damaged\n", "tf2onnx does not convert it: OSError: the file is damaged"),
+    ],
+)
+def test_what_tf2onnx_does_not_convert_is_one_line(
+    stderr: str, says: str, saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(
+        subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 1, "", f"Traceback\n{stderr}")
+    )
+    said = refusal(saved, tmp_path)
+    assert says in said and ("signatures" in said) == ("Signature" in stderr)
+
+
+def test_a_model_larger_than_memory_is_refused_before_it_is_read(
+    saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 2999}[name])
+    assert "need 3 times as much memory" in refusal(saved, tmp_path)
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 3000}[name])
+    assert "memory" not in refusal(saved, tmp_path)  # the converter's line
+
+
+@pytest.mark.parametrize("signatures", [{}, {"train": None}])
+def test_tensorflow_asks_a_saved_model_for_what_it_serves(signatures: dict[str, Any]) -> None:
+    loaded = SimpleNamespace(signatures=signatures)
+    stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
+    with pytest.raises(ValueError, match="no signature serving_default: export it with signatures=…"):
+        tensorflow._signature(stand_in, wheels.packed({"saved_model.pb": b""}), (0,))
+
+
+def test_tensorflow_gives_the_outputs_in_the_order_of_the_sample() -> None:
+    def serves(**given: int) -> dict[str, int]:
+        return {"onset": given["b"], "contour": given["a"], "note": given["a"] + given["b"]}
+
+    serves.structured_input_signature = ((), {"b": 1, "a": 2})  # type: ignore[attr-defined]
+    loaded = SimpleNamespace(signatures={"serving_default": serves})
+    stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
+    call = tensorflow._signature(stand_in, wheels.packed({"saved_model.pb": b""}), (1, 2, 0))
+    assert call(10, 5) == [15, 5, 10]  # a, b; note, onset, contour

@@ -1,0 +1,101 @@
+"""The farm's own references of ONNX operators against the node suite's stored outputs and against onnx's evaluator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz
+from tasks.catalogs.onnx import node_suite
+from tasks.fuzz.onnx import second, table
+from tasks.graphs.call import Call
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.references import REFERENCES
+from tasks.graphs.widening import NoOracle, widen
+from tasks.model import Group
+
+#: Of the suite, what is not generated: words in a case's name, with the reason.
+NOT_GENERATED = {
+    "training_mode": "BatchNormalization in training",
+    "constantofshape": "is not generated",
+    "identity_": "sequences and optionals",
+    "empty_set": "tensors without elements",
+    "e4m3": "8 bits",
+    "e5m2": "8 bits",
+    "float4": "4 bits",
+    "dynamicquantizelinear": "is not generated: half a step of its scale in float32",
+}
+
+
+def _given(case: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
+    graph = Graph(case.model, REFERENCES)
+    (node,) = graph.nodes
+    feeds = {x.name: node_suite._dense(y) for x, y in zip(case.model.graph.input, inputs)}
+    return node, [widen(feeds.get(name, graph.weights.get(name))) if name else None for name in node.inputs]
+
+
+def _agree(y: np.ndarray, want: np.ndarray) -> bool:
+    if y.shape != want.shape or (y.dtype.kind != "f" and y.dtype != want.dtype):
+        return False
+    short = want.dtype.name in ("float16", "bfloat16")
+    a, b = y.astype(np.float64), want.astype(np.float64)
+    return np.allclose(a, b, rtol=2e-2 if short else 1e-3, atol=1e-2 if short else 1e-4, equal_nan=True)
+
+
+def test_the_references_compute_what_the_node_suite_stores() -> None:
+    seen: dict[str, int] = defaultdict(int)
+    for name, case in node_suite._all_cases().items():
+        nodes = case.model.graph.node
+        if len(nodes) != 1 or nodes[0].op_type not in table.SPECS or any(x in name.lower() for x in NOT_GENERATED):
+            continue
+        for inputs, outputs in case.data_sets:
+            node, given = _given(case, inputs)
+            with np.errstate(all="ignore"):
+                try:
+                    found = REFERENCES[node.op](Call(given, node.attributes, node.version, len(node.outputs)))
+                except NoOracle as error:
+                    assert "left open" in str(error), name
+                    continue
+            if found is None:  # casts to few bits
+                assert node.op == "Cast", name
+                continue
+            named = [y for y, output in zip(found, node.outputs) if output]
+            assert all(_agree(y, node_suite._dense(want)) for y, want in zip(named, outputs)), name
+            seen[node.op] += 1
+    # What the suite has no case of is held against torch and two runtimes alone.
+    assert set(table.SPECS) - set(seen) == {"GlobalLpPool"}
+    assert sum(seen.values()) > 700
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_onnx_evaluator_agrees_but_where_it_is_at_fault(part: int) -> None:
+    """Both ways: what is not in the table agrees on every case, what is in it does not on some."""
+    apart: dict[str, list[str]] = defaultdict(list)
+    ops = sorted(table.SPECS)[part::4]
+    for op in ops:
+        for dtype in table.dtypes(op):
+            for sample in Fuzz().samples(Group(f"fuzz:{op}", VARIANT, dtype, 16 if op in second.AT_FAULT else 3, 7), 4):
+                large = sum(leaf.reference.size for leaf in sample.expected if leaf.reference is not None) > 2000
+                if not sample.failure and not sample.others and not large and op not in second._BY_TORCH:
+                    apart[op].append(f"{dtype} {sample.columns['flags']}")
+    assert {op: said for op, said in apart.items() if op not in second.AT_FAULT} == {}
+    assert {op for op in second.AT_FAULT if op in ops} - set(apart) == set()
+
+
+@pytest.mark.parametrize("op", sorted(second.AT_FAULT))
+def test_the_sentences_are_those_of_the_specification(op: str) -> None:
+    text = ""
+    for version in (13, 21, 23):
+        if onnx.defs.has(op, version):
+            schema = onnx.defs.get_schema(op, version)
+            parts = [
+                schema.doc,
+                *(a.description for a in schema.attributes.values()),
+                *(x.description for x in schema.inputs),
+            ]
+            text += " ".join(" ".join(parts).split())
+    assert second.AT_FAULT[op][1] in text

@@ -1,0 +1,194 @@
+"""What makes cases smaller: choices, ddmin, what is the same failure, and graphs put together again from their parts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from tasks.fuzz.choices import Choices
+from tasks.minimise.case import Unfit, elements
+from tasks.minimise.choices import simplest
+from tasks.minimise.parts import fewest
+from tasks.minimise.same import Failure
+from tasks.model import Group, Leaf
+from tasks.model.errors import masked
+from tasks.model.row import Row
+
+T = TypeVar("T")
+
+
+def ran(search: Generator[Any, Any, T]) -> T:
+    """The result of a search that asks nobody."""
+    try:
+        asked = next(search)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError(f"it asked {asked}")
+
+
+def asked(failing: Callable[[list[int]], Any], runs: list[int]) -> Callable[[list[int]], Any]:
+    def fails(items: list[int]) -> Generator[Any, Any, Any]:
+        runs[0] += 1
+        return failing(items)
+        yield
+
+    return fails
+
+
+@pytest.mark.parametrize("cause", [{3}, {0, 7}, {2, 3}, {1, 4, 6}, set(range(8))])
+def test_ddmin_leaves_the_cause_alone(cause: set[int]) -> None:
+    runs = [0]
+    assert set(ran(fewest(range(8), asked(lambda items: cause <= set(items), runs)))) == cause
+
+
+def test_ddmin_of_a_long_list_takes_few_runs() -> None:
+    runs = [0]
+    assert ran(fewest(range(20), asked(lambda items: {4, 17} <= set(items), runs))) == [4, 17]
+    assert runs[0] <= 40
+
+
+def generated(choose: Choices) -> list[int]:
+    """A list of numbers, as a generator makes one."""
+    found = []
+    with choose.span("length"):
+        count = choose.int(0, 12)
+    for _ in range(count):
+        with choose.span("item"):
+            found.append(choose.int(0, 1000))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fails", "smallest"),
+    [
+        (lambda xs: any(x >= 137 for x in xs), [137]),
+        (lambda xs: len(xs) >= 4, [0, 0, 0, 0]),
+        (lambda xs: sum(xs) > 500 and len(xs) > 1, None),
+    ],
+)
+def test_choices_become_the_simplest_that_fail(fails: Callable[[list[int]], bool], smallest: list[int] | None) -> None:
+    counts = []
+    for seed in range(40):
+        choose = Choices.from_seed(seed)
+        if not fails(generated(choose)):
+            continue
+        runs = [0]
+
+        def taken(items: list[int]) -> Choices | None:
+            again = Choices.from_list(items)
+            return again if fails(generated(again)) else None
+
+        best = ran(simplest(choose, asked(taken, runs)))
+        made = generated(Choices.from_list(best.taken))
+        assert fails(made) and len(best.taken) <= len(choose.taken)
+        assert made == smallest if smallest is not None else sum(made) == 501
+        counts.append(runs[0])
+    assert len(counts) > 5 and sorted(counts)[len(counts) // 2] < 120
+
+
+# --- the same failure ----------------------------------------------------------------------------------------------
+
+
+def row(**values: Any) -> Row:
+    return Row.of({"op": "onnx:Relu", "dtype": "float32", "started_at": 0.0, "status": "wrong"} | values)
+
+
+def test_errors_are_the_same_but_for_numbers_names_and_addresses() -> None:
+    assert masked("no kernel for 'x1' of tensor<4x6xf32> at 0x7f12") == masked(
+        "no kernel for 'y' of tensor<1xf32> at 0x1"
+    )
+    assert masked("no kernel for foo in conv_a", ["conv_a"]) == masked("no kernel for foo in bar", ["bar"])
+    assert masked("no kernel") != masked("no memory")
+
+
+def test_a_failure_must_not_slide_into_noise() -> None:
+    far = {"kind": "numbers", "error_units": 32_000.0, "limit": 32.0, "op_class": "composite"}
+    wanted = Failure.of(row(**far))
+    assert wanted.again(Failure.of(row(**far | {"error_units": 321.0})))
+    assert not wanted.again(Failure.of(row(**far | {"error_units": 200.0})))
+    near = Failure.of(row(**far | {"error_units": 64.0}))
+    assert near.again(Failure.of(row(**far | {"error_units": 64.0})))
+    assert not near.again(Failure.of(row(**far | {"error_units": 60.0})))
+    ulps = {"kind": "numbers", "max_ulp": 400.0, "limit": 4.0, "op_class": "elementary", "error_units": 3.0}
+    assert Failure.of(row(**ulps)).times == 100
+
+
+def test_another_status_kind_or_reference_is_another_failure() -> None:
+    wanted = Failure.of(row(kind="nonfinite"), [Leaf("float32", (1,), np.ones(1))])
+    assert not wanted.again(Failure.of(row(kind="shape"), [Leaf("float32", (1,), np.ones(1))]))
+    assert not wanted.again(Failure.of(row(kind="nonfinite"), [Leaf("float32", (1,), np.full(1, np.nan))]))
+    crash = Failure.of(row(status="crash", kind="SIGSEGV", stage="run", error="at 0x1"))
+    assert crash.again(Failure.of(row(status="crash", kind="SIGSEGV", stage="run", error="something else")))
+    assert not crash.again(Failure.of(row(status="crash", kind="SIGABRT", stage="run")))
+
+
+# --- graphs --------------------------------------------------------------------------------------------------------
+
+
+def graph_case(*lines: str, **weights: Any) -> Any:
+    pytest.importorskip("onnx")
+    from planted_small import graph
+
+    from tasks.minimise.graph_case import GraphCase
+
+    model = graph(*lines, **weights)
+    random_ = np.random.default_rng(1)
+    feeds = {x.name: random_.uniform(-1, 1, (4, 6)).astype(np.float32) for x in model.graph.input}
+    return GraphCase(model, feeds, Group("onnx:test", "", "float32", 1), 4)
+
+
+def test_a_part_of_a_graph_has_the_true_values_of_what_is_cut() -> None:
+    case = graph_case("a = Tanh(x)", "b = Mul(a, a)", "y = Add(b, x)")
+    part = case.of([1], case.values())
+    _, sample = part.made()
+    assert part.ops == ("Mul",) and list(part.feeds) == ["a"]
+    np.testing.assert_allclose(sample.expected[0].reference, np.tanh(case.feeds["x"].astype(float)) ** 2, rtol=1e-6)
+
+
+def test_what_the_reference_or_the_specification_forbids_is_no_case() -> None:
+    case = graph_case("y = MatMul(x, w)", w=np.ones((6, 3), np.float32))
+    with pytest.raises(Unfit):
+        case.with_arrays({"x": np.ones((4, 5), np.float32)}).made()
+    with pytest.raises(Unfit):
+        case.with_arrays({"x": np.ones((0, 6), np.float32)}).made()
+    attribute = graph_case("y = Softmax(x; axis=1)")
+    with pytest.raises(Unfit):
+        attribute.with_integers({"0.axis.0": 5}).made()
+
+
+def test_sizes_that_are_bound_to_each_other_shrink_together() -> None:
+    from tasks.minimise.hunt import Hunt
+    from tasks.minimise.sizes import smaller_dims
+
+    case = graph_case("h = MatMul(x, w)", "y = Reshape(h, s)", w=np.ones((6, 5), np.float32), s=np.int64([5, 4]))
+    wrong = row(kind="numbers", error_units=np.inf, limit=32.0, op_class="composite")
+
+    hunt = Hunt(Failure.of(wrong), case, 200)
+    search = smaller_dims(hunt)
+    try:
+        next(search)
+        while True:
+            search.send(wrong)
+    except StopIteration:
+        pass
+    shapes = {name: x.shape for name, x in hunt.best.arrays.items()}
+    assert shapes["x"] == (1, 1) and shapes["w"] == (1, 1)
+    assert elements(hunt.best) <= 4 and hunt.runs <= 30
+
+
+def test_seeds_of_random_lists_shrink_within_their_bounds() -> None:
+    """Whatever a list is cut to, the generator takes it: there is no list that is none."""
+    for seed in range(20):
+        items = [random.Random(seed).randrange(5000) for _ in range(9)]
+        assert len(generated(Choices.from_list(items))) <= 12
+
+
+def test_a_size_or_step_of_0_is_no_case_whatever_a_reference_makes_of_it() -> None:
+    case = graph_case("y = Tile(x, r)", r=np.int64([2, 1]))
+    case.made()
+    with pytest.raises(Unfit, match="does not say"):
+        case.with_arrays({"r": np.int64([0, 1])}).made()
