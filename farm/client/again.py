@@ -70,7 +70,7 @@ def reproduce(
     those of this process where it judged them, else they are imported. Raises ClientError.
     """
     with opened(key, seed, results, dtype, run) as case:
-        backend, info = _started(str(case.row["backend"]))
+        backend, info = started_here(str(case.row["backend"]))
         found = tried(case.group, case.sample, backend, info, case.policy)
     row = found.row
     return Reproduction(
@@ -89,7 +89,8 @@ def reproduce(
     )
 
 
-def _started(name: str) -> Any:
+def started_here(name: str) -> Any:
+    """A backend of this process, with what it says of itself. Raises ClientError."""
     try:
         return started(name)
     except (NotHere, KeyError, ValueError) as error:

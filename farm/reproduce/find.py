@@ -21,6 +21,7 @@ from farm.work.supervisor import run_job
 from tasks import catalogs, checks, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
+from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
 from tasks.model import Group
@@ -125,7 +126,9 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Cas
     spec = _spec(name, config)
     stored = next((r for r in rows if r["backend"] == name), None)
     group, made = _prepared(row, config, cache)
-    place, sample = next((i, s) for i, s in enumerate(made.samples) if s.index == row["sample"])
+    place, sample = next(
+        (i, s) for i, s in enumerate(made.samples) if s.index == row["sample"] or group.variant != row["variant"]
+    )
     exported = ""
     try:
         taken, environment = spec.create().forms, envs.of(spec)
@@ -170,6 +173,8 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
     is part of its content key. Raises ReproduceError.
     """
+    if row["catalog"] == fuzz.Fuzz.name and row["variant"] != fuzz.VARIANT:
+        return _of_choices(row, cache)
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
         asked = max((matrices.samples_of(catalog, b.name) for b in config.backends), default=0)
@@ -190,6 +195,23 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
         )
     # A config may plan an op twice, with different numbers of samples.
     return next((f for f in found if any(s.record["digest"] == row["digest"] for s in f[1].samples)), found[0])
+
+
+def _of_choices(row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]:
+    """The group of a case that another version of the generator made, made again of its choices. Raises ReproduceError."""
+    if row["choices"] is None:
+        raise ReproduceError(
+            f"{row['op']} of the generator {row['variant']}: its row holds no choices to make it of again"
+        )
+    group = Group(row["op"], fuzz.variant_of(row["choices"]), row["dtype"], 1, 0, row["check"])
+    path = pack_path(cache, content_key(group))
+    made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
+    if made.samples[0].record["digest"] != row["digest"]:
+        raise ReproduceError(
+            f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({fuzz.VARIANT}) makes other "
+            "inputs. Reproduce it with the version of the farm that the run's record names"
+        )
+    return group, made
 
 
 def _make(group: Group, cache: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,31 @@ PASSES = (
     "inplace_buffers",
     "allow_buffer_reuse",
 )
+
+
+#: What the loader says of a program that a compiler was killed over; inductor takes what is there for whole.
+_HALF = re.compile(r"(/\S+\.so): (?:file too short|invalid ELF header|cannot read file data)")
+
+
+def without_halves(compile_: Callable[[], Any]) -> Any:
+    """What compiling gives; half a program that an earlier process left among the kept ones is deleted, and made again."""
+    met = set[str]()
+    while True:
+        try:
+            return compile_()
+        except Exception as error:
+            found = _HALF.search(str(error))
+            if found is None or found[1] in met or not os.path.isfile(found[1]):
+                raise
+            met.add(found[1])
+            os.unlink(found[1])
+            _forget()
+
+
+def _forget() -> None:
+    import torch
+
+    torch._dynamo.reset()
 
 
 class Inductor(TorchEager):
@@ -136,7 +162,7 @@ class Inductor(TorchEager):
                 return list(compiled(bundle))
 
         try:
-            self.settled(lambda: compute(self._bundle(forms)))  # compiles
+            without_halves(lambda: self.settled(lambda: compute(self._bundle(forms))))  # compiles
         except (
             torch._dynamo.exc.Unsupported,
             torch._dynamo.exc.UserError,

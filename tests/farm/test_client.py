@@ -118,6 +118,35 @@ def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(caps
     assert report([]) in (0, 1) and "user:tail_lost" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("strategy", "rows", "plain"),
+    [("binary-search-dims", 1, False), ("shrink-values", 4, True), ("shrink-all", 1, True)],
+)
+def test_a_case_is_made_small_and_fails_as_before(strategy: str, rows: int, plain: bool) -> None:
+    found = farm.assert_correct  # a case that is not small: 4 rows of 300
+    with pytest.raises(AssertionError):
+        found(tail_lost, (torch.randn(4, 300), torch.randn(300)), exact, "normalisation", results="kept")
+    (key,) = [f"{r.run_id}:{r.case_id}:{r.backend}" for r in lake.read("kept").itertuples()]
+    small = farm.minimize(key, strategy=strategy, results="kept")
+    assert (small.status, small.kind, small.passed, small.flaky) == ("wrong", "numbers", False, False)
+    assert small.original_shapes == {"x": (4, 300), "weight": (300,)} and small.shapes["x"][0] <= rows
+    assert (small.shapes["x"][1] < 300) is (rows == 1) and small.runs <= 200
+    assert bool((small.inputs["x"] == np.round(small.inputs["x"])).all()) is plain
+    # It fails as it is shown.
+    with pytest.raises(AssertionError, match="wrong numbers"):
+        farm.assert_correct(tail_lost, small.inputs, exact, "normalisation")
+
+
+def test_what_cannot_be_made_smaller_is_told() -> None:
+    found = fuzz(tail_lost)
+    for more, says in (({"strategy": "shrink-al"}, "did you mean shrink-all"), ({"budget": 3}, "3 runs are too few")):
+        with pytest.raises(farm.ClientError, match=says):
+            farm.minimize(found.findings[0].key, **more)
+    good = found.rows.query("status=='pass'").iloc[0]
+    with pytest.raises(farm.ClientError, match="is pass: only what failed"):
+        farm.minimize(f"{good.run_id}:{good.case_id}:{good.backend}")
+
+
 def test_the_same_seed_makes_the_same_cases_and_another_seed_others() -> None:
     def digests(seed: int, cases: int = 8) -> list[str]:
         return list(fuzz(rms_norm, seed=seed, cases=cases).rows.sort_values("sample").digest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -196,14 +197,14 @@ def test_a_preparing_child_is_started_without_devices(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(("vendor", "interpreted"), [("", "1"), ("intel", None), ("nvidia", None)])
 def test_tritons_interpreter_is_for_backends_of_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, interpreted: str | None
+    monkeypatch: pytest.MonkeyPatch, vendor: str, interpreted: str | None
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "to be put back")
     monkeypatch.delenv("TRITON_INTERPRET")
     monkeypatch.setenv(visible.DEVICE_VENDOR, vendor)
     monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: object())
-    (tmp_path / "kernel.py").write_text("import triton\n")
-    load._interpret(tmp_path / "kernel.py")
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    load._interpret()
     assert os.environ.get("TRITON_INTERPRET") == interpreted
 
 

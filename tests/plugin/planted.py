@@ -311,7 +311,7 @@ class Busy(Null):
         return Program(run)
 
 
-class Vanishing(Busy):
+class Vanishing(Null):
     """There until the file that $FARM_VANISHED names exists."""
 
     def probe(self) -> RuntimeInfo:

@@ -200,7 +200,7 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
         raise CatalogError(
             f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}", key
         )
-    _interpret(file)
+    _interpret()
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
     try:
@@ -231,16 +231,13 @@ def _from_file(file: Path) -> ModuleType:
     return module
 
 
-def _interpret(file: Path) -> None:
-    """Let Triton interpret its kernels where the backend computes on the CPU: it looks at the variable when it is imported.
+def _interpret() -> None:
+    """Let Triton interpret its kernels where the backend computes on the CPU: it looks at the variable when it is imported, by
+    whatever the user's module imports.
 
     Whose device a child computes on, its owner says in $FARM_DEVICE_VENDOR; without an owner, whether there is one at all.
     """
-    if (
-        "TRITON_INTERPRET" in os.environ
-        or b"triton" not in file.read_bytes()
-        or importlib.util.find_spec("triton") is None
-    ):
+    if "TRITON_INTERPRET" in os.environ or "triton" in sys.modules or importlib.util.find_spec("triton") is None:
         return
     vendor = os.environ.get("FARM_DEVICE_VENDOR")
     if vendor is None:

@@ -258,5 +258,5 @@ SPECS: tuple[Spec, ...] = (
     Spec("Min", _variadic(_any), NUMBERS),
     Spec("Sum", _variadic(lambda d: values.MILD)),
     Spec("Mean", _variadic(lambda d: values.MILD)),
-    Spec("Where", _where, EVERY),
+    Spec("Where", _where, EVERY, place=1),
 )

@@ -24,7 +24,7 @@ def opsets(op: str, dtype: str) -> tuple[int, ...]:
     for version in OPSETS:
         if spec.since <= version <= spec.until and onnx.defs.has(op, version):
             schema = onnx.defs.get_schema(op, version)
-            if not schema.deprecated and name in schema.inputs[0].types:
+            if not schema.deprecated and name in schema.inputs[spec.place].types:
                 found.append(version)
     return tuple(found)
 
