@@ -24,6 +24,24 @@ from tasks.minimise.case import Unfit
 from tasks.model import Group, Leaf, OpClass, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 
+#: Inputs by place of which the specification says nothing if they are 0: sizes, steps, scales. A reference may take them.
+_NOT_ZERO: Mapping[str, Collection[int]] = {
+    "ConstantOfShape": (0,),
+    "DFT": (1,),
+    "DequantizeLinear": (1,),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "QLinearConv": (1, 4, 6),
+    "QLinearMatMul": (1, 4, 6),
+    "QuantizeLinear": (1,),
+    "Range": (2,),
+    "Resize": (2, 3),
+    "STFT": (1, 3),
+    "Slice": (4,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Upsample": (1,),
+}
 #: Ops that the name of a case of several nodes tells.
 _TOLD = 3
 
@@ -206,6 +224,7 @@ class GraphCase:
     def made(self) -> tuple[Group, Sample]:
         if not self._computing or not self.model.graph.output:
             raise Unfit("no node is left")
+        self._check_zeros()
         leaves, op_class = self._expected() if self.judged else ([], OpClass.COMPOSITE)
         model = copy(self.model)
         for value, leaf in zip(model.graph.output, leaves):
@@ -237,6 +256,14 @@ class GraphCase:
             else leaf
             for leaf, has in zip(leaves, floors)
         ], op_class
+
+    def _check_zeros(self) -> None:
+        arrays = self.arrays
+        for node in self._computing:
+            for place in _NOT_ZERO.get(node.op_type, ()):
+                given = arrays.get(node.input[place]) if place < len(node.input) else None
+                if given is not None and not given.all():
+                    raise Unfit(f"input {place} of {node.op_type} is 0: the specification does not say what that is")
 
     def _check(self, model: Any) -> None:
         import onnx
