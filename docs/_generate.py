@@ -158,6 +158,23 @@ EXERCISES = (
 )
 
 
+def evaluator() -> str:
+    from tasks.fuzz.onnx.second import AT_FAULT
+
+    rows = ([f"`{op}`", what, f"“{sentence}”"] for op, (what, sentence) in AT_FAULT.items())
+    return table(["operator", "onnx's evaluator", "the operator's text"], rows)
+
+
+def generated() -> str:
+    from tasks.fuzz.onnx.table import SPECS, dtypes
+
+    by_dtypes: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for op in sorted(SPECS):
+        by_dtypes[dtypes(op)].append(op)
+    rows = sorted(by_dtypes.items(), key=lambda line: -len(line[1]))
+    return table(["operators", "dtypes under test"], ([code(ops), code(names)] for names, ops in rows))
+
+
 def exercises() -> str:
     kept = _benches()
     rows = ([question, f"`{command}`", kept[bench]["text"]] for question, command, bench in EXERCISES if bench in kept)
@@ -189,7 +206,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "columns": columns,
     "commands": commands,
     "dtypes": dtypes,
+    "evaluator": evaluator,
     "exercises": exercises,
+    "generated": generated,
     "limits": limits,
     "measured": measured,
     "needs": needs,

@@ -44,6 +44,13 @@ RUN_AS = {
     "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --inline --results own",
     "farm gradcheck nn.functional.gelu --plot gelu.png": "farm gradcheck nn.functional.relu --plot relu.png --samples 1",
     "farm backends configs/quick.yaml": "farm backends torch-cpu torch-cuda",
+    "farm fuzz configs/fuzz.yaml --seconds 600": (
+        "farm fuzz configs/fuzz.yaml --cases 40 --backends ort-cpu --inline --results fuzzed"
+    ),
+    "farm fuzz --seconds 60 --ops 'Reduce*' --backends ort-cpu,openvino-cpu --seed 7": (
+        "farm fuzz --cases 40 --ops 'Reduce*' --backends ort-cpu --seed 7 --inline --results fuzzed"
+    ),
+    "farm fuzz --resume last": "farm fuzz --resume last --cases 41 --inline --results fuzzed",
     "farm doctor": "farm doctor torch-cpu torch-cuda",
     "farm doctor configs/vendors.yaml": "farm doctor ort-cpu iree-vulkan",
 }
@@ -73,7 +80,7 @@ NOT_RUN = {
     "RAY_AUTH_MODE=token": "needs a cluster; tests/farm/test_cluster.py has one",
 }
 #: Exit code 1 of these says that something was found, or is otherwise than it was stored.
-FINDS = re.compile("farm run|farm rejudge|farm report --(diff|checklist)|farm reproduce .* --backend")
+FINDS = re.compile("farm run|farm fuzz|farm rejudge|farm report --(diff|checklist)|farm reproduce .* --backend")
 
 #: Exit code 3 of these says that not everything is proved: the session is a small run on CPUs.
 UNPROVED = re.compile("farm report --checklist")

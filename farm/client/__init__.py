@@ -5,4 +5,5 @@ from farm.client.again import reproduce
 from farm.client.asking import assert_correct, fuzz
 from farm.client.gradients import check_autograd, validate_autograd_function
 from farm.client.kernels import ClientError
+from farm.client.smaller import minimize
 from farm.client.validating import validate

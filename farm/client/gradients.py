@@ -181,8 +181,10 @@ def _saved(call: Callable[..., Any], args: Sequence[Any]) -> Check:
         kept.append((x, x.detach().clone()))
         return x
 
+    given = _cotangents(call, wide, wrt)
+    asked = [c.clone() for c in given if c is not None]
     try:
-        autograd.backward("backward", call, wide, {}, wrt, _cotangents(call, wide, wrt), keep)
+        autograd.backward("backward", call, wide, {}, wrt, given, keep)
     except RuntimeError as error:
         if "modified by an inplace operation" in str(error):
             return Check("saved", False, None, "a tensor that the backward pass needs was changed in place")
@@ -190,6 +192,10 @@ def _saved(call: Callable[..., Any], args: Sequence[Any]) -> Check:
     for x, old in zip(autograd.tensors(wide, {}), before):
         if not _same(x, old):
             return Check("saved", False, None, "an input was changed")
+    if not all(_same(c, old) for c, old in zip((c for c in given if c is not None), asked)):
+        return Check(
+            "saved", False, None, "the backward pass changed the gradient that it was given: others may need it"
+        )
     for number, (x, old) in enumerate(kept):
         if not _same(x, old):
             return Check("saved", False, None, f"saved tensor {number}, of shape {tuple(old.shape)}, was changed")

@@ -17,6 +17,7 @@ from tasks.checks.replay import Replay
 from tasks.checks.roundtrip import RoundTrip
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
+from tasks.checks.variants import InPlace, Method, Out, Refuses
 from tasks.model import Unsupported
 from tasks.plugins import Part, PluginError, parts
 
@@ -35,6 +36,10 @@ BUILT_IN: dict[str, Check] = {
         RoundTrip(),
         Shapes(),
         Speedup(),
+        Out(),
+        InPlace(),
+        Method(),
+        Refuses(),
         Build(),
     )
 }

@@ -459,7 +459,8 @@ class PreparedSample:
         elif kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif catalog is not None and kind in catalog.forms:
-            group = replace(group, check=form.check)  # what is computed, whatever is asked of it
+            if not checks.installed(group.check).own_call:
+                group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")

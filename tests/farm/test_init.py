@@ -18,7 +18,7 @@ from tests.conftest import ROOT, launch
 
 def pytest_of(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder],
+        [sys.executable, "-m", "pytest", "-q", "-p", "farm_pytest", "-p", "no:cacheprovider", folder],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -49,7 +49,7 @@ def test_its_test_passes_and_fails_when_the_kernel_is_broken(tmp_path: Path) -> 
 def test_an_installed_farm_brings_the_project(tmp_path: Path) -> None:
     """A wheel, not an editable installation: the files are in it and the command finds them."""
     source = tmp_path / "source"
-    for name in ("farm", "tasks", "examples"):
+    for name in ("farm", "farm_pytest", "tasks", "examples"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)

@@ -315,6 +315,7 @@ def _why_none(report: Report, asked: Checklist, item: Item, ours: Sequence[str])
     """Why there is no row of an item: no such backend, none available, or it was not asked."""
     said = backends_of(report.inventory)
     names = ", ".join(g for g in asked.backends if g[0] != "!")
+    names += "".join(f" ({g[1:]} left out)" for g in asked.backends if g[0] == "!")
     if not ours:
         return f"no backend of the run is one of {names}, or like one; {CONFIG} has them"
     away = [name for name in ours if name in said and not said[name].get("available")]

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
 from tasks.catalogs.torch import generated as torch_generated
+from tasks.catalogs.torch import variants
 from tasks.catalogs.torch.differentiable import differentiable, has_gradient
 from tasks.catalogs.torch.gradients import GradientMaker
 from tasks.catalogs.torch.samples import Maker, is_random, unseeded
@@ -51,6 +53,7 @@ class TorchOpInfo(Catalog):
                 "forward",
                 *("backward",) * info.supports_autograd,
                 *("double_backward",) * bool(info.supports_gradgrad),
+                *variants.offered(info),
             )
             sources = torch_generated.distributions(name, variant, is_random(info.op))
             found.append(Entry(name, variant, dtypes or ("float32",), checks, sources))
@@ -58,6 +61,8 @@ class TorchOpInfo(Catalog):
 
     def call(self, group: Group) -> Callable[..., Any]:
         info = _op_db()[group.op_name, group.variant]
+        if checks.installed(group.check).own_call:
+            return variants.call(info, group.check)
         return unseeded(info.op) if group.check == "forward" else differentiable(info)
 
     def is_public(self, group: Group) -> bool:
@@ -80,7 +85,11 @@ class TorchOpInfo(Catalog):
             # The argument is part of a storage, and the op reads the rest of it: no copy of the argument has that.
             yield Sample(-1, failure=Failure("invalid", "store", "", "the op reads memory beyond its argument"))
             return
-        if group.check != "forward" and not has_gradient(info, group.dtype):
+        if group.check == variants.REFUSES:
+            yield from _refused(info, group)
+            return
+        gradient = checks.installed(group.check).gradient
+        if gradient and not has_gradient(info, group.dtype):
             yield Sample(-1, failure=Failure.vacuous("the op declares no gradient for this dtype"))
             return
         torch.default_generator.manual_seed(_seed(group))
@@ -93,9 +102,7 @@ class TorchOpInfo(Catalog):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                for sample in info.sample_inputs(
-                    "cpu", getattr(torch, group.dtype), group.check != "forward", set_seed=False
-                ):
+                for sample in info.sample_inputs("cpu", getattr(torch, group.dtype), gradient, set_seed=False):
                     made.append(sample)
             except Exception as error:
                 broken = Failure.of(error, "sample")
@@ -120,7 +127,20 @@ class TorchOpInfo(Catalog):
     def _maker(self, info: Any, group: Group, draws: int) -> Maker:
         if group.check == "forward":
             return Maker(info, group.dtype, draws)
+        if checks.installed(group.check).own_call:
+            return variants.VariantMaker(info, group, draws)
         return GradientMaker(info, group, draws, self.call(group))
+
+
+def _refused(info: Any, group: Group) -> Iterator[Sample]:
+    """The calls that eager torch refuses, one sample that says so where there is none in the dtype."""
+    made = 0
+    for made, sample in enumerate(variants.refused(info, group), 1):
+        yield sample
+        if made == group.samples:
+            return
+    if not made:
+        yield Sample(-1, failure=Failure.vacuous("op_db has no call in this dtype that eager torch refuses"))
 
 
 def _public(name: str) -> Callable[..., Any] | None:

@@ -200,7 +200,7 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
         raise CatalogError(
             f"no module {name!r} in {root} or on Python's path" if file is None else f"no such file {file}", key
         )
-    _interpret(file)
+    _interpret()
     # What lies beside the config or the kernel can be imported too, after everything else.
     sys.path += [folder for folder in dict.fromkeys([root, str(file.parent)]) if folder not in sys.path]
     try:
@@ -231,17 +231,20 @@ def _from_file(file: Path) -> ModuleType:
     return module
 
 
-def _interpret(file: Path) -> None:
-    """Let Triton interpret its kernels where there is no GPU: it looks at the variable when it is imported."""
-    if (
-        "TRITON_INTERPRET" in os.environ
-        or b"triton" not in file.read_bytes()
-        or importlib.util.find_spec("triton") is None
-    ):
-        return
-    import torch
+def _interpret() -> None:
+    """Let Triton interpret its kernels where the backend computes on the CPU: it looks at the variable when it is imported, by
+    whatever the user's module imports.
 
-    if not torch.cuda.is_available():
+    Whose device a child computes on, its owner says in $FARM_DEVICE_VENDOR; without an owner, whether there is one at all.
+    """
+    if "TRITON_INTERPRET" in os.environ or "triton" in sys.modules or importlib.util.find_spec("triton") is None:
+        return
+    vendor = os.environ.get("FARM_DEVICE_VENDOR")
+    if vendor is None:
+        import torch
+
+        vendor = str(torch.accelerator.current_accelerator() or "") if torch.accelerator.is_available() else ""
+    if not vendor:
         os.environ["TRITON_INTERPRET"] = "1"
 
 

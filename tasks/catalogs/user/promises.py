@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.arrays import torch_tree
 from tasks.arrays.pack import dtype_name
-from tasks.catalogs.user import functions
+from tasks.catalogs.user import interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import invariant
 from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inexact
@@ -96,10 +96,11 @@ def _call_numpy(op: UserOp, kernel: Callable[..., Any], arguments: dict[str, Any
 
 def _run(kernel: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """The kernel's result; what it raises says where in its file."""
+    interpreted.prepared()
     try:
         return kernel(**arguments)
     except (Exception, SystemExit) as error:
-        if text := functions.not_interpreted(error):
+        if text := interpreted.not_interpreted(error):
             raise Unsupported(text + _place(kernel, error)) from error
         text = f"the kernel called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
         if isinstance(error, SystemExit) or error.args == (text,):  # the type stays: backends tell errors by it

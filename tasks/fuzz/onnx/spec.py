@@ -53,7 +53,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Spec:
-    """How cases of an operator are made: by ``make``, with a first input of one of these dtypes, in operator sets from
+    """How cases of an operator are made: by ``make``, with an input at ``place`` of one of these dtypes, in operator sets from
     ``since`` to ``until``, as far as the operator takes the dtype there (`onnx.defs`)."""
 
     op: str
@@ -61,6 +61,7 @@ class Spec:
     dtypes: tuple[str, ...] = FLOATS
     since: int = 13
     until: int = 23
+    place: int = 0
 
 
 class Draw:

@@ -1,0 +1,120 @@
+"""A failing case of a kernel made small, in this process: the same search as `farm minimise`, with functions of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farm.client.again import Case, opened, started_here
+from farm.client.kernels import ClientError
+from farm.client.running import message_of
+from farm.client.trying import tried
+from farm.minimise.drive import row_of
+from farm.minimise.whole import BUDGET
+from farm.reproduce.find import seed_of
+from tasks.arrays.noise import DRAWS
+from tasks.arrays.tree import encode
+from tasks.minimise.call_case import CallCase
+from tasks.minimise.hunt import Ask, NotFailing, Spent
+from tasks.minimise.same import SOUGHT
+from tasks.minimise.search import KEPT, STRATEGIES, Minimal, search
+from tasks.model import DEADLY, Status
+from tasks.model.row import Row
+from tasks.nearest import nearest
+
+
+@dataclass(frozen=True)
+class Smaller:
+    """What is left of a case. inputs: by name; shapes, original_shapes: theirs; runs: of the kernel; passed: False unless it
+    did not fail any more; flaky: whether it fails only at times; told: what else is to be said."""
+
+    key: str
+    seed: int
+    inputs: dict[str, np.ndarray]
+    shapes: dict[str, tuple[int, ...]]
+    original_shapes: dict[str, tuple[int, ...]]
+    status: str
+    kind: str
+    message: str
+    runs: int
+    passed: bool
+    flaky: bool
+    told: tuple[str, ...] = ()
+    row: Row = field(repr=False, default=None)  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{k} {list(self.original_shapes[k])} → {list(v)}" for k, v in self.shapes.items())
+        return f"{shapes}: {self.message} ({self.runs} runs)"
+
+
+def minimize(
+    key: str = "",
+    *,
+    seed: int | None = None,
+    strategy: str = "shrink-all",
+    budget: int = BUDGET,
+    results: str | Path = "results",
+    dtype: str = "",
+    run: str = "last",
+) -> Smaller:
+    """Make a failing case of a kernel smaller while it fails in the same way. The case is named as in `farm.reproduce`.
+
+    strategy: "binary-search-dims", "shrink-values" or "shrink-all"; budget: runs of the kernel at most. Raises ClientError,
+    also for a case that did not fail. Rows of other catalogs, crashes and hangs are `farm minimise`'s.
+    """
+    if strategy not in STRATEGIES:
+        raise ClientError(f"there is no strategy {strategy!r}{nearest(strategy, list(STRATEGIES))}")
+    if budget <= KEPT:
+        raise ClientError(f"budget: {budget} runs are too few; more than {KEPT}")
+    with opened(key, seed, results, dtype, run) as case:
+        status = Status(case.row["status"])
+        name = f"{case.row['run_id']}:{case.row['case_id']}:{case.row['backend']}"
+        if status not in SOUGHT:
+            raise ClientError(f"{name} is {status}: only what failed or was imprecise can be made smaller")
+        if status in DEADLY:
+            raise ClientError(f"{name} is a {status}, which this process may not survive: farm minimise '{name}'")
+        first = _taken_apart(case)
+        try:
+            found = _driven(case, search(row_of(case.row), lambda: first, strategy, budget, triggers=False))
+        except (NotFailing, Spent) as error:
+            raise ClientError(f"{name}: {error or f'{budget} runs are too few'}") from None
+        last = found.case if isinstance(found.case, CallCase) else first
+        before, after = (dict(zip(case.names, x.arrays.values())) for x in (first, last))
+    return Smaller(
+        name,
+        seed if seed is not None else seed_of(case.row),
+        after,
+        {k: tuple(x.shape) for k, x in after.items()},
+        {k: tuple(x.shape) for k, x in before.items()},
+        found.row.status,
+        found.row.kind,
+        message_of(found.row.values()),
+        found.runs,
+        found.row.status in (Status.PASS, Status.IMPRECISE) and status is not Status.IMPRECISE,
+        found.flaky,
+        (*found.told, *found.why),
+        found.row,
+    )
+
+
+def _taken_apart(case: Case) -> CallCase:
+    given = tuple(case.sample.arrays[: len(case.names)])
+    return CallCase(encode(case.sample.args), encode(case.sample.kwargs), given, case.group, DRAWS)
+
+
+def _driven(case: Case, hunt: Generator[Ask, Row, Minimal]) -> Minimal:
+    """What a search comes to whose cases are run here."""
+    backend, info = started_here(str(case.row["backend"]))
+    row: Any = None
+    while True:
+        try:
+            asked = hunt.send(row)
+        except StopIteration as end:
+            found: Minimal = end.value
+            return found
+        group, sample = (case.group, case.sample) if asked.case is None else asked.case.made()
+        row = tried(group, sample, backend, info, case.policy).row

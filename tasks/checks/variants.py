@@ -1,0 +1,84 @@
+"""Checks of the other ways in which torch calls an op: into given tensors, in place, as a method; and of what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.checks.base import FORWARD, Check
+from tasks.model import Fallback, Form, Misbehaviour, Program, Unsupported, Vacuous
+
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
+
+
+class Variant(Check):
+    """Base: the catalog's call is that of the check, its samples those that eager torch takes so."""
+
+    prepared = True
+    own_call = True
+
+    @property
+    def needs(self) -> str:
+        return FORWARD
+
+    def fits(self, backend: Backend) -> bool:
+        return "torch" in backend.forms
+
+
+class Out(Variant):
+    name = "out"
+    about = "an op of torch called with out=, a tensor with gaps in it (none where it is compiled): its outputs, as written there"
+
+
+class InPlace(Variant):
+    name = "inplace"
+    about = "the variant of an op of torch that writes to its first argument: that argument, as it is then"
+
+
+class Method(Variant):
+    name = "method"
+    about = "the op as a method of its first argument"
+
+
+#: Of what `Refuses` compares: whether the call raised, and whether it returned.
+REFUSED = np.array([True, False])
+#: Classes of errors that a compiler's own code raises: its user is told nothing of what he did wrong.
+INTERNAL = ("InductorError", "CppCompileError", "InternalTorchDynamoError", "AssertionError")
+
+
+class Refuses(Variant):
+    """A sample is a call that eager torch refuses. The backend must raise as well, in whatever class and words, when it is
+    compiled or run; that it does not is ``wrong``, of the kind "accepted"."""
+
+    name = "refuses"
+    about = "calls that eager torch refuses (op_db's error inputs): the backend must raise too"
+
+    def build(self, backend: Backend, form: Form) -> Program:
+        """A program that says whether the call raises: building is part of it. Raises what a backend says of itself."""
+        program: Program | None = None
+
+        def run() -> Sequence[Any]:
+            nonlocal program
+            try:
+                program = program or backend.build(form)
+                program.run()
+            except (Unsupported, Fallback, Vacuous):
+                raise
+            except Exception as error:
+                if backend.is_sticky(error) or backend.is_out_of_memory(error):
+                    raise
+                if _internal(error):
+                    raise
+                return [REFUSED]
+            raised = Misbehaviour("accepted", "it returned a result where eager torch raises")
+            raised.outputs = [~REFUSED]
+            raise raised
+
+        return Program(run)
+
+
+def _internal(error: BaseException) -> bool:
+    return type(error).__name__ in INTERNAL
