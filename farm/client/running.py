@@ -22,12 +22,13 @@ from farm.plan import config as configs
 from farm.plan.known import not_known
 from farm.plan.model import Config
 from farm.plan.request import Request
+from farm.reproduce.find import seed_of
 from farm.work.launch import Run, ready
 from tasks.cache import default_cache
 from tasks.catalogs import told
-from tasks.catalogs.user import drawn, load
+from tasks.catalogs.user import load
 from tasks.judge import verdict
-from tasks.model import FUZZ, Status
+from tasks.model import Status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,7 +240,7 @@ def finding(row: Mapping[str, Any], results: str, count: int) -> Finding:
     units = row.get("error_units")
     return Finding(
         f"{row['run_id']}:{row['case_id']}:{row['backend']}",
-        drawn.seed_of(int(row["seed"]), int(row["sample"])) if row["distribution"] == FUZZ else int(row["seed"]),
+        seed_of(row),
         str(row["case_id"]),
         str(row["dtype"]),
         str(row["shapes"] or ""),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tasks.arrays import autograd, torch_tree
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, smoke_test
 from tasks.backends.needs import CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.torch import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
@@ -33,6 +34,31 @@ PASSES = (
     "inplace_buffers",
     "allow_buffer_reuse",
 )
+
+
+#: What the loader says of a program that a compiler was killed over; inductor takes what is there for whole.
+_HALF = re.compile(r"(/\S+\.so): (?:file too short|invalid ELF header|cannot read file data)")
+
+
+def without_halves(compile_: Callable[[], Any]) -> Any:
+    """What compiling gives; half a program that an earlier process left among the kept ones is deleted, and made again."""
+    met = set[str]()
+    while True:
+        try:
+            return compile_()
+        except Exception as error:
+            found = _HALF.search(str(error))
+            if found is None or found[1] in met or not os.path.isfile(found[1]):
+                raise
+            met.add(found[1])
+            os.unlink(found[1])
+            _forget()
+
+
+def _forget() -> None:
+    import torch
+
+    torch._dynamo.reset()
 
 
 class Inductor(TorchEager):
@@ -62,7 +88,18 @@ class Inductor(TorchEager):
 
             if importlib.util.find_spec("triton") is None:
                 raise Unavailable("inductor needs triton on this device: it is not installed")
+            self._try_compiled()
         return info
+
+    def _try_compiled(self) -> None:
+        """Compile a sum for the device. Raises Unavailable: without a C compiler or Python's headers every case would fail."""
+        import torch
+
+        def compute() -> Any:
+            ones = torch.ones(2, device=self.target)
+            return torch.compile(lambda x: x + x, backend=self.compiler)(ones).cpu()
+
+        smoke_test(f"inductor on {self.target}", compute, "1 + 1, compiled")
 
     def any_size(self) -> Backend:
         return self.but(dynamic=True)
@@ -125,7 +162,7 @@ class Inductor(TorchEager):
                 return list(compiled(bundle))
 
         try:
-            self.settled(lambda: compute(self._bundle(forms)))  # compiles
+            without_halves(lambda: self.settled(lambda: compute(self._bundle(forms))))  # compiles
         except (
             torch._dynamo.exc.Unsupported,
             torch._dynamo.exc.UserError,

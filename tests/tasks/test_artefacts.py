@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import pytest
 
+from tasks.backends import inductor
 from tasks.backends.shared import artefacts
 
 
@@ -51,3 +53,27 @@ def test_features_tell_processors_of_one_name_apart(folder: Path, monkeypatch: p
         found |= {artefacts.processor(), artefacts.inductor_cache(folder)}
     artefacts.processor.cache_clear()
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF half of it"])
+def test_half_a_program_of_inductor_is_deleted_and_made_again(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that is killed at its deadline leaves one among the kept programs; its loader's words are the system's."""
+    program, tried = tmp_path / "kept.main.so", []
+    program.write_bytes(content)
+    monkeypatch.setattr(inductor, "_forget", lambda: None)
+
+    def compile_() -> str:
+        tried.append(program.exists())
+        if program.exists():
+            ctypes.CDLL(str(program))
+        return "made"
+
+    assert inductor.without_halves(compile_) == "made" and tried == [True, False]
+    with pytest.raises(OSError, match="no such program"):  # what is not there, or is another fault, is as it was
+        inductor.without_halves(lambda: _raise(OSError(f"{tmp_path}/gone.so: file too short: no such program")))
+
+
+def _raise(error: Exception) -> None:
+    raise error
