@@ -70,6 +70,8 @@ def session_lines(backend: Any) -> tuple[list[str], str]:
         "options = ort.SessionOptions()",
         "options.intra_op_num_threads = options.inter_op_num_threads = 1",
         "options.log_severity_level = 4",
+        # As the backend's session has it: a provider may fail only with it.
+        'options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")',
     ]
     if backend.device != "cpu":
         options.append('options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")')

@@ -77,10 +77,7 @@ class Fuzzing:
             dtypes.setdefault(group.op_name, []).append(group.dtype)
             asked = {s.name for b, s in enumerate(plan.backends) if plan.matrix.wanted[g, b]}
             self._asked[group.op_name, group.dtype] = asked
-        there = [
-            s.name for b, s in enumerate(plan.backends) if plan.offer(b).available and plan.matrix.wanted[:, b].any()
-        ]
-        self.schedule = Schedule(dtypes, there, plan.config.seed)
+        self.schedule = Schedule(dtypes, [], plan.config.seed)
         self.rounds: list[list[dict[str, Any]]] = []
         self._before = 0.0  # seconds of earlier launches
         self._pace = 1.0  # CPU-seconds of cases, as the schedule counts them, in a second
@@ -105,10 +102,11 @@ class Fuzzing:
         """Rounds until the budget is spent. Raises OSError when the lake or the cache cannot be written."""
         started, number = time.monotonic(), len(self.rounds)
         rows = self._finish_last() if self.rounds else 0
-        while not self.budget.spent(self._before + time.monotonic() - started, rows) and self.schedule.backends:
+        while not self.budget.spent(self._before + time.monotonic() - started, rows):
+            self._look()
             batches = self.schedule.round(self._size(self._before + time.monotonic() - started, number))
             batches = self._within(batches, rows)
-            if not batches:
+            if not batches:  # all backends are gone, or the budget is used up to the last case
                 break
             self.rounds.append(
                 [{"op": b.op, "dtype": b.dtype, "seed": b.seed, "wanted": dict(b.wanted)} for b in batches]
@@ -140,6 +138,7 @@ class Fuzzing:
         lakes.compact(lake, self.run_id, change)
         rows = lakes.read(lake, self.run_id)
         record["planned"] = planned
+        record["inventory"]["backends"] = {name: offer.record() for name, offer in self.plan.offers.items()}
         record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
         lakes.write_run(lake, self.run_id, record)
         return rows, "" if len(rows) == planned else f"{len(rows)} rows of {planned} planned"
@@ -150,6 +149,12 @@ class Fuzzing:
         return sum(spent.get("cpu_s", 0.0) for spent in self._spent.values())
 
     # --- a round ----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Take in which backends there are: those with an environment of their own may come while others run."""
+        for offer in self.plan.late():
+            self.plan.offers[offer.name] = offer
+        self.schedule.backends = [s.name for b, s in enumerate(self.plan.backends) if self.plan.offer(b).available]
 
     def _keep(self, seconds: float) -> None:
         self.run.record["fuzz"] = {"rounds": self.rounds, "seconds": round(self._before + seconds, 1)}
@@ -206,8 +211,11 @@ class Fuzzing:
                 there = had.get((batch.op, batch.dtype, batch.seed, backend), set())
                 wanted[g, b] = CHUNK
                 before.done[g, b] = (set(range(CHUNK)) - set(numbers)) | there
-        plan = replace(self.plan, matrix=Matrix(groups, self.plan.backends, wanted), run_id=self.run_id)
-        dispatcher = Dispatcher(plan, before, self.run.had)
+        # Who is awaited has no part in this round, and no round waits for it.
+        offers = {name: replace(offer, awaited=False) for name, offer in self.plan.offers.items()}
+        matrix = Matrix(groups, self.plan.backends, wanted)
+        plan = replace(self.plan, matrix=matrix, offers=offers, run_id=self.run_id, late=lambda: [])
+        dispatcher = Dispatcher(plan, before)
         try:
             dispatcher.run()
         finally:

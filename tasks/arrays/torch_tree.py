@@ -140,6 +140,17 @@ def decoder(arrays: Callable[[int], np.ndarray], device: str) -> Callable[[str, 
     return leaf
 
 
+def moved(value: Any, device: str) -> Any:
+    """Decoded arguments with the name of the device that samples are made for, "cpu", replaced: factory functions and
+    ``to`` are given it as a string."""
+    if isinstance(value, (list, tuple)):
+        made = [moved(x, device) for x in value]
+        return type(value)(made) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {k: moved(x, device) for k, x in value.items()}
+    return device if isinstance(value, str) and value == "cpu" else value
+
+
 def leaves(value: Any) -> list[Any]:
     """The outputs of a torch call, flat: tensors and scalars of nested tuples, lists and dicts; None left out."""
     if isinstance(value, dict):

@@ -62,7 +62,11 @@ BENCHES = {
     "zoo": Bench(evidence.zoo, {"ops": []}, {"ops": ["*relu*"]}),
     "verdicts": Bench(evidence.verdicts, {"samples": 8, "ops": ["*"]}, {"samples": 2, "ops": ["abs", "softmax"]}),
     "weak": Bench(evidence.weak, {"every": 1}, {"every": 400}),
-    "overhead": Bench(engine.overhead, {"ops": 200, "samples": 20, "times": 3}, {"ops": 5, "samples": 4, "times": 1}),
+    "overhead": Bench(
+        engine.overhead,
+        {"ops": 200, "samples": 20, "times": 3},
+        {"ops": 5, "samples": 4, "times": 1, "how": "--no-ray"},
+    ),
     "torch": Bench(preparing.torch_matrix, {"times": 3, "every": 1}, {"times": 1, "every": 200}),
     "noise": Bench(preparing.noise, {"draws": (1, 2, 4, 8, 16), "every": 1}, {"draws": (1, 2), "every": 200}),
     "onnx": Bench(preparing.onnx, {"ops": ["*"], "tests": "cpu"}, {"ops": ["Abs"], "tests": "test_abs_cpu"}),

@@ -72,7 +72,7 @@ def test_nodes_without_a_common_cache_are_sent_the_prepared_cases(
     node = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: sum(n["Alive"] for n in cluster.global_state.node_table()) == 2, "the second node")
-        file = config(tmp_path / "c.yaml", ["busy-cpu"], samples=40, seed=int(time.time()))
+        file = config(tmp_path / "c.yaml", ["null-cpu"], samples=40, seed=int(time.time()))
         done = launch(file, "--address", cluster.address, "--results", results)
         assert done.returncode == 0, done.stdout + done.stderr
         frame = rows(results)

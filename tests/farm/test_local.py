@@ -27,7 +27,7 @@ from tasks.backends import BackendSpec
 from tasks.model import Group
 from tests.conftest import launch as farm_run
 
-OPS, SAMPLES = 10, 5
+OPS, SAMPLES = 4, 3
 
 
 @pytest.fixture

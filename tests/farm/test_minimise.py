@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from planted_small import graph
 
 from farm import lake
-from farm.commands import minimise
+from farm.commands import findings, minimise
 from farm.commands import run as launch
 from farm.commands.minimise import BAD_INPUT, FLAKY, SMALLER
 from farm.lake import minimal
+from farm.minimise import shown
+from farm.minimise.kept import finding_id
+from farm.minimise.script import short
 from tasks.backends import BackendSpec
 from tasks.judge import verdict
+from tasks.model import Form, Leaf
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner, whole
+from tests import stand_in
 
 pytest.importorskip("onnx")
 
@@ -191,3 +199,96 @@ def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: 
         assert code == SMALLER and found["runtime_version"] == "2.0"
     finally:
         path.write_text(before)
+
+
+def test_findings_are_the_distinct_defects_with_their_minimal_cases(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, rows = made
+    here.minimised(here.key(rows, "gather", "numbers"))
+    here.minimised(here.key(rows, "chain", "numbers"))
+    capsys.readouterr()
+    out = tmp_path / "issues"
+    code = findings.main(["--results", str(here.results), "--issues", str(out), "--csv", str(tmp_path / "defects.csv")])
+    said = capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "defects.csv", dtype={"versions": str}).set_index("ops")
+    assert code == 0 and "distinct defects" in said
+    gather = table.loc["Gather"]
+    assert (gather.backend, gather.status, gather.kind, gather.cases, gather.rows) == (
+        "small-numbers",
+        "wrong",
+        "numbers",
+        1,
+        1,
+    )
+    assert (gather["first"], gather["last"]) == (rows.iloc[0].run_id, rows.iloc[0].run_id)
+    assert gather.right == "small-dies" and gather.versions == "1.0"
+    # What failed and is like none of these is counted apart.
+    assert "small:errors" not in table.index and "have no minimal case" in said
+    bundle = out / f"small-numbers-Gather-{gather.finding}"
+    text = (bundle / "issue.md").read_text()
+    assert text.startswith("# [small-numbers] Gather") and "| put otherwise | then |" in text
+    assert "> Gather" in text and "Search for duplicates" in text
+    assert fails_by_itself(bundle / minimal.PACK)[0] == "wrong"
+
+
+def test_two_rows_of_one_defect_are_one_finding() -> None:
+    base = {
+        "backend": "b",
+        "ops": ["Relu"],
+        "status": "wrong",
+        "kind": "numbers",
+        "words": "",
+        "modes": [],
+        "after": False,
+    }
+    one, other = ({**base, "attributes": {"Relu.a": value}} for value in (1, 2))
+    assert finding_id(one) == finding_id(other)
+    assert finding_id(one) != finding_id({**one, "attributes": {}})
+    assert finding_id(one) != finding_id({**one, "modes": ["open sizes"]})
+
+
+def test_findings_of_a_lake_without_any_are_said(
+    tmp_path: Path, made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, _ = made
+    refused = [["--results", str(tmp_path / "none")], ["--results", str(here.results), "--run", "gone"]]
+    for arguments in refused:
+        assert findings.main(arguments) == BAD_INPUT
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+# --- scripts -------------------------------------------------------------------------------------------------------
+
+
+def scripted(model: Any, feeds: dict[str, np.ndarray], expected: list[np.ndarray]) -> str:
+    """The short script of a case on ONNX Runtime whose expected output is told."""
+    spec = BackendSpec.parse("ort-cpu")
+    form = Form("onnx", "onnx:test", "float32", list(feeds.values()), model=model.SerializeToString())
+    leaves = [Leaf(str(y.dtype), y.shape, y.astype(np.float64) if y.dtype.kind == "f" else y) for y in expected]
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+    return short(form, leaves, row, spec.create(), "ort", 'a "title" \\ of text', ["onnxruntime"])
+
+
+def test_a_short_script_shows_what_is_wrong_and_nothing_else() -> None:
+    pytest.importorskip("onnxruntime")
+    model = graph("a = Add(x, w)", "y = Softmax(a; axis=0)", w=np.float32([[0.1, 2, -3, np.pi, 1e-8, 7]]))
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 4
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 6
+    feeds = {"x": np.random.default_rng(0).uniform(-1, 1, (4, 6)).astype(np.float32)}
+    (right,) = stand_in.run(model, feeds).outputs
+    for expected, shows in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
+        text = scripted(model, feeds, [expected])
+        assert len(text.splitlines()) <= 40 and "farm" not in text
+        good, said = shown.shows(text, {"status": "wrong", "kind": "numbers"}, 20, sys.executable)
+        assert good is shows, said
+
+
+def test_a_script_that_raises_another_error_does_not_show_it() -> None:
+    row = {"status": "error", "error": "no kernel for 'x' in this build", "kind": ""}
+    same, other = "raise RuntimeError(\"no kernel for 'y' in this build\")", 'raise RuntimeError("a disk is full")'
+    assert shown.shows(same, row, 10, sys.executable)[0]
+    assert not shown.shows(other, row, 10, sys.executable)[0]
+    died = {"status": "crash", "error": "", "kind": "SIGSEGV"}
+    assert shown.shows("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", died, 10, sys.executable)[0]
+    assert not shown.shows("print('fine')", died, 10, sys.executable)[0]

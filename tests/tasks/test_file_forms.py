@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import os
+import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +17,11 @@ import pytest
 
 from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
+from tasks.backends import tensorflow
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import judged, wheels
 from tasks.catalogs.models.own import Own
+from tasks.graphs.given import GivenError
 from tasks.model import Group, Leaf, OpClass, Unsupported
 from tasks.prepare import cases
 
@@ -71,3 +77,74 @@ def test_a_folder_is_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> Non
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         assert sorted(archive.namelist()) == ["saved_model.pb", "variables/variables.index"]
     assert not Own("net", str(folder / "saved_model.pb"), (), str(tmp_path)).files_in(tmp_path)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Own:
+    """A SavedModel's folder, of which nothing is read here."""
+    folder = tmp_path / "net"
+    folder.mkdir()
+    (folder / "saved_model.pb").write_bytes(bytes(1000))
+    return Own("net", str(folder), (), str(tmp_path))
+
+
+def refusal(own: Own, cache: Path) -> str:
+    with pytest.raises(GivenError) as refused:
+        own.model(cache)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_without_a_converter_a_saved_model_is_told_how_to_make_its_onnx_form(
+    saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    said = refusal(saved, tmp_path)
+    assert "tensorflow and tf2onnx cannot be imported here: install them" in said
+    assert "python -m tf2onnx.convert --saved-model" in said and "net.onnx" in said
+
+
+@pytest.mark.parametrize(
+    ("stderr", "says"),
+    [
+        ("ValueError: Signature 'serving_default' is not found\n", "export it with signatures=… (tf.saved_model.save)"),
+        ("OSError: the file is damaged\n", "tf2onnx does not convert it: OSError: the file is damaged"),
+    ],
+)
+def test_what_tf2onnx_does_not_convert_is_one_line(
+    stderr: str, says: str, saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(
+        subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 1, "", f"Traceback\n{stderr}")
+    )
+    said = refusal(saved, tmp_path)
+    assert says in said and ("signatures" in said) == ("Signature" in stderr)
+
+
+def test_a_model_larger_than_memory_is_refused_before_it_is_read(
+    saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 2999}[name])
+    assert "need 3 times as much memory" in refusal(saved, tmp_path)
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 3000}[name])
+    assert "memory" not in refusal(saved, tmp_path)  # the converter's line
+
+
+@pytest.mark.parametrize("signatures", [{}, {"train": None}])
+def test_tensorflow_asks_a_saved_model_for_what_it_serves(signatures: dict[str, Any]) -> None:
+    loaded = SimpleNamespace(signatures=signatures)
+    stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
+    with pytest.raises(ValueError, match="no signature serving_default: export it with signatures=…"):
+        tensorflow._signature(stand_in, wheels.packed({"saved_model.pb": b""}), (0,))
+
+
+def test_tensorflow_gives_the_outputs_in_the_order_of_the_sample() -> None:
+    def serves(**given: int) -> dict[str, int]:
+        return {"onset": given["b"], "contour": given["a"], "note": given["a"] + given["b"]}
+
+    serves.structured_input_signature = ((), {"b": 1, "a": 2})  # type: ignore[attr-defined]
+    loaded = SimpleNamespace(signatures={"serving_default": serves})
+    stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
+    call = tensorflow._signature(stand_in, wheels.packed({"saved_model.pb": b""}), (1, 2, 0))
+    assert call(10, 5) == [15, 5, 10]  # a, b; note, onset, contour

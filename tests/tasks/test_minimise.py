@@ -185,3 +185,10 @@ def test_seeds_of_random_lists_shrink_within_their_bounds() -> None:
     for seed in range(20):
         items = [random.Random(seed).randrange(5000) for _ in range(9)]
         assert len(generated(Choices.from_list(items))) <= 12
+
+
+def test_a_size_or_step_of_0_is_no_case_whatever_a_reference_makes_of_it() -> None:
+    case = graph_case("y = Tile(x, r)", r=np.int64([2, 1]))
+    case.made()
+    with pytest.raises(Unfit, match="does not say"):
+        case.with_arrays({"r": np.int64([0, 1])}).made()

@@ -170,7 +170,7 @@ def _converted(folder: Path, target: Path) -> Path:
         raise GivenError(f"{folder}: tf2onnx had not converted it in {PATIENCE_S} s: convert it yourself") from None
     if not made.is_file():
         said = [x.strip() for x in (done.stderr or done.stdout).splitlines() if x.strip()]
-        why = "" if "signature" not in done.stderr else ": export it with signatures=… (tf.saved_model.save)"
+        why = "" if "signature" not in done.stderr.lower() else ": export it with signatures=… (tf.saved_model.save)"
         raise GivenError(f"{folder}: tf2onnx does not convert it: {said[-1][:300] if said else done.returncode}{why}")
     return made
 
