@@ -13,7 +13,7 @@ import numpy as np
 from farm.client.asking import at_least_one, checks_of
 from farm.client.keeping import Keeper
 from farm.client.kernels import Kernel, kernel_of
-from farm.client.running import backend_here, message_of, undisturbed
+from farm.client.process import backend_here, message_of, undisturbed
 from farm.client.trying import Computed, judged
 from farm.client.validating import computed
 from tasks.arrays import torch_tree
