@@ -13,6 +13,7 @@ from tasks.diagnose.elementwise import exp, types
 from tasks.diagnose.elementwise import log as logarithm
 from tasks.diagnose.formula import Formula
 from tasks.diagnose.model import Model
+from tasks.diagnose.rounding import coarser, to
 from tasks.diagnose.sums import cancelled
 
 #: What is added to a variance so that its root is not zero: those in use.
@@ -46,6 +47,15 @@ def _softmax(given: Sequence[np.ndarray], axis: int, log: bool) -> np.ndarray:
 
 def _wrong_softmax(given: Sequence[np.ndarray], axis: int, log: bool, dtype: str) -> Iterator[Model]:
     x = given[0]
+    if log:
+        shifted = x - np.max(x, axis=axis, keepdims=True)
+        for name in [dtype, *coarser(dtype)]:
+            total = to(np.log(np.exp(shifted).sum(axis, keepdims=True)), name)
+            yield Model(
+                f"the log of the sum is rounded to {name} before it is subtracted", shifted - total, digits=True
+            )
+            whole = to(total + np.max(x, axis=axis, keepdims=True), name)
+            yield Model(f"the log of the sum is rounded to {name} before it is subtracted", x - whole, digits=True)
     for kind in types(dtype):
         some = x.astype(kind)
         e = exp(some)
