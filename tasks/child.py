@@ -1,7 +1,7 @@
 """The process that runs cells: commands come in over one pipe, rows go out over another, one at a time.
 
-Started as ``python -m tasks.child IN OUT PROGRESS``: three inherited file descriptors. Commands and answers are lines
-(`tasks.wire`). PROGRESS is a shared page that says what is in flight, written before every step
+Started as ``python -m tasks.child IN OUT PROGRESS OWNER``: three inherited file descriptors, and the number of the process
+that started it. Commands and answers are lines (`tasks.wire`). PROGRESS is a shared page that says what is in flight, written before every step
 with at most one system call, so that whoever finds this process dead knows whom to blame.
 """
 
@@ -240,11 +240,11 @@ class Child:
 
 def main() -> None:
     """Entry point; see the module's docstring for the arguments."""
-    read_fd, write_fd, page_fd = map(int, sys.argv[1:4])
+    read_fd, write_fd, page_fd, owner = map(int, sys.argv[1:5])
     if sys.platform == "linux":
         # Die with the supervisor, however it ends: an orphan would hold the device.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == 1:
+        if os.getppid() != owner:  # it ended before that; in a container the owner itself may be process 1
             os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
+from tasks import checks, variables
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
 from tasks.judge.plain import Metrics
@@ -299,7 +299,7 @@ class Runner:
         if case.program is not None:
             where = case.program.placement
             row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
-            row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags)))
+            row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags, variables.HERE)))
             row |= case.program.columns
             if case.program.fallback and not text:
                 text = case.program.fallback

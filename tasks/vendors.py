@@ -12,7 +12,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Command:
     """A vendor's command that lists devices. pattern: matches once a device (multi-line), its group "model" the name,
-    its group "count" how many Ray counts in it (cores of a chip) where that is not one."""
+    its group "count" how many Ray counts in it (cores of a chip) where that is not one. Group "part": it is a part of a
+    device, and a process is given it, and the others beside it, by group "id" and not by number."""
 
     argv: tuple[str, ...]
     pattern: str
@@ -29,6 +30,8 @@ class Vendor:
     class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm, accel,
     vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its name;
     commands: what the vendor's tools say; platforms: those of ``sys.platform`` where it is looked for.
+    config: what is run on it first. exclusive: one process at a time may open a device. hidden: the value of its first
+    variable with which a process sees none of its devices, where a runtime of another's would look at them.
     """
 
     label: str
@@ -40,34 +43,42 @@ class Vendor:
     about: tuple[tuple[str, str], ...] = ()
     commands: tuple[Command, ...] = ()
     platforms: tuple[str, ...] = ("linux", "win32", "darwin")
+    config: str = "configs/full.yaml"
+    exclusive: bool = False
+    hidden: str | None = None
 
 
 #: A line that is a name and nothing else.
 _LINES = r"^(?P<model>\S.*)$"
+#: A card of `nvidia-smi -L`; in place of one that is cut into MIG slices, each slice.
+_CARDS = (
+    r"^(?:(?P<card>GPU \d+:)|[ \t]+(?P<part>MIG))[ \t]+(?P<model>\S.*?)(?:[ \t]+Device[ \t]+\d+:)?"
+    r"[ \t]+\(UUID: (?P<id>[^)]*)\)[ \t]*$(?(card)(?!\n[ \t]+MIG))"
+)
 
 # fmt: off
 #: Display controllers are class 03, processing accelerators class 12 (PCI Code and ID Assignment Specification).
 VENDORS: tuple[Vendor, ...] = (
     Vendor("nvidia", "NVIDIA", "GPU", ("CUDA_VISIBLE_DEVICES",), ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"), (("10de", "03"),),
            (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
-           (Command(("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"), _LINES),)),
+           (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", hidden=""),
     # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs.
     Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
            (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9]"),),
-           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),)),
+           (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),), config="configs/rocm.yaml", hidden="-1"),
     Vendor("intel", "Intel", "GPU", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"), ("/dev/dri/renderD*",), (("8086", "03"),), (),
-           (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),)),
+           (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),), config="configs/xpu.yaml", hidden="*:cpu"),
     Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel*",), (("8086", "12"),)),
     Vendor("gaudi", "Intel Gaudi", "HPU", ("HABANA_VISIBLE_MODULES",), ("/dev/accel/accel*", "/dev/hl[0-9]*"), (("1da3", "12"),), (),
-           (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), _LINES),)),
+           (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), _LINES),), config="configs/gaudi.yaml", exclusive=True),
     Vendor("huawei", "Huawei", "NPU", ("ASCEND_RT_VISIBLE_DEVICES",), ("/dev/davinci[0-9]*",), (("19e5", "12"),), (),
            (Command(("npu-smi", "info", "-m"), r"^\s*\d+\s+\d+\s+\d+\s+(?P<model>Ascend\S*.*?)\s*$"),)),
-    Vendor("google", "Google", "TPU", ("TPU_VISIBLE_CHIPS",), ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"), (("1ae0", "12"),)),
+    Vendor("google", "Google", "TPU", ("TPU_VISIBLE_CHIPS",), ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"), (("1ae0", "12"),), exclusive=True),
     # Ray counts cores of a chip; without the tool a chip counts as one.
     Vendor("aws", "AWS Neuron", "neuron_cores", ("NEURON_RT_VISIBLE_CORES",), ("/dev/neuron[0-9]*",), (("1d0f", "12"),), (),
-           (Command(("neuron-ls", "--json-output"), r'"nc_count":\s*(?P<count>\d+)'),)),
+           (Command(("neuron-ls", "--json-output"), r'"nc_count":\s*(?P<count>\d+)'),), exclusive=True),
     Vendor("qualcomm", "Qualcomm", "NPU", (), ("/dev/fastrpc-cdsp", "/dev/accel/accel*"), (("17cb", "12"),)),
-    Vendor("rockchip", "Rockchip", "NPU", (), ("/sys/kernel/debug/rknpu", "/dev/rknpu"), ()),
+    Vendor("rockchip", "Rockchip", "NPU", (), ("/sys/kernel/debug/rknpu", "/dev/rknpu"), config="configs/rockchip.yaml"),
     Vendor("verisilicon", "VeriSilicon", "NPU", (), ("/dev/galcore",)),
     Vendor("amd-npu", "AMD Ryzen AI", "NPU", (), ("/dev/accel/accel*",), (("1022", "11"),)),  # a signal processing controller
     Vendor("apple", "Apple", "GPU", (), (), (), (), (Command(("sysctl", "-n", "machdep.cpu.brand_string"), r"^(?P<model>Apple .*)$"),), ("darwin",)),

@@ -12,17 +12,17 @@ import numpy as np
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
-from farm.client.running import LIVE, message_of, undisturbed
+from farm.client.process import LIVE, message_of, undisturbed
 from farm.client.trying import NotHere, started, tried
 from farm.plan import kernels
 from farm.plan.config import Config
-from farm.reproduce.find import Key, ReproduceError, find, parse
+from farm.reproduce.find import ReproduceError, by_seed, find, parse, seed_of
 from tasks import catalogs
 from tasks.arrays.noise import DRAWS
 from tasks.catalogs.base import Sample
-from tasks.catalogs.user import drawn, load
+from tasks.catalogs.user import load
 from tasks.judge import verdict
-from tasks.model import FUZZ, Group, Status
+from tasks.model import Group, Status
 from tasks.model.row import Row
 
 
@@ -97,11 +97,6 @@ def started_here(name: str) -> Any:
         raise ClientError(f"{error}; `farm reproduce` runs it in the backend's own environment") from None
 
 
-def seed_of(row: dict[str, Any]) -> int:
-    """The seed of a case alone."""
-    return drawn.seed_of(row["seed"], row["sample"]) if row["distribution"] == FUZZ else int(row["seed"])
-
-
 @contextmanager
 def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[Case]:
     """A stored case, ready to be run; while this lasts its op is the catalog's. Raises ClientError."""
@@ -140,26 +135,3 @@ def _remade(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tuple[s
     if sample.failure is not None:
         raise ClientError(f"{row['case_id']}: {sample.failure.error}")
     return group, sample, tuple(op.inputs)
-
-
-def by_seed(seed: int | None, lake: lakes.Lake, dtype: str, run: str) -> Key:
-    """The key of the case that a seed made: of several dtypes and checks the first that failed. Raises ReproduceError."""
-    if seed is None:
-        raise ReproduceError("name a case: seed=…, or the key RUN:CASE:BACKEND as a report prints it")
-    known = lakes.run_ids(lake)
-    if not known:
-        raise ReproduceError(f"no run in {lake.uri!r}")
-    columns = ["run_id", "case_id", "backend", "seed", "sample", "distribution", "dtype", "status"]
-    for run_id in [run] if run not in ("last", "all") else reversed(known):
-        rows = lakes.read_table(lake, run_id, columns).to_pylist()
-        fuzzed = [r for r in rows if r["distribution"] == FUZZ and (not dtype or r["dtype"] == dtype)]
-        found = [r for r in fuzzed if seed_of(r) == seed]
-        found.sort(key=lambda r: not Status(r["status"]).failed)
-        if found:
-            return Key(found[0]["run_id"], found[0]["case_id"], found[0]["backend"])
-    where = f"run {run}" if run not in ("last", "all") else f"{len(known)} runs"
-    other = f" in {dtype}" if dtype else ""
-    raise ReproduceError(
-        f"no case of the seed {seed}{other} in {where} of {lake.uri!r}, by generator {drawn.GENERATOR}: a finding tells the "
-        "seed of its case; one of an older generator is found by its key RUN:CASE:BACKEND"
-    )

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.again import Case, opened, seed_of, started_here
+from farm.client.again import Case, opened, started_here
 from farm.client.kernels import ClientError
-from farm.client.running import message_of
+from farm.client.process import message_of
 from farm.client.trying import tried
 from farm.minimise.drive import row_of
 from farm.minimise.whole import BUDGET
+from farm.reproduce.find import seed_of
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.tree import encode
 from tasks.minimise.call_case import CallCase

@@ -59,7 +59,9 @@ def _arguments() -> argparse.ArgumentParser:
         epilog="exit code: 0 a minimal case that fails every time; 1 it does not fail any more, or only at times; 2 no such "
         "case, or none that failed",
     )
-    parser.add_argument("key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run)")
+    parser.add_argument(
+        "key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run), or seed:NUMBER"
+    )
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
     parser.add_argument(
         "--strategy",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from farm.exits import BAD_INPUT
 from farm.fleet import node
 from farm.fleet.detect import VENDOR_LABEL, Finding, UnknownVendor, check_vendor, detect
+from tasks.vendors import BY_LABEL
 
 
 def _labels(text: Sequence[str]) -> dict[str, str]:
@@ -26,8 +27,10 @@ def _labels(text: Sequence[str]) -> dict[str, str]:
     return made
 
 
-def command(args: argparse.Namespace, findings: Mapping[str, Finding], more: Sequence[str] = ()) -> list[str]:
-    """The `ray start` of this node. Raises UnknownVendor, ValueError."""
+def command(
+    args: argparse.Namespace, findings: Mapping[str, Finding], more: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str]]:
+    """The `ray start` of this node, and variables it is started with. Raises UnknownVendor, ValueError."""
     made = node.ray_node(node.devices_here(args.vendor, findings))
     made.labels |= _labels(args.labels)
     if args.resources:
@@ -39,7 +42,7 @@ def command(args: argparse.Namespace, findings: Mapping[str, Finding], more: Seq
     if args.num_gpus is not None:
         made.resources["GPU"] = float(args.num_gpus)
     where = ["--head"] if args.head else [f"--address={args.address}"]
-    return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *made.arguments(), *more]
+    return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *made.arguments(), *more], made.variables
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,19 +81,26 @@ def main(argv: Sequence[str] | None = None) -> int:
             if more:
                 parser.error(f"unrecognized arguments: {' '.join(more)}")
             return _print(detect())
-        line = command(args, detect(), more)
+        line, variables = command(args, detect(), more)
     except (UnknownVendor, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    print(shlex.join(["ray", *line[3:]]), flush=True)
+    print(" ".join([*_set(variables), shlex.join(["ray", *line[3:]])]), flush=True)
     if args.dry_run:
         return 0
-    os.execve(line[0], line, node.NODE_ENV | os.environ)
+    os.execve(line[0], line, node.NODE_ENV | os.environ | variables)
+
+
+def _set(variables: Mapping[str, str]) -> list[str]:
+    return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
 def _print(findings: Mapping[str, Finding]) -> int:
+    """What was found, the node that it makes, and what to type next."""
     for label, found in findings.items():
         print(f"{label:10} {found.words}")
-    offered = node.devices_here([], findings)
-    print("ray start " + shlex.join(node.ray_node(offered).arguments()))
+    offered = node.ray_node(node.devices_here([], findings))
+    print(" ".join([*_set(offered.variables), "ray start", shlex.join(offered.arguments())]))
+    owner = BY_LABEL.get(offered.labels.get(VENDOR_LABEL, ""))
+    print(f"next, on this machine alone: farm run {owner.config if owner else 'configs/vendors.yaml'}")
     return 0

@@ -47,7 +47,9 @@ def _arguments() -> argparse.ArgumentParser:
         "environment of its own, in a process of that (built first if it is not there).",
         epilog="exit code: 0 the stored status again; 1 another status, or a script that does not show it; 2 no such case",
     )
-    parser.add_argument("key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run)")
+    parser.add_argument(
+        "key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run), or seed:NUMBER"
+    )
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
     parser.add_argument("--backend", metavar="NAME", help="run the case on this backend instead")
     parser.add_argument("--script", metavar="OUT.py", help="also write a script that only needs numpy and the runtime")

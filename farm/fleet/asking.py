@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import detect, envs, probing
+from farm.fleet import detect, envs, probing, visible
 from farm.fleet.child_process import ChildProcess, Death, Limits
 from tasks import wire
 from tasks.backends import BackendSpec
@@ -39,7 +39,7 @@ def probe(specs: Sequence[BackendSpec], cache: Path, **how: Any) -> Answers:
 class Asking:
     """Tries every backend on this machine, beginning at once. answers: what was taken of them so far.
 
-    Backends of one runtime and environment share a process; one that dies in it is told from the others by its own
+    Backends of one runtime, environment and vendor of devices share a process; one that dies in it is told from the others by its own
     answer. An environment that is missing is built, unless the node (its Ray ``labels``) has no device for it, or ``build``
     is False; what needs none to be built is asked first. Unless ``fresh``, earlier answers of the same version count.
     env: further variables of the processes; apart: why environments cannot be used, if they cannot.
@@ -60,8 +60,8 @@ class Asking:
         self._names = {s.name for s in specs}
         self._cache, self._env, self._given_up = cache, env, threading.Event()
         self._came: queue.SimpleQueue[Answers | BaseException] = queue.SimpleQueue()
-        families: dict[tuple[str, str], list[BackendSpec]] = {}
-        unbuilt: set[tuple[str, str]] = set()
+        families: dict[tuple[str, ...], list[BackendSpec]] = {}
+        unbuilt: set[tuple[str, ...]] = set()
         for spec in specs:
             if spec.name in self.answers:
                 continue
@@ -70,7 +70,8 @@ class Asking:
             if environment and (reason := without_device(spec, labels) or apart or (missing and not build and UNBUILT)):
                 self.answers[spec.name] = {"unavailable": reason}
                 continue
-            key = spec.runtime, environment.key if environment else ""
+            built = environment.key if environment else ""
+            key: tuple[str, ...] = (spec.runtime, built, str(visible.for_child(spec)))
             families.setdefault(key, []).append(spec)
             unbuilt |= {key} if missing else set()
         self._left: queue.SimpleQueue[list[BackendSpec]] = queue.SimpleQueue()
@@ -135,7 +136,8 @@ class Asking:
                 child = None
             if child is None:
                 began = time.monotonic()
-                child, said = ChildProcess.asked(python, Limits(), self._env, wire.Hello(spec), PROBE_DEADLINE_S)
+                env = visible.for_child(spec) | (self._env or {})
+                child, said = ChildProcess.asked(python, Limits(), env, wire.Hello(spec), PROBE_DEADLINE_S)
             if isinstance(said, Death):
                 child.close()
                 child = None

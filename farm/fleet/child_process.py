@@ -21,7 +21,7 @@ from typing import Any
 
 from farm import ONE_THREAD
 from farm.exits import starting
-from tasks import wire
+from tasks import variables, wire
 from tasks.backends import needs
 from tasks.child import PAGE_SIZE, Flying, Page
 from tasks.model import Status
@@ -94,7 +94,7 @@ class ChildProcess:
         given = child_env(env, python)
         with starting:
             self.process = subprocess.Popen(
-                [python, "-u", "-m", "tasks.child", *map(str, fds)],
+                [python, "-u", "-m", "tasks.child", *map(str, (*fds, os.getpid()))],
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
                 stderr=self._stderr,
@@ -266,7 +266,7 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
 
     The child of another environment's ``python`` sees nothing of this one but `tasks`.
     """
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    env = variables.kept({k: v for k, v in os.environ.items() if not k.startswith("RAY_")})
     env |= ONE_THREAD
     # A plugin of torch that is installed but broken must not break torch.
     env.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")

@@ -18,7 +18,8 @@ from tasks.vendors import BY_LABEL, VENDORS, Vendor
 
 #: Seconds a vendor's command may take: the driver of a sick device hangs.
 COMMAND_S = 15.0
-#: Variable that says which vendors' devices are here, instead of looking: labels, comma-separated; "" for none.
+#: Variable that says which vendors' devices are here, instead of looking: labels, or LABEL=COUNT, comma-separated; "" for
+#: none.
 OVERRIDE = "FARM_VENDORS"
 #: Node labels that say the same: the only or first vendor of a node, and per vendor how many devices.
 VENDOR_LABEL, COUNT_LABEL = "vendor", "farm.io/"
@@ -39,7 +40,8 @@ class Finding:
     """What was found of one vendor.
 
     models: one name a device, "" where it cannot be told; count: devices in Ray's count; because: what was found
-    where; without: what was looked for and is not there.
+    where; without: what was looked for and is not there; ids: by which a process is given the devices, where numbers do
+    not do.
     """
 
     vendor: Vendor
@@ -47,6 +49,7 @@ class Finding:
     count: int = 0
     because: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -74,6 +77,7 @@ class _Search:
     without: list[str] = field(default_factory=list)
     lists: list[list[str]] = field(default_factory=list)  # models by each source that counts devices
     counted: int = 0  # devices as a command counts them in Ray's units
+    ids: list[str] = field(default_factory=list)
 
     def files(self) -> int:
         """Number of its device nodes."""
@@ -132,6 +136,8 @@ class _Search:
             self.because.append(f"{' '.join(command.argv)} lists {len(matches)}")
             self.lists.append([(m.groupdict().get("model") or "").strip() for m in matches])
             self.counted = max(self.counted, sum(int(m.groupdict().get("count") or 1) for m in matches))
+            if any(m.groupdict().get("part") for m in matches):
+                self.ids = [m["id"] for m in matches]
 
 
 def detect(root: Path = Path("/"), vendors: Iterable[Vendor] = VENDORS) -> dict[str, Finding]:
@@ -158,6 +164,7 @@ def _search(vendor: Vendor, root: Path) -> Finding:
         search.counted or len(models),
         tuple(dict.fromkeys(search.because)),
         tuple(search.without),
+        tuple(search.ids),
     )
 
 
@@ -188,10 +195,8 @@ def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
 def _told(labels: Mapping[str, str]) -> list[str] | None:
     """Vendors that $FARM_VENDORS or a node's labels name; None if they say nothing."""
     if OVERRIDE in os.environ:
-        told = [
-            check_vendor(name.strip(), f"${OVERRIDE}").label for name in os.environ[OVERRIDE].split(",") if name.strip()
-        ]
-        return told
+        names = (name.partition("=")[0].strip() for name in os.environ[OVERRIDE].split(","))
+        return [check_vendor(name, f"${OVERRIDE}").label for name in names if name]
     named = [labels[VENDOR_LABEL]] if labels.get(VENDOR_LABEL) else []
     named += [key.removeprefix(COUNT_LABEL) for key in labels if key.startswith(COUNT_LABEL)]
     return list(dict.fromkeys(named)) or None

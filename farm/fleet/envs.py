@@ -24,6 +24,7 @@ from typing import Any
 
 from farm.exits import starting
 from tasks.backends import BackendSpec
+from tasks.backends.shared.packages import INDEX
 from tasks.plugins import PluginError
 
 #: What a child needs beside its runtime: `tasks` imports no more than these.
@@ -60,10 +61,20 @@ class Patience:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a backend runs in: pip requirements and a Python version ("" = the farm's own)."""
+    """What a backend runs in: pip requirements, and indexes for them alone ("--extra-index-url=…"), and a Python version
+    ("" = the farm's own)."""
 
     packages: tuple[str, ...]
     python: str = ""
+
+    @property
+    def requirements(self) -> list[str]:
+        return [p for p in self.packages if not p.startswith(INDEX)]
+
+    @property
+    def indexes(self) -> list[str]:
+        """URLs of its own indexes, beside those of this installation."""
+        return [p.removeprefix(INDEX) for p in self.packages if p.startswith(INDEX)]
 
     @property
     def version(self) -> str:
@@ -159,15 +170,15 @@ def _install(environment: Environment, cache: Path, patience: Patience) -> None:
     lock = cache / "envs" / f"{environment.key}.txt"
     try:
         _uv(["venv", "--python", environment.version, str(path)], patience)
-        wanted = ["-r", str(lock)] if lock.exists() else [*environment.packages, *OWN_PACKAGES]
+        wanted = ["-r", str(lock)] if lock.exists() else [*environment.requirements, *OWN_PACKAGES]
         where = ["--python", str(environment.interpreter(cache))]
         try:
-            _uv(["pip", "install", *where, *wanted], patience)
+            _uv(["pip", "install", *where, *wanted], patience, environment.indexes)
         except EnvError:
             if not lock.exists():
                 raise
             lock.unlink()  # a version that was withdrawn: resolved anew
-            _uv(["pip", "install", *where, *environment.packages, *OWN_PACKAGES], patience)
+            _uv(["pip", "install", *where, *environment.requirements, *OWN_PACKAGES], patience, environment.indexes)
         frozen = _uv(["pip", "freeze", *where], patience)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
@@ -186,9 +197,10 @@ def _install(environment: Environment, cache: Path, patience: Patience) -> None:
     aside.replace(path / "environment.json")
 
 
-def _uv(arguments: Sequence[str], patience: Patience) -> str:
-    """Stdout of uv. Raises EnvError with its last words, or if it does not end in time; GivenUp."""
-    command, env = [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments], _uv_environment()
+def _uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = ()) -> str:
+    """Stdout of uv, with further indexes. Raises EnvError with its last words, or if it does not end in time; GivenUp."""
+    command = [_uv_binary(), "--no-config", "--no-progress", "--color", "never", *arguments]
+    env = _uv_environment(indexes)
     with tempfile.TemporaryFile(mode="w+") as said, tempfile.TemporaryFile(mode="w+") as out:
         with starting:
             process = subprocess.Popen(
@@ -231,8 +243,8 @@ def _uv_binary() -> str:
         return found
 
 
-def _uv_environment() -> dict[str, str]:
-    """This process's variables with pip's settings translated: uv does not read them."""
+def _uv_environment(indexes: Sequence[str] = ()) -> dict[str, str]:
+    """This process's variables with pip's settings translated, which uv does not read, and further ``indexes``."""
     env = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
     # pip takes the best version of all indexes, uv that of the first one that has the package.
     env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
@@ -242,6 +254,8 @@ def _uv_environment() -> dict[str, str]:
         # uv separates indexes by blanks and links by commas.
         joined = ",".join(places.split()) if name == "UV_FIND_LINKS" else places
         env.setdefault(name, joined)
+    if indexes:  # as a variable: an option of the command would hide the user's own
+        env["UV_EXTRA_INDEX_URL"] = " ".join([*env.get("UV_EXTRA_INDEX_URL", "").split(), *indexes])
     return env
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from farm.fleet import visible
 from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor
 from tasks.vendors import VENDORS, Vendor
 
@@ -24,6 +26,8 @@ class RayNode:
 
     labels: dict[str, str] = field(default_factory=dict)
     resources: dict[str, float] = field(default_factory=dict)
+    #: Of the environment that it is started in: ids of devices that numbers cannot name.
+    variables: dict[str, str] = field(default_factory=dict)
 
     def arguments(self) -> list[str]:
         """Of `ray start`. GPUs are always said: Ray would count them itself, and count one vendor's."""
@@ -33,8 +37,18 @@ class RayNode:
         return made + ([f"--labels={','.join(f'{k}={v}' for k, v in self.labels.items())}"] if self.labels else [])
 
 
-def ray_node(devices: Mapping[str, tuple[Vendor, int, Sequence[str]]]) -> RayNode:
-    """Labels and resources of a node. devices: per vendor label (vendor, how many, their models).
+@dataclass(frozen=True)
+class Devices:
+    """A vendor's devices that a node offers: how many in Ray's count, their models, and the ids they must be called by."""
+
+    vendor: Vendor
+    count: int
+    models: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+
+
+def ray_node(devices: Mapping[str, Devices]) -> RayNode:
+    """Labels, resources and variables of a node with devices, by vendor label.
 
     The label "vendor" has one value, and so has Ray's resource GPU one owner: the first vendor of the table. Every
     vendor is counted in a label of its own. Another one that shares the resource is given one of its own,
@@ -43,9 +57,12 @@ def ray_node(devices: Mapping[str, tuple[Vendor, int, Sequence[str]]]) -> RayNod
     made = RayNode()
     order = [v.label for v in VENDORS]
     for label in sorted(devices, key=order.index):
-        vendor, count, models = devices[label]
+        mine = devices[label]
+        vendor, count, models = mine.vendor, mine.count, mine.models
         if count < 1:
             continue
+        if mine.ids and vendor.visible[0] not in os.environ:
+            made.variables[vendor.visible[0]] = ",".join(mine.ids)
         first = VENDOR_LABEL not in made.labels
         made.labels.setdefault(VENDOR_LABEL, label)
         made.labels[f"{COUNT_LABEL}{label}"] = str(count)
@@ -71,34 +88,44 @@ def model_label(model: str, vendor: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", " ".join(words)).strip("-_.")[:63].rstrip("-_.")
 
 
-def by_hand(values: Sequence[str]) -> dict[str, tuple[Vendor, int, tuple[str, ...]]]:
-    """Devices as `--vendor LABEL[=COUNT]` names them. Raises UnknownVendor, ValueError."""
-    made: dict[str, tuple[Vendor, int, tuple[str, ...]]] = {}
+def by_hand(values: Sequence[str], where: str = "--vendor") -> dict[str, int | None]:
+    """How many devices LABEL or LABEL=COUNT name, by label, None where they give no number. Raises UnknownVendor, ValueError."""
+    made: dict[str, int | None] = {}
     for value in values:
-        label, _, number = value.partition("=")
-        vendor = check_vendor(label, "--vendor")
-        if number and not number.isdigit():
-            raise ValueError(f"--vendor {value}: how many devices, a whole number, not {number!r}")
-        made[label] = (vendor, int(number or 1), ())
+        label, equals, number = value.partition("=")
+        check_vendor(label, where)
+        if equals and not number.isdigit():
+            raise ValueError(f"{where} {value}: how many devices, a whole number, not {number!r}")
+        made[label] = int(number) if equals else None
     return made
 
 
-def devices_here(
-    values: Sequence[str], findings: Mapping[str, Finding]
-) -> dict[str, tuple[Vendor, int, Sequence[str]]]:
-    """What is to be offered: as named by hand, else as $FARM_VENDORS says, else as found. A vendor that is named
-    without a number and found has as many devices as were found."""
-    named = list(values)
-    if not named and OVERRIDE in os.environ:
-        named = [v.strip() for v in os.environ[OVERRIDE].split(",") if v.strip()]
-    elif not named:
-        return {label: (f.vendor, f.count, f.models) for label, f in findings.items() if f.count}
-    made: dict[str, tuple[Vendor, int, Sequence[str]]] = {}
-    for value, (label, (vendor, count, models)) in zip(named, by_hand(named).items()):
-        found = findings.get(label)
-        made[label] = (
-            (vendor, found.count, found.models)
-            if found and found.count and "=" not in value
-            else (vendor, count, models)
-        )
+def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict[str, Devices]:
+    """What is to be offered: as named by hand, else as $FARM_VENDORS says, else as found; no more than the variables of
+    visible devices allow.
+
+    A vendor that is named without a number and found has as many devices as were found. Raises UnknownVendor,
+    NonsenseVariable, and ValueError where more are named than this process was given.
+    """
+    here = {label: f for label, f in findings.items() if f.count}
+    if values:
+        named = by_hand(values)
+    elif OVERRIDE in os.environ:
+        named = by_hand([v.strip() for v in os.environ[OVERRIDE].split(",") if v.strip()], f"${OVERRIDE}")
+    else:
+        named = dict.fromkeys(here)
+    made: dict[str, Devices] = {}
+    for label, number in named.items():
+        vendor, found = check_vendor(label, "--vendor"), here.get(label)
+        limit = visible.cap(vendor)
+        if number is not None:
+            if limit and number > limit[0]:
+                raise ValueError(
+                    f"{label}={number}: ${limit[1]} gives this process {limit[0]}; name no more, or unset it"
+                )
+            made[label] = Devices(vendor, number)
+            continue
+        count = min(found.count if found else 1, limit[0] if limit else sys.maxsize)
+        models, ids = (found.models, found.ids) if found else ((), ())
+        made[label] = Devices(vendor, count, models, ids)
     return made

@@ -120,7 +120,7 @@ def requirements(case: Case) -> list[str]:
         if case.environment
         else list(script.installed({MODULES.get(case.spec.runtime, case.spec.runtime)}))
     )
-    if case.group.catalog == "onnx" and not any(x.startswith("onnx=") for x in own):
+    if "onnx" in case.spec.create().forms and not any(x.startswith("onnx=") for x in own):
         own.append(f"onnx=={metadata.version('onnx')}")
     return own
 

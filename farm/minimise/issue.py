@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from farm.minimise.show import trigger
+from farm.minimise.show import off_by, trigger
 from farm.report.words import number
 from tasks.minimise.said import sentences
 
@@ -59,11 +59,8 @@ def _versions(record: Mapping[str, Any]) -> str:
 def _what(record: Mapping[str, Any]) -> str:
     outcome = record["outcome"]
     lines = []
-    if outcome["error_units"] is not None and outcome["limit"]:
-        lines.append(
-            f"The result is off by {number(outcome['error_units'])} times what rounding explains "
-            f"(largest difference {number(outcome['max_diff'])})."
-        )
+    if far := off_by(outcome):
+        lines.append(f"The result is off by {far} (largest difference {number(outcome['max_diff'])}).")
     if outcome["error"]:
         lines.append(f"```\n{outcome['error'][:_ERROR]}\n```")
     if record.get("after"):

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from farm.report.words import number, plain
+import pandas as pd
+
+from farm.report.tables.agreement import figure, units
+from farm.report.words import plain
 from farm.reproduce.find import Case
 from farm.reproduce.show import line, status_text
 
@@ -41,8 +44,8 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
             line(name, record[name][:_VALUES])
     if outcome["error"]:
         line("error", plain(outcome["error"], _VALUES))
-    if outcome["error_units"] is not None and outcome["limit"]:
-        line("off by", f"{number(outcome['error_units'])} error units, limit {number(outcome['limit'])}")
+    if far := off_by(outcome):
+        line("off by", far)
     for one in record["triggers"][:_TRIGGERS]:
         line("trigger" if one["fails"] else "no trigger", f"{one['what']}: {trigger(one)}")
     for case_id in record.get("after", []):
@@ -63,6 +66,14 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
         for name, data in files.items():
             (folder / name).write_bytes(data)
         line("written", ", ".join(str(folder / name) for name in files) or "nothing: there is no script")
+
+
+def off_by(outcome: Mapping[str, Any]) -> str:
+    """How far a result is from its reference, in the measure of its class; "" where that was not measured."""
+    row = pd.DataFrame([{name: outcome[name] for name in ("op_class", "error_units", "max_ulp", "limit")}])
+    row[["error_units", "max_ulp", "limit"]] = row[["error_units", "max_ulp", "limit"]].astype(float)
+    told = row["limit"].notna().all() and units(row).notna().all()
+    return figure(float(units(row)[0]), outcome["op_class"] or "", float(row["limit"][0])) if told else ""
 
 
 def shapes(found: list[list[int]]) -> str:

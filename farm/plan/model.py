@@ -10,6 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.backends import BackendSpec
+from tasks.backends.shared.packages import INDEX
 from tasks.model import JUDGED, names
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ class _Model(BaseModel):
 
 
 def _requirement(text: str) -> None:
+    if text.startswith(INDEX):
+        if not re.match(r"(https?|file)://\S+$", text.removeprefix(INDEX)):
+            raise ValueError(f"{text!r} names no index ({INDEX}https://…)")
+        return
     try:
         Requirement(text)
     except InvalidRequirement as error:
@@ -106,7 +111,7 @@ class BackendConfig(_Model):
     """A backend: its name, what it is like (a known name) when the name is its own, and the runtime's options.
 
     packages, python: its environment, pip requirements and a Python version, instead of what the runtime's own file asks
-    for; a backend without a name is called after what it is like and the version of the first package
+    for (with "--extra-index-url=URL" for an index of that environment alone); a backend without a name is called after what it is like and the version of the first package
     ("ort-cpu@1.20.1"). fraction: the share of a device that one slot takes; memory_gib: bound of its child's resident memory;
     labels: what the Ray nodes that it may run on must be labelled, by glob (device-model: "H*").
     """
@@ -129,7 +134,8 @@ class BackendConfig(_Model):
         if not isinstance(data, dict) or "name" in data or not isinstance(like := data.get("like"), str):
             return data
         packages = data.get("packages")
-        first = str(packages[0]) if isinstance(packages, list) and packages else ""
+        named = [str(p) for p in packages if not str(p).startswith(INDEX)] if isinstance(packages, list) else []
+        first = named[0] if named else ""
         if version := first.partition("==")[2].partition(";")[0].strip():
             return data | {"name": f"{like}@{version}"}
         if first:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,14 +23,18 @@ from tasks import catalogs, checks, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
 from tasks.catalogs.fuzz import catalog as fuzz
+from tasks.catalogs.user import drawn
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
-from tasks.model import Group
+from tasks.model import FUZZ, Group, Status
 from tasks.nearest import nearest
 from tasks.prepare import forms
 from tasks.prepare.cases import PreparedGroup, PreparedSample, pack_path
 from tasks.prepare.cases import key as content_key
 from tasks.wire import ToRun
+
+#: Begins what names a case by the seed that made it.
+SEED = "seed:"
 
 
 class ReproduceError(Exception):
@@ -78,7 +83,14 @@ class Case:
 
 
 def parse(text: str, results: lakes.Lake) -> Key:
-    """The key in ``text``; "last" is replaced by the newest run's id. Raises ReproduceError."""
+    """The key in ``text``; "last" is replaced by the newest run's id. "seed:NUMBER" is the case that a seed made.
+
+    Raises ReproduceError."""
+    if text.startswith(SEED):
+        number = text.removeprefix(SEED)
+        if not number.isdecimal():
+            raise ReproduceError(f"{text!r} is no seed: {SEED}NUMBER, as a finding tells it")
+        return by_seed(int(number), results)
     run_id, first, rest = text.partition(":")
     case_id, second, backend = rest.rpartition(":")
     if not (first and second and run_id and case_id and backend):
@@ -92,6 +104,37 @@ def parse(text: str, results: lakes.Lake) -> Key:
             raise ReproduceError(f"no run in {results.uri!r}")
         run_id = known[-1]
     return Key(run_id, case_id, backend)
+
+
+def seed_of(row: Mapping[str, Any]) -> int:
+    """The seed of a case alone, where it is a fuzzed one of a kernel; else that of its run."""
+    fuzzed = row["distribution"] == FUZZ
+    return drawn.seed_of(int(row["seed"]), int(row["sample"])) if fuzzed else int(row["seed"])
+
+
+def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> Key:
+    """The key of the case that a seed made: in the newest run that has one, of several the first that failed.
+
+    dtype, run: narrow that. Raises ReproduceError."""
+    if seed is None:
+        raise ReproduceError("name a case: a seed, or the key run_id:case_id:backend as a report prints it")
+    known = lakes.run_ids(results)
+    if not known:
+        raise ReproduceError(f"no run in {results.uri!r}")
+    columns = ["run_id", "case_id", "backend", "seed", "sample", "distribution", "dtype", "status"]
+    for run_id in [run] if run not in ("last", "all") else reversed(known):
+        rows = lakes.read_table(results, run_id, columns).to_pylist()
+        fuzzed = [r for r in rows if r["distribution"] == FUZZ and (not dtype or r["dtype"] == dtype)]
+        found = [r for r in fuzzed if seed_of(r) == seed]
+        found.sort(key=lambda r: not Status(r["status"]).failed)
+        if found:
+            return Key(found[0]["run_id"], found[0]["case_id"], found[0]["backend"])
+    where = f"run {run}" if run not in ("last", "all") else f"{len(known)} runs"
+    other = f" in {dtype}" if dtype else ""
+    raise ReproduceError(
+        f"no case of the seed {seed}{other} in {where} of {results.uri!r}, by generator {drawn.GENERATOR}: a finding tells "
+        "the seed of its case; one of an older generator is found by its key run_id:case_id:backend"
+    )
 
 
 def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, Any]]]:

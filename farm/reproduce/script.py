@@ -143,10 +143,13 @@ def _install(source: Source, runtime: Runtime) -> str:
         "",
         "/// script",
         f'requires-python = "=={environment.version}.*"',
-        f"dependencies = {json.dumps(packages)}",
+        f"dependencies = {json.dumps([*environment.requirements, *OWN_PACKAGES])}",
+        *(f"[[tool.uv.index]]\nurl = {json.dumps(url)}" for url in environment.indexes),
         "///",
     ]
-    return "".join(f"# {' '.join(line.split())}".rstrip() + "\n" for line in lines)
+    return "".join(
+        f"# {' '.join(line.split())}".rstrip() + "\n" for text in lines for line in text.splitlines() or [""]
+    )
 
 
 def installed(modules: Iterable[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from farm.fleet import visible
 from farm.fleet.child_process import ChildProcess, Death, Limits, default_python
 from farm.plan import config as configs
 from farm.plan import kernels
@@ -66,7 +67,7 @@ def _ask(name: str, deadline_s: float, inline: bool = False) -> Any:
     command = wire.List(name, announced())
     if inline:
         return DirectChild().ask(command)
-    child, answer = ChildProcess.asked(default_python(), Limits(), None, command, deadline_s)
+    child, answer = ChildProcess.asked(default_python(), Limits(), visible.for_child(None), command, deadline_s)
     child.close()
     return answer
 

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm.fleet import envs
+from farm.fleet import envs, visible
 from farm.fleet.child_process import ChildProcess, Death
 from farm.work.job import Job
 from tasks import wire
 from tasks.backends.shared.artefacts import FOLDER, inductor_cache
-from tasks.vendors import VISIBLE
+from tasks.vendors import BY_LABEL, VISIBLE
 
 #: Children kept alive between the tasks of one worker, as far as memory allows; the least recently used is ended first.
 SIZE = 8
@@ -74,7 +74,8 @@ class ChildPool:
         began = time.monotonic()
         cache = Path(job.cache)
         hello = wire.Hello(job.backend, job.policy, job.kernels)
-        python, env = envs.python_of(job.backend, cache), caches(cache) | job.env
+        python = envs.python_of(job.backend, cache)
+        env = caches(cache) | visible.for_child(job.backend) | job.env
         child, answer = ChildProcess.asked(python, job.limits, env, hello, max(HELLO_S, job.limits.deadline_s))
         if isinstance(answer, Death):
             self._end(child)
@@ -100,11 +101,12 @@ class ChildPool:
             self._drop(key)
 
     def recycle(self, job: Job) -> None:
-        """End a child that has grown, or that spins while it waits: nobody is to blame, the next batch starts afresh."""
+        """End a child that has grown, that spins while it waits, or that holds a device which no other process may open
+        beside it: nobody is to blame, the next batch starts afresh."""
         key = _key(job)
         if key in self._children:
-            child = self._children[key][0]
-            if child.resident() > job.limits.recycle_bytes or _spins(child):
+            child, answer = self._children[key]
+            if _is_exclusive(answer) or child.resident() > job.limits.recycle_bytes or _spins(child):
                 self._drop(key)
 
     def spent(self) -> wire.Spent:
@@ -173,6 +175,11 @@ def _key(job: Job) -> tuple[Any, ...]:
         job.kernels,
         visible,
     )
+
+
+def _is_exclusive(answer: Any) -> bool:
+    vendor = BY_LABEL.get(answer.info.get("device_vendor", "")) if isinstance(answer, wire.Ready) else None
+    return vendor is not None and vendor.exclusive
 
 
 def _spins(child: ChildProcess) -> bool:

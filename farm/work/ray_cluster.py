@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import asking
+from farm.fleet import asking, detect, visible
 from farm.fleet.inventory import Offer
-from farm.fleet.node import NODE_ENV
+from farm.fleet.node import NODE_ENV, devices_here, ray_node
 from farm.work.executor import Changes, ClusterError, Executor, Unplaced
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_S, run_job
 from tasks import wire
 from tasks.backends import BackendSpec
-from tasks.vendors import BY_LABEL
+from tasks.backends.base import FRACTION
 from tasks.wire import Place
 
 #: Seconds between two looks at the cluster's nodes.
@@ -59,7 +59,7 @@ class RayCluster(Executor):
             },
         }
         if address is None:
-            options |= {"num_cpus": num_cpus, "include_dashboard": dashboard}
+            options |= {"num_cpus": num_cpus, "include_dashboard": dashboard} | _this_machine()
         try:
             _reachable(address)
             context = ray.init(**options)
@@ -182,6 +182,8 @@ class RayCluster(Executor):
         self._next += 1
         names = {n["id"]: n["host"] for n in self.nodes}
         vendor = offer.device_vendor if offer else ""
+        if vendor and fraction < 1:
+            job = replace(job, env=job.env | {FRACTION: str(fraction)})
         self._running[self._task.options(**options).remote(replace(job, ship=self.ship), names, vendor)] = self._next
         self._load[self._next] = (resource, *nodes)
         return self._next
@@ -264,6 +266,20 @@ class RayCluster(Executor):
         self._ray.shutdown()
 
 
+def _this_machine() -> dict[str, Any]:
+    """What a local Ray is told of this machine's devices: it counts most vendors' only where their Python packages are.
+
+    Raises ClusterError where a variable that names devices or vendors cannot be read.
+    """
+    try:
+        here = ray_node(devices_here([], detect.detect()))
+    except (detect.UnknownVendor, ValueError) as error:
+        raise ClusterError(str(error)) from None
+    os.environ.update(here.variables)
+    others = {name: count for name, count in here.resources.items() if name != "GPU"}
+    return {"num_gpus": int(here.resources.get("GPU", 0)), "resources": others, "labels": here.labels}
+
+
 def _dead() -> bool:
     """Whether a cluster that this process has started has lost a process without which it does nothing: Ray itself may
     take minutes to say so."""
@@ -320,7 +336,7 @@ def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
         yield wire.Stopped(str(error))
         return
     if vendor:
-        job = replace(job, env=job.env | _given(vendor, devices))
+        job = replace(job, env=job.env | visible.narrowed(vendor, devices))
     # Ray takes about a millisecond for an item of a stream: small ones travel together.
     together: list[Any] = []
     since = time.monotonic()
@@ -346,16 +362,6 @@ def _here() -> tuple[str, list[str]]:
 
     context = ray.get_runtime_context()
     return context.get_node_id(), [str(i) for ids in context.get_accelerator_ids().values() for i in ids]
-
-
-def _given(vendor: str, devices: list[str]) -> dict[str, str]:
-    """The vendor's own variable for the devices Ray gave, unless Ray has set it: on a node of several vendors it sets
-    one's."""
-    visible = BY_LABEL[vendor].visible if vendor in BY_LABEL else ()
-    if not devices or not visible or any(os.environ.get(name) for name in visible):
-        return {}
-    numbers = ",".join(devices)
-    return {visible[0]: f"level_zero:{numbers}" if visible[0] == "ONEAPI_DEVICE_SELECTOR" else numbers}
 
 
 def _unpack(job: Job) -> None:

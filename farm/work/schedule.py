@@ -102,16 +102,14 @@ class Schedule:
         most = max(CHEAP_MS, CHEAP_TIMES * min(cost.values(), default=0.0))
         return [b for b in self.backends if cost[b] <= most]
 
-    def known(self) -> list[Key]:
-        """Findings so far."""
-        return sorted(self.triggers)
-
     # --- what comes next --------------------------------------------------------------------------------------------
 
     def round(self, cpu_s: float) -> list[Batch]:
         """Batches that take about so many CPU-seconds: first the interesting cases for those backends that are not cheap."""
-        cheap, made = self.cheap(), []
-        dear = [b for b in self.backends if b not in cheap]
+        measured = {b for (_, b), arm in self.arms.items() if arm.cases}
+        new = [b for b in self.backends if b not in measured]  # nobody knows what a case of theirs takes
+        cheap, made = [b for b in self.cheap() if b in measured] or new, []
+        dear = [b for b in self.backends if b not in cheap and b in measured]
         left = cpu_s
         for op, dtype, seed in list(self.interesting) if dear else []:
             if left < cpu_s / 2:
@@ -123,9 +121,10 @@ class Schedule:
             left -= sum(self.ms(b, op) * len(some) for b, some in wanted.items()) / 1e3
         all_of_it = tuple(range(CHUNK))
         spent: Counter[str] = Counter()
-        while left > 0:
+        while left > 0 and self.backends:
             op = self._best(cheap, spent)
             fresh = [*cheap, *(b for b in dear if self.chunks[op] % FRESH == 0)]
+            fresh += [b for b in new if b not in fresh and sum(spent.values()) == 0]
             made.append(self._fresh(op, {b: all_of_it for b in fresh}))
             cost = sum(self.ms(b, op) for b in fresh) * CHUNK / 1e3
             spent[op] += cost  # type: ignore[assignment]

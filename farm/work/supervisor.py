@@ -178,6 +178,11 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
         if isinstance(message, wire.Stopped):
             raise CannotRun(message)
         if isinstance(message, Done):
+            if batch.doubts_memory(message):
+                children.forget(job)
+                time.sleep(PAUSES[0])  # whoever shares the device may be done by then
+                yield children.spent()
+                return
             batch.strikes = 0
             streak = streak + 1 if message.row.status in FAILING else 0
             child.served += 1
@@ -283,10 +288,19 @@ class _Batch:
         self.attempts[number] += 1
         return True
 
+    def doubts_memory(self, done: Done) -> bool:
+        """Whether a device that is out of memory may be so for the sake of others: neighbours on it, and what the cases
+        before left in a runtime's cache. The case is then run again first of all in a new process, and believed there."""
+        if done.row.status != Status.OOM or not self.info.get("device_vendor") or done.number in self.doubted:
+            return False
+        self.doubted[done.number] = "out of memory beside others at first; alone in a new process it is not"
+        self.attempts[done.number] += 1
+        return True
+
     def acquitted(self, done: Done) -> Done:
         """A row as it is, with what is to be said of a crash that was not its case's own."""
         story = self.doubted.get(done.number)
-        if not story:
+        if not story or done.row.status == Status.OOM:
             return done
         return Done(done.number, done.row.with_values({"flags": "; ".join(filter(None, [done.row.flags, story]))}))
 

@@ -37,6 +37,10 @@ TF32_OPS = (
 )
 
 
+#: Variable of a child that shares its device with others: how much of it is its own.
+FRACTION = "FARM_DEVICE_FRACTION"
+
+
 @dataclass(frozen=True)
 class Arm:
     """A program that another one is timed against, with its name and the form that it was built of."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.arrays import autograd, torch_tree
-from tasks.backends.base import Backend
+from tasks.backends.base import Backend, smoke_test
 from tasks.backends.needs import CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.torch import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
@@ -88,7 +88,18 @@ class Inductor(TorchEager):
 
             if importlib.util.find_spec("triton") is None:
                 raise Unavailable("inductor needs triton on this device: it is not installed")
+            self._try_compiled()
         return info
+
+    def _try_compiled(self) -> None:
+        """Compile a sum for the device. Raises Unavailable: without a C compiler or Python's headers every case would fail."""
+        import torch
+
+        def compute() -> Any:
+            ones = torch.ones(2, device=self.target)
+            return torch.compile(lambda x: x + x, backend=self.compiler)(ones).cpu()
+
+        smoke_test(f"inductor on {self.target}", compute, "1 + 1, compiled")
 
     def any_size(self) -> Backend:
         return self.but(dynamic=True)
@@ -189,7 +200,7 @@ class Inductor(TorchEager):
                 return told(results[i])
 
             def told(result: Any) -> Sequence[Any]:
-                out = list(torch_tree.leaves(result))
+                out = torch_tree.leaves(result)
                 if self.target != "cpu" and made.fallback is None:
                     self._placed(out, made)
                 return [torch_tree.output(torch_tree.dense(x)) for x in out]

@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need
-from tasks.backends.shared import artefacts, onnx_graph
+from tasks.backends.shared import architectures, artefacts, onnx_graph
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import PACKED_BITS
@@ -29,6 +29,8 @@ class Target:
     device_vendor: str = ""
     resource: str = "CPU"
     needs: tuple[Need, ...] = ()
+    #: The flag that names the architecture, and what finds that of this node's device ("" if it cannot).
+    architecture: tuple[str, Callable[[], str]] | None = None
 
 
 #: local-sync runs a program in the calling thread. By the device of a backend's name.
@@ -43,8 +45,16 @@ TARGETS: dict[str, Target] = {
     ),
     "vmvx": Target("local-sync", ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")),
     "vulkan": Target("vulkan", ("--iree-hal-target-device=vulkan",), needs=VULKAN),
-    "cuda": Target("cuda", ("--iree-hal-target-device=cuda",), "nvidia", "GPU"),
-    "hip": Target("hip", ("--iree-hal-target-device=hip",), "amd", "GPU"),
+    "cuda": Target(
+        "cuda",
+        ("--iree-hal-target-device=cuda",),
+        "nvidia",
+        "GPU",
+        architecture=("--iree-cuda-target", architectures.nvidia),
+    ),
+    "hip": Target(
+        "hip", ("--iree-hal-target-device=hip",), "amd", "GPU", architecture=("--iree-rocm-target", architectures.amd)
+    ),
 }
 
 #: Of the compiler on every device. float64 stays float64 (by default it becomes float32, results included). Constants are
@@ -136,6 +146,7 @@ class Iree(Backend):
         drivers = iree.runtime.query_available_drivers()
         if self._target.driver not in drivers:
             raise Unavailable(f"this IREE has no driver {self._target.driver}; it has {', '.join(drivers)}")
+        self._flags = (*self._architecture(), *self._flags)
         said: list[str] = []
 
         def compute() -> Any:
@@ -158,6 +169,15 @@ class Iree(Backend):
         return RuntimeInfo(
             runtime_version=iree.compiler.version.VERSION, device=name, driver_version=adapter.get("driver_info", "")
         )
+
+    def _architecture(self) -> tuple[str, ...]:
+        """The flag for this node's device, unless an option names one: left out, it is an old card's, or an error."""
+        if self._target.architecture is None:
+            return ()
+        flag, found = self._target.architecture
+        given = any(flag in x for x in self._flags)
+        name = "" if given else found()
+        return (f"{flag}={name}",) if name else ()
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and copy its inputs to the device.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.base import FRACTION, TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.vendors import resource_of
@@ -58,7 +58,10 @@ class Jax(Backend):
         self.resource = resource_of(self.device_vendor)
         self.jit = bool(options.get("jit", True))
         self.compiler_options: dict[str, Any] | None = None
-        self.precision = self.choice("precision", _PRECISION, "float32")
+        # There "bfloat16" is JAX's word for as fast as the device can, which is TF32.
+        gpu = device in ("cuda", "rocm")
+        known = {k: v for k, v in _PRECISION.items() if not (gpu and k == "bfloat16")}
+        self.precision = self.choice("precision", known, "float32")
 
     def probe(self) -> RuntimeInfo:
         """Find the platform and compile a sum for it. Raises Unavailable with JAX's own words."""
@@ -67,6 +70,8 @@ class Jax(Backend):
             os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
         else:
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several cells share a device
+            if FRACTION in os.environ:
+                os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", os.environ[FRACTION])
         with importing("jax"):
             import jax
             import jaxlib

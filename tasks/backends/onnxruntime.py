@@ -21,6 +21,7 @@ from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
+from tasks.backends.shared.packages import load_libraries
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
 
@@ -215,6 +216,8 @@ class OnnxRuntime(Backend):
                 # CUDA's and cuDNN's libraries are in wheels of their own, where no loader looks for them.
                 with contextlib.redirect_stdout(None):
                     ort.preload_dlls()
+            if self._known.libraries:
+                load_libraries(*self._known.libraries)
             return
         raise Unavailable(
             f"this onnxruntime {ort.__version__} has no {wanted}; it has {', '.join(sorted(available))}{missing}"

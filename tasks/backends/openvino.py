@@ -96,6 +96,8 @@ class OpenVino(Backend):
         self.device_vendor = {"cpu": "", "npu": "intel-npu"}.get(kind, "intel")
         self.resource = kind.upper() if kind in ("cpu", "gpu", "npu") else "CPU"
         self._target = device.upper()
+        #: What it can compute in; known once it is probed.
+        self._able = {"FP32"}
         precision = str(options.get("inference_precision", "f32"))
         self._asked: dict[str, Any] = {"EXECUTION_MODE_HINT": str(options.get("execution_mode", "accuracy")).upper()}
         if precision == _DEFAULT:
@@ -118,6 +120,7 @@ class OpenVino(Backend):
         found = list(core.available_devices)
         if self._target not in found and self._target not in {x.partition(".")[0] for x in found}:
             raise Unavailable(f"OpenVINO finds no device {self._target}; it finds {', '.join(found) or 'none'}")
+        self._asked = self._possible(core)
         read: dict[str, str] = {}
 
         def compute() -> Any:
@@ -133,6 +136,17 @@ class OpenVino(Backend):
             compute_precision=_PRECISION.get(hint, hint),
             unasked=hint not in (str(self._asked.get("INFERENCE_PRECISION_HINT")), "f32", "dynamic"),
         )
+
+    def _possible(self, core: Any) -> dict[str, Any]:
+        """What is asked of the device, without what it cannot be asked: a precision that it has not (an NPU has no float32),
+        hints that it does not know. What the user asks for by name stays: its refusal is the answer."""
+        asked, named = dict(self._asked), {*self.many("properties", dict), *self.options}
+        known = set(core.get_property(self._target, "SUPPORTED_PROPERTIES"))
+        self._able = {str(x) for x in core.get_property(self._target, "OPTIMIZATION_CAPABILITIES")}
+        if "FP32" not in self._able and "inference_precision" not in named:
+            asked.pop("INFERENCE_PRECISION_HINT", None)
+        own = {"EXECUTION_MODE_HINT": "execution_mode", "INFERENCE_PRECISION_HINT": "inference_precision"}
+        return {k: v for k, v in asked.items() if k in known or k in named or own.get(k) in named}
 
     def build(self, form: Form) -> Program:
         """Convert and compile the model, and make its inputs.
@@ -160,7 +174,11 @@ class OpenVino(Backend):
 
     def precise(self) -> Backend | None:
         hint = "INFERENCE_PRECISION_HINT"
-        return None if self._asked[hint] == "f32" else self.but(_asked=self._asked | {hint: "f32"})
+        return (
+            None
+            if self._asked.get(hint) == "f32" or "FP32" not in self._able
+            else self.but(_asked=self._asked | {hint: "f32"})
+        )
 
     def _compile(self, model: bytes) -> Any:
         core = _core()

@@ -22,6 +22,7 @@ from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
+from tasks.backends.shared.packages import files
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 
 #: Of OpenCL's runtimes for CPUs.
@@ -49,6 +50,8 @@ _NEEDS: dict[str, tuple[tuple[Need, ...], tuple[str, ...]]] = {
         ),
     ),
 }
+#: CUDA's run-time compiler and the headers that kernels include.
+_NVRTC = tuple(f"nvidia-cuda-{x}==13.0.*" for x in ("nvrtc", "runtime", "crt", "cccl"))
 _OPTIONS = ("renderer", "device_vendor", "noopt", "beam")
 
 #: tinygrad's names (tinygrad.dtype.dtypes) by dtype of the farm; it has no others that ONNX has.
@@ -112,6 +115,8 @@ class Tinygrad(Backend):
         if kind == "cl" or (kind == "cpu" and str(options.get("renderer", "clang")).lower() == "clang"):
             self.needs, more = _NEEDS[kind]
             self.packages = (*self.packages, *more)
+        if kind in ("cuda", "nv"):
+            self.packages = (*self.packages, *_NVRTC)
         self._target = device.upper().replace(".", ":")
         self._variables = {
             "DEV": kind.upper() + (f":{str(options['renderer']).upper()}" if "renderer" in options else ""),
@@ -127,6 +132,9 @@ class Tinygrad(Backend):
         Raises Unavailable: the package is missing, the device cannot be opened (in tinygrad's words), or it fails.
         """
         os.environ.update(self._variables | _caches(self.found) | _ONE_THREAD)
+        for library in files("nvidia", "*/lib/libnvrtc.so.*[0-9]"):
+            os.environ.setdefault("NVRTC_PATH", str(library))
+            os.environ.setdefault("CUDA_PATH", str(library.parents[1]))
         with importing("tinygrad"):
             import tinygrad  # noqa: F401
             from tinygrad import Device

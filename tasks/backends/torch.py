@@ -12,17 +12,22 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
-from tasks.backends.base import TF32_OPS, Arm, Backend, smoke_test
+from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
+from tasks.backends.shared import cuda_driver
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
 
 T = TypeVar("T")
+
+#: The option that allows sums of 16-bit products in 16 bits.
+REDUCED = "reduced_precision_reduction"
 
 
 class TorchEager(Backend):
@@ -34,12 +39,17 @@ class TorchEager(Backend):
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
         self.known = device(device_name)
-        self.takes = tuple(filter(None, (*(self.takes or ()), self.known.option)))
+        own = (self.known.option, REDUCED if (self.known.target or device_name) == "cuda" else "")
+        self.takes = tuple(filter(None, (*(self.takes or ()), *own)))
         super().__init__(name, device_name, options)
         self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
+        #: Of the GPU, once it is probed, where its driver says.
+        self.uuid = ""
+        #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
+        self.reduced = bool(options.get(REDUCED, False))
         #: Whether float32 may be computed in `TorchDevice.coarse`.
         self.coarse = bool(options.get(self.known.option, False))
         if not _own_torch_fits(device_name, self.known.plugin):
@@ -68,9 +78,13 @@ class TorchEager(Backend):
             precision = self._set_precision()
             self._try()
         if self.target == "cuda":
-            driver = str(torch.version.hip or torch.version.cuda or "")
+            driver = _driver() or str(torch.version.hip or torch.version.cuda or "")
+            where = f"{where}, {_architecture()}"
+            if not torch.version.hip:
+                with contextlib.suppress(OSError, cuda_driver.CudaError):
+                    self.uuid = cuda_driver.uuid_of(cuda_driver.load())
         return RuntimeInfo(
-            f"torch {torch.__version__}{self._plugin_version()}",
+            f"torch {torch.__version__}{self._plugin_version()}{_libraries() if self.target == 'cuda' else ''}",
             where,
             driver,
             precision,
@@ -109,6 +123,8 @@ class TorchEager(Backend):
             except Exception as error:
                 raise Unavailable(f"torch {torch.__version__}: {_line(error)}") from None
             raise Unavailable(f"torch {torch.__version__} finds no {self.target} device")
+        if FRACTION in os.environ and hasattr(module, "set_per_process_memory_fraction"):
+            module.set_per_process_memory_fraction(float(os.environ[FRACTION]))
         return str(module.get_device_name(0)) if hasattr(module, "get_device_name") else self.target
 
     def _xla(self) -> str:
@@ -134,8 +150,9 @@ class TorchEager(Backend):
         if self.target == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.coarse
             # Sums of 16-bit products are otherwise split and added in 16 bits.
-            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+            matmul = torch.backends.cuda.matmul
+            matmul.allow_fp16_reduced_precision_reduction = self.reduced
+            matmul.allow_bf16_reduced_precision_reduction = self.reduced
         elif self.target == "xpu":
             torch.backends.mkldnn.allow_tf32 = self.coarse  # type: ignore[assignment]
         elif self.target == "npu":
@@ -176,12 +193,31 @@ class TorchEager(Backend):
 
     @property
     def flags(self) -> str:
-        return f"{self.known.option}={'on' if self.coarse else 'off'}" if self.known.option else ""
+        said = [f"{self.known.option}={'on' if self.coarse else 'off'}"] if self.known.option else []
+        if self.target == "cuda":
+            said.append(f"{REDUCED}={'on' if self.reduced else 'off'}")
+            said += [f"uuid={self.uuid}"] if self.uuid else []
+        said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
+        return " ".join(said)
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh arguments on the device: an op that writes to them harms nobody."""
         leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
-        return decode(form.args, leaf), decode(form.kwargs, leaf)
+        args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+        return (
+            (args, kwargs)
+            if self.target == "cpu"
+            else (torch_tree.moved(args, self.target), torch_tree.moved(kwargs, self.target))
+        )
+
+    def default_device(self, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[Any]:
+        """Around a call: one that is given no tensor and no device (``arange(3)``) makes its result where this says."""
+        import torch
+
+        told = self.target == "cpu" or any(
+            isinstance(x, (torch.Tensor, torch.device)) for x in torch_tree.leaves([args, kwargs])
+        )
+        return contextlib.nullcontext() if told else torch.device(self.target)
 
     def cotangents(self, form: Form) -> list[Any]:
         """Fresh cotangents on the device, None for outputs that have none."""
@@ -204,8 +240,8 @@ class TorchEager(Backend):
                 args, kwargs = ready.pop() if ready else self.arguments(form)
                 if form.check != "forward":
                     return autograd.computed(form, call, args, kwargs, cotangents)
-                with torch.no_grad():
-                    return list(torch_tree.leaves(call(*args, **kwargs)))
+                with torch.no_grad(), self.default_device(args, kwargs):
+                    return torch_tree.leaves(call(*args, **kwargs))
 
             return lambda: [torch_tree.output(torch_tree.dense(x)) for x in self.watched(compute, program)]
 
@@ -310,11 +346,50 @@ class TorchEager(Backend):
         )
 
     def is_sticky(self, error: BaseException) -> bool:
-        return (
-            self.target != "cpu"
-            and not self.is_out_of_memory(error)
-            and (type(error).__name__ == "AcceleratorError" or _says(self.known.sticky, str(error)))
-        )
+        if self.target == "cpu" or self.is_out_of_memory(error) or self.is_unsupported(error):
+            return False
+        return _says(self.known.sticky, str(error)) or (type(error).__name__ == "AcceleratorError" and self._is_lost())
+
+    def _is_lost(self) -> bool:
+        """Whether the device no longer adds two numbers: a launch that it refused (of too many threads) spoils nothing."""
+        try:
+            self._try()
+        except Unavailable:
+            return True
+        return False
+
+
+def _libraries() -> str:
+    """Versions of what computes for torch on a GPU: the CUDA or ROCm it was built with, cuDNN or MIOpen, cuBLAS."""
+    import torch
+
+    found = {"ROCm" if torch.version.hip else "CUDA": torch.version.hip or torch.version.cuda}
+    with contextlib.suppress(Exception):
+        found["MIOpen" if torch.version.hip else "cuDNN"] = torch.backends.cudnn.version()
+    for package in ("nvidia-cublas", "nvidia-cublas-cu12"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found["cuBLAS"] = metadata.version(package)
+    return "".join(f", {name} {version}" for name, version in found.items() if version)
+
+
+def _driver() -> str:
+    """Version of the kernel's driver (Linux), "" where it does not say."""
+    for path, pattern in (
+        ("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
+        ("/sys/module/amdgpu/version", r"(\S+)"),
+    ):
+        with contextlib.suppress(OSError):
+            if match := re.search(pattern, Path(path).read_text()):
+                return match[1]
+    return ""
+
+
+def _architecture() -> str:
+    """ "sm_90" or "gfx942:sramecc+:xnack-" of the first GPU that this process sees."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return str(getattr(properties, "gcnArchName", "")) or f"sm_{properties.major}{properties.minor}"
 
 
 def _says(pattern: str, text: str) -> bool:

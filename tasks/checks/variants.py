@@ -30,7 +30,7 @@ class Variant(Check):
 
 class Out(Variant):
     name = "out"
-    about = "an op of torch called with out=, a tensor with gaps in it: its outputs, as written there"
+    about = "an op of torch called with out=, a tensor with gaps in it (none where it is compiled): its outputs, as written there"
 
 
 class InPlace(Variant):

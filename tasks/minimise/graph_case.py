@@ -49,13 +49,15 @@ _TOLD = 3
 @dataclass(frozen=True, eq=False)
 class GraphCase:
     """model: a ModelProto; feeds: by the names of its inputs, an array each, a list of them or None; group: what it comes from;
-    draws: of the noise floor; judged: whether it has a float64 reference, else what ONNX's checker takes is valid."""
+    draws: of the noise floor; judged: whether it has a float64 reference, else what ONNX's checker takes is valid; whole: how
+    many nodes it had at first and the class that its op is judged by, which holds as long as it has them all."""
 
     model: Any = field(repr=False)
     feeds: Mapping[str, Any] = field(repr=False)
     group: Group
     draws: int
     judged: bool = True
+    whole: tuple[int, OpClass] | None = None
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -174,9 +176,10 @@ class GraphCase:
         graph, given = self.model.graph, dict(given or {})
         kept = [graph.node[place] for place in sorted(places)]
         made = {name for node in kept for name in node.output if name}
+        computed = {name for node in kept if node.op_type != "Constant" for name in node.output if name}
         taken = {x.name for x in graph.output}
         taken |= {name for n, node in enumerate(graph.node) if n not in set(places) for name in reads(node)}
-        wanted = list(outputs) or [name for node in kept for name in node.output if name in taken]
+        wanted = list(outputs) or [x for node in kept for x in node.output if x in taken and x in computed]
         model = copy(self.model, nodes=kept)
         known = types_of(self.model)
         feeds = dict(self.feeds)
@@ -215,8 +218,14 @@ class GraphCase:
         return [x for x in self.model.graph.node if x.op_type != "Constant"]
 
     @property
+    def _is_whole(self) -> bool:
+        return self.whole is not None and 1 < self.whole[0] == len(self._computing)
+
+    @property
     def label(self) -> Group:
-        """The group of the case: its ops instead of the one that it comes from."""
+        """The group of the case: its ops instead of the one that it comes from, unless it has all of its nodes."""
+        if self._is_whole:
+            return Group(f"onnx:{self.group.op_name}", self.group.variant, self.group.dtype, 1)
         ops = list(dict.fromkeys(self.ops))
         more = [f"{len(ops) - _TOLD} more"] if len(ops) > _TOLD else []
         return Group(f"onnx:{'+'.join([*ops[:_TOLD], *more])}", "", self.group.dtype, 1)
@@ -226,6 +235,8 @@ class GraphCase:
             raise Unfit("no node is left")
         self._check_zeros()
         leaves, op_class = self._expected() if self.judged else ([], OpClass.COMPOSITE)
+        if self.whole is not None and self._is_whole:
+            op_class = self.whole[1]
         model = copy(self.model)
         for value, leaf in zip(model.graph.output, leaves):
             if leaf.dtype != "str" and leaf.dtype in ELEMENT_TYPE:

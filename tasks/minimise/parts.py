@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tasks.graphs.cut import reads
 from tasks.graphs.widening import NoOracle
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, Hunt, Search
@@ -63,7 +64,7 @@ def fewer_nodes(hunt: Hunt) -> Search[None]:
 def _with_constants(case: GraphCase, places: Sequence[int]) -> list[int]:
     """Places of nodes, and of the constants that they read."""
     nodes = case.model.graph.node
-    read = {name for place in places for name in nodes[place].input}
+    read = {name for place in places for name in reads(nodes[place])}
     constants = [n for n, x in enumerate(nodes) if x.op_type == "Constant" and x.output[0] in read]
     return sorted({*places, *constants})
 

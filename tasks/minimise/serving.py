@@ -18,7 +18,7 @@ from tasks.minimise.described import described
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, NotFailing, Spent
 from tasks.minimise.search import Minimal, search
-from tasks.model import Form, Invalid, Status, Unsupported, Vacuous
+from tasks.model import Form, Invalid, OpClass, Status, Unsupported, Vacuous
 from tasks.prepare.cases import PreparedGroup, save_alone
 from tasks.wire import Minimised, ToRun, Wants
 
@@ -85,7 +85,7 @@ class Minimiser:
             if choices and self._command.strategy in ("shrink-all", "choices"):
                 self._first = ChosenCase(tuple(choices), self._asked.group, DRAWS)
             elif form.model is not None:
-                self._first = self._graph(form)
+                self._first = self._graph(form, sample.op_class)
             else:
                 record = sample.record
                 self._first = CallCase(
@@ -94,7 +94,7 @@ class Minimiser:
             return self._first
         raise Unfit(why or "the backend takes no form of it")
 
-    def _graph(self, form: Form) -> Case:
+    def _graph(self, form: Form, op_class: OpClass) -> Case:
         """An ONNX form. Where it has no float64 evaluation and the failure is none of numbers, ONNX's checker says what is
         valid."""
         import onnx
@@ -102,7 +102,9 @@ class Minimiser:
         model = onnx.load_from_string(form.model)
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
-        case = GraphCase(model, inputs_by_name(form), self._asked.group, DRAWS)
+        count = sum(node.op_type != "Constant" for node in model.graph.node)
+        own = None if op_class in (OpClass.MODEL, OpClass.CHOICE) else (count, op_class)
+        case = GraphCase(model, inputs_by_name(form), self._asked.group, DRAWS, whole=own)
         if self._command.row.status in (Status.WRONG, Status.IMPRECISE):
             return case
         try:

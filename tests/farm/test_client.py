@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,9 @@ def test_a_finding_is_shown_again_by_its_seed_by_its_key_and_by_the_command(caps
         assert [*again.inputs] == ["x", "weight"] and again.actual[0].shape == again.inputs["x"].shape
         assert np.abs(again.expected[0] - again.actual[0]).max() == pytest.approx(again.max_diff)
     load._declared.cache_clear()
-    assert command([found.key]) == 0 and "reproduced" in capsys.readouterr().out
+    for named in (found.key, f"seed:{found.seed}"):
+        assert command([named]) == 0 and "reproduced" in capsys.readouterr().out
+    assert command(["seed:x"]) == 2 and "'seed:x' is no seed: seed:NUMBER" in capsys.readouterr().err
     assert report([]) in (0, 1) and "user:tail_lost" in capsys.readouterr().out
 
 
@@ -340,3 +343,32 @@ def test_a_reference_that_raises_is_told_and_nothing_passes() -> None:
     assert found.counts == {"invalid": 2} and "no reference today" in str(found)
     with pytest.raises(AssertionError, match="nothing was judged: invalid: no reference today"):
         found.check()
+
+
+KERNELS = """
+import numpy as np
+import tasks, torch
+
+def rms_norm_f64(x, weight):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight
+
+@tasks.op(reference=rms_norm_f64, inputs={"x": ["b", "n"], "weight": ["n"]}, dims={"b": [1, 4], "n": [1, 64]}, op_class="normalisation")
+def rms_norm(x, weight):
+    kept = x.shape[-1] // 16 * 16 if x.shape[-1] > 16 else x.shape[-1]
+    mean = x.square()[..., :kept].sum(-1, keepdim=True) / x.shape[-1]
+    return x * torch.rsqrt(mean + 1e-6) * weight
+"""
+
+
+def test_the_code_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    (code,) = [b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "farm.fuzz(" in b]
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    kernels = importlib.import_module("kernels")
+    x, w = torch.randn(2, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+    names = {"x": x, "w": w, "MyFunction": Swish, "exact": lambda x: x / (1 + np.exp(-x)), **vars(kernels)}
+    fewer = code.replace("cases=200", "cases=5").replace('"n": (1, 2048)', '"n": (1, 40)')
+    assert fewer.count("cases=5") == fewer.count("(1, 40)") == 1
+    exec(fewer, names)
+    assert names["v"].outcome.status == "pass" and names["again"].same and not names["again"].passed

@@ -180,7 +180,7 @@ def test_every_backend_says_who_ships_it_and_what_it_needs(runtime: str) -> None
         assert made.device_vendor in ("", *BY_LABEL)
         if made.device_vendor:
             assert made.resource == BY_LABEL[made.device_vendor].resource, device
-        for text in made.packages:
+        for text in Environment(made.packages).requirements:
             Requirement(text)
         with pytest.raises(ValueError, match="nosuchoption"):
             BackendSpec(f"{runtime}-{device}", runtime, device, {"nosuchoption": 1}).create()

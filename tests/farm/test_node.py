@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from farm.commands import node as node_command
-from farm.fleet import asking, detect, inventory, node
+from farm.fleet import asking, detect, inventory, node, visible
+from farm.fleet.child_process import Limits
 from farm.plan.config import BackendConfig
+from farm.work import child_pool
+from farm.work.job import Job
+from tasks import wire
 from tasks.backends import BackendSpec
+from tasks.catalogs.user import load
 from tasks.vendors import BY_LABEL, VENDORS
+from tests.conftest import ROOT
+
+#: What nvidia-smi says of two cards.
+CARDS = "echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; echo 'GPU 1: NVIDIA H200 (UUID: GPU-2)'"
 
 
 @pytest.fixture
@@ -61,8 +73,139 @@ def test_devices_are_counted_and_named_by_the_best_source(root: Path) -> None:
     assert found(root) == {"nvidia": (2, ("", ""))}
     plant(root, "/proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA A10\nIRQ: 12\n")
     assert found(root) == {"nvidia": (1, ("NVIDIA A10",))}
-    command(root, "nvidia-smi", "echo NVIDIA H200; echo NVIDIA H200")
+    command(root, "nvidia-smi", CARDS)
     assert found(root) == {"nvidia": (2, ("NVIDIA H200", "NVIDIA H200"))}
+
+
+def test_a_card_that_is_cut_into_slices_counts_as_its_slices_called_by_their_ids(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    plant(root, "/dev/nvidia0")
+    slices = "echo '  MIG 3g.40gb     Device  0: (UUID: MIG-a1)'; echo '  MIG 3g.40gb     Device  1: (UUID: MIG-a2)'"
+    command(root, "nvidia-smi", f"{CARDS}; {slices}")
+    seen = detect.detect(root)["nvidia"]
+    assert (seen.count, seen.models, seen.ids) == (
+        3,
+        ("NVIDIA H200", "3g.40gb", "3g.40gb"),
+        ("GPU-1", "MIG-a1", "MIG-a2"),
+    )
+    command(root, "nvidia-smi", f"echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; {slices}")
+    made = node.ray_node(node.devices_here([], detect.detect(root)))
+    assert made.resources == {"GPU": 2} and made.variables == {"CUDA_VISIBLE_DEVICES": "MIG-a1,MIG-a2"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a2")  # as a scheduler gives one of them
+    made = node.ray_node(node.devices_here([], detect.detect(root)))
+    assert made.resources == {"GPU": 1} and not made.variables
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "count"),
+    [
+        ("CUDA_VISIBLE_DEVICES", "1", 1),
+        ("CUDA_VISIBLE_DEVICES", "0,1,2,3", 2),
+        ("CUDA_VISIBLE_DEVICES", "GPU-1", 1),
+        ("CUDA_VISIBLE_DEVICES", "", 0),
+        ("CUDA_VISIBLE_DEVICES", "NoDevFiles", 0),
+        ("CUDA_VISIBLE_DEVICES", "all", 2),
+        ("HIP_VISIBLE_DEVICES", "", 2),
+    ],
+)
+def test_no_more_is_offered_than_the_process_was_given(
+    root: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, count: int
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    command(root, "nvidia-smi", CARDS)
+    monkeypatch.setenv(variable, value)
+    made = node.ray_node(node.devices_here([], detect.detect(root)))
+    assert made.resources.get("GPU", 0) == count
+
+
+def test_nonsense_in_a_variable_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(root, "nvidia-smi", CARDS)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "first two")
+    for args in (["start", "--head", "--dry-run"], ["detect"]):
+        assert node_command.main(args) == 2
+        assert "$CUDA_VISIBLE_DEVICES is 'first two'" in capsys.readouterr().err
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert node_command.main(["start", "--head", "--dry-run", "--vendor", "nvidia=2"]) == 2
+    assert "$CUDA_VISIBLE_DEVICES gives this process 1" in capsys.readouterr().err
+
+
+def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for label, config in (("", "vendors"), ("nvidia", "cuda"), ("amd", "rocm"), ("intel", "xpu"), ("gaudi", "gaudi")):
+        os.environ[detect.OVERRIDE] = label and f"{label}=2"
+        try:
+            assert node_command.main(["detect"]) == 0
+        finally:
+            del os.environ[detect.OVERRIDE]
+        assert capsys.readouterr().out.splitlines()[-1].endswith(f"farm run configs/{config}.yaml")
+        assert (ROOT / "configs" / f"{config}.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "numbers", "env", "given"),
+    [
+        ("amd", ["1"], {}, {"HIP_VISIBLE_DEVICES": "1"}),
+        ("amd", ["1"], {"HIP_VISIBLE_DEVICES": "1"}, {}),  # Ray has set it
+        ("amd", ["1"], {"HIP_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "3"}),  # the node was given two of four
+        ("amd", ["1"], {"ROCR_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "1"}),  # numbers among those
+        ("intel", ["0", "1"], {}, {"ONEAPI_DEVICE_SELECTOR": "level_zero:0,1"}),
+        ("intel", ["0"], {"ONEAPI_DEVICE_SELECTOR": "level_zero:3"}, {"ONEAPI_DEVICE_SELECTOR": "level_zero:3"}),
+        ("intel", ["0"], {"ONEAPI_DEVICE_SELECTOR": "level_zero:gpu"}, {"ONEAPI_DEVICE_SELECTOR": "level_zero:0"}),
+        ("aws", ["1"], {"NEURON_RT_VISIBLE_CORES": "4-7"}, {"NEURON_RT_VISIBLE_CORES": "5"}),
+        ("rockchip", ["0"], {}, {}),
+        ("", [], {}, {}),
+    ],
+)
+def test_a_task_sees_the_devices_that_ray_gave_it(
+    label: str, numbers: list[str], env: dict[str, str], given: dict[str, str]
+) -> None:
+    assert visible.narrowed(label, numbers, env) == given
+
+
+@pytest.mark.parametrize(
+    ("backend", "hidden"),
+    [
+        (None, {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ONEAPI_DEVICE_SELECTOR": "*:cpu"}),
+        ("torch-cpu", {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ONEAPI_DEVICE_SELECTOR": "*:cpu"}),
+        ("torch-cuda", {"HIP_VISIBLE_DEVICES": "-1", "ONEAPI_DEVICE_SELECTOR": "*:cpu"}),
+        ("torch-rocm", {"ONEAPI_DEVICE_SELECTOR": "*:cpu"}),  # it reads CUDA's variable as well
+        ("torch-xpu", {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}),
+    ],
+)
+def test_a_child_sees_no_devices_but_its_backends(backend: str | None, hidden: dict[str, str]) -> None:
+    env = visible.for_child(BackendSpec.parse(backend) if backend else None)
+    vendor = env.pop(visible.DEVICE_VENDOR)
+    assert env == hidden
+    assert vendor == {"torch-cuda": "nvidia", "torch-rocm": "amd", "torch-xpu": "intel"}.get(backend or "", "")
+
+
+def test_a_preparing_child_is_started_without_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    given: list[dict[str, str]] = []
+
+    def asked(python: str, limits: Limits, env: dict[str, str], command: object, deadline_s: float) -> tuple[Any, Any]:
+        given.append(env)
+        return types.SimpleNamespace(close=lambda: None, alive=lambda: True, cpu_s=lambda: 0.0), wire.Ready()
+
+    monkeypatch.setattr(child_pool.ChildProcess, "asked", asked)
+    child_pool.ChildPool().get(Job(name="p", cache=str(tmp_path), limits=Limits()))
+    assert given[0]["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(("vendor", "interpreted"), [("", "1"), ("intel", None), ("nvidia", None)])
+def test_tritons_interpreter_is_for_backends_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, interpreted: str | None
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "to be put back")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setenv(visible.DEVICE_VENDOR, vendor)
+    monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    load._interpret()
+    assert os.environ.get("TRITON_INTERPRET") == interpreted
 
 
 def test_a_device_node_of_a_common_class_is_the_vendors_whose_it_is(root: Path) -> None:
@@ -120,7 +263,7 @@ def test_cores_are_counted_where_ray_counts_cores(root: Path) -> None:
 
 def test_one_vendor_owns_rays_resource_and_all_are_counted_in_labels() -> None:
     devices = {
-        label: (BY_LABEL[label], n, (model,) * n)
+        label: node.Devices(BY_LABEL[label], n, (model,) * n)
         for label, n, model in [
             ("intel", 1, "Intel(R) Arc(TM) A770"),
             ("nvidia", 2, "NVIDIA H200"),

@@ -44,6 +44,15 @@ def job(name: str, limits: Limits) -> Job:
     return Job(name=name, cache="", limits=limits, backend=BackendSpec(name, name, "cpu"), env={})
 
 
+def test_a_device_that_one_process_may_open_is_not_kept_by_a_child_that_waits(pool: Any) -> None:
+    limits = Limits()
+    for number, (vendor, closed) in enumerate((("gaudi", True), ("nvidia", False), ("", False))):
+        child = FakeChild(number, 40)
+        pool.add(job(str(number), limits), child, wire.Ready({"device_vendor": vendor}))
+        pool.recycle(job(str(number), limits))
+        assert child.closed is closed, vendor
+
+
 @pytest.fixture
 def pool() -> Any:
     return ChildPool()

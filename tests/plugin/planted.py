@@ -21,6 +21,7 @@ from tasks.backends.needs import INSTALLERS, Need
 from tasks.backends.torch import TorchEager
 from tasks.catalogs.base import Catalog, Entry, Sample
 from tasks.model import EPS, Fallback, Form, Group, Leaf, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.vendors import BY_LABEL
 
 #: Samples of an op on which its fault strikes; all others are computed rightly.
 STRUCK = (2, 5)
@@ -347,7 +348,8 @@ class FakeGpu(Null):
     """A backend of a GPU of the vendor its device names; its placement says which device it was given.
 
     Options beside hold: ms, milliseconds of the device's time a case takes; lost_after, cases of one process after which it makes the
-    file that $FARM_LOST names: while that exists, the device is lost, also for a new process. $FARM_SICK, a variable of a
+    file that $FARM_LOST names: while that exists, the device is lost, also for a new process; full_after, cases of one process
+    after which its memory is full (0: for every case). $FARM_SICK, a variable of a
     node: what is the matter with its devices, "wrong" numbers or "crash"; after a colon, the number of the one device.
     """
 
@@ -356,7 +358,8 @@ class FakeGpu(Null):
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
         super().__init__(name, device, options)
         self.device_vendor = device
-        self.given = os.environ.get("CUDA_VISIBLE_DEVICES", "nothing")
+        variable = BY_LABEL[device].visible[0] if device in BY_LABEL and BY_LABEL[device].visible else ""
+        self.given = os.environ.get(variable, "nothing").rpartition(":")[2]
         what, _, number = os.environ.get("FARM_SICK", "").partition(":")
         self.sick = what if number in ("", self.given) else ""
 
@@ -377,6 +380,8 @@ class FakeGpu(Null):
             self.used()
             if self.uses == self.options.get("lost_after"):
                 open(os.environ["FARM_LOST"], "w").close()
+            if self.uses > int(self.options.get("full_after", 1 << 30)):
+                raise MemoryError("planted: out of memory")
             if self.lost():
                 raise RuntimeError("planted: unspecified launch failure")
             if self.sick == "crash":

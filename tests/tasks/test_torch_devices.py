@@ -211,6 +211,13 @@ def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch
     [
         ("cuda", "CUDA error: an illegal memory access was encountered", "sticky"),
         ("cuda", "CUDA out of memory. Tried to allocate 20 GiB", "out_of_memory"),
+        ("cuda", "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx(...)`", "unsupported"),
+        ("cuda", "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`", "sticky"),
+        ("cuda", "CUDA error: no kernel image is available for execution on the device", "unsupported"),
+        ("cuda", "CUDA error: invalid configuration argument", ""),
+        ("cuda", "cuFFT error: CUFFT_NOT_SUPPORTED", "unsupported"),
+        ("cuda", "CUDA error: device-side assert triggered", "sticky"),
+        ("rocm", "CUDA error: HIPBLAS_STATUS_NOT_SUPPORTED when calling `hipblasLtMatmul`", "unsupported"),
         ("rocm", "HIP error: unspecified launch failure", "sticky"),
         ("xpu", "level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", "sticky"),
         ("xpu", "level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "out_of_memory"),
@@ -240,6 +247,40 @@ def test_what_the_errors_of_each_vendor_mean(device: str, text: str, meant: str)
     assert [name for name, is_so in said.items() if is_so] == ([meant] if meant else [])
 
 
+def test_an_error_of_the_accelerator_loses_the_device_only_if_it_no_longer_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class AcceleratorError(RuntimeError):
+        """As torch calls every error of a device's runtime."""
+
+    error, backend = AcceleratorError("CUDA error: invalid configuration argument"), eager("cuda")
+    monkeypatch.setattr(TorchEager, "_try", lambda self: None)
+    assert not backend.is_sticky(error)
+
+    def fails(self: TorchEager) -> None:
+        raise Unavailable("it computed 0")
+
+    monkeypatch.setattr(TorchEager, "_try", fails)
+    assert backend.is_sticky(error)
+
+
+def test_sums_in_16_bits_are_an_option_that_the_row_says() -> None:
+    assert eager("cuda").flags == "tf32=off reduced_precision_reduction=off"
+    assert eager("rocm", reduced_precision_reduction=True).flags == "tf32=off reduced_precision_reduction=on"
+    with pytest.raises(ValueError, match="unknown option 'reduced_precision_reduction'"):
+        eager("npu", reduced_precision_reduction=True)
+
+
+def test_a_call_without_a_tensor_makes_its_result_on_the_device() -> None:
+    backend = TorchEager("torch-meta", "meta", {})
+    for call, where in (
+        (lambda: torch.arange(3), "meta"),
+        (lambda: torch.arange(3, device=torch.device("cpu")), "cpu"),
+    ):
+        with backend.default_device((), {}):
+            assert call().device.type == where
+
+
 @pytest.mark.parametrize(("device", "takes"), [("cuda", "tf32"), ("npu", "hf32"), ("mps", "none")])
 def test_an_unknown_option_is_refused(device: str, takes: str) -> None:
     with pytest.raises(ValueError, match=f"unknown option 'speed'; it takes {takes}"):
@@ -262,3 +303,28 @@ def test_inductor_says_which_devices_have_another_compiler(monkeypatch: pytest.M
     monkeypatch.setattr(TorchEager, "probe", lambda self: None)
     with pytest.raises(Unavailable, match="hpu_backend"):
         Inductor("inductor-hpu", "hpu", {}).probe()
+
+
+#: Ops that are told where to make their result as a string.
+TOLD = (
+    "arange linspace logspace to empty_like zeros_like ones_like randn randint full_like new_zeros new_ones zeros full "
+    "new_empty empty_strided eye empty_permuted scalar_tensor new_full normal signal.windows.kaiser"
+).split()
+
+
+def test_every_sample_of_an_op_that_is_told_its_device_runs_on_that_of_the_backend() -> None:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    backend = TorchEager("torch-meta", "meta", {})
+    asked = 0
+    for op in op_db:
+        if op.name not in TOLD:
+            continue
+        for sample in list(op.sample_inputs("cpu", torch.float32))[:6]:
+            args, kwargs, arrays = torch_tree.encode_args((sample.input, *sample.args), sample.kwargs)
+            form = Form("torch", f"torch:{op.name}", "float32", arrays, call=op.op, args=args, kwargs=kwargs)
+            args, kwargs = backend.arguments(form)
+            out = list(torch_tree.leaves(op.op(*args, **kwargs)))
+            assert {x.device.type for x in out} == {"meta"}, (op.name, sample)
+            asked += "cpu" in str(form.args) + str(form.kwargs)
+    assert asked > 80

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import re
 import sys
+import uuid
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
@@ -34,6 +35,25 @@ def load() -> Any:
     return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
+def call(library: Any, name: str, *arguments: Any) -> None:
+    """Call a function of the driver. Raises CudaError."""
+    code = int(getattr(library, name)(*arguments))
+    if code:
+        text = c_char_p()
+        with contextlib.suppress(AttributeError):
+            library.cuGetErrorName(c_int(code), byref(text))
+        raise CudaError(f"{name}: {(text.value or b'CUDA error').decode()} ({code})")
+
+
+def uuid_of(library: Any, ordinal: int = 0) -> str:
+    """The UUID of a GPU that this process sees, as nvidia-smi writes it; no context is made. Raises CudaError."""
+    call(library, "cuInit", c_uint(0))
+    device, data = c_int(), (c_ubyte * 16)()
+    call(library, "cuDeviceGet", byref(device), c_int(ordinal))
+    call(library, "cuDeviceGetUuid", data, device)
+    return f"GPU-{uuid.UUID(bytes=bytes(data))}"
+
+
 class Device:
     """One GPU with its primary context (the one that CUDA's runtime API uses) current in this thread.
 
@@ -50,12 +70,7 @@ class Device:
         self._device = device
 
     def _call(self, name: str, *arguments: Any) -> None:
-        code = int(getattr(self._library, name)(*arguments))
-        if code:
-            text = c_char_p()
-            with contextlib.suppress(AttributeError):
-                self._library.cuGetErrorName(c_int(code), byref(text))
-            raise CudaError(f"{name}: {(text.value or b'CUDA error').decode()} ({code})")
+        call(self._library, name, *arguments)
 
     @property
     def name(self) -> str:

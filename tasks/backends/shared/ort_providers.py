@@ -7,6 +7,8 @@ import platform
 import sys
 from dataclasses import dataclass, field
 
+from tasks.backends.shared.packages import NVIDIA
+
 
 @dataclass(frozen=True)
 class Provider:
@@ -14,7 +16,8 @@ class Provider:
 
     compute_precision: what it computes float32 in with these options ("" = float32). packages: the pip requirements of
     the build of ONNX Runtime that has it (none: the farm's own, or a build from source, may have it). python_package:
-    where the provider is a plugin library of its own, the package that holds it.
+    where the provider is a plugin library of its own, the package that holds it. libraries: (package, globs) of what it is
+    linked to.
     """
 
     provider: str
@@ -25,6 +28,7 @@ class Provider:
     compute_precision: str = ""
     packages: tuple[str, ...] = ()
     python_package: str = ""
+    libraries: tuple[str, tuple[str, ...]] | None = None
 
 
 #: The extras bring CUDA 13's runtime, cuBLAS, cuFFT, cuRAND, NVRTC and cuDNN 9 as nvidia-* wheels.
@@ -33,13 +37,35 @@ _CUDA_PACKAGES = ("onnxruntime-gpu[cuda,cudnn]==1.31.1",)
 #: By the short name of a device. Defaults ask for the dtype's own precision wherever there is a switch for it.
 PROVIDERS: dict[str, Provider] = {
     "cpu": Provider("CPUExecutionProvider", "Microsoft", "", "CPU"),
-    "cuda": Provider("CUDAExecutionProvider", "NVIDIA", "nvidia", "GPU", {"use_tf32": "0"}, packages=_CUDA_PACKAGES),
-    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. The
-    # wheel has the provider, TensorRT's own libraries (libnvinfer) must be on the node.
-    "tensorrt": Provider(
-        "TensorrtExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32", packages=_CUDA_PACKAGES
+    # Its own choice of convolutions is by stopwatch, while other cells share the GPU: not the same kernel twice.
+    "cuda": Provider(
+        "CUDAExecutionProvider",
+        "NVIDIA",
+        "nvidia",
+        "GPU",
+        {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
+        packages=_CUDA_PACKAGES,
     ),
-    "tensorrt-rtx": Provider("NvTensorRTRTXExecutionProvider", "NVIDIA", "nvidia", "GPU", compute_precision="tfloat32"),
+    # TensorRT builds with TF32 allowed and its provider has no option for it; NVIDIA_TF32_OVERRIDE=0 forbids it. Since
+    # 1.27 the provider is linked to TensorRT 11.
+    "tensorrt": Provider(
+        "TensorrtExecutionProvider",
+        "NVIDIA",
+        "nvidia",
+        "GPU",
+        compute_precision="tfloat32",
+        packages=(*_CUDA_PACKAGES, NVIDIA, "tensorrt-cu13-libs==11.4.0.106"),
+        libraries=("tensorrt_libs", ("libnvinfer.so.*", "libnvinfer_plugin.so.*", "libnvonnxparser.so.*")),
+    ),
+    "tensorrt-rtx": Provider(
+        "NvTensorRTRTXExecutionProvider",
+        "NVIDIA",
+        "nvidia",
+        "GPU",
+        compute_precision="tfloat32",
+        packages=("onnxruntime==1.31.1", "onnxruntime-ep-nv-tensorrt-rtx-cu13==0.5.0"),
+        python_package="onnxruntime_ep_nv_tensorrt_rtx",
+    ),
     # Left out of ONNX Runtime after 1.22: MIGraphX is AMD's provider since.
     "rocm": Provider("ROCMExecutionProvider", "AMD", "amd", "GPU", packages=("onnxruntime-rocm==1.22.2.post3",)),
     "migraphx": Provider(

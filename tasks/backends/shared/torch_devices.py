@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tasks.backends.shared import cuda_driver
+from tasks.backends.shared.packages import index, torch_build
+
 
 @dataclass(frozen=True)
 class TorchDevice:
@@ -13,8 +16,7 @@ class TorchDevice:
     target: what torch calls it ("" = the same); plugin: the module whose import registers it; variables: of the
     environment, set before torch is imported where the user has not set them; platform: what PJRT calls it.
     option: the switch that lets it compute float32 coarser, and the precision it then declares.
-    packages: of an environment of its own, pinned; those of an accelerator are in its vendor's package index, which pip's
-    variables name (PIP_EXTRA_INDEX_URL).
+    packages: of an environment of its own, pinned, with the index that has them beside PyPI.
     unsupported, sticky, out_of_memory: how its errors say so.
     """
 
@@ -30,6 +32,11 @@ class TorchDevice:
     out_of_memory: str = ""
 
 
+#: What libraries of CUDA and torch say of a case for which they have no kernel on this device.
+_NO_CUDA_KERNEL = (
+    r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)|CUFFT_(?:NOT_SUPPORTED|NOT_IMPLEMENTED|INVALID_TYPE)"
+    r"|cuFFT only supports|no kernel image is available|invalid device function|[Uu]nable to find (?:an engine|a valid cuDNN)"
+)
 #: What the torch catalog needs beside torch.
 _CATALOG = ("expecttest", "scipy")
 #: A plugin that torch imports by itself takes torch down with it where its driver is missing.
@@ -44,23 +51,26 @@ DEVICES: dict[str, TorchDevice] = {
     "cuda": TorchDevice(
         option="tf32",
         coarse="tfloat32",
-        packages=("torch==2.13.0+cu130", *_CATALOG),
-        sticky=r"CUDA error|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED|device-side assert",
+        packages=(*torch_build("cu130"), *_CATALOG),
+        unsupported=_NO_CUDA_KERNEL,
+        sticky=cuda_driver.STICKY.pattern + r"|(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
         out_of_memory=r"CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
     ),
     "rocm": TorchDevice(
         target="cuda",
         option="tf32",
         coarse="tfloat32",
-        packages=("torch==2.13.0+rocm7.2", *_CATALOG),
-        sticky=r"HIP error|CUDA error|(?:HIPBLAS|ROCBLAS)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED)|hipErrorLaunchFailure",
+        packages=(*torch_build("rocm7.2"), *_CATALOG),
+        unsupported=r"(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
+        sticky=cuda_driver.STICKY.pattern
+        + r"|(?:HIPBLAS|ROCBLAS)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED)|hipErrorLaunchFailure|HSA_STATUS_ERROR_\w+",
         out_of_memory=r"HIP out of memory|HIPBLAS_STATUS_ALLOC_FAILED",
     ),
     # The names of Unified Runtime's results: https://oneapi-src.github.io/unified-runtime/core/api.html#ur-result-t
     "xpu": TorchDevice(
         option="tf32",
         coarse="tfloat32",
-        packages=("torch==2.13.0+xpu", *_CATALOG),
+        packages=(*torch_build("xpu"), *_CATALOG),
         variables=(("PYTORCH_DEBUG_XPU_FALLBACK", "1"),),  # else an op that runs on the CPU does not say so
         sticky=r"UR_RESULT_ERROR_(?:DEVICE_LOST|OUT_OF_RESOURCES|UNKNOWN)|PI_ERROR_DEVICE_LOST",
         out_of_memory=r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY|XPU out of memory",
@@ -84,7 +94,11 @@ DEVICES: dict[str, TorchDevice] = {
     ),
     "hpu": TorchDevice(
         plugin="habana_frameworks.torch.core",
-        packages=("habana-torch-plugin==1.23.*", *_CATALOG),
+        packages=(
+            index("https://vault.habana.ai/artifactory/api/pypi/gaudi-python/simple"),
+            "habana-torch-plugin==1.23.*",
+            *_CATALOG,
+        ),
         # Eager: an error is raised where it happens. Without the second, int64 is computed in int32.
         variables=(_ALONE, ("PT_HPU_LAZY_MODE", "0"), ("PT_ENABLE_INT64_SUPPORT", "1")),
         unsupported=r"not (?:yet )?supported on HPU|[Uu]nsupported (?:data ?type|dtype|op)",
@@ -96,7 +110,7 @@ DEVICES: dict[str, TorchDevice] = {
         platform="TPU",
         option="bf16_matmul",
         coarse="bfloat16",
-        packages=("torch==2.9.0+cpu", "torch_xla[tpu]==2.9.0", *_CATALOG),
+        packages=(*torch_build("cpu", "2.9.0"), "torch_xla[tpu]==2.9.0", *_CATALOG),
         variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|not implemented on|lowering .*not (?:supported|implemented)",
         sticky=r"UNAVAILABLE|DATA_LOSS|ABORTED|TPU (?:driver|chip|core).*(?:lost|failed)|INTERNAL: .*(?:[Cc]ore halted|hardware)",
@@ -109,7 +123,12 @@ DEVICES: dict[str, TorchDevice] = {
         platform="NEURON",
         option="auto_cast",
         coarse="bfloat16",
-        packages=("torch-neuronx==2.9.*", "neuronx-cc==2.*", *_CATALOG),
+        packages=(
+            index("https://pip.repos.neuron.amazonaws.com"),
+            "torch-neuronx==2.9.*",
+            "neuronx-cc==2.*",
+            *_CATALOG,
+        ),
         variables=(_ALONE,),
         unsupported=r"UNIMPLEMENTED|NCC_E\w+|not supported|[Uu]nsupported",
         sticky=r"NRT_EXEC_\w*|NRT_(?:UNINITIALIZED|CLOSED|HW_ERROR|TIMEOUT)|nrt_execute|UNAVAILABLE",

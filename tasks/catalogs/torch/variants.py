@@ -62,8 +62,10 @@ def _into(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _gapped(like: Any) -> Any:
-    if like.dim() == 0:
-        return like.new_ones(())
+    import torch
+
+    if like.dim() == 0 or torch.compiler.is_compiling():  # dynamo leaves what has gaps to eager torch
+        return torch.ones_like(like, memory_format=torch.contiguous_format)
     return like.new_ones((*like.shape[:-1], 2 * like.shape[-1]))[..., ::2]
 
 

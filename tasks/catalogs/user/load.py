@@ -232,13 +232,19 @@ def _from_file(file: Path) -> ModuleType:
 
 
 def _interpret() -> None:
-    """Let Triton interpret its kernels where there is no GPU: it looks at the variable when it is imported, by whatever the
-    user's module imports."""
+    """Let Triton interpret its kernels where the backend computes on the CPU: it looks at the variable when it is imported, by
+    whatever the user's module imports.
+
+    Whose device a child computes on, its owner says in $FARM_DEVICE_VENDOR; without an owner, whether there is one at all.
+    """
     if "TRITON_INTERPRET" in os.environ or "triton" in sys.modules or importlib.util.find_spec("triton") is None:
         return
-    import torch
+    vendor = os.environ.get("FARM_DEVICE_VENDOR")
+    if vendor is None:
+        import torch
 
-    if not torch.cuda.is_available():
+        vendor = str(torch.accelerator.current_accelerator() or "") if torch.accelerator.is_available() else ""
+    if not vendor:
         os.environ["TRITON_INTERPRET"] = "1"
 
 

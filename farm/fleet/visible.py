@@ -1,0 +1,97 @@
+"""Which of a vendor's devices this process was given, and which a child of it sees: what the variables say."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from tasks.backends import BackendSpec
+from tasks.plugins import PluginError
+from tasks.vendors import BY_LABEL, VENDORS, Vendor
+
+#: Whose device a child computes on, "" for none: what a kernel's own library (Triton) has to know before it is imported.
+DEVICE_VENDOR = "FARM_DEVICE_VENDOR"
+
+#: A selector of oneAPI's before the numbers: "level_zero:0,1", "*:gpu" (SYCL's notes on environment variables).
+_SELECTOR = "ONEAPI_DEVICE_SELECTOR"
+#: One device: a number, a number and one of its tiles (ZE_AFFINITY_MASK), or an id (of a card or of a MIG slice).
+_DEVICE = re.compile(r"\d+(\.\d+)?|(GPU|MIG)-[0-9A-Za-z/-]+")
+#: Values that give none at all (CUDA's and Neuron's notes on these variables).
+_NONE = ("", "-1", "none", "NoDevFiles", "void")
+#: Values that leave the choice open.
+_ALL = ("all", "*", "gpu")
+
+
+class NonsenseVariable(ValueError):
+    """A variable of visible devices that cannot be read; the text names it and what it may say."""
+
+
+def devices(name: str, value: str) -> tuple[str, ...] | None:
+    """The devices that a variable names, as it names them; None where it leaves all open. Raises NonsenseVariable."""
+    text = value.strip()
+    if name == _SELECTOR:
+        kind, _, text = text.rpartition(":")
+        if kind.startswith("!") or ";" in value:
+            return None
+    if text in _ALL:
+        return None
+    if text in _NONE:
+        return ()
+    found: list[str] = []
+    for item in (x.strip() for x in text.split(",")):
+        if match := re.fullmatch(r"(\d+)-(\d+)", item):  # Neuron's cores
+            found += map(str, range(int(match[1]), int(match[2]) + 1))
+        elif _DEVICE.fullmatch(item):
+            found.append(item)
+        else:
+            raise NonsenseVariable(
+                f"${name} is {value!r}: {item!r} is no device; say numbers (0,1), ids (GPU-…, MIG-…), or unset it"
+            )
+    return tuple(dict.fromkeys(found))
+
+
+def cap(vendor: Vendor, env: Mapping[str, str] = os.environ) -> tuple[int, str] | None:
+    """(how many of a vendor's devices this process may use, which variable says so); None where none says anything.
+
+    Raises NonsenseVariable.
+    """
+    said = [(name, devices(name, env[name])) for name in vendor.visible if name in env]
+    known = [(len(named), name) for name, named in said if named is not None]
+    return min(known, default=None)
+
+
+def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The vendor's own variable for those of this process's devices that Ray gave a task; {} if it stands so already.
+
+    numbers: as Ray counts them from 0; on a node of several vendors Ray sets the variable of one. A variable that the node
+    was started with names the devices behind the numbers.
+    """
+    visible = BY_LABEL[label].visible if label in BY_LABEL else ()
+    if not numbers or not visible:
+        return {}
+    name, joined = visible[0], ",".join(numbers)
+    named = devices(name, env[name]) if name in env else None
+    if named == tuple(numbers):
+        return {}
+    if named is not None:
+        if not all(n.isdigit() and int(n) < len(named) for n in numbers):
+            return {}
+        joined = ",".join(named[int(n)] for n in numbers)
+    return {name: f"level_zero:{joined}" if name == _SELECTOR else joined}
+
+
+def for_child(spec: BackendSpec | None) -> dict[str, str]:
+    """Variables of a child: the devices that are not its backend's are hidden.
+
+    What is prepared must not depend on a GPU beside it, and no process of the CPU's opens one. ROCm reads CUDA's variable
+    as well, so that one is left to it.
+    """
+    try:
+        mine = spec.create().device_vendor if spec else ""
+    except PluginError:
+        mine = ""
+    env = {v.visible[0]: v.hidden for v in VENDORS if v.hidden is not None and v.label != mine}
+    if mine == "amd":
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+    return env | {DEVICE_VENDOR: mine}

@@ -1,0 +1,50 @@
+"""Where the packages of backends come from beside PyPI, and libraries in packages that no loader looks for."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+#: What names, among the packages of an environment, a further index for it alone, as pip and uv both take it.
+INDEX = "--extra-index-url="
+
+
+def index(url: str) -> str:
+    return INDEX + url
+
+
+#: TensorRT's wheels on PyPI fetch the real ones from here.
+NVIDIA = index("https://pypi.nvidia.com")
+
+
+def torch_build(build: str, release: str = "2.13.0") -> tuple[str, str]:
+    """torch for one kind of device (https://pytorch.org/get-started/locally/): its index and the requirement."""
+    return index(f"https://download.pytorch.org/whl/{build}"), f"torch=={release}+{build}"
+
+
+def load_libraries(package: str, names: Sequence[str]) -> list[str]:
+    """Load the libraries of a package, by globs in that order, for those that are linked to them; paths of those loaded.
+
+    What is not there is left to the runtime, whose own message says more.
+    """
+    loaded = []
+    for path in (found for name in names for found in files(package, name)):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            loaded.append(str(path))
+    return loaded
+
+
+def files(package: str, name: str) -> list[Path]:
+    """What of an installed package's folders matches a glob; nothing where there is no such package."""
+    spec = None
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(package)
+    return [
+        p
+        for folder in ((spec.submodule_search_locations if spec else None) or [])
+        for p in sorted(Path(folder).glob(name))
+    ]

@@ -1,0 +1,125 @@
+"""What runtimes are asked of devices that are not here: architectures, properties, packages and libraries."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.fleet import envs
+from farm.plan.model import BackendConfig
+from tasks.backends import iree, openvino
+from tasks.backends.jax import Jax
+from tasks.backends.shared import architectures, packages
+from tasks.backends.shared.torch_devices import DEVICES
+
+
+def test_amds_architecture_is_that_of_the_first_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    assert architectures.amd(tmp_path) == ""
+    for number, version in enumerate((0, 90402, 90010, 110501)):  # the first is a processor
+        node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
+        node.mkdir(parents=True)
+        (node / "properties").write_text(f"simd_count {4 * bool(version)}\ngfx_target_version {version}\n")
+    assert architectures.amd(tmp_path) == "gfx942"
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "1,2")
+    assert architectures.amd(tmp_path) == "gfx90a"
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2")
+    assert architectures.amd(tmp_path) == "gfx1151"
+
+
+def test_nvidias_architecture_is_asked_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(architectures.cuda_driver, "load", lambda: None)
+    monkeypatch.setattr(architectures.cuda_driver, "Device", lambda library: types.SimpleNamespace(capability="9.0"))
+    assert architectures.nvidia() == "sm_90"
+
+    def none() -> None:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(architectures.cuda_driver, "load", none)
+    assert architectures.nvidia() == ""
+
+
+def test_iree_compiles_for_the_device_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = iree.Iree("iree-hip", "hip", {})
+    assert made._target.architecture and made._target.architecture[0] == "--iree-rocm-target"
+    monkeypatch.setitem(
+        iree.TARGETS, "hip", replace(iree.TARGETS["hip"], architecture=("--iree-rocm-target", lambda: "gfx942"))
+    )
+    assert iree.Iree("iree-hip", "hip", {})._architecture() == ("--iree-rocm-target=gfx942",)
+    assert iree.Iree("iree-hip", "hip", {"flags": ["--iree-rocm-target=gfx90a"]})._architecture() == ()
+    assert iree.Iree("iree-cpu", "cpu", {})._architecture() == ()
+
+
+class FakeCore:
+    """OpenVINO's Core over one device."""
+
+    def __init__(self, able: list[str], known: list[str]) -> None:
+        self.said = {"OPTIMIZATION_CAPABILITIES": able, "SUPPORTED_PROPERTIES": known}
+
+    def get_property(self, target: str, name: str) -> list[str]:
+        return self.said[name]
+
+
+HINTS = ["INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"]
+
+
+@pytest.mark.parametrize(
+    ("options", "core", "asked"),
+    [
+        ({}, FakeCore(["FP32", "FP16"], HINTS), {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}),
+        ({}, FakeCore(["FP16", "INT8"], HINTS), {"EXECUTION_MODE_HINT": "ACCURACY"}),  # as an NPU
+        ({}, FakeCore(["FP16"], []), {}),
+        ({"inference_precision": "f32"}, FakeCore(["FP16"], []), {"INFERENCE_PRECISION_HINT": "f32"}),
+    ],
+)
+def test_openvino_asks_a_device_only_what_it_can_be_asked(
+    options: dict[str, object], core: Any, asked: dict[str, str]
+) -> None:
+    assert openvino.OpenVino("openvino-npu", "npu", options)._possible(core) == asked
+
+
+def test_jaxs_bfloat16_on_a_gpu_is_not_offered() -> None:
+    with pytest.raises(ValueError, match="precision is one of float32, tensorfloat32, not 'bfloat16'"):
+        Jax("jax-cuda", "cuda", {"precision": "bfloat16"})
+    assert Jax("jax-tpu", "tpu", {"precision": "bfloat16"}).precision == "bfloat16"
+
+
+def test_an_index_belongs_to_one_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_EXTRA_INDEX_URL", "https://own.example/simple")
+    gpu, cpu = envs.Environment(DEVICES["cuda"].packages), envs.Environment(("numpy",))
+    assert gpu.requirements[0] == "torch==2.13.0+cu130" and not any("index" in p for p in gpu.requirements)
+    assert envs._uv_environment(gpu.indexes)["UV_EXTRA_INDEX_URL"] == (
+        "https://own.example/simple https://download.pytorch.org/whl/cu130"
+    )
+    assert envs._uv_environment(cpu.indexes)["UV_EXTRA_INDEX_URL"] == "https://own.example/simple"
+    other = envs.Environment((packages.index("https://other.example"), *gpu.requirements))
+    assert other.key != gpu.key
+
+
+def test_a_config_may_name_an_index() -> None:
+    made = BackendConfig(like="ort-cpu", packages=["--extra-index-url=https://a.example/simple", "onnxruntime==1.20.1"])  # type: ignore[call-arg]
+    assert made.name == "ort-cpu@1.20.1"
+    with pytest.raises(ValueError, match="names no index"):
+        BackendConfig(name="ort-cpu", packages=["--extra-index-url=nonsense"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ELF libraries")
+def test_libraries_of_a_package_are_loaded_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import _ctypes_test  # a small library that every Python brings
+
+    folder = tmp_path / "planted_libs"
+    folder.mkdir()
+    for name in ("libb.so.1", "liba.so.2"):
+        shutil.copy(_ctypes_test.__file__, folder / name)
+    (folder / "libbad.so.1").write_text("no library")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loaded = packages.load_libraries("planted_libs", ("libb.so.*", "libbad.so.*", "liba.so.*"))
+    assert [Path(x).name for x in loaded] == ["libb.so.1", "liba.so.2"]
+    assert packages.load_libraries("no_such_package", ("*",)) == []
