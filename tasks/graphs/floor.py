@@ -44,10 +44,21 @@ def raised(
 #: Operators whose results are sums of products of two inputs, and of a third one's elements.
 SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
+#: The smallest float16 above 0.
+_LEAST = 2.0**-24
+
 
 def mover(graph: Graph, draw: int) -> Move:
     """How a draw moves the tensors of a graph."""
-    return lambda name, x, eps: noise.moved(x, eps, draw, graph.places[name])
+
+    def move(name: str, x: np.ndarray, eps: float) -> np.ndarray:
+        made = noise.moved(x, eps, draw, graph.places[name])
+        if eps == EPS["float16"] and x.size:  # whose subnormal numbers are not rare: 3e-8 is rounded by as much
+            least = np.full(x.shape, _LEAST)
+            made += noise.moved(least, 1.0, draw, graph.places[name]) - least
+        return made
+
+    return move
 
 
 def reference_and_floor(

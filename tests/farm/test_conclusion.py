@@ -192,7 +192,7 @@ def test_what_is_imprecise_is_no_known_failure_and_keeps_its_cause() -> None:
     rows = frame(make_row("wrong"), make_row("imprecise", sample=1))
     assert standings(rows) == {"torch:add/0": ("known", "sums in 16 bits"), "torch:add/1": ("", "sums in 16 bits")}
     assert verdict(rows, REC | {"planned": 2}).sentence == "OK: 1 failure, all known"
-    assert "Imprecise, and not known" not in printed(rows, REC), "it has a cause"
+    assert "Imprecise and not known" not in printed(rows, REC), "it has a cause"
 
 
 @pytest.mark.parametrize("width", [80, 120])

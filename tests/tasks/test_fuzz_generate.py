@@ -103,7 +103,7 @@ def test_what_the_specification_leaves_open_is_said() -> None:
     [
         (Group("fuzz:Cnov", VARIANT, "float32", 1), "no op 'Cnov' is generated; did you mean Conv"),
         (Group("fuzz:Conv", "g0", "float32", 1), "the generator is g1 here, not 'g0'"),
-        (Group("fuzz:Conv", VARIANT, "int8", 1), "Conv does not take int8; it takes float64, float32"),
+        (Group("fuzz:Conv", VARIANT, "int8", 1), "Conv does not take int8; it takes float32, float16"),
     ],
 )
 def test_what_cannot_be_made_is_said_in_one_line(group: Group, words: str) -> None:

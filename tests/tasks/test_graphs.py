@@ -368,6 +368,16 @@ def test_the_floor_of_a_sum_lets_a_device_take_subnormal_numbers_as_nothing() ->
     assert (np.abs(y[:, 8:]) > 1e4 * floor[:, 8:]).any(axis=0).all()
 
 
+def test_a_number_below_the_least_of_float16_may_become_nothing() -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["low"], to=TensorProto.FLOAT16)]
+    nodes += [helper.make_node("Cast", ["low"], ["y"], to=TensorProto.FLOAT)]
+    graph = Graph(model(nodes, {"x": [3]}, ["y"]))
+    x = np.array([8.6e-9, 1.0, -2e-8], np.float32)
+    (y,), (floor,), _ = reference_and_floor(graph, {"x": x}, 4)
+    error = np.abs(x.astype(np.float16).astype(np.float64) - y)
+    assert (error <= 1.5 * floor).all() and (floor < 2e-3 * np.abs(y) + 1e-7).all()
+
+
 def test_nodes_without_a_name_or_with_one_name_are_told_apart() -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),

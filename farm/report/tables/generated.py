@@ -27,7 +27,8 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     if failed.empty:
         return pd.DataFrame(columns=_FOUND).astype({"known": bool, "rows": int})
     groups = failed.groupby(["backend", "op", "status", "kind", failed.apply(_masked, axis=1)], sort=True)
-    always = {name: set.intersection(*map(_words, some["flags"])) for name, some in rows.groupby("backend")}
+    right = rows[rows["status"] == "pass"]
+    always = {name: set.intersection(*map(_words, some["flags"])) for name, some in right.groupby("backend")}
     found = pd.DataFrame([_line(some, always) for _, some in groups], columns=_FOUND)
     return found.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
 
@@ -44,7 +45,7 @@ def _line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
     """always: by backend the words of all its rows, which are its own."""
     size = some["choices"].map(lambda x: len(x) if x is not None else 0)
     first = some.iloc[int(size.to_numpy().argmin())]
-    common = set.intersection(*map(_words, some["flags"])) - always[first["backend"]]
+    common = set.intersection(*map(_words, some["flags"])) - always.get(first["backend"], set())
     far = f"{number(first['error_units'])} units, {number(first['max_diff'])} off"
     what = plain(gist(first["error"]), 160) if first["error"] else far
     words = sorted(common)

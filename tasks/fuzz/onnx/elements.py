@@ -75,7 +75,7 @@ def _half(d: Draw) -> Domain:
     if d.is_float:
         return values.REAL
     low, high = integers(d.dtype)
-    return Domain(low // 2 if low else high // 2, high // 2 if low else high, values.ANY.classes)
+    return Domain(low // 2, high // 2, values.ANY.classes)
 
 
 def _root(d: Draw) -> Domain:

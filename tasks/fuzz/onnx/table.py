@@ -29,6 +29,11 @@ def opsets(op: str, dtype: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+#: Dtypes in the order in which they are fuzzed: those of other code paths first. The others follow as they come.
+_ORDER = ("float32", "int64", "float16", "uint8", "int32", "bfloat16", "int8", "bool", "uint64")
+
+
 def dtypes(op: str) -> tuple[str, ...]:
     """Dtypes that an operator has in any operator set."""
-    return tuple(name for name in TABLE if name in SPECS[op].dtypes and opsets(op, name))
+    known = dict.fromkeys((*_ORDER, *TABLE))
+    return tuple(name for name in known if name in SPECS[op].dtypes and opsets(op, name))

@@ -13,6 +13,12 @@ _CEIL = (
     "ceil_mode: 'Sliding windows that would start in the right padded region are ignored' stands in the operator's text from "
     "set 22 on; the formula before counts them"
 )
+_NOTHING = "a window of a pool that meets nothing but padding: what the largest, or the mean, of nothing is, the text does not say"
+_SAME = (
+    "auto_pad=SAME_…: 'pad_shape[i] = (output_spatial_shape[i] - 1) * strides_spatial_shape[i] + ((kernel_spatial_shape[i] - 1) * "
+    "dilations[i] + 1) - input_spatial_shape[i]' is below 0 where a stride is longer than the kernel: what is cut off then is not "
+    "said"
+)
 _SUMS = Domain(-4.0, 4.0, ("halves", "powers", "zeros"))
 
 
@@ -48,9 +54,13 @@ def _window(d: Draw, lengths: list[int], kernel: list[int], dilated: bool = True
             attributes["pads"] = [*begin, *end]
         else:
             attributes.pop("dilations", None)
-            attributes["auto_pad"] = "SAME_UPPER"
+            attributes["auto_pad"], reach = "SAME_UPPER", kernel
     elif kind != "none":
         attributes["auto_pad"] = kind
+    if attributes.get("auto_pad", "").startswith("SAME"):
+        strides = attributes.get("strides", [1] * dims)
+        if any((-(-n // s) - 1) * s + r < n for n, s, r in zip(lengths, strides, reach)):
+            raise Open(_SAME)
     return attributes
 
 
@@ -94,7 +104,7 @@ def _conv_transpose(d: Draw) -> Made:
         ends = [d.choose.int(0, min(k - 1, max((n - 1) // 2, 0))) for k, n in zip(kernel, whole)]
         attributes["pads"] = [*pads, *ends]
     if d.choose.chance(1, 3):
-        attributes["output_padding"] = [d.choose.int(0, max(s, t) - 1) for s, t in zip(strides, dilations)]
+        attributes["output_padding"] = [d.choose.int(0, s - 1) for s in strides]
     if groups > 1:
         attributes["group"] = groups
     x = d.tensor((d.size(3), groups * few, *lengths), _SUMS)
@@ -116,8 +126,8 @@ def _max_pool(d: Draw) -> Made:
     made.attributes.update(_ceil(d, made))
     if d.choose.chance(1, 3):
         made.attributes.update(d.maybe("storage_order", [0, 1]))
-        return Made(made.inputs, made.attributes, 2)
-    return made
+        return _met(Made(made.inputs, made.attributes, 2))
+    return _met(made)
 
 
 def _ceil(d: Draw, made: Made) -> dict[str, Any]:
@@ -133,16 +143,25 @@ def _ceil(d: Draw, made: Made) -> dict[str, Any]:
     return more
 
 
+def _met(made: Made) -> Made:
+    """The case, if each of its windows meets the image. Raises Open."""
+    assert made.inputs[0] is not None
+    lengths = made.inputs[0].array.shape[2:]
+    if not window_of(lengths, made.attributes["kernel_shape"], made.attributes).counts(lengths, False).all():
+        raise Open(_NOTHING)
+    return made
+
+
 def _average_pool(d: Draw) -> Made:
     made = _pool(d, _SUMS, d.opset >= 19)
     made.attributes.update(_ceil(d, made) | d.maybe("count_include_pad", [0, 1]))
-    return made
+    return _met(made)
 
 
 def _lp_pool(d: Draw) -> Made:
     made = _pool(d, Domain(-4.0, 4.0, ("halves",)), d.opset >= 18)
     made.attributes.update(d.maybe("p", [2, 1, 3]) | (_ceil(d, made) if d.opset >= 18 else {}))
-    return made
+    return _met(made)
 
 
 def _global(domain: Domain) -> Any:
