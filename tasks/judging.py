@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from tasks import checks
+from tasks import checks, diagnose
+from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.checks import Stage
 from tasks.judge import coarser, fingerprint, steps
 from tasks.judge.meaning import interpret
@@ -73,18 +74,14 @@ def judged(
             actual[i] = _unpaired(actual[i])
     arrays = [[np.asarray(x) for x in actual] for actual in outputs]
     precision = _precision(sample, info)
-    expected = sample.expected()[part]
-    limit = policy.limit_value(group.label, op_class.value, group.dtype, precision)
+    bar = _Bar(sample, op_class, sample.expected()[part], part, policy, precision)
+    expected, limit = bar.expected, policy.limit_value(group.label, op_class.value, group.dtype, precision)
     metrics = _measure(sample, arrays[0], expected, precision)
     if op_class is OpClass.MODEL:
         interpret(metrics, arrays[0], expected, op_class, precision, limit)
     _repeated(sample, arrays, metrics)
     oracle = record["oracle"]
-
-    def verdict(metrics: Metrics) -> tuple[Status, str]:
-        return judge(metrics, policy, group.label, op_class.value, group.dtype, oracle, precision)
-
-    status, kind = verdict(metrics)
+    status, kind = bar.verdict(metrics)
     more: dict[str, Any] = {"limit": limit, "output_digest": fingerprint.digest(arrays[0])}
     if status is not Status.PASS and oracle != "stored" and not record["definition"]:
         # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice
@@ -100,67 +97,97 @@ def judged(
             return Judgement(metrics, status, kind, more)
         numbers = status in (Status.WRONG, Status.IMPRECISE) and not (metrics.kind or metrics.nonfinite)
         if numbers or (status is Status.PASS and is_coarser(precision, group.dtype)):
-            more |= _told(sample, arrays[0], expected, policy, part, precision, status)
-    if apart := _held_against_others(sample, arrays[0], metrics, policy, precision, part, verdict, more):
-        return Judgement(metrics, *apart, more)
+            more |= _told(bar, arrays[0], status)
+    if record["others"]:
+        others = _held_against_others(bar, arrays[0], metrics)
+        more |= others.columns
+        if others.verdict is not None:
+            return Judgement(metrics, *others.verdict, more)
     if names := record.get("names"):
         found = steps.examined(arrays[0], expected, names, precision, (status, kind))
         (status, kind), more = found.verdict, more | found.columns
+    if status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite") and not record["definition"]:
+        more["cause"] = _cause(bar, arrays[0])
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return Judgement(metrics, status, kind, more)
 
 
-def _held_against_others(
-    sample: PreparedSample,
-    actual: list[np.ndarray],
-    metrics: Metrics,
-    policy: Policy,
-    precision: str,
-    part: slice,
-    verdict: Callable[[Metrics], tuple[Status, str]],
-    more: dict[str, Any],
-) -> tuple[Status, str] | None:
-    """Fill ``more`` with what the further oracles say; (status, kind) where one of them disagrees with the first."""
-    group, record = sample.owner.group, sample.record
+@dataclass(frozen=True)
+class _Bar:
+    """What the outputs of a case are held to. part: which of all that are expected ``expected`` are."""
+
+    sample: PreparedSample
+    op_class: OpClass
+    expected: list[Leaf]
+    part: slice
+    policy: Policy
+    precision: str
+
+    def verdict(self, metrics: Metrics) -> tuple[Status, str]:
+        """(status, kind) of metrics against the case's first oracle, or another one."""
+        group, oracle = self.sample.owner.group, self.sample.record["oracle"]
+        return judge(metrics, self.policy, group.label, self.op_class.value, group.dtype, oracle, self.precision)
+
+
+@dataclass(frozen=True)
+class _Others:
+    """What the further oracles say. columns: of the row; verdict: status and kind where one disagrees with the first."""
+
+    columns: dict[str, Any]
+    verdict: tuple[Status, str] | None = None
+
+
+def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) -> _Others:
+    """What the oracles beside the first one say of a result whose ``metrics`` are by the first."""
+    group, record, op_class = bar.sample.owner.group, bar.sample.record, bar.op_class
+    columns: dict[str, Any] = {}
     for number, other in enumerate(record["others"]):
-        second = compare(actual, sample.other(number)[part], sample.op_class, precision)
-        own = second.max_ulp if sample.op_class in WITHOUT_NOISE else second.error_units
-        more |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
-        if _apart(other, policy.limit_value(group.label, sample.op_class.value, group.dtype)) and not metrics.kind:
+        second = compare(actual, bar.sample.other(number, bar.expected, bar.part), op_class, bar.precision)
+        own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
+        columns |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
+        if _apart(other, bar.policy.limit_value(group.label, op_class.value, group.dtype)) and not metrics.kind:
             # Which of the two is right, no backend can tell: nobody is blamed and nothing is passed.
             named = [(record["oracle"], metrics), (other["name"], second)]
-            sides = [name for name, m in named if verdict(m)[0] is Status.PASS]
-            more["error"] = (
+            sides = [name for name, m in named if bar.verdict(m)[0] is Status.PASS]
+            error = (
                 f"the oracles {record['oracle']} and {other['name']} disagree ({other['units']:.3g} units; "
                 f"{other['detail']}); this backend agrees with {' and '.join(sides) or 'neither'}"
             )
-            return Status.INVALID, "oracle"
-    return None
+            return _Others(columns | {"error": error}, (Status.INVALID, "oracle"))
+    return _Others(columns)
+
+
+def _cause(bar: _Bar, actual: list[np.ndarray]) -> str:
+    """The error model that explains numbers that are off; "" where none does."""
+    sample = bar.sample
+    specs = tensor_specs(sample.record["args"]) + tensor_specs(sample.record["kwargs"])
+    if any(spec.layout != "strided" for spec in specs) or bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
+        return ""
+    try:
+        stored = sample.inputs()
+        inputs = [contiguous(stored[spec.id], spec) for spec in specs]
+        return diagnose.cause(inputs, actual, bar.expected, bar.op_class)
+    except Exception:
+        return ""  # what it did not think of must not cost the verdict
 
 
 def _precision(sample: PreparedSample, info: RuntimeInfo) -> str:
     """The coarser of what the backend declares and what the check asks for."""
     group = sample.owner.group
-    declared = info.precision_for(sample.op_class, group.label)
     asked = checks.installed(sample.owner.check).precision(group.dtype)
+    if not info.compute_precision:
+        return asked
+    declared = info.precision_for(sample.op_class, group.label)
     return max(declared, asked, key=lambda name: EPS.get(name, 0.0))
 
 
-def _told(
-    sample: PreparedSample,
-    actual: list[np.ndarray],
-    expected: list[Leaf],
-    policy: Policy,
-    part: slice,
-    declared: str,
-    status: Status,
-) -> dict[str, Any]:
+def _told(bar: _Bar, actual: list[np.ndarray], status: Status) -> dict[str, Any]:
     """The precision, coarser than the declared one, that a model was computed in without being asked, where its errors tell."""
-    group = sample.owner.group
-    asked = EPS[declared] if declared else 0.0
-    twins = {name: outputs[part] for name, outputs in sample.coarse().items() if EPS[name] > asked}
-    found = coarser.told(actual, expected, twins, policy, group.label, group.dtype)
+    group = bar.sample.owner.group
+    asked = EPS[bar.precision] if bar.precision else 0.0
+    twins = {name: outputs[bar.part] for name, outputs in bar.sample.coarse().items() if EPS[name] > asked}
+    found = coarser.told(actual, bar.expected, twins, bar.policy, group.label, group.dtype)
     if found is None:
         return {}
     said = f"its errors are those of weights rounded to {found.precision} (correlation {found.alike:.2f})"

@@ -12,6 +12,7 @@ RUNNING = (
     "tasks.backends",
     "tasks.counterparts",
     "tasks.child",
+    "tasks.diagnose",
     "tasks.judging",
     "tasks.localise",
     "tasks.model.row",

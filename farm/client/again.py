@@ -12,7 +12,7 @@ import numpy as np
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
-from farm.client.running import LIVE, message_of, undisturbed
+from farm.client.process import LIVE, message_of, undisturbed
 from farm.client.trying import NotHere, started, tried
 from farm.plan import kernels
 from farm.plan.config import Config

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.client.kernels import ClientError, Kernel, arrays_of, as_data, kernel_of
-from farm.client.running import Result, backend_here, config_of, run
+from farm.client.process import backend_here
+from farm.client.results import Result
+from farm.client.running import config_of, run
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import FUZZ, is_inexact
 

@@ -13,7 +13,7 @@ import numpy as np
 from farm.client.asking import at_least_one, checks_of
 from farm.client.keeping import Keeper
 from farm.client.kernels import Kernel, kernel_of
-from farm.client.running import backend_here, message_of, undisturbed
+from farm.client.process import backend_here, message_of, undisturbed
 from farm.client.trying import Computed, judged
 from farm.client.validating import computed
 from tasks.arrays import torch_tree
@@ -51,6 +51,9 @@ class Case:
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in self.arrays.items())
         return f"Case({self.cases.kernel.op.name}, {self.dtype}, {shapes}, choices {self.choices.taken})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # Hypothesis would print every field
 
     @property
     def name(self) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from farm import lake as lakes
 from farm.client.kernels import Kernel
-from farm.client.running import LIVE, config_of
+from farm.client.process import LIVE
+from farm.client.running import config_of
 from farm.fleet.inventory import offers, this_node
 from farm.plan.request import Request
 from farm.work.launch import new_record

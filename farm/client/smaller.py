@@ -11,7 +11,7 @@ import numpy as np
 
 from farm.client.again import Case, opened, started_here
 from farm.client.kernels import ClientError
-from farm.client.running import message_of
+from farm.client.process import message_of
 from farm.client.trying import tried
 from farm.minimise.drive import row_of
 from farm.minimise.whole import BUDGET

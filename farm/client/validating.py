@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.client import running
+from farm.client import process
 from farm.client.asking import checks_of, given
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
+from farm.client.running import config_of
 from farm.client.trying import Computed, Tried, judged
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
@@ -42,7 +43,7 @@ class Outcome:
 
     @classmethod
     def of(cls, row: Row) -> Outcome:
-        return cls(row.status, row.kind, row.error_units, row.max_diff, running.message_of(row.values()), row)
+        return cls(row.status, row.kind, row.error_units, row.max_diff, process.message_of(row.values()), row)
 
     @property
     def passed(self) -> bool:
@@ -105,11 +106,11 @@ def validate(
     if found.output is None:
         raise ClientError("v.output was not set in the with block: v.output = kernel(…)")
     checks = checks_of(kernel.op)
-    config = running.config_of(
-        kernel, samples=1, checks=checks, backends=[running.backend_here()], policy=policy, deadline_s=deadline_s
+    config = config_of(
+        kernel, samples=1, checks=checks, backends=[process.backend_here()], policy=policy, deadline_s=deadline_s
     )
     rows = []
-    with running.undisturbed(), load.lent(kernel.op, kernel.root):
+    with process.undisturbed(), load.lent(kernel.op, kernel.root):
         kernels.announce(config)
         for check in checks:
             group = Group(f"user:{kernel.op.name}", "", kernel.op.dtypes[0], 1, 0, check)

@@ -82,10 +82,12 @@ def session_lines(backend: Any) -> tuple[list[str], str]:
         options.append(f"options.graph_optimization_level = ort.GraphOptimizationLevel.{_LEVELS[backend._level]}")
     provider = str(backend._provider or backend._known.provider)
     providers = repr([(provider, backend._options)] if backend._options else [provider])
-    if backend._devices:
-        library = backend._plugin_library()[0]
+    package = backend._known.python_package
+    if package or backend.options.get("library"):  # a plugin: here its own environment may not be at hand
+        given = backend.options.get("library")
+        library = repr(str(given)) if given else f"__import__({package!r}).get_library_path()"
         options += [
-            f"ort.register_execution_provider_library({provider!r}, {library!r})",
+            f"ort.register_execution_provider_library({provider!r}, {library})",
             f"devices = [x for x in ort.get_ep_devices() if x.ep_name == {provider!r}][:1]",
             f"options.add_provider_for_devices(devices, {backend._options!r})",
         ]

@@ -166,7 +166,7 @@ def _same_bits(candidate: Callable[..., Any], own: Callable[..., Any], source: S
         args, kwargs = decode(source.form.args, leaf), decode(source.form.kwargs, leaf)
         with torch.no_grad():
             try:
-                made = [torch_tree.output(torch_tree.dense(x)) for x in torch_tree.leaves(call(*args, **kwargs))]
+                made = torch_tree.outputs(call(*args, **kwargs))
             except Exception as error:
                 return type(error).__name__, str(error)
         return [(x.dtype.name, x.shape, x.tobytes() if x.dtype.kind != "O" else x.tolist()) for x in made]

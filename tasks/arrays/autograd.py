@@ -117,7 +117,7 @@ def backward(
         places = tensors(args, kwargs)
         inputs = [places[i].detach().requires_grad_() for i in wrt]
         args, kwargs = with_inputs(args, kwargs, wrt, inputs)
-        outputs = list(torch_tree.leaves(call(*args, **kwargs)))
+        outputs = torch_tree.leaves(call(*args, **kwargs))
         first = cotangents[: len(outputs)]
         twice = check == "double_backward"
         given = [c.detach().requires_grad_() if twice else c for c in first if c is not None]
@@ -142,7 +142,7 @@ def outputs_of(check: str, call: Callable[..., Any], args: Any, kwargs: Any, wrt
         places = tensors(args, kwargs)
         inputs = [places[i].detach().requires_grad_() for i in wrt]
         args, kwargs = with_inputs(args, kwargs, wrt, inputs)
-        outputs = list(torch_tree.leaves(call(*args, **kwargs)))
+        outputs = torch_tree.leaves(call(*args, **kwargs))
         first = [
             y if isinstance(y, torch.Tensor) and y.requires_grad and is_differentiable(y) else None for y in outputs
         ]
@@ -185,7 +185,7 @@ def problem(
     def forward(values: Sequence[np.ndarray]) -> list[np.ndarray]:
         new_args, new_kwargs = fresh([torch.from_numpy(v.copy()) for v in values])
         with torch.no_grad():
-            found = list(torch_tree.leaves(call(*new_args, **new_kwargs)))
+            found = torch_tree.leaves(call(*new_args, **new_kwargs))
         return [torch_tree.output(torch_tree.dense(y)) for y, c in zip(found, first) if c is not None]
 
     def gradient(values: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -36,8 +36,10 @@ LARGE = 1 << 18
 _TABLE = 262147
 #: Number of tables; further draws begin elsewhere in them.
 _TABLES = 16
-#: Numbers that are moved, or whose distances are taken, in one go.
+#: Numbers whose distances are taken in one go.
 _TOGETHER = 1 << 16
+#: Factors that are kept for the next array of the same size, at most.
+_KEPT = 1 << 12
 
 Arrays = Sequence[np.ndarray]
 #: What a reference returns for the inputs of each of some draws; None where it refuses them.
@@ -89,17 +91,18 @@ def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
     return made.reshape(x.shape)
 
 
-def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> list[np.ndarray]:
-    """`moved` for each of ``draws``, small arrays in one go."""
-    if x.size * len(draws) > _TOGETHER:
-        return [moved(x, eps, draw, place) for draw in draws]
-    n, starts = x.size, [_start(draw, place) for draw in draws]
-    u = np.stack([_steps(draw % _TABLES)[at : at + n] for draw, at in zip(draws, starts)])
-    u *= eps
-    u += 1.0
-    u = u.reshape(len(draws), *x.shape)
-    u = np.multiply(u, x, out=u) if x.dtype == np.float64 else u * x
-    return [u[k, ...] for k in range(len(draws))]
+def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> np.ndarray:
+    """`moved` for each of ``draws``, along a first axis."""
+    if x.size * len(draws) > _KEPT:
+        return np.stack([moved(x, eps, draw, place) for draw in draws])
+    return np.asarray(_some_factors(x.size, eps, tuple(draws), place).reshape(len(draws), *x.shape) * x)
+
+
+@functools.lru_cache(maxsize=512)
+def _some_factors(count: int, eps: float, draws: tuple[int, ...], place: int) -> np.ndarray:
+    """The first ``count`` factors of each of ``draws``, a row each: most arrays are small, and their sizes recur."""
+    starts = [_start(draw, place) for draw in draws]
+    return np.stack([_steps(draw % _TABLES)[at : at + count] for draw, at in zip(draws, starts)]) * eps + 1.0
 
 
 def distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -164,6 +167,12 @@ def far(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None
     return False
 
 
+def _stacked(values: list[np.ndarray]) -> np.ndarray:
+    """Arrays of one shape along a first axis; `np.stack` takes three times as long for small ones."""
+    plain = values[0].flags.c_contiguous and not values[0].dtype.hasobject
+    return np.array(values) if plain else np.stack(values)
+
+
 def _widest(references: Arrays, found: Iterable[Arrays | None], draws: int) -> list[np.ndarray | None]:
     if not draws:
         return [None] * len(references)
@@ -174,7 +183,7 @@ def _widest(references: Arrays, found: Iterable[Arrays | None], draws: int) -> l
         for i, y in enumerate(references):
             if all(x is not None and len(x) == len(references) and x[i].shape == y.shape for x in some):
                 values = [x[i] for x in some if x is not None]
-                delta = distance(np.stack(values), y).max(0) if len(values) > 1 else distance(values[0], y)
+                delta = distance(_stacked(values), y).max(0) if len(values) > 1 else distance(values[0], y)
             else:
                 delta = np.full(y.shape, np.inf)
             before = total[i]

@@ -6,6 +6,7 @@ header as UTF-8 JSON, then every array's bytes, each at a multiple of 64.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import mmap
@@ -24,6 +25,9 @@ MAPPED = 1 << 20
 
 
 _asides = itertools.count()
+#: Tells the files of this process from those of another machine's that has the same number.
+_OURS = os.urandom(4).hex()
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class PackError(Exception):
@@ -33,17 +37,11 @@ class PackError(Exception):
 class Pack:
     """A pack read back: ``header`` (the JSON object) and ``array(i)`` (read-only views of the file)."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], content: bytes = b"") -> None:
+        """content: that of the file, where it is at hand. Raises PackError and, of the file, OSError."""
         self.path = os.fspath(path)
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            size = os.fstat(handle).st_size
-            if size < 16:
-                raise PackError(f"{path}: truncated (only {size} bytes)")
-            # Small packs are read whole, large ones mapped: all backends then share their pages.
-            self._bytes = mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if size > MAPPED else os.read(handle, size)
-        finally:
-            os.close(handle)
+        self._bytes = content or _content(self.path)
+        size = len(self._bytes)
         if self._bytes[:8] != MAGIC:
             raise PackError(f"{path}: not a prepared case (wrong magic)")
         length = int.from_bytes(self._bytes[8:16], "little")
@@ -68,20 +66,35 @@ class Pack:
             at = self._start + offset
             if dtype == "str":
                 return np.array(json.loads(self._bytes[at : at + nbytes]), dtype=object).reshape(shape)
-            kind = np_dtype(dtype)
-            array = np.frombuffer(self._bytes, kind, nbytes // kind.itemsize, at).reshape(shape)
+            array = np.ndarray(shape, np_dtype(dtype), self._bytes, at)  # not to be written to, as the bytes are not
         except (ValueError, TypeError) as error:
             raise PackError(f"{self.path}: array {i} is damaged ({error})") from None
-        array.flags.writeable = False
+        if array.nbytes != nbytes:
+            raise PackError(f"{self.path}: array {i} is damaged ({nbytes} bytes for {array.nbytes})")
         return array
+
+
+def _content(path: str) -> bytes | mmap.mmap:
+    """What a file holds: small packs are read whole, large ones mapped, so that all backends share their pages."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(handle).st_size
+        if size < 16:
+            raise PackError(f"{path}: truncated (only {size} bytes)")
+        return mmap.mmap(handle, 0, access=mmap.ACCESS_READ) if size > MAPPED else os.read(handle, size)
+    finally:
+        os.close(handle)
 
 
 def _aligned(n: int) -> int:
     return -(-n // ALIGN) * ALIGN
 
 
-def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
-    """Write a pack aside and rename it, so that a reader sees all of it or nothing. Raises OSError."""
+def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> bytes:
+    """Write a pack aside and rename it, so that a reader sees all of it or nothing. Raises OSError.
+
+    Returns what has been written, for `Pack`; nothing of a pack so large that it is to be mapped.
+    """
     index, chunks, at = [], [], 0
     for array in arrays:
         name = dtype_name(array.dtype)
@@ -95,7 +108,7 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
         chunks.append((at, raw))
         at = _aligned(at + len(raw))
     end = index[-1][2] + index[-1][3] if index else 0
-    head = json.dumps({"header": header, "arrays": index}, separators=(",", ":"))[:-1].encode()
+    head = _ENCODER.encode({"header": header, "arrays": index})[:-1].encode()
     # The size is part of the header whose length it depends on: there is room for it, whatever it is.
     length = len(head) + 30
     start = _aligned(16 + length)
@@ -105,17 +118,30 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
     for offset, raw in chunks:
         parts += [b"\0" * (offset - at), raw]
         at = offset + len(raw)
+    content = b"".join(parts) if start + at <= MAPPED else b""
     target = os.fspath(path)
-    aside = os.path.join(os.path.dirname(target), f".aside-{os.getpid()}-{next(_asides)}-{os.urandom(4).hex()}")
+    aside = os.path.join(os.path.dirname(target), f".aside-{os.getpid()}-{next(_asides)}-{_OURS}")
     try:
-        file = open(aside, "xb", buffering=1 << 18)
+        file = open(aside, "xb", buffering=0)
     except FileNotFoundError:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        file = open(aside, "xb", buffering=1 << 18)
+        file = open(aside, "xb", buffering=0)
     try:
         with file:
-            file.writelines(parts)
+            if content:
+                _write(file, content)
+            else:
+                with io.BufferedWriter(file, 1 << 18) as buffered:
+                    buffered.writelines(parts)
         os.replace(aside, target)
     except BaseException:
         os.unlink(aside)
         raise
+    return content
+
+
+def _write(file: io.FileIO, content: bytes) -> None:
+    """All of ``content``: a disk that is nearly full takes a part, and says so when it is given the rest."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor
 from tasks.model import Unsupported
-from tasks.model.dtypes import EPS, PACKED_BITS, TABLE, np_dtype
+from tasks.model.dtypes import EPS, PACKED_BITS, TABLE, dtype_name, np_dtype
 
 
+@functools.cache
 def name_of(dtype: Any) -> str:
     """The farm's name of a torch dtype."""
     return str(dtype).rpartition(".")[2]
@@ -43,7 +45,7 @@ def from_numpy(array: np.ndarray) -> Any:
     """A CPU tensor of the array's values, sharing its memory (which may be read-only: do not write). Raises Unsupported."""
     import torch
 
-    name = array.dtype.name
+    name = dtype_name(array.dtype)
     if name in AS_INTEGER:
         if not hasattr(torch, name):
             raise Unsupported(f"torch {torch.__version__} has no dtype {name}")
@@ -77,9 +79,10 @@ def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
             if t.layout == torch.strided:
                 if t.is_conj() or t.is_neg():
                     t = t.resolve_conj().resolve_neg()
-                lead = t.storage_offset() if 0 < t.storage_offset() <= LEAD else 0
+                lead = t.storage_offset()
+                lead = lead if lead <= LEAD else 0
                 if (t.is_contiguous() and not lead) or t.numel() == 0:
-                    return encode_tensor(TensorSpec(add(t)))
+                    return {"$": "tensor", "id": add(t)}
                 span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
                 flat = t.as_strided((lead + span,), (1,), t.storage_offset() - lead)
                 return encode_tensor(TensorSpec(add(flat), tuple(t.shape), tuple(t.stride()), lead))
@@ -148,16 +151,13 @@ def moved(value: Any, device: str) -> Any:
     return device if isinstance(value, str) and value == "cpu" else value
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Any) -> list[Any]:
     """The outputs of a torch call, flat: tensors and scalars of nested tuples, lists and dicts; None left out."""
-    if isinstance(value, (list, tuple)):
-        for x in value:
-            yield from leaves(x)
-    elif isinstance(value, dict):
-        for x in value.values():
-            yield from leaves(x)
-    elif value is not None:
-        yield value
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple)):
+        return [] if value is None else [value]
+    return [leaf for x in value for leaf in leaves(x)]
 
 
 def dense(leaf: Any) -> Any:
@@ -166,12 +166,18 @@ def dense(leaf: Any) -> Any:
 
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    leaf = leaf.detach()
+    if leaf.requires_grad:
+        leaf = leaf.detach()
     if leaf.is_quantized:
         leaf = leaf.dequantize()
     if leaf.layout != torch.strided:
         leaf = leaf.to_dense()
     return leaf if leaf.device.type == "cpu" else leaf.cpu()
+
+
+def outputs(value: Any) -> list[np.ndarray]:
+    """What a torch call returned, flat and dense, as numpy arrays (see `leaves`, `dense`, `output`)."""
+    return [output(dense(x)) for x in leaves(value)]
 
 
 def output(leaf: Any) -> np.ndarray:

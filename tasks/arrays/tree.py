@@ -110,9 +110,11 @@ def decode(node: Any, leaf: Callable[[str, dict[str, Any]], Any]) -> Any:
     if not isinstance(node, dict):
         return node
     kind: str = node["$"]
+    if kind == "tensor":
+        return leaf(kind, node)
     v: Any = node.get("v")
     if kind == "tuple":
-        return tuple(decode(x, leaf) for x in v)
+        return tuple([decode(x, leaf) for x in v])
     if kind == "dict":
         return {decode(k, leaf): decode(x, leaf) for k, x in v}
     if kind == "float":

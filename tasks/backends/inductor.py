@@ -200,7 +200,7 @@ class Inductor(TorchEager):
                 return told(results[i])
 
             def told(result: Any) -> Sequence[Any]:
-                out = list(torch_tree.leaves(result))
+                out = torch_tree.leaves(result)
                 if self.target != "cpu" and made.fallback is None:
                     self._placed(out, made)
                 return [torch_tree.output(torch_tree.dense(x)) for x in out]

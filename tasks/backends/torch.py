@@ -241,7 +241,7 @@ class TorchEager(Backend):
                 if form.check != "forward":
                     return autograd.computed(form, call, args, kwargs, cotangents)
                 with torch.no_grad(), self.default_device(args, kwargs):
-                    return list(torch_tree.leaves(call(*args, **kwargs)))
+                    return torch_tree.leaves(call(*args, **kwargs))
 
             return lambda: [torch_tree.output(torch_tree.dense(x)) for x in self.watched(compute, program)]
 

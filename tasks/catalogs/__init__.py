@@ -35,4 +35,4 @@ def get(name: str) -> Catalog:
 
 def installed(name: str) -> Catalog | None:
     """The catalog called ``name``; None in an environment without the package that brings it."""
-    return get(name) if name in known() else None
+    return get(name) if name in BUILT_IN or name in known() else None

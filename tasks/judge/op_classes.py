@@ -42,11 +42,12 @@ def of(op: str, variant: str = "", kwargs: Collection[str] | Mapping[str, Any] =
     ``kwargs``: the arguments of a sample that differ from their defaults, by name or place, or their names alone.
     """
     found = _table().get(f"{op}.{variant}") or _table().get(op) or UNPLACED
-    given = {str(name) for name in kwargs}
-    if isinstance(kwargs, Mapping):
-        given |= {f"{name}={value}" for name, value in kwargs.items() if isinstance(value, (str, int, float))}
-    if given.intersection(found.unless):
-        return Placement(found.instead, f"{found.why}; with {' or '.join(found.unless)} it is not")
+    if found.unless:
+        given = {str(name) for name in kwargs}
+        if isinstance(kwargs, Mapping):
+            given |= {f"{name}={value}" for name, value in kwargs.items() if isinstance(value, (str, int, float))}
+        if given.intersection(found.unless):
+            return Placement(found.instead, f"{found.why}; with {' or '.join(found.unless)} it is not")
     if is_complex(dtype) and found.of_complex is not None:
         return replace(found, op_class=found.of_complex)
     return found

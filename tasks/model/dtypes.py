@@ -100,7 +100,6 @@ PACKED_BITS = {name: TABLE[name].bits for name in DTYPES if 0 < TABLE[name].bits
 
 
 @functools.cache
-@functools.cache
 def np_dtype(name: str) -> np.dtype:
     """numpy dtype of a dtype name of the farm ("bfloat16" included, through ml_dtypes).
 

@@ -107,6 +107,11 @@ class Row:
         "own error units of each node of a failing model, in the graph's order; NaN for a node that was not judged",
         "1",
     )
+    cause: str | None = column(
+        "string",
+        "outcome",
+        "the error model that explains a wrong or imprecise result, bit for bit or within a unit; empty: none does",
+    )
     stage: str | None = column("string", "outcome", "where it failed: sample, reference, export, build, run, judge")
     error_type: str | None = column("string", "outcome", "class of the error")
     error: str | None = column("string", "outcome", "text of the error, with the end of stderr for a dead process")

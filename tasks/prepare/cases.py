@@ -44,20 +44,26 @@ def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None)
 
     What is only built has the samples of the forward check, and shares their pack.
     """
-    group = replace(group, check=checks.samples_of(group.check))
+    group = _sampled(group)
     catalog = catalogs.get(group.catalog)
     own = catalog.group_version(group)
     parts = [
         sources.of_cases(type(catalog).__module__),
         _catalog_version(group.catalog),
         own,
-        asdict(group),
+        vars(group),
         draws,
         np.__version__,
     ]
     if bad:
         parts.append({str(k): asdict(v) for k, v in bad.items()})
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
+
+
+def _sampled(group: Group) -> Group:
+    """The group whose samples a group has."""
+    check = checks.samples_of(group.check)
+    return group if check == group.check else replace(group, check=check)
 
 
 @functools.cache
@@ -94,7 +100,7 @@ def prepare(
         pass
     except PackError:
         path.unlink(missing_ok=True)  # cut short by a crash of the machine: made again
-    group = replace(group, check=checks.samples_of(group.check))
+    group = _sampled(group)
     catalog = catalogs.get(group.catalog)
     catalog.load()
 
@@ -104,8 +110,8 @@ def prepare(
         return alone.samples[0].again()
 
     made = derived.samples(catalog, group, draws, bad or {}, first)
-    save(path, *_collect(made, group, bad or {}, started))
-    return name, PreparedGroup(path)
+    content = save(path, *_collect(made, group, bad or {}, started))
+    return name, PreparedGroup(path, content=content)
 
 
 def _collect(
@@ -343,11 +349,12 @@ def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 class PreparedGroup:
     """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
 
-    ``check``: what is to hold for them, if not what the pack was prepared for ("build" for those of "forward").
+    ``check``: what is to hold for them, if not what the pack was prepared for ("build" for those of "forward"). content:
+    see `Pack`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], check: str = "") -> None:
-        self.pack = Pack(path)
+    def __init__(self, path: str | os.PathLike[str], check: str = "", content: bytes = b"") -> None:
+        self.pack = Pack(path, content)
         self.group = Group(**self.pack.header["group"])
         self.check = check or self.group.check
         self.samples = [PreparedSample(self, record) for record in self.pack.header["samples"]]
@@ -373,7 +380,7 @@ class PreparedSample:
         base = self.record["base"]
         return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
 
-    @property
+    @functools.cached_property
     def op_class(self) -> OpClass:
         return OpClass(self.record["op_class"])
 
@@ -421,10 +428,10 @@ class PreparedSample:
             e.get("meaning", ""),
         )
 
-    def other(self, number: int) -> list[Leaf]:
-        """The expected outputs by a further oracle, with the first one's noise floor."""
-        references = [self.owner.pack.array(i) for i in self.record["others"][number]["references"]]
-        return [replace(leaf, reference=y) for leaf, y in zip(self.expected(), references)]
+    def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:
+        """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise floor."""
+        places = self.record["others"][number]["references"][part]
+        return [replace(leaf, reference=self.owner.pack.array(i)) for leaf, i in zip(expected, places)]
 
     def coarse(self) -> dict[str, list[np.ndarray]]:
         """Of a model, by precision: the outputs with its products' weights rounded to it."""
@@ -459,7 +466,7 @@ class PreparedSample:
         elif kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif catalog is not None and kind in catalog.forms:
-            if not checks.installed(group.check).own_call:
+            if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif form.check != checks.FORWARD:

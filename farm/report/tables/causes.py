@@ -140,9 +140,12 @@ def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
             map([*texts, ""].__getitem__, places), index=rows.index, dtype=object
         )  # the place -1 is the last
 
+    reason = told([entry.reason for entry in entries], place)
+    if "cause" in rows:
+        reason = reason.where(standing != NEW, rows["cause"].fillna(""))  # the error model that explains it
     return rows.assign(
         standing=standing,
-        cause=told([entry.reason for entry in entries], place),
+        cause=reason,
         fault=told([entry.fault for entry in entries], covered.where(standing == KNOWN, -1)),
     )
 
@@ -219,13 +222,13 @@ def _alike(line: Mapping[str, Any]) -> str:
     what = line["culprit"] if shared else line["op"]
     if line["error_type"]:
         what = masked(line["error"], [line["op"].partition(":")[2]])
-    return "\0".join([*(line[name] for name in ("vendor", "status", "kind", "stage", "error_type")), what])
+    return "\0".join([*(line[name] for name in ("vendor", "status", "kind", "stage", "error_type", "cause")), what])
 
 
 def _said(line: Mapping[str, Any]) -> str:
     """What new failures are, in a few words: "numbers: log_softmax, softmax"."""
     ops = [op.partition(":")[2] for op in line["all_ops"].split(", ")]
-    words = dict.fromkeys(filter(None, (line[name] for name in ("kind", "stage", "error_type"))))
+    words = dict.fromkeys(filter(None, (line[name] for name in ("cause", "kind", "stage", "error_type"))))
     return f"{', '.join(words)}: {', '.join(ops[:3])}" + f" and {len(ops) - 3} more ops" * (len(ops) > 3)
 
 

@@ -61,7 +61,7 @@ def _value(node: Any, form: Form) -> Any:
 def inputs_by_name(form: Form) -> dict[str, Any]:
     """`input_values` by the names of the graph's inputs. Raises ValueError if they are not as many."""
     values = input_values(form)
-    names = [x.name for x in onnx_graph.read(form.model or b"").inputs]
+    names = onnx_graph.input_names(form.model or b"")
     if len(names) != len(values):
         raise ValueError(f"{form.op}: the graph has {len(names)} inputs ({', '.join(names)}), the form {len(values)}")
     return dict(zip(names, values))

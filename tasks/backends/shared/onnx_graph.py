@@ -49,6 +49,18 @@ def read(model: bytes) -> Graph:
     )
 
 
+def input_names(model: bytes) -> list[str]:
+    """Names of the main graph's inputs without a default, in its order; nothing else is read. Raises ValueError for damaged
+    bytes."""
+    defaults, names = set(), []
+    for number, value in fields(last(memoryview(model), 7)):
+        if number == 5 and not isinstance(value, int):
+            defaults.add(text(last(value, 8)))
+        elif number == 11 and not isinstance(value, int):
+            names.append(text(last(value, 1)))
+    return [name for name in names if name not in defaults]
+
+
 def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
     """The model with these shapes of its inputs, by name: nothing else of it is read. Raises ValueError for damaged bytes."""
     parts = []
@@ -153,14 +165,20 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """
     at, end = 0, len(data)
     while at < end:
-        key, at = _varint(data, at)
+        key = data[at]
+        at += 1
+        if key > 127:
+            key, at = _varint(data, at - 1)
         kind = key & 7
         if kind == 0:
             value, at = _varint(data, at)
             yield key >> 3, value
             continue
         if kind == 2:
-            size, at = _varint(data, at)
+            size = data[at] if at < end else 128
+            at += 1
+            if size > 127:
+                size, at = _varint(data, at - 1)
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:

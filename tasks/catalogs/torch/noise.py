@@ -83,7 +83,7 @@ class Arguments:
         """Per draw all leaves, widened; those in ``movable`` moved by ε, a weight in a coarser dtype than the call's by its own."""
         import torch
 
-        columns: list[list[Any]] = []
+        columns: list[Sequence[Any]] = []
         for place, x in enumerate(self.leaves):
             if place in movable:
                 own = max(eps, EPS.get(torch_tree.name_of(x.dtype), eps))
@@ -94,7 +94,7 @@ class Arguments:
                 columns.append([widen(x)] * len(draws))
         return [list(leaves) for leaves in zip(*columns)]
 
-    def _moved(self, place: int, eps: float, draws: Sequence[int], number: int) -> list[Any]:
+    def _moved(self, place: int, eps: float, draws: Sequence[int], number: int) -> Sequence[Any]:
         import torch
 
         x = self.leaves[place].detach()
@@ -102,7 +102,7 @@ class Arguments:
             return [_moved_sparse(x, eps, draw, number) for draw in draws]
         if place not in self._wide:
             self._wide[place] = torch_tree.to_numpy(x.to(torch.complex128 if x.is_complex() else torch.float64))
-        return [torch.from_numpy(y) for y in noise.moved_each(self._wide[place], eps, draws, number)]
+        return torch.from_numpy(noise.moved_each(self._wide[place], eps, draws, number)).unbind(0)
 
 
 def _floats(x: Any) -> bool:

@@ -143,6 +143,7 @@ def _refused(info: Any, group: Group) -> Iterator[Sample]:
         yield Sample(-1, failure=Failure.vacuous("op_db has no call in this dtype that eager torch refuses"))
 
 
+@functools.cache
 def _public(name: str) -> Callable[..., Any] | None:
     """torch's function of that name, of those that torch itself lists as functions of tensors; None for any other."""
     import torch

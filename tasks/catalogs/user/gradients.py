@@ -32,6 +32,41 @@ def elements(op: UserOp, dims: Mapping[str, int]) -> int:
     return samples.elements(op, dims, op.gradient)
 
 
+#: From inputs, cotangents and the number of a draw (None: nothing is moved) to gradients and what they may be off by.
+Gradient = Callable[[Arrays, "list[np.ndarray]", "int | None"], "tuple[list[np.ndarray], list[np.ndarray]]"]
+
+
+def _gradient(
+    op: UserOp,
+    names: list[str],
+    floating: list[int],
+    evaluate: Callable[[Arrays], list[np.ndarray]],
+    reference: Callable[..., Any] | None,
+    eps: float,
+) -> Gradient:
+    """The gradients of an op's inputs ``names``, by autograd of a reference in torch, else by differences of ``evaluate``."""
+
+    def by_torch(
+        inputs: Arrays, cotangents: list[np.ndarray], draw: int | None
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        assert reference is not None
+        # What the forward pass keeps is rounded to the dtype under test, however exactly the inputs are given.
+        kept = None if draw is None else functools.partial(_kept, eps, draw)
+        found = of_torch.vjp(reference, inputs, op.kwargs, names, floating, cotangents, kept)
+        return found, [np.zeros(y.shape) for y in found]
+
+    def by_differences(
+        inputs: Arrays, cotangents: list[np.ndarray], draw: int | None
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        def chosen(**values: Any) -> list[np.ndarray]:
+            found = evaluate(values)
+            return [found[i] for i in floating]
+
+        return gradients.numpy_vjp(chosen, dict(inputs), names, cotangents)
+
+    return by_differences if reference is None else by_torch
+
+
 def fill(
     made: Sample,
     op: UserOp,
@@ -58,23 +93,7 @@ def fill(
     made.cotangents = tuple(places.get(i, -1) for i in range(len(outputs)))
     made.arrays += given
     made.op_class, made.definition = gradients.class_of(made.op_class), ""
-    errors: list[np.ndarray] = []
-
-    def gradient(inputs: Arrays, cotangents: list[np.ndarray], draw: int | None = None) -> list[np.ndarray]:
-        if reference is not None:
-            # What the forward pass keeps is rounded to the dtype under test, however exactly the inputs are given.
-            kept = None if draw is None else functools.partial(_kept, EPS[group.dtype], draw)
-            found = of_torch.vjp(reference, inputs, op.kwargs, names, floating, cotangents, kept)
-            errors[:] = [np.zeros(y.shape) for y in found]
-            return found
-
-        def chosen(**values: Any) -> list[np.ndarray]:
-            found = evaluate(values)
-            return [found[i] for i in floating]
-
-        found, error = gradients.numpy_vjp(chosen, dict(inputs), names, cotangents)
-        errors[:] = error
-        return found
+    gradient = _gradient(op, names, floating, evaluate, reference, EPS.get(group.dtype, 0.0))
 
     def widened(x: np.ndarray) -> np.ndarray:
         return x.astype(wide(x.dtype.name))
@@ -88,14 +107,13 @@ def fill(
 
         return {k: one(x) for k, x in arrays.items()}, [one(c) for c in given]
 
-    exact = gradient({k: widened(x) for k, x in arrays.items()}, [widened(c) for c in given])
-    own = [np.array(e) for e in errors]
+    exact, own = gradient({k: widened(x) for k, x in arrays.items()}, [widened(c) for c in given], None)
     if all(np.isinf(e).all() for e in own):
         made.failure = Failure.vacuous("the reference is not differentiable at these inputs", "reference")
         return
     elements = sum(x.size for x in arrays.values())
     floor = noise.floor(
-        exact, lambda drawn: (gradient(*moved(draw), draw) for draw in drawn), made.op_class, draws, elements
+        exact, lambda drawn: (gradient(*moved(draw), draw)[0] for draw in drawn), made.op_class, draws, elements
     )
     made.expected = [
         Leaf(arrays[name].dtype.name, y.shape, y, e if delta is None else delta + e)

@@ -1,0 +1,78 @@
+"""What this process keeps for the client: kernels that were judged, a cache of its own, its settings as they were."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from farm.client.kernels import Kernel
+from tasks.cache import default_cache
+from tasks.catalogs import told
+
+#: Kernels of this process by the run that judged them: what is asked of a run later needs their functions.
+LIVE: dict[str, Kernel] = {}
+
+
+def backend_here() -> str:
+    """The backend of eager torch on the device that this process has."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return "torch-rocm" if torch.version.hip else "torch-cuda"
+    return "torch-cpu"
+
+
+@functools.cache
+def scratch() -> Path:
+    """A cache that lives as long as this process: what is made with functions of its own, nobody else can use. What backends
+    answered is that of the lasting one."""
+    path = Path(tempfile.mkdtemp(prefix="farm-client-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    probes = default_cache() / "probes"
+    probes.mkdir(parents=True, exist_ok=True)
+    (path / "probes").symlink_to(probes.resolve())
+    return path
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """What a run sets in this process is put back: threads, precision, the definitions that children are told."""
+    before = told.announced()
+    torch = sys.modules.get("torch")
+    settings = _settings(torch) if torch else []
+    try:
+        yield
+    finally:
+        told.announce(before)
+        for put, value in settings:
+            put(value)
+
+
+def _settings(torch: Any) -> list[tuple[Any, Any]]:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    kept = [(torch.set_num_threads, torch.get_num_threads()), (torch.set_warn_always, torch.is_warn_always_enabled())]
+    for where, name in (
+        (matmul, "allow_tf32"),
+        (cudnn, "allow_tf32"),
+        (matmul, "allow_fp16_reduced_precision_reduction"),
+        (matmul, "allow_bf16_reduced_precision_reduction"),
+    ):
+        kept.append((functools.partial(setattr, where, name), getattr(where, name)))
+    return kept
+
+
+def message_of(row: Mapping[str, Any]) -> str:
+    """What happened to a case, in a line."""
+    said = " ".join([str(row["status"]), *([str(row["kind"])] if row.get("kind") else [])])
+    units, limit = row.get("error_units"), row.get("limit")
+    if units is not None and units == units:
+        said += f", {units:.3g} error units" + (f" where {limit:g} are allowed" if limit and limit == limit else "")
+        said += f", max diff {row['max_diff']:.3g}" if row.get("max_diff") == row.get("max_diff") else ""
+    words = " ".join(str(row.get("error") or "").split())
+    return said + (f": {words[:300]}" if words else "")

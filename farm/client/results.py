@@ -1,0 +1,130 @@
+"""What a run of the client found: its rows, counted, and the failures of one kind as one finding."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from farm.client.process import message_of
+from farm.client.smaller import Smaller, minimize
+from farm.plan.known import not_known
+from farm.plan.model import Config
+from farm.reproduce.find import seed_of
+from tasks.model import Status
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Failures of one kind: the case with the fewest elements, and how many there are. seed: of that case alone."""
+
+    key: str
+    seed: int
+    case_id: str
+    dtype: str
+    shapes: str
+    status: str
+    kind: str
+    message: str
+    error_units: float | None
+    count: int
+    results: str
+    row: dict[str, Any] = field(repr=False, compare=False)
+
+    @functools.cached_property
+    def minimal(self) -> Smaller:
+        """The case made smaller: `farm.minimize` with its strategy shrink-all."""
+        return minimize(self.key, results=self.results)
+
+    @property
+    def command(self) -> str:
+        """The command that shows it again."""
+        return f"farm reproduce '{self.key}'" + (f" --results {self.results}" if self.results != "results" else "")
+
+    def __str__(self) -> str:
+        more = f", {self.count} such cases" if self.count > 1 else ""
+        return f"{self.case_id} [{self.shapes}] {self.message}{more}; seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found. rows: those of the lake; known: how many failures its known failures cover."""
+
+    run_id: str
+    results: str
+    rows: pd.DataFrame = field(repr=False, compare=False)
+    passed: int
+    failed: int
+    known: int
+    counts: Mapping[str, int]
+    findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        told_ = ", ".join(f"{n} {name}" for name, n in self.counts.items())
+        lines = [f"run {self.run_id}: {len(self.rows)} cases: {told_}", *(f"  {f}" for f in self.findings)]
+        return "\n".join([*lines, *(f"  not judged: {text}" for text in self._not_judged())])
+
+    def check(self) -> None:
+        """Raise AssertionError with every finding, if there is one or nothing was judged."""
+        if self.findings:
+            told_ = [f"{f}\n    {f.command}" for f in self.findings]
+            raise AssertionError("\n".join([f"{self.failed} of {len(self.rows)} cases failed", *told_]))
+        if not self.passed:
+            raise AssertionError(f"nothing was judged: {'; '.join(self._not_judged()) or 'no case'}")
+
+    def _not_judged(self) -> list[str]:
+        """What is said of the cases that are in no pass rate, each once."""
+        silent = self.rows[~self.rows["status"].isin([s.value for s in Status if s.judged])]
+        said = silent[["status", "error"]].drop_duplicates().head(3)
+        return [f"{status}: {' '.join(str(error or '').split())}" for status, error in said.itertuples(index=False)]
+
+
+def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config: Config) -> Result:
+    """The result of a run's rows."""
+    failing = rows[rows["status"].isin([s.value for s in Status if s.failed])]
+    new = not_known(failing, config)
+    counts = {str(k): int(v) for k, v in rows["status"].value_counts().items()}
+    good = sum(counts.get(s, 0) for s in (Status.PASS.value, Status.IMPRECISE.value))
+    found = tuple(_findings(new, results))
+    return Result(str(record["run_id"]), results, rows, good, len(new), len(failing) - len(new), counts, found)
+
+
+def _findings(failing: pd.DataFrame, results: str) -> Iterator[Finding]:
+    """The failures, those of one check, dtype, status and kind together."""
+    keys = ["check", "op", "dtype", "backend", "status", "kind"]
+    for _, group in failing.groupby(keys, sort=False, dropna=False):
+        elements = group["shapes"].map(_elements)
+        row = {str(k): v for k, v in group.iloc[int(elements.argmin())].to_dict().items()}
+        yield finding(row, results, len(group))
+
+
+def _elements(shapes: Any) -> int:
+    total = 0
+    for shape in str(shapes or "").split():
+        count = 1
+        for size in shape.split("x") if shape != "scalar" else ():
+            count *= int(size)
+        total += count
+    return total
+
+
+def finding(row: Mapping[str, Any], results: str, count: int) -> Finding:
+    units = row.get("error_units")
+    return Finding(
+        f"{row['run_id']}:{row['case_id']}:{row['backend']}",
+        seed_of(row),
+        str(row["case_id"]),
+        str(row["dtype"]),
+        str(row["shapes"] or ""),
+        str(row["status"]),
+        str(row["kind"] or ""),
+        message_of(row),
+        None if units is None or units != units else float(units),
+        count,
+        results,
+        dict(row),
+    )

@@ -1,0 +1,63 @@
+"""Why a result is wrong: the case computed again under error models; the first that gives the very result is the cause.
+
+What an op computes is told from its numbers, not from its name: a formula that gives the exact result of these inputs is
+the op's (`tasks.diagnose.formulas`), and then so are the ways in which it is known to go wrong. On numpy and nothing else,
+so that it runs where the result is judged, in any vendor's environment. No code of a user is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tasks.diagnose import formulas, results
+from tasks.diagnose.model import BETTER, Model, Result
+from tasks.model import Leaf, OpClass, is_complex, is_inexact
+
+#: Numbers of all inputs and of an output from which on nothing is computed again: a diagnosis takes milliseconds.
+LARGE = 1 << 18
+#: Models that are named where several give the very same result.
+MOST = 3
+
+
+def cause(
+    inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass
+) -> str:
+    """The error model that explains a wrong or imprecise result, in words; "" where none does.
+
+    inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``. Of several outputs the
+    first is explained that is off.
+    """
+    if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
+        return ""
+    with np.errstate(all="ignore"):
+        for a, leaf in zip(actual, expected):
+            if leaf.reference is None or leaf.dtype == "str" or a.shape != leaf.reference.shape or a.size > LARGE:
+                continue
+            result = Result.of(a, leaf, op_class)
+            if result.off.any():
+                return _best(_models(inputs, result), result) or _best(results.described(inputs, result), result)
+    return ""
+
+
+def _best(models: Iterator[Model], result: Result) -> str:
+    """The words of the model that explains the most elements bit for bit, the plainest of equals; of all that explain every
+    element so, joined by "or": nothing tells them apart."""
+    words, best = [""], 0.0
+    for model in models:
+        if best == 1.0 and (model.slow or len(words) == MOST):
+            break
+        found = result.explained(model)
+        if found == best == 1.0:
+            words += [model.words] * (model.words not in words)
+        elif found > best + BETTER * (best > 0):
+            words, best = [model.words], found
+    return " or ".join(words)
+
+
+def _models(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
+    """Error models, the plainest first."""
+    yield from results.models(result)
+    if is_inexact(result.dtype) and not is_complex(result.dtype):
+        yield from formulas.models(inputs, result)

@@ -1,0 +1,200 @@
+"""Functions of one or two numbers, and the formulas for them that lose digits."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tasks.diagnose.formula import Formula
+from tasks.diagnose.model import Model
+from tasks.model import EPS
+
+Function = Callable[..., np.ndarray]
+
+#: Elements from which on no function is tried that NumPy has not.
+SLOW = 1 << 16
+
+
+def _each(function: Callable[[float], float]) -> Function:
+    """A function of Python's own for arrays, in the dtype of its argument."""
+    made = np.frompyfunc(function, 1, 1)
+
+    def of(x: np.ndarray) -> np.ndarray:
+        if x.size > SLOW:
+            raise ValueError("too many elements")
+        return np.asarray(made(x.astype(np.float64)), np.float64).astype(x.dtype)
+
+    return of
+
+
+erf, erfc = _each(math.erf), _each(math.erfc)
+
+
+def _rounded(function: Function) -> Function:
+    """A function of NumPy's rounded once: its own of float32 are off by several bits, those of libraries by hardly one."""
+    return lambda x: np.asarray(function(x.astype(np.float64)), np.float64).astype(x.dtype)
+
+
+exp, exp2, log, log2, tanh, arcsin = map(_rounded, (np.exp, np.exp2, np.log, np.log2, np.tanh, np.arcsin))
+
+
+def _polynomial_erf(x: np.ndarray) -> np.ndarray:
+    """Abramowitz and Stegun 7.1.26: off by 1.5e-7."""
+    t = 1 / (1 + x.dtype.type(0.3275911) * np.abs(x))
+    total = np.zeros_like(x)
+    for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        total = (total + x.dtype.type(factor)) * t
+    return np.copysign(1 - total * exp(-x * x), x)
+
+
+def _fast_exp(x: np.ndarray) -> np.ndarray:
+    """Schraudolph (1999): the exponent's bits are a linear function of x; off by up to 4 %."""
+    bits = (12102203.161561485 * x.astype(np.float64) + 1064866805.0).clip(0, 2139095039)
+    return bits.astype(np.int32).view(np.float32).astype(x.dtype)
+
+
+def _by_exp2(x: np.ndarray) -> np.ndarray:
+    return exp2(x * x.dtype.type(1 / math.log(2)))
+
+
+def _rational_tanh(x: np.ndarray) -> np.ndarray:
+    """Lambert's continued fraction up to x⁷, held to ±1."""
+    s = x * x
+    return np.clip(x * (135135 + s * (17325 + s * (378 + s))) / (135135 + s * (62370 + s * (3150 + s * 28))), -1, 1)
+
+
+def _turned(function: Function) -> Function:
+    """A function of an angle that is reduced by the dtype's own 2π."""
+
+    def of(x: np.ndarray) -> np.ndarray:
+        period = x.dtype.type(2 * math.pi)
+        return function(x - np.round(x / period) * period)
+
+    return of
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.where(x < 0, exp(x) / (1 + exp(x)), 1 / (1 + exp(-x)))
+
+
+def _tanh_gelu(x: np.ndarray) -> np.ndarray:
+    inner = x.dtype.type(math.sqrt(2 / math.pi)) * (x + x.dtype.type(0.044715) * x**3)
+    return x.dtype.type(0.5) * x * (1 + tanh(inner))
+
+
+_ROOT = math.sqrt(0.5)
+
+#: Of one number: the function, and its wrong ways by their words.
+OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
+    "exp": (np.exp, {"fast exp (Schraudolph's)": _fast_exp, "exp as 2 to the power x·log2 e": _by_exp2}),
+    "expm1": (np.expm1, {"expm1 as exp(x) - 1": lambda x: exp(x) - 1}),
+    "log": (np.log, {"log as log2(x)·log 2": lambda x: log2(x) * x.dtype.type(math.log(2))}),
+    "log1p": (np.log1p, {"log1p as log(1 + x)": lambda x: log(1 + x)}),
+    "sqrt": (np.sqrt, {"sqrt as x/sqrt(x)": lambda x: x * (1 / np.sqrt(x))}),
+    "sin": (np.sin, {"the angle is reduced by 2π of the dtype": _turned(np.sin)}),
+    "cos": (np.cos, {"the angle is reduced by 2π of the dtype": _turned(np.cos)}),
+    "tan": (np.tan, {"the angle is reduced by 2π of the dtype": _turned(np.tan)}),
+    "acos": (np.arccos, {"acos as π/2 - asin(x)": lambda x: x.dtype.type(math.pi / 2) - arcsin(x)}),
+    "tanh": (
+        np.tanh,
+        {
+            "fast tanh (a rational function)": _rational_tanh,
+            "tanh as 1 - 2/(exp(2x) + 1)": lambda x: 1 - 2 / (exp(2 * x) + 1),
+            "tanh as (exp(2x) - 1)/(exp(2x) + 1)": lambda x: (exp(2 * x) - 1) / (exp(2 * x) + 1),
+            "tanh as (exp(x) - exp(-x))/(exp(x) + exp(-x))": lambda x: (exp(x) - exp(-x)) / (exp(x) + exp(-x)),
+        },
+    ),
+    "sigmoid": (
+        _sigmoid,
+        {
+            "sigmoid as (1 + tanh(x/2))/2": lambda x: (1 + tanh(x / 2)) / 2,
+            "sigmoid as exp(x)/(1 + exp(x))": lambda x: exp(x) / (1 + exp(x)),
+        },
+    ),
+    "silu": (lambda x: x * _sigmoid(x), {"sigmoid as exp(x)/(1 + exp(x))": lambda x: x * (exp(x) / (1 + exp(x)))}),
+    "softplus": (
+        lambda x: np.maximum(x, 0) + np.log1p(exp(-np.abs(x))),
+        {
+            "softplus as log(1 + exp(x))": lambda x: log(1 + exp(x)),
+            "softplus as log(1 + exp(x)) up to 20": lambda x: np.asarray(np.where(x > 20, x, log(1 + exp(x)))),
+            "softplus without a threshold": lambda x: np.log1p(exp(x)),
+        },
+    ),
+    "elu": (
+        lambda x: np.asarray(np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
+        {"elu as exp(x) - 1": lambda x: np.asarray(np.where(x > 0, x, exp(np.minimum(x, 0)) - 1))},
+    ),
+    "erf": (erf, {"erf by a polynomial (Abramowitz and Stegun 7.1.26)": _polynomial_erf}),
+    "erfc": (erfc, {"erfc as 1 - erf(x)": lambda x: 1 - erf(x)}),
+    "gelu": (
+        lambda x: x * erfc(-x * _ROOT) / 2,
+        {
+            "gelu by tanh": _tanh_gelu,
+            "gelu by a sigmoid": lambda x: x * _sigmoid(x.dtype.type(1.702) * x),
+            "gelu as x/2·(1 + erf(x/√2))": lambda x: x.dtype.type(0.5) * x * (1 + erf(x * x.dtype.type(_ROOT))),
+        },
+    ),
+    "gelu by tanh": (
+        lambda x: x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
+        {"gelu by erf, where tanh is asked for": lambda x: x * erfc(-x * x.dtype.type(_ROOT)) / 2},
+    ),
+    "reciprocal": (lambda x: 1 / x, {}),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), {}),
+    "square": (np.square, {}),
+    "half": (lambda x: x / 2, {}),
+    "twice": (lambda x: x * 2, {}),
+    "identity": (lambda x: x, {}),
+    "round": (
+        np.rint,
+        {
+            "halves are rounded away from zero": lambda x: np.trunc(x + np.copysign(x.dtype.type(0.5), x)),
+            "round as floor(x + 1/2)": lambda x: np.floor(x + x.dtype.type(0.5)),
+            "rounded down": np.floor,
+            "truncated": np.trunc,
+        },
+    ),
+}
+
+#: Of two numbers.
+OF_TWO: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
+    "add": (np.add, {}),
+    "sub": (np.subtract, {"the operands are swapped": lambda a, b: b - a}),
+    "mul": (np.multiply, {}),
+    "div": (np.divide, {"a/b as a·(1/b)": lambda a, b: a * (1 / b), "the operands are swapped": lambda a, b: b / a}),
+    "pow": (np.power, {"a^b as exp(b·log a)": lambda a, b: exp(b * log(a))}),
+    "hypot": (np.hypot, {"hypot as sqrt(a² + b²)": lambda a, b: np.sqrt(a * a + b * b)}),
+    "atan2": (np.arctan2, {"atan2 as atan(a/b)": lambda a, b: np.arctan(a / b)}),
+    "fmod": (np.fmod, {"fmod as a - trunc(a/b)·b": lambda a, b: a - np.trunc(a / b) * b}),
+    "difference of squares": (
+        lambda a, b: (a - b) * (a + b),
+        {"a² - b² of rounded squares": lambda a, b: a * a - b * b},
+    ),
+}
+
+
+def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[Formula]:
+    """The functions that could be of these inputs."""
+    table = OF_ONE if len(floats) == 1 else OF_TWO if len(floats) == 2 else {}
+    for function, wrong in table.values():
+        yield Formula(functools.partial(_spread, function), functools.partial(_wrong, wrong, dtype))
+
+
+def _spread(function: Function, floats: Sequence[np.ndarray]) -> np.ndarray:
+    return function(*floats)
+
+
+def _wrong(wrong: Mapping[str, Function], dtype: str, floats: Sequence[np.ndarray]) -> Iterator[Model]:
+    for words, function in wrong.items():
+        for name in types(dtype):
+            given = [x.astype(name) for x in floats]
+            made = np.asarray(function(*given)).astype(np.float64)
+            yield Model(f"{words}, in {name}", made, digits=name != types(dtype)[0])
+
+
+def types(dtype: str) -> list[str]:
+    """NumPy's dtypes that a kernel may compute in: its own or float32, then a coarser one."""
+    own = dtype if dtype in ("float64", "float32") else "float32"
+    return [own, *(x for x in ("float32", "float16") if EPS[x] > EPS[own])]

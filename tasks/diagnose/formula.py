@@ -1,0 +1,18 @@
+"""A formula that may be an op's, with what comes out where it is computed wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.diagnose.model import Model
+
+
+@dataclass(frozen=True)
+class Formula:
+    """exact: of float64 inputs; may raise ValueError for inputs that do not fit. wrong: its error models, on the same."""
+
+    exact: Callable[[Sequence[np.ndarray]], np.ndarray]
+    wrong: Callable[[Sequence[np.ndarray]], Iterator[Model]]

@@ -1,0 +1,53 @@
+"""Which formula an op is, told by its exact result, and what comes out where its inputs or itself are taken coarsely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tasks.diagnose import elementwise, norms, products, rounding, sums
+from tasks.diagnose.formula import Formula
+from tasks.diagnose.model import Model, Result
+from tasks.model import is_complex, is_inexact
+from tasks.model.dtypes import dtype_name
+
+
+def models(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
+    """Error models of the formulas that give the exact result of these inputs; none where no formula is known to."""
+    names = [dtype_name(x.dtype) for x in inputs]
+    floats = [x.astype(np.float64) for x, name in zip(inputs, names) if is_inexact(name) and not is_complex(name)]
+    if not floats or any(is_complex(name) for name in names):
+        return
+    for formula in _formulas(floats, result):
+        if _fits(formula, floats, result):
+            yield from formula.wrong(floats)
+            yield from _of_inputs(formula, floats, result.dtype)
+
+
+def _formulas(floats: Sequence[np.ndarray], result: Result) -> Iterator[Formula]:
+    yield from elementwise.formulas(floats, result.dtype)
+    yield from sums.formulas(floats, result.dtype, result.exact.shape)
+    yield from products.formulas(floats, result.dtype, result.exact)
+    yield from norms.formulas(floats, result.dtype)
+
+
+def _fits(formula: Formula, floats: Sequence[np.ndarray], result: Result) -> bool:
+    try:
+        return result.is_exact(np.asarray(formula.exact(floats)))
+    except (ValueError, IndexError):
+        return False  # made for other shapes
+
+
+def _of_inputs(formula: Formula, floats: Sequence[np.ndarray], dtype: str) -> Iterator[Model]:
+    """The formula on inputs that were rounded, cut off or flushed before it: all of them, or one."""
+    for name in rounding.coarser(dtype):
+        for words, change in ((rounding.rounded_to(name), rounding.to), (f"truncated to {name}", rounding.cut)):
+            changed = [change(x, name) for x in floats]
+            yield Model(f"inputs are {words}", formula.exact(changed), digits=True)
+            for place in range(len(floats) if len(floats) > 1 else 0):
+                some = [changed[k] if k == place else x for k, x in enumerate(floats)]
+                yield Model(f"input {place} is {words}", formula.exact(some), digits=True)
+    yield Model(
+        f"subnormal inputs are taken for zero in {dtype}", formula.exact([rounding.flushed(x, dtype) for x in floats])
+    )

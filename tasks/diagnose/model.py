@@ -1,0 +1,111 @@
+"""What an error model says a result is, and when that explains the one at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, is_complex, is_inexact, rounded
+
+#: Least share of the elements that are off, and of all, that a model must give bit for bit or within a unit: libraries
+#: differ by a bit in exp and log, which a formula that cancels makes visible here and there.
+SHARE = 0.8
+#: A model is better than a plainer one if it explains that much more.
+BETTER = 0.05
+#: The errors of a result over the slack of a formula that cancels, at least and at most.
+SIZES = (0.02, 2.0)
+#: So few elements that are off must all be explained.
+FEW = 3
+
+
+@dataclass(frozen=True)
+class Model:
+    """words: the cause; result: what comes out if it is (float64 where the output is inexact, before the last rounding).
+    digits: whether it is about digits, so that zeros, NaN and Inf are no evidence of it: much else gives those. slow: one of
+    many orders of a sum, each a matter of milliseconds. slack: of a formula that subtracts what is nearly equal, how far its
+    result may be from ``result``, as it hangs on the order of its sums."""
+
+    words: str
+    result: np.ndarray
+    digits: bool = False
+    slow: bool = False
+    slack: np.ndarray | float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One output: as it is and as it ought to be, both wide and of one shape; unit: what rounding may do to an element;
+    bits: whether no rounding excuses it; off: which elements are further away than that."""
+
+    dtype: str
+    actual: np.ndarray
+    exact: np.ndarray
+    noise: np.ndarray | float
+    bits: bool
+    off: np.ndarray
+
+    @classmethod
+    def of(cls, actual: np.ndarray, leaf: Leaf, op_class: OpClass) -> Result:
+        """The output ``actual`` for what is expected of an op of a class: an exact one has no unit but the very bits."""
+        assert leaf.reference is not None
+        y = leaf.reference
+        noise: np.ndarray | float = 0.0 if leaf.noise is None or op_class in WITHOUT_NOISE else leaf.noise
+        bits = op_class is OpClass.EXACT
+        made = cls(leaf.dtype, actual.astype(y.dtype), y, noise, bits, np.zeros(y.shape, bool))
+        return replace(made, off=~made.near(y))
+
+    def near(self, result: np.ndarray, slack: np.ndarray | float = 0.0) -> np.ndarray:
+        """Which elements are a result's, bit for bit or within a unit: ε·|result| + δ + tiny, and ``slack``."""
+        if not is_inexact(self.dtype):
+            return np.asarray(self.actual == result)
+        cast = np.asarray(rounded(result, self.dtype))
+        same = (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast))
+        if self.bits:
+            return np.asarray(same)
+        eps = EPS[self.dtype]
+        unit = eps * np.abs(result) + self.noise + eps * SMALLEST_NORMAL.get(self.dtype, 0.0) + slack
+        finite = np.isfinite(self.actual) & np.isfinite(cast) & np.isfinite(unit)
+        return np.asarray(same | (finite & (np.abs(self.actual - result) <= unit)))
+
+    def explained(self, model: Model) -> float:
+        """How well a model explains the result: 0 for not at all, 1 for every element bit for bit."""
+        result = model.result
+        if result.shape != self.actual.shape:
+            return 0.0
+        telling = self.off
+        if model.digits:
+            telling = telling & np.isfinite(self.actual) & (self.actual != 0)
+        near = self.near(result, model.slack)
+        least = SHARE if telling.sum() >= FEW else 1.0
+        if not telling.any() or near[telling].mean() < least or near[self.off].mean() < least or near.mean() < least:
+            return 0.0
+        if np.any(model.slack):  # nothing bit for bit: what is explained is the size of the error
+            size, wide = (np.sqrt(np.mean(np.square(x[telling]))) for x in self._sizes(model.slack))
+            return float(near.mean()) / 2 if SIZES[0] * wide <= size <= SIZES[1] * wide else 0.0
+        cast = rounded(result, self.dtype) if is_inexact(self.dtype) else result
+        same = (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast)) if is_inexact(self.dtype) else near
+        return float(near[self.off].mean() + same[self.off].mean()) / 2
+
+    def is_exact(self, result: np.ndarray) -> bool:
+        """Whether a formula in float64 gives the exact result, but for float64's own rounding."""
+        if result.shape != self.exact.shape:
+            return False
+        finite = np.isfinite(self.exact)
+        if not (finite == np.isfinite(result)).all() or not finite.any():
+            return False
+        scale = float(np.abs(self.exact[finite]).max())
+        return bool((np.abs(result - self.exact)[finite] <= 1e-11 * (np.abs(self.exact[finite]) + 1e-2 * scale)).all())
+
+    def _sizes(self, slack: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+        """The errors of all elements, and the slack of a model for them."""
+        return self.actual - self.exact, np.broadcast_to(np.asarray(slack, np.float64), self.exact.shape)
+
+    @property
+    def largest(self) -> float:
+        return LARGEST[self.dtype]
+
+    @property
+    def real(self) -> bool:
+        """Whether its numbers are rounded and have an order."""
+        return is_inexact(self.dtype) and not is_complex(self.dtype)

@@ -1,0 +1,135 @@
+"""Softmax and normalisations, and how their statistics go wrong."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tasks.diagnose.elementwise import exp, types
+from tasks.diagnose.elementwise import log as logarithm
+from tasks.diagnose.formula import Formula
+from tasks.diagnose.model import Model
+from tasks.diagnose.sums import cancelled
+
+#: What is added to a variance so that its root is not zero: those in use.
+EPSILONS = (1e-5, 1e-6, 0.0, 1e-12, 1e-3, 1e-8, 1e-7)
+
+
+def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[Formula]:
+    """Softmaxes of one input; normalisations of one with up to two affine parameters."""
+    x = floats[0]
+    if x.ndim == 0 or x.size == 0:
+        return
+    if len(floats) == 1:
+        for axis, log in itertools.product(range(x.ndim - 1, -1, -1), (False, True)):
+            yield Formula(
+                functools.partial(_softmax, axis=axis, log=log),
+                functools.partial(_wrong_softmax, axis=axis, log=log, dtype=dtype),
+            )
+    if len(floats) <= 3 and all(v.ndim == 1 and v.shape[0] == x.shape[-1] for v in floats[1:]):
+        for centred, eps in itertools.product((True, False), EPSILONS):
+            how = _How(centred, eps)
+            yield Formula(functools.partial(_normalised, how=how), functools.partial(_wrong_norm, how=how, dtype=dtype))
+
+
+def _softmax(given: Sequence[np.ndarray], axis: int, log: bool) -> np.ndarray:
+    x = given[0]
+    top = np.max(x, axis=axis, keepdims=True)
+    shifted = x - np.where(np.isfinite(top), top, 0.0)
+    total = np.sum(np.exp(shifted), axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(total) if log else np.exp(shifted) / total)
+
+
+def _wrong_softmax(given: Sequence[np.ndarray], axis: int, log: bool, dtype: str) -> Iterator[Model]:
+    x = given[0]
+    for kind in types(dtype):
+        some = x.astype(kind)
+        e = exp(some)
+        total = e.sum(axis, keepdims=True)
+        plain = some - logarithm(total) if log else e / total
+        words = f"exp without a shift by the maximum, in {kind}"
+        yield Model(words, plain.astype(np.float64), digits=kind != types(dtype)[0])
+        if log:
+            shifted = exp(some - some.max(axis, keepdims=True))
+            of_result = logarithm(shifted / shifted.sum(axis, keepdims=True))
+            yield Model(f"log of the softmax, in {kind}", of_result.astype(np.float64))
+    for other in range(x.ndim):
+        if other != axis % x.ndim:
+            yield Model(f"over axis {other}, not {axis}", _softmax(given, other, log))
+    yield Model("not divided by the sum", np.exp(x - np.max(x, axis=axis, keepdims=True)))
+
+
+@dataclass(frozen=True)
+class _How:
+    """centred: a layer norm, else a norm by the root mean square; outside: eps is added to the root."""
+
+    centred: bool
+    eps: float
+    outside: bool = False
+    ddof: int = 0
+    axis: int = -1
+    weighed: bool = True
+    biased: bool = True
+    sign: int = 1
+    root: bool = True
+    summed: bool = False
+
+
+def _normalised(given: Sequence[np.ndarray], how: _How, kind: str = "float64", one_pass: bool = False) -> np.ndarray:
+    x = given[0].astype(kind)
+    n = x.shape[how.axis]
+    mean = x.mean(how.axis, keepdims=True) if how.centred else np.zeros(1, kind)
+    if one_pass:
+        var = (x * x).mean(how.axis, keepdims=True) - mean * mean
+    else:
+        var = np.square(x - mean).sum(how.axis, keepdims=True) / (1 if how.summed else n - how.ddof)
+    eps = x.dtype.type(how.eps)
+    size = var + eps if not how.root else np.sqrt(var) + eps if how.outside else np.sqrt(var + eps)
+    out = (x - mean) / size
+    if len(given) > 1 and how.weighed:
+        out = out * given[1].astype(kind)
+    if len(given) > 2 and how.biased:
+        out = out + how.sign * given[2].astype(kind)
+    return np.asarray(out, np.float64)
+
+
+def _wrong_norm(given: Sequence[np.ndarray], how: _How, dtype: str) -> Iterator[Model]:
+    own = types(dtype)[0]
+    if how.centred:
+        for kind in types(dtype):
+            words, result = f"variance as E[x²] - E[x]², in {kind}", _normalised(given, how, kind, one_pass=True)
+            yield Model(words, result, kind != own)
+            yield Model(words, result, True, slack=_slack(given, how, kind))
+        yield Model("ddof: divided by n - 1, not n", _normalised(given, replace(how, ddof=1)))
+        yield Model("the mean is not subtracted", _normalised(given, replace(how, centred=False)))
+    for eps in EPSILONS:
+        if eps != how.eps:
+            yield Model(f"eps: {eps:g}, not {how.eps:g}", _normalised(given, replace(how, eps=eps)))
+    yield Model("eps: added to the root, not under it", _normalised(given, replace(how, outside=True)))
+    for axis in range(given[0].ndim - 1):
+        yield Model(f"statistics over axis {axis}, not the last", _normalised(given, replace(how, axis=axis)))
+    yield Model("the root is not taken", _normalised(given, replace(how, root=False)))
+    yield Model("a sum of squares, not their mean", _normalised(given, replace(how, summed=True)))
+    for kind in types(dtype):
+        yield Model(f"computed in {kind}", _normalised(given, how, kind), digits=True)
+    if len(given) > 1:
+        yield Model("the weight is ignored", _normalised(given, replace(how, weighed=False)))
+    if len(given) > 2:
+        yield Model("the bias is ignored", _normalised(given, replace(how, biased=False)))
+        yield Model("the bias is subtracted", _normalised(given, replace(how, sign=-1)))
+    x = given[0]
+    if len(given) > 1 and x.ndim == 2 and x.shape[0] == x.shape[1]:
+        columns = [x, *(v[:, None] for v in given[1:])]
+        yield Model("weight and bias go down the columns", _normalised(columns, how))
+
+
+def _slack(given: Sequence[np.ndarray], how: _How, kind: str) -> np.ndarray:
+    """How far a layer norm moves when its variance does by what a difference of rounded squares loses."""
+    x = given[0]
+    lost = np.expand_dims(cancelled(np.moveaxis(x, -1, 0), kind), -1)
+    bare = _normalised(given[:2], how)
+    return np.asarray(np.abs(bare) * lost / (2 * np.maximum(x.var(-1, keepdims=True), lost)))

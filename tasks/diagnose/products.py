@@ -1,0 +1,112 @@
+"""Products of matrices with what is added to them, and how their sums go wrong."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tasks.diagnose import rounding
+from tasks.diagnose.formula import Formula
+from tasks.diagnose.model import Model
+from tasks.diagnose.sums import left_out
+
+
+@dataclass(frozen=True)
+class _Product:
+    """alpha·a·b + beta·c of inputs by place. turned: the last two axes of b are swapped; rows: a row of a times the same row
+    of b, summed; added: the place of c, None where nothing is added."""
+
+    a: int
+    b: int
+    added: int | None
+    turned: bool = False
+    rows: bool = False
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def terms(self, given: Sequence[np.ndarray]) -> np.ndarray:
+        """The terms of each sum along a first axis."""
+        a, b = self._factors(given)
+        left = np.moveaxis(a, -1, 0)
+        if self.rows:
+            return np.asarray(np.moveaxis(a * b, -1, 0))
+        if b.ndim == 1:
+            return np.asarray(left * b.reshape(-1, *(1,) * (left.ndim - 1)))
+        right = np.moveaxis(b, -2, 0)
+        if a.ndim == 1:
+            return np.asarray(left.reshape(-1, *(1,) * (right.ndim - 1)) * right)
+        return np.asarray(left[..., :, None] * right[..., None, :])
+
+    def _factors(self, given: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        a, b = given[self.a], given[self.b]
+        if min(a.ndim, b.ndim) < 1:
+            raise ValueError("a number is no matrix")
+        return a, np.swapaxes(b, -1, -2) if self.turned and b.ndim > 1 else b
+
+    def bare(self, given: Sequence[np.ndarray]) -> np.ndarray:
+        """a·b."""
+        a, b = self._factors(given)
+        return np.asarray((a * b).sum(-1) if self.rows else np.matmul(a, b))
+
+    def finished(self, product: np.ndarray, given: Sequence[np.ndarray]) -> np.ndarray:
+        """The result for a product."""
+        return np.asarray(self.alpha * product + (0.0 if self.added is None else self.beta * given[self.added]))
+
+    def exact(self, given: Sequence[np.ndarray]) -> np.ndarray:
+        return self.finished(self.bare(given), given)
+
+    def fitted(self, given: Sequence[np.ndarray], result: np.ndarray) -> _Product:
+        """With the alpha and the beta that give a result best. Raises ValueError for inputs that do not fit."""
+        parts = [self.bare(given)] + ([] if self.added is None else [given[self.added]])
+        if any(np.broadcast_shapes(x.shape, result.shape) != result.shape for x in parts) or not result.size:
+            raise ValueError("other shapes")
+        columns = np.stack([np.broadcast_to(x, result.shape).reshape(-1) for x in parts], axis=1)
+        if not (np.isfinite(columns).all() and np.isfinite(result).all()):
+            return self
+        found = np.linalg.lstsq(columns, result.reshape(-1), rcond=None)[0]
+        return replace(self, alpha=_plain(found[0]), beta=_plain(found[1]) if len(found) > 1 else 1.0)
+
+    def wrong(self, given: Sequence[np.ndarray], dtype: str) -> Iterator[Model]:
+        for name in rounding.coarser(dtype):
+            for words, change in ((rounding.rounded_to(name), rounding.to), (f"truncated to {name}", rounding.cut)):
+                some = [change(x, name) if k in (self.a, self.b) else x for k, x in enumerate(given)]
+                yield Model(f"factors are {words}", self.exact(some), digits=True)
+        if self.added is not None:
+            yield Model("what is to be added is left out", replace(self, beta=0.0).exact(given))
+        if self.alpha != 1:
+            yield Model(f"the factor {self.alpha:g} of the product is left out", replace(self, alpha=1.0).exact(given))
+        if self.beta != 1:
+            yield Model(f"the factor {self.beta:g} of what is added is left out", replace(self, beta=1.0).exact(given))
+        a, b = self._factors(given)
+        if self.rows or a.size // a.shape[-1] * b.size <= rounding.TERMS:
+            yield from self._sums(given, dtype)
+
+    def _sums(self, given: Sequence[np.ndarray], dtype: str) -> Iterator[Model]:
+        terms = self.terms(given)
+        yield from left_out(terms, lambda part: self.finished(part.sum(0), given))
+        for precision in rounding.narrow(dtype):
+            for total in rounding.accumulated(terms, precision):
+                yield Model(f"accumulated in {precision}", self.finished(total, given), slow=True)
+
+
+def _plain(x: float) -> float:
+    """A factor without what its fit has rounded."""
+    return round(float(x), 12)
+
+
+def formulas(floats: Sequence[np.ndarray], dtype: str, result: np.ndarray) -> Iterator[Formula]:
+    """Products of two inputs; of three, with the third added."""
+    if len(floats) not in (2, 3):
+        return
+    for a, b in itertools.permutations(range(len(floats)), 2):
+        added = next((k for k in range(len(floats)) if k not in (a, b)), None)
+        for turned, rows in ((False, False), (True, False), (False, True)):
+            try:
+                found = _Product(a, b, added, turned, rows).fitted(floats, result)
+            except ValueError:
+                continue
+            yield Formula(found.exact, functools.partial(found.wrong, dtype=dtype))

@@ -1,0 +1,90 @@
+"""Error models that need the exact result alone: how it was stored, scaled, ordered, or not written at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tasks.diagnose import rounding
+from tasks.diagnose.model import Model, Result
+from tasks.model import is_complex, is_inexact
+
+#: A factor nearer to 1 than this is rounding.
+FACTOR = 1e-3
+
+
+def models(result: Result) -> Iterator[Model]:
+    """What may have been done to the exact result."""
+    y, dtype = result.exact, result.dtype
+    if y.any() and is_inexact(dtype):
+        yield Model("zero everywhere", np.zeros_like(y))
+    if result.real:
+        yield from _stored(result)
+    if is_inexact(dtype) or y.dtype.kind == "i":
+        yield Model("the sign is turned", -y)
+    if is_complex(dtype):
+        yield Model("the imaginary part is turned", np.conj(y))
+        yield Model("the imaginary part is lost", y.real.astype(y.dtype))
+    yield from _moved(y)
+
+
+def _stored(result: Result) -> Iterator[Model]:
+    y, dtype = result.exact, result.dtype
+    yield Model(f"subnormal results are flushed to zero in {dtype}", rounding.flushed(y, dtype))
+    limit = result.largest
+    yield Model(f"saturates at {dtype}'s largest number", np.clip(y, -limit, limit))
+    yield Model(f"truncated to {dtype}, not rounded", rounding.cut(y, dtype), digits=True)
+    for name in rounding.coarser(dtype):
+        yield Model(f"the result is {rounding.rounded_to(name)}", rounding.to(y, name), digits=True)
+        yield Model(f"the result is truncated to {name}", rounding.cut(y, name), digits=True)
+
+
+def _moved(y: np.ndarray) -> Iterator[Model]:
+    if y.ndim > 1:
+        yield Model("written in column-major order", y.T.reshape(y.shape))
+        yield Model("read in column-major order", y.reshape(y.shape[::-1]).T)
+    for axis in range(y.ndim):
+        if y.shape[axis] > 2:
+            yield Model(f"reversed along axis {axis}", np.flip(y, axis))
+            for step in (1, -1):
+                yield Model(f"off by one along axis {axis}", np.roll(y, step, axis))
+
+
+def described(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
+    """What a result looks like, where nothing says how it came about."""
+    a, y = result.actual, result.exact
+    for place, x in enumerate(inputs):
+        if x.shape == a.shape and x.dtype.kind != "c":
+            yield Model(f"input {place} is returned as it is", x.astype(y.dtype))
+    if result.real and (factor := _factor(a, y)) is not None:
+        yield Model(f"scaled by {factor:.6g}", factor * y)
+    if (tail := _tail(result)) is not None:
+        yield tail
+
+
+def _factor(a: np.ndarray, y: np.ndarray) -> float | None:
+    """The one factor between two results of several numbers; None if it is 1."""
+    known = np.isfinite(a) & np.isfinite(y) & (y != 0)
+    if np.unique(np.abs(y[known])).size < 3:
+        return None
+    factor = float(np.median(a[known] / y[known]))
+    return factor if np.isfinite(factor) and factor and abs(factor - 1) > FACTOR else None
+
+
+def _tail(result: Result) -> Model | None:
+    """The result up to an element of every row, and one value, zero or NaN from there on."""
+    a, y, off = result.actual, result.exact, result.off
+    if y.ndim == 0 or (not is_inexact(result.dtype) and y.dtype.kind not in "iu"):
+        return None
+    for words, shape in (("of each row", (-1, y.shape[-1])), ("of all", (1, -1))):
+        columns = off.reshape(shape).any(0)
+        start = int(np.argmax(columns))
+        rest = a.reshape(shape)[:, start:]
+        if not 0 < start < columns.size or off.reshape(shape)[:, :start].any():
+            continue
+        empty = bool((np.isnan(rest) | (rest == 0)).all())
+        if empty and off.reshape(shape)[:, start:].mean() > 0.5:
+            filled = np.where(np.arange(columns.size) >= start, a.reshape(shape), y.reshape(shape))
+            return Model(f"zero or NaN from element {start} {words} on", filled.reshape(y.shape))
+    return None

@@ -1,0 +1,113 @@
+"""Roundings that an error model makes: to coarser formats, towards zero, of every step of a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tasks.model import EPS, SMALLEST_NORMAL, rounded
+
+#: Formats that runtimes compute in unasked.
+FORMATS = ("float32", "tfloat32", "bfloat16")
+#: Formats of accumulators.
+NARROW = ("float32", "float16", "bfloat16")
+
+
+def coarser(dtype: str) -> list[str]:
+    """Of FORMATS those with fewer digits than a dtype, the finest first."""
+    return [name for name in FORMATS if EPS[name] > EPS[dtype]]
+
+
+def narrow(dtype: str) -> list[str]:
+    """Of NARROW the dtype itself, and those with fewer digits."""
+    return sorted((x for x in NARROW if EPS[x] >= EPS[dtype]), key=EPS.__getitem__)
+
+
+def rounded_to(name: str) -> str:
+    """Words for a rounding; two formats have the same digits, and only their ranges tell them apart."""
+    return "rounded to tfloat32 or float16" if name == "tfloat32" else f"rounded to {name}"
+
+
+def to(x: np.ndarray, name: str) -> np.ndarray:
+    """float64 numbers rounded to a format, as wide as before: to its range as well, if an array may have it."""
+    if name != "tfloat32":
+        return np.asarray(rounded(x, name))
+    significand, exponent = np.frexp(x)
+    unit = EPS[name] / 2
+    return np.asarray(np.ldexp(np.round(significand / unit) * unit, exponent))
+
+
+def cut(x: np.ndarray, name: str) -> np.ndarray:
+    """float64 numbers cut off, towards zero, to the digits of a format."""
+    significand, exponent = np.frexp(x)
+    unit = EPS[name] / 2
+    return np.asarray(np.ldexp(np.trunc(significand / unit) * unit, exponent))
+
+
+def flushed(x: np.ndarray, name: str) -> np.ndarray:
+    """Numbers whose subnormals of a dtype are zero, of their sign."""
+    return np.where(np.abs(x) < SMALLEST_NORMAL[name], np.copysign(0.0, x), x)
+
+
+#: How a sum is taken along the first axis, its partial sums rounded by a function.
+Order = Callable[[np.ndarray, Callable[[np.ndarray], np.ndarray]], np.ndarray]
+
+
+def _one_by_one(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    total = np.zeros(terms.shape[1:])
+    for term in terms:
+        total = narrow(total + term)
+    return total
+
+
+def _by_blocks(size: int) -> Order:
+    """A block's own sum is exact, and is added to what is kept."""
+
+    def order(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        sums = np.add.reduceat(terms, np.arange(0, len(terms), size), axis=0)
+        return _one_by_one(sums, narrow)
+
+    return order
+
+
+def _by_lanes(count: int) -> Order:
+    """Element i goes to lane i modulo ``count``; the lanes are added up exactly at the end."""
+
+    def order(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        spare = -len(terms) % count
+        filled = np.concatenate([terms, np.zeros((spare, *terms.shape[1:]))]) if spare else terms
+        return np.asarray(_one_by_one(filled.reshape(-1, count, *terms.shape[1:]), narrow).sum(0))
+
+    return order
+
+
+def _in_pairs(terms: np.ndarray, narrow: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    while len(terms) > 1:
+        odd = terms[len(terms) // 2 * 2 :]
+        terms = np.concatenate([narrow(terms[0 : len(terms) // 2 * 2 : 2] + terms[1::2]), odd])
+    return np.asarray(terms[0])
+
+
+ORDERS: tuple[Order, ...] = (
+    _one_by_one,
+    _in_pairs,
+    *(_by_blocks(size) for size in (4, 8, 16, 32, 64, 128, 256)),
+    *(_by_lanes(count) for count in (4, 8, 16, 32, 64, 128, 256)),
+)
+#: Terms of all sums together, from which on no accumulator is tried.
+TERMS = 1 << 21
+
+
+def accumulated(terms: np.ndarray, name: str) -> Iterator[np.ndarray]:
+    """Sums of ``terms`` (n, …) along their first axis with an accumulator in a format, in each of some orders; with exact
+    terms, then with rounded ones."""
+    if terms.size > TERMS or not len(terms):
+        return
+
+    def narrow(x: np.ndarray) -> np.ndarray:
+        return to(x, name)
+
+    for given in (terms, narrow(terms)):
+        for order in ORDERS:
+            yield order(given, narrow)

@@ -1,0 +1,173 @@
+"""Reductions, and how their sums go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from tasks.diagnose import rounding
+from tasks.diagnose.elementwise import exp, log, types
+from tasks.diagnose.formula import Formula
+from tasks.diagnose.model import Model
+from tasks.model import EPS
+
+#: Blocks of which the last, partial one may be forgotten.
+BLOCKS = (256, 128, 64, 32, 16, 8)
+
+Axis = int | tuple[int, ...] | None
+#: A reduction: of an array along an axis.
+Reduce = Callable[[np.ndarray, Axis], np.ndarray]
+
+
+def formulas(floats: Sequence[np.ndarray], dtype: str, shape: tuple[int, ...]) -> Iterator[Formula]:
+    """Reductions of one input that give a result of a shape."""
+    if len(floats) == 1:
+        yield from _reductions(floats[0], dtype, shape)
+
+
+def _axes(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Axis, bool]]:
+    """Axes along which a reduction gives a shape, and whether they are kept."""
+    several: list[Axis] = [*range(x.ndim - 1, -1, -1), *((-2, -1),) * (x.ndim > 2), None]
+    for axis in several:
+        for keep in (False, True):
+            if np.sum(x, axis=axis, keepdims=keep).shape == shape:
+                yield axis, keep
+
+
+def _reductions(x: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Iterator[Formula]:
+    if x.size == 0 or x.ndim == 0:
+        return
+    for axis, keep in _axes(x, shape):
+        count = x.size // max(int(np.sum(x, axis=axis).size), 1)
+        if count < 2:
+            continue
+        for name, function in REDUCTIONS.items():
+
+            def exact(
+                given: Sequence[np.ndarray], function: Reduce = function, axis: Axis = axis, keep: bool = keep
+            ) -> np.ndarray:
+                found = function(given[0], axis)
+                return np.asarray(np.expand_dims(found, _places(axis, given[0])) if keep else found)
+
+            def wrong(
+                given: Sequence[np.ndarray],
+                name: str = name,
+                axis: Axis = axis,
+                exact: Callable[..., np.ndarray] = exact,
+            ) -> Iterator[Model]:
+                return _wrong_reduction(given[0], name, axis, dtype, exact)
+
+            yield Formula(exact, wrong)
+
+
+def _places(axis: Axis, x: np.ndarray) -> tuple[int, ...]:
+    return tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else axis
+
+
+def _variance(ddof: int) -> Reduce:
+    return lambda x, axis: np.asarray(np.var(x, axis=axis, ddof=ddof))
+
+
+def _deviation(ddof: int) -> Reduce:
+    return lambda x, axis: np.asarray(np.std(x, axis=axis, ddof=ddof))
+
+
+def _log_of_sum(x: np.ndarray, axis: Axis) -> np.ndarray:
+    top = np.max(x, axis=axis, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
+    return np.asarray(np.log(np.sum(np.exp(x - top), axis=axis)) + np.squeeze(top, axis=axis))
+
+
+REDUCTIONS: dict[str, Reduce] = {
+    "sum": lambda x, axis: np.asarray(np.sum(x, axis=axis)),
+    "mean": lambda x, axis: np.asarray(np.mean(x, axis=axis)),
+    "var1": _variance(1),
+    "var0": _variance(0),
+    "std1": _deviation(1),
+    "std0": _deviation(0),
+    "logsumexp": _log_of_sum,
+    "norm": lambda x, axis: np.sqrt(np.sum(x * x, axis=axis)),
+    "squares": lambda x, axis: np.asarray(np.sum(x * x, axis=axis)),
+    "prod": lambda x, axis: np.asarray(np.prod(x, axis=axis)),
+}
+
+
+def _wrong_reduction(
+    x: np.ndarray, name: str, axis: Axis, dtype: str, exact: Callable[[Sequence[np.ndarray]], np.ndarray]
+) -> Iterator[Model]:
+    shape = exact([x]).shape
+    rows = _rows(x, axis)
+    count = len(rows)
+    if name == "mean" and count > 1:
+        yield Model("divided by n - 1, not n", exact([x]) * count / (count - 1))
+    if name[:3] in ("var", "std"):
+        yield from _wrong_variance(x, rows, name, axis, dtype, shape)
+    if name == "logsumexp":
+        for kind in types(dtype):
+            given = rows.astype(kind)
+            plain = log(exp(given).sum(0)).reshape(shape)
+            yield Model(f"log of a sum of exp without a shift, in {kind}", plain, digits=kind != types(dtype)[0])
+            yield Model("the shift is not added again", exact([x]) - np.max(rows, axis=0).reshape(shape))
+    if name in ("norm", "squares"):
+        for kind in ("float16", "bfloat16"):
+            square = rounding.to(rows * rows, kind)
+            total = rounding.to(square.sum(0), kind)
+            yield Model(f"squares in {kind}", np.reshape(np.sqrt(total) if name == "norm" else total, shape))
+    if name == "norm":
+        yield Model("the root is not taken", exact([x]) ** 2)
+    yield from left_out(rows, lambda part: REDUCTIONS[name](part, 0).reshape(shape))
+    for other in range(x.ndim):
+        found = REDUCTIONS[name](x, other)
+        if isinstance(axis, int) and other != axis and found.shape == shape:
+            yield Model(f"reduced along axis {other}, not {axis}", found)
+    if name in ("sum", "mean"):
+        for precision in rounding.narrow(dtype):
+            for total in rounding.accumulated(rows, precision):
+                result = total / count if name == "mean" else total
+                yield Model(f"accumulated in {precision}", np.reshape(result, shape), slow=True)
+
+
+def _rows(x: np.ndarray, axis: Axis) -> np.ndarray:
+    """The terms of each sum along a first axis."""
+    places = tuple(p % x.ndim for p in _places(axis, x))
+    others = [p for p in range(x.ndim) if p not in places]
+    moved = np.transpose(x, (*places, *others))
+    return np.ascontiguousarray(moved.reshape(-1, *(x.shape[p] for p in others)))
+
+
+def _wrong_variance(
+    x: np.ndarray, rows: np.ndarray, name: str, axis: Axis, dtype: str, shape: tuple[int, ...]
+) -> Iterator[Model]:
+    ddof = int(name[-1])
+    finish = np.sqrt if name.startswith("std") else np.asarray
+    other = np.var(x, axis=axis, ddof=1 - ddof)
+    said = "divided by n, not n - 1" if ddof else "divided by n - 1, not n"
+    yield Model(f"ddof: {said}", np.reshape(finish(other), shape))
+    for kind in types(dtype):
+        given = rows.astype(kind)
+        n = len(given)
+        plain = (given * given).mean(0) - given.mean(0) ** 2
+        plain = plain * given.dtype.type(n / (n - ddof))
+        lost = cancelled(rows, kind)
+        slack = lost if name.startswith("var") else lost / (2 * np.sqrt(np.maximum(rows.var(0), lost)))
+        words, result = f"variance as E[x²] - E[x]², in {kind}", np.reshape(finish(plain).astype(np.float64), shape)
+        yield Model(words, result, kind != types(dtype)[0])
+        yield Model(words, result, True, slack=np.reshape(slack, shape))
+
+
+def cancelled(rows: np.ndarray, kind: str) -> np.ndarray:
+    """What rounding E[x²] and E[x]² twice each may do to their difference, of sums along the first axis."""
+    return np.asarray(4 * EPS[kind] * np.square(rows).mean(0))
+
+
+def left_out(rows: np.ndarray, reduced: Callable[[np.ndarray], np.ndarray]) -> Iterator[Model]:
+    """Sums without some of their terms."""
+    n = len(rows)
+    if n > 1:
+        yield Model("the last element is left out", reduced(rows[:-1]))
+        yield Model("the first element is left out", reduced(rows[1:]))
+    for size in BLOCKS:
+        if size < n and n % size:
+            yield Model(f"the last, partial block of {size} is left out", reduced(rows[: n // size * size]))
+            yield Model(f"only the last block of {size} is kept", reduced(rows[n // size * size :]))
