@@ -93,9 +93,8 @@ def backends() -> str:
     for runtime, part in known().items():
         for device in part.load().devices if not part.package else ():
             backend = BackendSpec(f"{runtime}-{device}", runtime, device).create()
-            takes = ", ".join(
-                "ONNX" if form == "onnx" else form if form == "torch" else "functions" for form in backend.forms
-            )
+            words = {"onnx": "ONNX", "torch": "torch", "saved_model": "SavedModel", "tflite": "TFLite"}
+            takes = ", ".join(words.get(form, "functions") for form in backend.forms)
             rows[backend.vendor, runtime, takes, "its own" if backend.packages else "the farm's"].append(backend.name)
     return table(
         ["vendor", "backends", "takes", "environment"],

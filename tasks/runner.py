@@ -19,7 +19,7 @@ from tasks.backends.base import Backend
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
 from tasks.judging import judged, staged
-from tasks.model import Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
+from tasks.model import FILES, Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.row import NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
 from tasks.wire import Done, ToRun
@@ -204,7 +204,8 @@ class Runner:
             try:
                 form = case.sample.form(kind, case.item.exported)
             except Unsupported as error:
-                reason = reason or error
+                # That it is no file of the runtime's own is true of nearly everything.
+                reason = reason if kind in FILES else reason or error
                 continue
             if case.item.asked.part:
                 from tasks.graphs.program import of_form

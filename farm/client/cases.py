@@ -52,6 +52,9 @@ class Case:
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in self.arrays.items())
         return f"Case({self.cases.kernel.op.name}, {self.dtype}, {shapes}, choices {self.choices.taken})"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # Hypothesis would print every field
+
     @property
     def name(self) -> str:
         return f"{self.dtype}-{self.index}"

@@ -25,10 +25,11 @@ def bundled(source: Source, data: Data) -> Runtime:
     header = {
         "form": {
             name: getattr(form, name)
-            for name in ("kind", "op", "dtype", "args", "kwargs", "paired", "check", "wrt", "cotangents")
+            for name in ("kind", "op", "dtype", "args", "kwargs", "paired", "order", "check", "wrt", "cotangents")
         },
         "group": asdict(group),
         "arrays": len(form.arrays),
+        "model": form.model is not None,
     }
     model = [] if form.model is None else [np.frombuffer(form.model, np.uint8)]
     with tempfile.TemporaryDirectory() as folder:

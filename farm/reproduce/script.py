@@ -10,7 +10,7 @@ import functools
 import json
 import pprint
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -154,9 +154,15 @@ def _install(source: Source, runtime: Runtime) -> str:
 
 def installed(modules: Iterable[str]) -> tuple[str, ...]:
     """Requirements that bring modules as they are installed here, without a build's own suffix: no index has a "+cpu"."""
-    brings = metadata.packages_distributions()
+    brings = _brings()
     found = sorted({name for module in modules for name in brings.get(module, ())} - set(OWN_PACKAGES))
     return tuple(f"{name}=={metadata.version(name).partition('+')[0]}" for name in found)
+
+
+@functools.cache
+def _brings() -> Mapping[str, list[str]]:
+    """Distributions by the modules that they bring: a look at every file of this environment."""
+    return metadata.packages_distributions()
 
 
 def _needs(source: Source, runtime: Runtime) -> str:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Seconds of work that a round is planned for, and of the first one, of which nobody knows what its cases take.
 ROUND_S, FIRST_S = 20.0, 3.0
+#: Rounds in a row without a case that is worth running, after which a run ends.
+_EMPTY = 50
 #: By how much a round may change what is thought to be done in a second: one is not like the other.
 _PACE_LOW, _PACE_HIGH = 0.25, 4.0
 #: Columns that a schedule learns from.
@@ -63,8 +65,9 @@ class Told:
 class Fuzzing:
     """One fuzzing run of the lake: `begin`, `go`, `finish`.
 
-    Its record has the rounds under "fuzz": of each batch the op, dtype, seed and by backend the numbers of its cases; so what
-    is missing of the last one is known when the run is resumed.
+    Its record has under "fuzz" how many rounds there were and how many cases they asked for, how many chunks each op has had, and
+    of the last round each batch with its op, dtype, seed and by backend the numbers of its cases: so what is missing of it is known
+    when the run is resumed.
     """
 
     def __init__(self, plan: Plan, budget: Budget) -> None:
@@ -78,7 +81,7 @@ class Fuzzing:
             asked = {s.name for b, s in enumerate(plan.backends) if plan.matrix.wanted[g, b]}
             self._asked[group.op_name, group.dtype] = asked
         self.schedule = Schedule(dtypes, [], plan.config.seed)
-        self.rounds: list[list[dict[str, Any]]] = []
+        self.rounds, self.planned, self._last = 0, 0, list[dict[str, Any]]()
         self._before = 0.0  # seconds of earlier launches
         self._pace = 1.0  # CPU-seconds of cases, as the schedule counts them, in a second
 
@@ -89,59 +92,52 @@ class Fuzzing:
     def begin(self) -> None:
         """Write the record; of a resumed run, learn from its rows. Raises OSError, LakeError."""
         earlier = self.run.record.get("fuzz", {})
-        self.rounds, self._before = list(earlier.get("rounds", [])), float(earlier.get("seconds", 0.0))
+        self.rounds, self.planned = earlier.get("rounds", 0), earlier.get("planned", 0)
+        self._last, self._before = earlier.get("last", []), float(earlier.get("seconds", 0.0))
+        self.schedule.chunks.update(earlier.get("chunks", {}))
         self.run.record["finished_at"] = None
         self._keep(0.0)
         self.run.begin()
         if self.rounds:
-            for batch in self._batches():
-                self.schedule.chunks[batch.op] += 1
             self.schedule.learn(self._rows())
 
     def go(self, told: Callable[[Told], None] = lambda told: None) -> None:
         """Rounds until the budget is spent. Raises OSError when the lake or the cache cannot be written."""
-        started, number = time.monotonic(), len(self.rounds)
-        rows = self._finish_last() if self.rounds else 0
+        started = time.monotonic()
+        rows, empty = self._finish_last() if self.rounds else 0, 0
         while not self.budget.spent(self._before + time.monotonic() - started, rows):
             self._look()
-            batches = self.schedule.round(self._size(self._before + time.monotonic() - started, number))
+            batches = self.schedule.round(self._size(self._before + time.monotonic() - started))
             batches = self._within(batches, rows)
-            if not batches:  # all backends are gone, or the budget is used up to the last case
+            empty = 0 if batches else empty + 1
+            if empty > _EMPTY:  # all backends are gone, or all that is left is known to fail
                 break
-            self.rounds.append(
-                [{"op": b.op, "dtype": b.dtype, "seed": b.seed, "wanted": dict(b.wanted)} for b in batches]
-            )
+            if not batches:
+                continue
+            self.rounds, self.planned = self.rounds + 1, self.planned + _cases(batches)
+            self._last = [{"op": b.op, "dtype": b.dtype, "seed": b.seed, "wanted": dict(b.wanted)} for b in batches]
             self._keep(time.monotonic() - started)
             lakes.write_run(self.plan.request.lake, self.run_id, self.run.record)
             begun, expected = time.monotonic(), self.schedule.cost_s(batches)
-            made = self._dispatch(batches)
-            self._pace = min(
-                max(self._pace * _PACE_LOW, expected / (time.monotonic() - begun)), self._pace * _PACE_HIGH
-            )
-            rows, number = rows + len(made), number + 1
+            made = self._dispatch(batches, {})
+            pace = expected / (time.monotonic() - begun)
+            self._pace = min(max(self._pace * _PACE_LOW, pace), self._pace * _PACE_HIGH)
+            rows += len(made)
             new = self.schedule.learn(made)
-            told(Told(number, rows, self._before + time.monotonic() - started, len(self.schedule.triggers), new))
+            told(Told(self.rounds, rows, self._before + time.monotonic() - started, len(self.schedule.triggers), new))
         self._keep(time.monotonic() - started)
 
     def finish(self, change: lakes.Change) -> tuple[pd.DataFrame, str]:
         """As `Run.finish`."""
         record, lake = self.run.record, self.plan.request.lake
-        planned = len(
-            {
-                (one.op, one.dtype, one.seed, backend, n)
-                for one in self._batches()
-                for backend, numbers in one.wanted.items()
-                for n in numbers
-            }
-        )
         record["children"] = {name: {k: round(v, 2) for k, v in spent.items()} for name, spent in self._spent.items()}
         lakes.compact(lake, self.run_id, change)
         rows = lakes.read(lake, self.run_id)
-        record["planned"] = planned
+        record["planned"] = self.planned
         record["inventory"]["backends"] = {name: offer.record() for name, offer in self.plan.offers.items()}
         record["finished_at"] = datetime.datetime.now(datetime.timezone.utc).isoformat()
         lakes.write_run(lake, self.run_id, record)
-        return rows, "" if len(rows) == planned else f"{len(rows)} rows of {planned} planned"
+        return rows, "" if len(rows) == self.planned else f"{len(rows)} rows of {self.planned} planned"
 
     @property
     def cpu_s(self) -> float:
@@ -157,16 +153,19 @@ class Fuzzing:
         self.schedule.backends = [s.name for b, s in enumerate(self.plan.backends) if self.plan.offer(b).available]
 
     def _keep(self, seconds: float) -> None:
-        self.run.record["fuzz"] = {"rounds": self.rounds, "seconds": round(self._before + seconds, 1)}
+        self.run.record["fuzz"] = {
+            "seconds": round(self._before + seconds, 1),
+            "rounds": self.rounds,
+            "planned": self.planned,
+            "chunks": dict(self.schedule.chunks),
+            "last": self._last,
+        }
 
-    def _batches(self) -> list[Batch]:
-        return [_batch(one) for some in self.rounds for one in some]
-
-    def _size(self, seconds: float, number: int) -> float:
+    def _size(self, seconds: float) -> float:
         """CPU-seconds of the next round."""
         left = math.inf if self.budget.seconds is None else max(self.budget.seconds - seconds, 1.0)
         slots = self.plan.executor.slots(None, 1.0)
-        return FIRST_S * slots if not number else min(ROUND_S, left) * self._pace
+        return FIRST_S * slots if not self.rounds else min(ROUND_S, left) * self._pace
 
     def _within(self, batches: Sequence[Batch], rows: int) -> list[Batch]:
         """Batches less what is known to fail, and not more cases than the budget has left."""
@@ -198,12 +197,11 @@ class Fuzzing:
             for backend, numbers in batch.wanted.items()
         }
 
-    def _dispatch(self, batches: Sequence[Batch]) -> list[dict[str, Any]]:
-        """Run batches to their end; their rows."""
+    def _dispatch(self, batches: Sequence[Batch], had: Mapping[Any, set[int]]) -> list[dict[str, Any]]:
+        """Run batches to their end, but for what they ``had`` (`_had`); the rows that come."""
         names = [s.name for s in self.plan.backends]
         groups = [_group(batch) for batch in batches]
         wanted = np.zeros((len(groups), len(names)), np.int32)
-        had = self._had(batches)
         before = Before()
         for g, batch in enumerate(batches):
             for backend, numbers in batch.wanted.items():
@@ -215,7 +213,8 @@ class Fuzzing:
         offers = {name: replace(offer, awaited=False) for name, offer in self.plan.offers.items()}
         matrix = Matrix(groups, self.plan.backends, wanted)
         plan = replace(self.plan, matrix=matrix, offers=offers, run_id=self.run_id, late=lambda: [])
-        dispatcher = Dispatcher(plan, before)
+        dispatcher, came = Dispatcher(plan, before), list[pa.RecordBatch]()
+        dispatcher.ledger.told = came.extend
         try:
             dispatcher.run()
         finally:
@@ -223,17 +222,14 @@ class Fuzzing:
                 total = self._spent.setdefault(name, {})
                 for what, value in spent.items():
                     total[what] = total.get(what, 0.0) + value
-        return self._rows(batches)
+        return [row for batch in came for row in batch.select(LEARNT).to_pylist()]
 
     def _finish_last(self) -> int:
         """Run what is missing of the last round of a resumed run; how many rows there are then."""
-        last = [_batch(one) for one in self.rounds[-1]]
-        had = {key: len(v) for key, v in self._had(last).items()}
-        lacking = sum(
-            len(numbers) - had.get((b.op, b.dtype, b.seed, name), 0) for b in last for name, numbers in b.wanted.items()
-        )
-        if lacking:
-            self._dispatch(last)
+        last = [_batch(one) for one in self._last]
+        had = self._had(last)
+        if _cases(last) > sum(map(len, had.values())):
+            self.schedule.learn(self._dispatch(last, had))
         return len(self._rows())
 
     def _rows(self, batches: Sequence[Batch] | None = None) -> list[dict[str, Any]]:
@@ -255,6 +251,10 @@ class Fuzzing:
             key = (row["op"].partition(":")[2], row["dtype"], row["seed"], row["backend"])
             found.setdefault(key, set()).add(row["sample"])
         return found
+
+
+def _cases(batches: Sequence[Batch]) -> int:
+    return sum(len(numbers) for batch in batches for numbers in batch.wanted.values())
 
 
 def _batch(one: Mapping[str, Any]) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -25,11 +25,14 @@ class Ledger:
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._flushed = time.monotonic()
+        #: Told of every batch of rows that comes.
+        self.told: Callable[[list[pa.RecordBatch]], None] = lambda batches: None
 
     def keep(self, b: int, batches: list[pa.RecordBatch], status: Mapping[str, int], busy_ms: float = 0.0) -> None:
         """Take rows of a backend. Raises OSError when they cannot be written."""
         rows = sum(batch.num_rows for batch in batches)
         self._batches += batches
+        self.told(batches)
         self._rows += rows
         self._accounts.kept(b, rows, status, busy_ms)
         if self._rows >= FLUSH_ROWS:

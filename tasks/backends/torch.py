@@ -12,14 +12,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
-from tasks.backends.shared import cuda_driver
+from tasks.backends.shared import cuda_driver, torch_switches
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
@@ -75,16 +74,17 @@ class TorchEager(Backend):
             torch.set_warn_always(
                 True
             )  # a fallback is said once per op otherwise, and the op's second sample would pass
-            precision = self._set_precision()
+            torch_switches.set_precision(self.target, self.device, self.coarse, self.reduced)
+            precision = self.known.coarse if self.coarse else ""
             self._try()
         if self.target == "cuda":
-            driver = _driver() or str(torch.version.hip or torch.version.cuda or "")
-            where = f"{where}, {_architecture()}"
+            driver = torch_switches.driver() or str(torch.version.hip or torch.version.cuda or "")
+            where = f"{where}, {torch_switches.architecture()}"
             if not torch.version.hip:
                 with contextlib.suppress(OSError, cuda_driver.CudaError):
                     self.uuid = cuda_driver.uuid_of(cuda_driver.load())
         return RuntimeInfo(
-            f"torch {torch.__version__}{self._plugin_version()}{_libraries() if self.target == 'cuda' else ''}",
+            f"torch {torch.__version__}{self._plugin_version()}{torch_switches.libraries() if self.target == 'cuda' else ''}",
             where,
             driver,
             precision,
@@ -138,37 +138,6 @@ class TorchEager(Backend):
         if found.upper() != self.known.platform or not count:
             raise Unavailable(f"torch_xla runs on {found} here ({count} devices), not on {self.known.platform}")
         return found
-
-    def _set_precision(self) -> str:
-        """Ask for float32 in float32, or as coarse as the option allows; returns what is declared.
-
-        Raises Unavailable where the device does not take the setting: what it computes in would be unknown.
-        """
-        import torch
-
-        declared = self.known.coarse if self.coarse else ""
-        if self.target == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.coarse
-            # Sums of 16-bit products are otherwise split and added in 16 bits.
-            matmul = torch.backends.cuda.matmul
-            matmul.allow_fp16_reduced_precision_reduction = self.reduced
-            matmul.allow_bf16_reduced_precision_reduction = self.reduced
-        elif self.target == "xpu":
-            torch.backends.mkldnn.allow_tf32 = self.coarse  # type: ignore[assignment]
-        elif self.target == "npu":
-            npu: Any = getattr(torch, "npu")  # noqa: B009  the plugin's
-            npu.matmul.allow_hf32 = npu.conv.allow_hf32 = self.coarse  # of convolutions it is on by default
-            if (npu.matmul.allow_hf32, npu.conv.allow_hf32) != (self.coarse, self.coarse):
-                raise Unavailable("torch_npu does not take the setting allow_hf32")
-        elif self.device == "xla":
-            backends = importlib.import_module("torch_xla.backends")
-            wanted = (
-                "default" if self.coarse else "highest"
-            )  # a TPU multiplies float32 in one pass of bfloat16 by default
-            backends.set_mat_mul_precision(wanted)
-            if backends.get_mat_mul_precision() != wanted:
-                raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
-        return declared
 
     def _try(self) -> None:
         """Add two numbers on the device. Raises Unavailable in its own words, or if it says anything but 2."""
@@ -357,39 +326,6 @@ class TorchEager(Backend):
         except Unavailable:
             return True
         return False
-
-
-def _libraries() -> str:
-    """Versions of what computes for torch on a GPU: the CUDA or ROCm it was built with, cuDNN or MIOpen, cuBLAS."""
-    import torch
-
-    found = {"ROCm" if torch.version.hip else "CUDA": torch.version.hip or torch.version.cuda}
-    with contextlib.suppress(Exception):
-        found["MIOpen" if torch.version.hip else "cuDNN"] = torch.backends.cudnn.version()
-    for package in ("nvidia-cublas", "nvidia-cublas-cu12"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found["cuBLAS"] = metadata.version(package)
-    return "".join(f", {name} {version}" for name, version in found.items() if version)
-
-
-def _driver() -> str:
-    """Version of the kernel's driver (Linux), "" where it does not say."""
-    for path, pattern in (
-        ("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
-        ("/sys/module/amdgpu/version", r"(\S+)"),
-    ):
-        with contextlib.suppress(OSError):
-            if match := re.search(pattern, Path(path).read_text()):
-                return match[1]
-    return ""
-
-
-def _architecture() -> str:
-    """ "sm_90" or "gfx942:sramecc+:xnack-" of the first GPU that this process sees."""
-    import torch
-
-    properties = torch.cuda.get_device_properties(0)
-    return str(getattr(properties, "gcnArchName", "")) or f"sm_{properties.major}{properties.minor}"
 
 
 def _says(pattern: str, text: str) -> bool:

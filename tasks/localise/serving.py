@@ -29,7 +29,7 @@ from tasks.localise.search import search
 from tasks.localise.searched import Searched
 from tasks.localise.subject import Subject
 from tasks.localise.traced import Traced
-from tasks.model import Form, Group, Invalid, Leaf, RuntimeInfo, Status, Unsupported, Vacuous
+from tasks.model import FILES, Form, Group, Invalid, Leaf, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.dtypes import dtype_name
 from tasks.prepare.cases import PreparedGroup, PreparedSample, save_alone
 from tasks.wire import Located, ToRun, Wants
@@ -72,7 +72,7 @@ class Locator:
             return self._of_onnx(info)
         if "torch" not in backend.forms:
             raise Unsupported(
-                f"it takes functions of {' or '.join(backend.forms)}, whose operations are not told apart"
+                f"it takes functions of {' or '.join(x for x in backend.forms if x not in FILES)}, whose operations are not told apart"
             )
         return traced_of(self._sample, self._sample.form("torch"), self._command.policy, info)
 

@@ -85,6 +85,10 @@ class Oracle:
     rounded: bool = False
 
 
+#: Kinds of forms that are a file of some framework, which few networks come as.
+FILES = ("saved_model", "tflite")
+
+
 @dataclass
 class Form:
     """One sample in a representation some backend can run; ``kind`` names the representation.

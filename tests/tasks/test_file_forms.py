@@ -17,13 +17,15 @@ import pytest
 
 from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
-from tasks.backends import tensorflow
+from tasks.backends import BackendSpec, tensorflow
 from tasks.catalogs.base import Catalog, Sample
 from tasks.catalogs.models import judged, wheels
 from tasks.catalogs.models.own import Own
 from tasks.graphs.given import GivenError
-from tasks.model import Group, Leaf, OpClass, Unsupported
+from tasks.judge import verdict
+from tasks.model import FILES, Form, Group, Leaf, OpClass, RuntimeInfo, Unsupported
 from tasks.prepare import cases
+from tasks.runner import Runner
 
 
 class Tiny(Catalog):
@@ -148,3 +150,20 @@ def test_tensorflow_gives_the_outputs_in_the_order_of_the_sample() -> None:
     stand_in = SimpleNamespace(saved_model=SimpleNamespace(load=lambda folder: loaded))
     call = tensorflow._signature(stand_in, wheels.packed({"saved_model.pb": b""}), (1, 2, 0))
     assert call(10, 5) == [15, 5, 10]  # a, b; note, onset, contour
+
+
+def test_why_a_function_is_not_taken_is_said_and_not_that_there_is_no_file() -> None:
+    """TensorFlow looks for a SavedModel first; that a case is none is no news."""
+    group = Group("torch:fmod", "", "float32", 1)
+
+    def form(kind: str, exported: Any) -> Form:
+        raise Unsupported(
+            f"the torch catalog has no {kind} form of this op" if kind in FILES else "no counterpart of fmod"
+        )
+
+    sample = SimpleNamespace(owner=SimpleNamespace(group=group, check="forward"), failure=None, form=form, op_class="")
+    case: Any = SimpleNamespace(sample=sample, item=SimpleNamespace(exported=None))
+    info = RuntimeInfo("1", "cpu")
+    runner = Runner(BackendSpec.parse("tensorflow-cpu").create(), info, verdict.load("error_units"), lambda *step: None)
+    with pytest.raises(Unsupported, match="^no counterpart of fmod$"):
+        runner._form(case)
