@@ -354,9 +354,9 @@ def test_an_unknown_option_is_named(runtime: str) -> None:
 
 
 def test_options_of_a_provider_are_over_its_defaults() -> None:
-    assert OnnxRuntime("ort-cuda", "cuda", {})._flags() == "use_tf32=0"
+    assert OnnxRuntime("ort-cuda", "cuda", {})._flags() == "cudnn_conv_algo_search=HEURISTIC use_tf32=0"
     fast = OnnxRuntime("ort-cuda", "cuda", {"tf32": True})
-    assert (fast._flags(), fast._compute_precision()) == ("use_tf32=1", "tfloat32")
+    assert (fast._flags(), fast._compute_precision()) == ("cudnn_conv_algo_search=HEURISTIC use_tf32=1", "tfloat32")
     gpu = OnnxRuntime("ort-openvino", "openvino", {"provider_options": {"device_type": "GPU"}})
     assert (gpu.vendor, gpu.device_vendor, gpu.resource) == ("Intel", "intel", "GPU")
     assert OnnxRuntime("ort-openvino", "openvino", {}).resource == "CPU"
