@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.client.kernels import Kernel
+from tasks.backends.shared import torch_switches
 from tasks.cache import default_cache
 from tasks.catalogs import told
 
@@ -50,8 +51,9 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         told.announce(before)
-        for put, value in settings:
-            put(value)
+        with torch_switches.settable() if settings else contextlib.nullcontext():
+            for put, value in settings:
+                put(value)
 
 
 def _settings(torch: Any) -> list[tuple[Any, Any]]:

@@ -56,7 +56,7 @@ def _arguments() -> argparse.ArgumentParser:
         prog="farm fuzz",
         description="Generate cases, run them on every backend, go on where something is found.",
         epilog="exit code: 0 nothing found beyond the known failures; 1 findings; 2 bad config or command line; 3 incomplete "
-        "(go on with --resume)",
+        "(continue with --resume)",
     )
     parser.add_argument(
         "config", nargs="?", help="a YAML file with the catalog fuzz and backends; default: all ops on ort-cpu"
@@ -72,7 +72,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--ops", action="append", default=[], metavar="GLOB", help="only these ops")
     parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
     parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
-    parser.add_argument("--resume", metavar="RUN_ID", help="go on with a run ('last': the newest one)")
+    parser.add_argument("--resume", metavar="RUN_ID", help="continue a run ('last': the newest one)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--ray", action="store_true", help="on a Ray of this machine")
@@ -133,15 +133,15 @@ def _run(fuzzing: Fuzzing, console: Console) -> int:
         with interruptible():
             fuzzing.go(told)
     except KeyboardInterrupt:
-        say(f"interrupted; go on with: {again}")
+        say(f"interrupted; continue with: {again}")
         return INCOMPLETE
     except OSError as error:
-        print(f"error: stopped: {error}; mend that and go on with: {again}", file=sys.stderr)
+        print(f"error: stopped: {error}; mend that and continue with: {again}", file=sys.stderr)
         return INCOMPLETE
     try:
         rows, missing = fuzzing.finish(voted)
     except OSError as error:
-        print(f"error: the lake cannot be written: {error}; go on with: {again}", file=sys.stderr)
+        print(f"error: the lake cannot be written: {error}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
     return _conclude(fuzzing, rows, missing, elsewhere, say, console, again)
 
@@ -180,6 +180,6 @@ def _conclude(
             for line in table.to_dict("records"):
                 say(f"  {line['op']} ×{line['rows']}: {line['why']}")
     if missing:
-        print(f"error: incomplete: {missing}; go on with: {again}", file=sys.stderr)
+        print(f"error: incomplete: {missing}; continue with: {again}", file=sys.stderr)
         return INCOMPLETE
     return FOUND if (~found["known"]).any() else OK

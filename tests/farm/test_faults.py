@@ -103,8 +103,8 @@ def test_last_words_are_the_case_in_flights_own() -> None:
     script = """if 1:
         import os, sys
         from tasks.child import Page
-        page = Page(int(sys.argv[-1]))
-        sys.stdin = os.fdopen(int(sys.argv[-3]))
+        page = Page(int(sys.argv[-2]))
+        sys.stdin = os.fdopen(int(sys.argv[-4]))
         input()
         page.write(0, 2, 1); print("of an earlier case", flush=True)
         page.write(1, 2, 1); page.write(1, 3, 1); print("its own", flush=True); os._exit(5)

@@ -357,7 +357,7 @@ def test_a_backend_with_an_environment_is_run_in_it_and_its_script_says_what_to_
     (planted / f"run={row.run_id}" / "_run.json").write_text(json.dumps(record))
     asked: list[envs.Environment] = []
 
-    def build(environment: envs.Environment, cache: Path, timeout_s: float = 0.0) -> Path:
+    def build(environment: envs.Environment, cache: Path, *more: object, **others: object) -> Path:
         asked.append(environment)
         return Path(sys.executable)
 
@@ -393,7 +393,7 @@ def test_an_environment_that_cannot_be_built_is_an_error_with_the_installers_wor
     record["config"]["backends"][1] |= {"packages": ["no-such-package==1"]}
     (planted / f"run={row.run_id}" / "_run.json").write_text(json.dumps(record))
 
-    def build(environment: envs.Environment, cache: Path, timeout_s: float = 0.0) -> Path:
+    def build(environment: envs.Environment, cache: Path, *more: object, **others: object) -> Path:
         raise envs.EnvError("its environment cannot be built: no-such-package was not found")
 
     monkeypatch.setattr(envs, "build", build)

@@ -37,6 +37,9 @@ class Tiny:
     def module(self, cache: Path) -> None:
         return None
 
+    def files_in(self, cache: Path) -> dict[str, bytes]:
+        return {}
+
 
 class Residual(Catalog):
     """sound: a sound model; nan_floor: the same with a noise floor that is NaN in one place."""

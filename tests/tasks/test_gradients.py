@@ -175,9 +175,10 @@ def test_gradients_of_exact_ops_are_judged_by_error_units() -> None:
 def test_an_op_without_gradient_offers_no_backward_check() -> None:
     from tasks import catalogs
 
-    checks = {(e.op, e.variant): e.checks for e in catalogs.get("torch").entries()}
-    assert checks["torch:argmax", ""] == ("forward",)
-    assert checks["torch:exp", ""] == ("forward", "backward", "double_backward")
+    checks = {(e.op, e.variant): set(e.checks) for e in catalogs.get("torch").entries()}
+    gradients = {"backward", "double_backward"}
+    assert not checks["torch:argmax", ""] & gradients
+    assert checks["torch:exp", ""] >= gradients
 
 
 # --- finite differences -------------------------------------------------------------------------------------------

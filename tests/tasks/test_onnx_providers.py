@@ -11,6 +11,7 @@ import pytest
 from ml_dtypes import bfloat16, int4
 from packaging.requirements import Requirement
 
+from farm.fleet.envs import Environment
 from tasks.backends import onnxruntime as module
 from tasks.backends.onnxruntime import PROVIDERS, OnnxRuntime
 from tasks.backends.shared import ort_providers
@@ -26,7 +27,7 @@ def backend(device: str, **options: Any) -> OnnxRuntime:
 @pytest.mark.parametrize("device", PROVIDERS)
 def test_every_provider_names_pinned_packages_and_a_vendor_that_is_known(device: str) -> None:
     made = backend(device)
-    for text in made.packages:
+    for text in Environment(made.packages).requirements:
         assert str(Requirement(text).specifier).startswith("==")
     assert made.vendor
     assert made.device_vendor == "" or made.device_vendor in BY_LABEL or device == "vsinpu"

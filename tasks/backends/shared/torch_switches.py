@@ -12,6 +12,14 @@ from typing import Any
 from tasks.model import Unavailable
 
 
+def settable() -> contextlib.AbstractContextManager[Any]:
+    """Around the setting of torch's flags: importing torch's own tests (and their op_db) forbids it elsewhere."""
+    import torch
+
+    made: Any = getattr(torch.backends, "__allow_nonbracketed_mutation", contextlib.nullcontext)()
+    return made  # type: ignore[no-any-return]
+
+
 def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None:
     """Ask for float32 in float32, or as coarse as the device's option allows (``coarse``); on CUDA also for sums of 16-bit
     products in 16 bits (``reduced``).
@@ -23,12 +31,14 @@ def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None
 
     if target == "cuda":
         matmul = torch.backends.cuda.matmul
-        matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = coarse
+        with settable():
+            matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = coarse
         # Sums of 16-bit products are otherwise split and added in 16 bits.
         matmul.allow_fp16_reduced_precision_reduction = reduced
         matmul.allow_bf16_reduced_precision_reduction = reduced
     elif target == "xpu":
-        torch.backends.mkldnn.allow_tf32 = coarse  # type: ignore[assignment]
+        with settable():
+            torch.backends.mkldnn.allow_tf32 = coarse  # type: ignore[assignment]
     elif target == "npu":
         npu: Any = getattr(torch, "npu")  # noqa: B009  the plugin's
         npu.matmul.allow_hf32 = npu.conv.allow_hf32 = coarse  # of convolutions it is on by default
