@@ -38,14 +38,17 @@ _TABLE = 262147
 _TABLES = 16
 #: Numbers whose distances are taken in one go.
 _TOGETHER = 1 << 16
+#: Numbers of one result whose distances are taken in one go.
+_BLOCK = 1 << 14
 #: Factors that are kept for the next array of the same size, at most.
 _KEPT = 1 << 12
 
 Arrays = Sequence[np.ndarray]
 #: What a reference returns for the inputs of each of some draws; None where it refuses them.
 Evaluate = Callable[[Sequence[int]], Iterable["Arrays | None"]]
-#: A result in the dtype under test: per output its values and the ε of its dtype, None where it is not to be asked.
-Witness = Sequence["tuple[np.ndarray, float] | None"]
+#: A result in the dtype under test: per output its values and the ε of its dtype, None where it is not to be asked. It is
+#: gone through once, if at all.
+Witness = Iterable["tuple[np.ndarray, float] | None"]
 
 
 @functools.cache
@@ -94,6 +97,8 @@ def _moved_far(x: np.ndarray, row: np.ndarray) -> np.ndarray:
 def moved_each(x: np.ndarray, eps: float, draws: Sequence[int], place: int) -> np.ndarray:
     """`moved` for each of ``draws``, along a first axis."""
     if x.size * len(draws) > _KEPT:
+        if len(draws) == 1:
+            return moved(x, eps, draws[0], place)[np.newaxis]  # large: not copied once more
         return np.stack([moved(x, eps, draw, place) for draw in draws])
     return np.asarray(_some_factors(x.size, eps, tuple(draws), place).reshape(len(draws), *x.shape) * x)
 
@@ -110,11 +115,23 @@ def distance(moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
     kind = np.complex128 if reference.dtype.kind == "c" else np.float64
     a, b = moved.astype(kind, copy=False), reference.astype(kind, copy=False)
     with np.errstate(all="ignore"):
-        apart = np.abs(a - b)
+        apart = a - b
+        apart = np.abs(apart, out=apart) if apart.dtype == np.float64 and apart.ndim else np.abs(apart)
     if apart.max(initial=0.0) < np.inf:
         return apart
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+
+
+def _wider(before: np.ndarray | None, moved: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """The larger of ``before`` (0 if None), which is overwritten, and the `distance`: a block at a time, which the processor's
+    cache holds, and no array as large as the results but the one returned."""
+    wider = np.zeros(reference.shape) if before is None else np.ascontiguousarray(before)
+    into, a, b = wider.reshape(-1), moved.reshape(-1), reference.reshape(-1)
+    for at in range(0, a.size, _BLOCK):
+        part = into[at : at + _BLOCK]
+        np.maximum(part, distance(a[at : at + _BLOCK], b[at : at + _BLOCK]), out=part)
+    return wider
 
 
 def count(op_class: OpClass, draws: int, elements: int) -> int:
@@ -181,11 +198,16 @@ def _widest(references: Arrays, found: Iterable[Arrays | None], draws: int) -> l
     total: list[np.ndarray | None] = [None] * len(references)
     for some in many:
         for i, y in enumerate(references):
+            before = total[i]
             if all(x is not None and len(x) == len(references) and x[i].shape == y.shape for x in some):
                 values = [x[i] for x in some if x is not None]
-                delta = distance(_stacked(values), y).max(0) if len(values) > 1 else distance(values[0], y)
+                if len(values) > 1:
+                    delta = distance(_stacked(values), y).max(0)
+                elif y.size > _BLOCK:
+                    before, delta = None, _wider(before, values[0], y)
+                else:
+                    delta = distance(values[0], y)
             else:
                 delta = np.full(y.shape, np.inf)
-            before = total[i]
             total[i] = delta if before is None else np.maximum(before, delta)
     return [np.asarray(delta) if delta is not None and delta.any() else None for delta in total]

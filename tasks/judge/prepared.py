@@ -98,7 +98,10 @@ def excused(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE,
         known = np.isfinite(size)
         size, noise = size[known], noise[known]
         total = float(size.sum())
-    return float(np.minimum(threshold * (size * eps + noise), size).sum()) / total if total else 0.0
+    allowed = size * eps
+    allowed += noise
+    allowed *= threshold
+    return float(np.minimum(allowed, size).sum()) / total if total else 0.0
 
 
 def zero_would_pass(leaf: Leaf, threshold: float, op_class: OpClass = OpClass.COMPOSITE) -> bool:

@@ -159,3 +159,20 @@ def test_what_a_draw_refuses_or_returns_in_another_shape_has_no_bound() -> None:
 
 def test_no_draws_no_floor() -> None:
     assert noise.floor([np.ones(3)], lambda draws: iter(()), OpClass.COMPOSITE, 0, 3) == [None]
+
+
+def test_the_floor_of_a_large_result_is_that_of_its_parts() -> None:
+    """Large results are compared a block at a time: each element has the floor that it has in a small one."""
+    y = np.linspace(-1, 1, 3 * 50_000).reshape(3, 50_000)
+    y[1, 7], y[2, 49_999] = np.nan, np.inf
+    many = [y * (1 + k * 1e-3) for k in range(1, 5)]
+    many[2][0, 5], many[3][2, 49_999] = np.nan, 1.0
+    for turn in (lambda x: x, np.transpose, lambda x: x.astype(np.complex128)):
+        turned = [[turn(x)] for x in many]
+        (whole,) = noise.floor([turn(y)], lambda draws, turned=turned: turned, OpClass.COMPOSITE, 4, 1)  # type: ignore[misc]
+        assert whole is not None and np.isinf(whole).sum() == 2
+        for at in range(0, y.size, 997):
+            part = slice(at, at + 997)
+            cut = [[x.reshape(-1)[part]] for (x,) in turned]
+            (floor,) = noise.floor([turn(y).reshape(-1)[part]], lambda draws, cut=cut: cut, OpClass.COMPOSITE, 4, 1)  # type: ignore[misc]
+            assert floor is not None and np.array_equal(floor, whole.reshape(-1)[part])

@@ -227,7 +227,7 @@ class Maker:
                         yield None  # off the op's domain by one ulp: the result may be anything
 
         elements = sum(x.numel() for x in given.leaves if isinstance(x, torch.Tensor) and x.layout == torch.strided)
-        witness = None if own is None else [_witness(x) for x in own]
+        witness = None if own is None else map(_witness, own)  # few are asked: the rest are not even widened
         torch.set_default_dtype(torch.float64)
         try:
             floors = noise.floor(arrays, evaluate, op_class, self.draws, elements, witness)
