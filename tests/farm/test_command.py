@@ -140,7 +140,7 @@ def test_ctrl_c_ends_the_start_and_all_that_it_started_even_where_an_exception_i
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (INCOMPLETE, "interrupted\n")
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
 
 
 #: Starts child processes of the farm's, and a new one whenever one has died, as probes do.
