@@ -149,14 +149,14 @@ def test_ctrl_c_ends_the_start_and_all_that_it_started_even_where_an_exception_i
 
 #: Starts child processes of the farm's, and a new one whenever one has died, as probes do.
 RESTLESS = """
-import pathlib, sys, threading, time
+import os, pathlib, sys, threading, time
 from farm import exits
 from farm.fleet.child_process import ChildProcess, Limits
 def start(argv):
     def again():
         while True:
             child = ChildProcess(sys.argv[1], Limits())
-            print(child.process.pid, flush=True)
+            os.write(1, f"{child.process.pid}\\n".encode())  # print would write number and newline apart
             child.process.wait()
     for _ in range(12):
         threading.Thread(target=again, daemon=True).start()
