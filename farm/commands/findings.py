@@ -21,6 +21,7 @@ from farm.reproduce.find import Key, ReproduceError, load
 from farm.work.child_pool import POOL
 from tasks.cache import default_cache
 from tasks.judge import verdict
+from tasks.nearest import nearest
 
 #: Exit codes.
 OK, BAD_INPUT = 0, 2
@@ -35,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = lakes.open_lake(args.results)
         runs = _runs(results, args.run)
         rows = _rows(results, args.results, runs)
+        if args.backend and args.backend not in (there := sorted(set(rows["backend"]))):
+            raise lakes.LakeError(f"no rows of backend {args.backend!r}{nearest(args.backend, there)}")
         if args.minimise:
             _minimised(results, rows, runs, args)
         found = minimal.read(results, list(runs))

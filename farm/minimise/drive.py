@@ -137,6 +137,8 @@ def minimise(
     )
     command = wire.Minimise(case.asked, case.spec, row_of(case.row), str(folder), strategy, budget, len(earlier or ()))
     *_, answer = conversation(seeker, command, STEP_S, POOL, runner)
+    if told is None and sys.stderr.isatty():
+        print(f"\r{' ' * 60}\r", end="", file=sys.stderr, flush=True)
     if isinstance(answer, Ended):
         raise ReproduceError(f"nothing was made smaller: {answer.text}")
     assert isinstance(answer, Minimised)

@@ -37,7 +37,7 @@ def checked(case: Case, packages: Sequence[str] = (), here: bool = False) -> Cas
     if status not in SOUGHT:
         raise ReproduceError(
             f"{key.case_id} is {status} on {key.backend}: only what failed or was imprecise can be made smaller; "
-            "farm report --run lists what failed"
+            f"farm report --run {key.run_id} lists what failed"
         )
     if packages:
         spec = replace(case.spec, packages=tuple(packages))

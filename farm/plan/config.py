@@ -333,15 +333,23 @@ def check_dtype(name: str, where: str) -> None:
         raise ConfigError(f"{where}: dtypes: {error}") from None
 
 
+def backend_names() -> list[str]:
+    """Every backend that has a name by itself; none of a plugin's that cannot be imported."""
+    found = []
+    for runtime, part in known().items():
+        with contextlib.suppress(PluginError):
+            found += [f"{runtime}-{device}" for device in part.load().devices]
+    return found
+
+
 def check_backend(backend: BackendConfig, where: str) -> None:
     """Raise ConfigError unless the backend's runtime is known and takes its options."""
     try:
         backend.spec().create()
     except KeyError:
-        examples = ["torch-cpu", "torch-cuda", "inductor-cpu", "ort-cpu", "ort-cuda", "ort-tensorrt", "openvino-cpu"]
         name = backend.like or backend.name
         raise ConfigError(
-            f"{where}: backends: unknown backend {name!r}{nearest(name, examples)} "
+            f"{where}: backends: unknown backend {name!r}{nearest(name, backend_names())} "
             f"(a backend is <runtime>-<device>, the runtimes are {', '.join(sorted(known()))})"
         ) from None
     except ValueError as error:

@@ -17,6 +17,7 @@ from farm import exits, lake
 from farm.__main__ import COMMANDS, main
 from farm.exits import BAD_INPUT, INCOMPLETE, OK
 from tasks.model.row import Row
+from tests.farm.test_resume import wait_for
 
 COMMANDS_FOLDER = Path(importlib.import_module("farm.commands").__path__[0])
 
@@ -140,19 +141,22 @@ def test_ctrl_c_ends_the_start_and_all_that_it_started_even_where_an_exception_i
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (INCOMPLETE, "interrupted\n")
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    wait_for(
+        lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE,
+        "the killed child",
+    )
 
 
 #: Starts child processes of the farm's, and a new one whenever one has died, as probes do.
 RESTLESS = """
-import pathlib, sys, threading, time
+import os, pathlib, sys, threading, time
 from farm import exits
 from farm.fleet.child_process import ChildProcess, Limits
 def start(argv):
     def again():
         while True:
             child = ChildProcess(sys.argv[1], Limits())
-            print(child.process.pid, flush=True)
+            os.write(1, f"{child.process.pid}\\n".encode())  # print would write number and newline apart
             child.process.wait()
     for _ in range(12):
         threading.Thread(target=again, daemon=True).start()

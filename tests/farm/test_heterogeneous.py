@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,7 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(
     process = start(file, nodes, results)
     wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave", 400)
     nodes.remove(leaving)
+    time.sleep(3)  # a worker outlives its raylet by a moment, in which it could do all that is held up
     go.touch()
     nodes.add("amd-b", amd=1)
     out, _ = process.communicate(timeout=400)

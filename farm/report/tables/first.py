@@ -150,8 +150,9 @@ def _about(catalog: str) -> str:
 
 #: What the columns of a ranking count.
 _COUNTED = (
-    "Of a cell's samples: right, all ran where they were asked to and passed; weak, so too, but a constant output would have passed "
-    "them; failed, one did; fallback, one ran elsewhere; unsupported, one was not taken."
+    "Of a cell's samples: right, all ran where they were asked to and none failed (imprecise: of these, some lost digits); weak, so "
+    "too, but a constant output would have passed them; failed, one did; fallback, one ran elsewhere; unsupported, one was not "
+    "taken."
 )
 
 
