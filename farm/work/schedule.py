@@ -79,6 +79,8 @@ class Schedule:
     arms: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
     triggers: dict[Key, Trigger] = field(default_factory=lambda: defaultdict(Trigger))
     passing: dict[tuple[str, str], deque[frozenset[str]]] = field(default_factory=lambda: defaultdict(_latest))
+    #: Words that all rows of a backend have: what it says of itself, not what a case is.
+    own: dict[str, frozenset[str]] = field(default_factory=dict)
     chunks: Counter[str] = field(default_factory=Counter)
     had: dict[tuple[str, str, int], set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
     interesting: dict[tuple[str, str, int], set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -175,6 +177,7 @@ class Schedule:
             if failed or row["status"] == "imprecise":
                 self.interesting[place].add(int(row["sample"]))
             words = frozenset((row["flags"] or "").split())
+            self.own[row["backend"]] = self.own.get(row["backend"], words) & words
             if not failed:
                 if row["status"] == "pass":
                     self.passing[row["op"], row["backend"]].append(words)
@@ -193,4 +196,4 @@ class Schedule:
         if found.seen >= SEEN:
             passing = self.passing[key[1], key[0]]
             rare = sum(found.common <= some for some in passing) * RARE <= len(passing)
-            found.words = found.common if rare else frozenset()
+            found.words = found.common - self.own[key[0]] if rare else frozenset()

@@ -66,10 +66,14 @@ def test_who_comes_later_begins_with_a_few_cases() -> None:
     assert plan.round(4.0) == []
 
 
-def test_known_triggers_are_suppressed_but_not_for_ever() -> None:
+@pytest.mark.parametrize("own", ["", "threads=1 "])
+def test_known_triggers_are_suppressed_but_not_for_ever(own: str) -> None:
+    """Also of a backend whose own settings stand in the flags of its rows."""
     plan = schedule()
-    plan.learn(row("ort-cpu", "Conv", flags=f"opset=21 n={n}") for n in range(60))
-    bad = [row("ort-cpu", "Conv", "error", error=f"no SAME at 0x{n}", flags=f"auto_pad=SAME n={n}") for n in range(4)]
+    plan.learn(row("ort-cpu", "Conv", flags=f"{own}opset=21 n={n}") for n in range(60))
+    bad = [
+        row("ort-cpu", "Conv", "error", error=f"no SAME at 0x{n}", flags=f"{own}auto_pad=SAME n={n}") for n in range(4)
+    ]
     assert len(plan.learn(bad)) == 1  # one finding: addresses are masked
     known = [plan.suppressed("ort-cpu", "fuzz:Conv", ["auto_pad=SAME", "n=9"], k) for k in range(KEPT)]
     assert known == [False] + [True] * (KEPT - 1)
