@@ -89,6 +89,10 @@ VENDORS: tuple[Vendor, ...] = (
 
 BY_LABEL: dict[str, Vendor] = {vendor.label: vendor for vendor in VENDORS}
 
+#: Variable of a child: the label of whose device it computes on, "" for none. What a kernel's own library (Triton) has to know
+#: before it is imported.
+DEVICE_VENDOR = "FARM_DEVICE_VENDOR"
+
 #: Every variable by which some vendor's devices are given to a process.
 VISIBLE: tuple[str, ...] = tuple(dict.fromkeys(name for vendor in VENDORS for name in vendor.visible))
 

@@ -8,10 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
-from tasks.vendors import BY_LABEL, VENDORS, Vendor
-
-#: Whose device a child computes on, "" for none: what a kernel's own library (Triton) has to know before it is imported.
-DEVICE_VENDOR = "FARM_DEVICE_VENDOR"
+from tasks.vendors import BY_LABEL, DEVICE_VENDOR, VENDORS, Vendor
 
 #: A selector of oneAPI's before the numbers: "level_zero:0,1", "*:gpu" (SYCL's notes on environment variables).
 _SELECTOR = "ONEAPI_DEVICE_SELECTOR"

@@ -20,7 +20,7 @@ from farm.work.job import Job
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import load
-from tasks.vendors import BY_LABEL, VENDORS
+from tasks.vendors import BY_LABEL, DEVICE_VENDOR, VENDORS
 from tests.conftest import ROOT
 
 #: What nvidia-smi says of two cards.
@@ -177,7 +177,7 @@ def test_a_task_sees_the_devices_that_ray_gave_it(
 )
 def test_a_child_sees_no_devices_but_its_backends(backend: str | None, hidden: dict[str, str]) -> None:
     env = visible.for_child(BackendSpec.parse(backend) if backend else None)
-    vendor = env.pop(visible.DEVICE_VENDOR)
+    vendor = env.pop(DEVICE_VENDOR)
     assert env == hidden
     assert vendor == {"torch-cuda": "nvidia", "torch-rocm": "amd", "torch-xpu": "intel"}.get(backend or "", "")
 
@@ -201,7 +201,7 @@ def test_tritons_interpreter_is_for_backends_of_the_cpu(
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "to be put back")
     monkeypatch.delenv("TRITON_INTERPRET")
-    monkeypatch.setenv(visible.DEVICE_VENDOR, vendor)
+    monkeypatch.setenv(DEVICE_VENDOR, vendor)
     monkeypatch.setattr(load.importlib.util, "find_spec", lambda name: object())
     monkeypatch.delitem(sys.modules, "triton", raising=False)
     load._interpret()

@@ -25,6 +25,7 @@ from tasks.catalogs.user import functions, sources
 from tasks.catalogs.user.ops import DeclarationError, UserOp
 from tasks.catalogs.user.schema import mistakes
 from tasks.nearest import nearest
+from tasks.vendors import DEVICE_VENDOR
 
 #: Seconds a reference script may take where nobody says.
 DEADLINE_S = 60.0
@@ -235,11 +236,11 @@ def _interpret() -> None:
     """Let Triton interpret its kernels where the backend computes on the CPU: it looks at the variable when it is imported, by
     whatever the user's module imports.
 
-    Whose device a child computes on, its owner says in $FARM_DEVICE_VENDOR; without an owner, whether there is one at all.
+    Whose device a child computes on, its owner says in `DEVICE_VENDOR`; without an owner, whether there is one at all.
     """
     if "TRITON_INTERPRET" in os.environ or "triton" in sys.modules or importlib.util.find_spec("triton") is None:
         return
-    vendor = os.environ.get("FARM_DEVICE_VENDOR")
+    vendor = os.environ.get(DEVICE_VENDOR)
     if vendor is None:
         import torch
 
