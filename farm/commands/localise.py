@@ -11,19 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.fleet import envs
-from farm.fleet.child_process import Death
 from farm.localise.drive import SOUGHT, localise
 from farm.localise.show import print_case, print_located
 from farm.program import program
 from farm.reproduce import writing
-from farm.reproduce.again import run_child
+from farm.reproduce.again import job_of, ready, run_child
 from farm.reproduce.find import Case, Key, ReproduceError, load, parse
 from farm.reproduce.source import NoScript
 from farm.work.child_pool import POOL
-from farm.work.job import Job
-from farm.work.state import limits
-from tasks import wire
 from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.prepare.cases import PreparedGroup
@@ -99,23 +94,8 @@ def _is_localisable(case: Case) -> None:
 
 def _found(case: Case, seconds: float, folder: Path) -> Located:
     """What a search comes to. Raises ReproduceError where the backend cannot be had."""
-    job = Job(
-        name=str(case.key),
-        cache=str(case.cache),
-        limits=replace(limits(case.config, case.spec.name), localise_s=seconds),
-        backend=case.spec,
-        policy=case.policy,
-        run_id=case.key.run_id,
-    )
-    try:
-        got = POOL.get(job)
-    except envs.EnvError as error:
-        raise ReproduceError(f"{case.spec.name} cannot be run here: {error}") from None
-    answer = got if isinstance(got, Death) else got[1]
-    if not isinstance(answer, wire.Ready):
-        why = answer.text if isinstance(answer, Death) else answer.reason
-        raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see {program()} doctor")
-    *_, found = localise(job, case.asked, answer.info, POOL, folder)
+    job = job_of(case, localise_s=seconds)
+    *_, found = localise(job, case.asked, ready(case, job).info, POOL, folder)
     assert isinstance(found, Located)
     return found
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs
 from farm.fleet.child_process import Death
 from farm.minimise.earlier import Earlier
+from farm.reproduce.again import job_of, ready
 from farm.reproduce.find import Case, ReproduceError
 from farm.work.child_pool import POOL
 from farm.work.conversation import Ended, conversation
 from farm.work.job import Job
-from farm.work.state import limits
 from farm.work.supervisor import CannotRun, rows_of
 from tasks import wire
 from tasks.model import Status
@@ -98,39 +97,21 @@ def row_of(values: Mapping[str, Any]) -> Row:
     return Row.of(found)
 
 
-def job_of(case: Case) -> Job:
+def job_alone(case: Case) -> Job:
     """The job that runs a case as its run did, without a search for its culprit."""
-    bounds = replace(limits(case.config, case.spec.name), localise_s=0.0)
-    return Job(
-        name=str(case.key),
-        cache=str(case.cache),
-        limits=bounds,
-        run=(case.asked,),
-        backend=case.spec,
-        policy=case.policy,
-        run_id=case.key.run_id,
-    )
+    return job_of(case, case.asked, localise_s=0.0)
 
 
 def version_here(case: Case) -> str:
     """Version of the backend's runtime as it is here. Raises ReproduceError where it cannot be had."""
-    job = job_of(case)
-    try:
-        got = POOL.get(job)
-    except envs.EnvError as error:
-        raise ReproduceError(f"{case.spec.name} cannot be run here: {error}") from None
-    answer = got if isinstance(got, Death) else got[1]
-    if not isinstance(answer, wire.Ready):
-        why = answer.text if isinstance(answer, Death) else answer.reason
-        raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see farm doctor")
-    return str(answer.info.get("runtime_version", ""))
+    return str(ready(case, job_alone(case)).info.get("runtime_version", ""))
 
 
 def minimise(
     case: Case, strategy: str, budget: int, folder: Path, earlier: Earlier | None = None, told: Told | None = None
 ) -> tuple[Minimised, float]:
     """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays. Raises ReproduceError."""
-    began, job = time.monotonic(), job_of(case)
+    began, job = time.monotonic(), job_alone(case)
     runner = Runner(job, earlier, case.row["status"] == Status.TIMEOUT, told or _progress)
     seeker = replace(
         job, name=f"minimise {case.group.label}", run=(), backend=None, prepare=(wire.ToPrepare(case.group),)

@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from farm.reproduce.find import Case
+from farm.fleet import envs
+from farm.fleet.child_process import Death
+from farm.program import program
+from farm.reproduce.find import Case, ReproduceError
+from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.state import limits
 from farm.work.supervisor import CannotRun, rows_of
+from tasks import wire
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
 from tasks.model import RuntimeInfo, Status
@@ -46,18 +51,36 @@ def run_here(case: Case) -> Outcome:
         return Outcome(done.row.values(), info, backend, _outputs(asked))
 
 
+def job_of(case: Case, *run: ToRun, **bounds: Any) -> Job:
+    """The job of a case within the limits of its run, of which ``bounds`` replace some."""
+    return Job(
+        name=str(case.key),
+        cache=str(case.cache),
+        limits=replace(limits(case.config, case.spec.name), **bounds),
+        run=run,
+        backend=case.spec,
+        policy=case.policy,
+        run_id=case.key.run_id,
+    )
+
+
+def ready(case: Case, job: Job) -> wire.Ready:
+    """What the backend of a job says of itself here. Raises ReproduceError where it cannot be had."""
+    try:
+        got = POOL.get(job)
+    except envs.EnvError as error:
+        raise ReproduceError(f"{case.spec.name} cannot be run here: {error}") from None
+    answer = got if isinstance(got, Death) else got[1]
+    if not isinstance(answer, wire.Ready):
+        why = answer.text if isinstance(answer, Death) else answer.reason
+        raise ReproduceError(f"{case.spec.name} cannot be run here: {why}; see {program()} doctor")
+    return answer
+
+
 def run_child(case: Case) -> Outcome:
     """Run the case in a child process with a deadline, as a run does, with the Python of the backend's environment."""
     with _kept(case) as asked:
-        job = Job(
-            name=str(case.key),
-            cache=str(case.cache),
-            limits=limits(case.config, case.spec.name),
-            run=(asked,),
-            backend=case.spec,
-            policy=case.policy,
-            run_id=case.key.run_id,
-        )
+        job = job_of(case, asked)
         try:
             row = list(rows_of(job))[-1]
         except CannotRun as error:
