@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays.tree import NotEncodable, TensorSpec, encode, encode_tensor
 from tasks.model import Unsupported
-from tasks.model.dtypes import EPS, PACKED_BITS, TABLE, dtype_name, np_dtype
+from tasks.model.dtypes import EPS, NATIVE, PACKED_BITS, TABLE, dtype_name, np_dtype
 
 
 @functools.cache
@@ -31,9 +31,14 @@ def to_numpy(tensor: Any) -> np.ndarray:
     """A dense CPU tensor as numpy array of the farm's dtype, sharing memory where it can."""
     import torch
 
+    name = name_of(tensor.dtype)
+    if name in NATIVE:
+        try:
+            return tensor.numpy()
+        except RuntimeError:  # of a negated or conjugated view: asked for only then, as nearly none is one
+            return tensor.resolve_conj().resolve_neg().numpy()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
-    name = name_of(tensor.dtype)
     if name in AS_INTEGER:
         return tensor.view(getattr(torch, AS_INTEGER[name])).numpy().view(np_dtype(name))
     if name == "complex32":
@@ -168,15 +173,19 @@ def dense(leaf: Any) -> Any:
         return leaf
     if leaf.requires_grad:
         leaf = leaf.detach()
-    if leaf.is_quantized:
-        leaf = leaf.dequantize()
-    if leaf.layout != torch.strided:
+    if leaf.layout is not torch.strided:
         leaf = leaf.to_dense()
-    return leaf if leaf.device.type == "cpu" else leaf.cpu()
+    elif leaf.is_quantized:
+        leaf = leaf.dequantize()
+    return leaf if leaf.is_cpu else leaf.cpu()
 
 
 def outputs(value: Any) -> list[np.ndarray]:
     """What a torch call returned, flat and dense, as numpy arrays (see `leaves`, `dense`, `output`)."""
+    import torch
+
+    if type(value) is torch.Tensor and value.dtype is torch.float64 and value.layout is torch.strided:
+        return [to_numpy(value.detach() if value.requires_grad else value)]  # what nearly every reference is
     return [output(dense(x)) for x in leaves(value)]
 
 

@@ -124,6 +124,7 @@ def _collect(
     found: list[tuple[Sample, float]] = []
     shares: list[float] = []  # excused of each
     sound: list[bool] = []  # neither failed nor weak by itself
+    single: list[int] = []  # those of one element
     strong: list[bool] = []
     place = 0
     while place < group.samples or (place < CANDIDATES * group.samples and _wanting(found, strong, group.samples)):
@@ -139,11 +140,14 @@ def _collect(
             made = iter(())
         found.append((sample, (time.perf_counter() - begin) * 1e3))
         shares.append(_excused(sample, group))
-        sound.append(sample.failure is None and not _weak(sample) and (shares[-1] < GROSS or bool(sample.names)))
+        one = sample.failure is None and _one_element(sample)
+        single += [place] * one
+        sound.append(sample.failure is None and not _weak(sample, one) and (shares[-1] < GROSS or bool(sample.names)))
         place += 1
         if place >= group.samples:
-            strong = _strong([sample for sample, _ in found], sound)
-    strong = _strong([sample for sample, _ in found], sound)
+            strong = _strong(found, sound, single)
+    if len(strong) < len(found):
+        strong = _strong(found, sound, single)
     strong = [good and not _loose(group, found[k][0], found[k - 1][0]) for k, good in enumerate(strong)]
     arrays: list[np.ndarray] = []
     models: dict[bytes, int] = {}
@@ -164,12 +168,12 @@ def save_alone(path: Path, group: Group, sample: Sample) -> None:
     save(path, {"group": asdict(group), "public": False, "samples": [record]}, arrays)
 
 
-def _strong(samples: list[Sample], sound: list[bool]) -> list[bool]:
-    """Which samples are evidence: those of one element are not, if one and the same constant would pass for all of them."""
-    single = [k for k, sample in enumerate(samples) if sample.failure is None and _one_element(sample)]
-    if single and _one_constant_for_all([samples[k] for k in single]):
+def _strong(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
+    """Which samples are evidence: those of one element (``single``) are not, if one and the same constant would pass for all
+    of them."""
+    if any(sound[k] for k in single) and _one_constant_for_all([found[k][0] for k in single]):
         return [is_sound and k not in single for k, is_sound in enumerate(sound)]
-    return sound
+    return list(sound)
 
 
 def _wanting(found: list[tuple[Sample, float]], strong: list[bool], wanted: int) -> bool:
@@ -191,15 +195,16 @@ def _judged(sample: Sample) -> list[Leaf]:
     return sample.derived if sample.definition else sample.expected
 
 
-def _weak(sample: Sample) -> bool:
-    """Whether a constant would pass as every output; of outputs of one element each, whether zero would."""
-    check = zero_would_pass if _one_element(sample) else constant_would_pass
+def _weak(sample: Sample, one: bool) -> bool:
+    """Whether a constant would pass as every output; of outputs of ``one`` element each, whether zero would."""
+    check = zero_would_pass if one else constant_would_pass
     return all(check(leaf, WEAK_THRESHOLD, sample.op_class) for leaf in _judged(sample))
 
 
 def _excused(sample: Sample, group: Group) -> float:
     """What the default policy's limit excuses of every output, because rounding the inputs moves it; 0 of what is derived."""
-    if sample.failure or sample.definition:
+    still = sample.op_class is not OpClass.MODEL and all(leaf.noise is None for leaf in sample.expected)
+    if sample.failure or sample.definition or still:
         return 0.0
     limit = _default_policy().limit_value(group.label, sample.op_class.value, group.dtype)
     known = [leaf for leaf in sample.expected if leaf.reference is not None and leaf.reference.size]

@@ -27,7 +27,8 @@ def widen(x: Any) -> Any:
     import torch
 
     if isinstance(x, torch.Tensor):
-        x = x.detach()
+        if x.requires_grad:
+            x = x.detach()
         if x.is_floating_point():
             return x.to(torch.float64, copy=True)
         return x.to(torch.complex128, copy=True) if x.is_complex() else x.clone()
@@ -39,7 +40,7 @@ def widen(x: Any) -> Any:
 def clone(x: Any) -> Any:
     import torch
 
-    return x.detach().clone() if isinstance(x, torch.Tensor) else x
+    return (x.detach() if x.requires_grad else x).clone() if isinstance(x, torch.Tensor) else x
 
 
 class Arguments:
