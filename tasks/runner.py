@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import sys
 import time
@@ -33,6 +34,7 @@ IDLE, LOAD, BUILD, RUN, JUDGE = range(5)
 
 #: Columns that are metrics of the same name.
 METRICS = tuple(f.name for f in fields(Metrics) if f.name in NAMES and f.name != "kind")
+_measured = operator.attrgetter(*METRICS)
 #: Longest error text kept in a row, in characters.
 ERROR_LIMIT = 2000
 
@@ -317,7 +319,7 @@ class Runner:
             "policy": self.policy.id,
         }
         if metrics is not None:
-            row |= {name: getattr(metrics, name) for name in METRICS}
+            row |= zip(METRICS, _measured(metrics))
         return row
 
     def _blame(self, case: Trial) -> tuple[Status, str, str, str]:
@@ -355,9 +357,9 @@ class Runner:
 
 def sample_columns(sample: PreparedSample) -> dict[str, Any]:
     """The columns of a row that only the prepared sample decides."""
-    group, record = sample.owner.group, sample.record
+    record = sample.record
     built = not checks.installed(sample.owner.check).runs
-    return group.columns | {
+    return sample.owner.columns | {
         "check": sample.owner.check,
         "op_class": record["op_class"],
         "sample": record["sample"],

@@ -12,7 +12,7 @@ import json
 import mmap
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,8 @@ MAGIC = b"FARMPK1\n"
 ALIGN = 64
 #: Packs larger than this, in bytes, are mapped instead of read.
 MAPPED = 1 << 20
+#: Arrays up to this size, in bytes, are copied on writing: that is faster than a view of their bytes.
+COPIED = 1 << 16
 
 
 _asides = itertools.count()
@@ -34,19 +36,26 @@ class PackError(Exception):
     """The file is not a pack, or is damaged; the text names it."""
 
 
+class Written(NamedTuple):
+    """What `save` has written: the file's content (nothing of one so large that it is to be mapped), the JSON of its header."""
+
+    content: bytes
+    header: dict[str, Any]
+
+
 class Pack:
     """A pack read back: ``header`` (the JSON object) and ``array(i)`` (read-only views of the file)."""
 
-    def __init__(self, path: str | os.PathLike[str], content: bytes = b"") -> None:
-        """content: that of the file, where it is at hand. Raises PackError and, of the file, OSError."""
+    def __init__(self, path: str | os.PathLike[str], written: Written | None = None) -> None:
+        """written: what `save` has just put there. Raises PackError and, of the file, OSError."""
         self.path = os.fspath(path)
-        self._bytes = content or _content(self.path)
+        self._bytes = (written and written.content) or _content(self.path)
         size = len(self._bytes)
         if self._bytes[:8] != MAGIC:
             raise PackError(f"{path}: not a prepared case (wrong magic)")
         length = int.from_bytes(self._bytes[8:16], "little")
         try:
-            header = json.loads(self._bytes[16 : 16 + length])
+            header = written.header if written else json.loads(self._bytes[16 : 16 + length])
             self._index = header["arrays"]
             self.header: dict[str, Any] = header["header"]
             end = header["size"]
@@ -90,10 +99,10 @@ def _aligned(n: int) -> int:
     return -(-n // ALIGN) * ALIGN
 
 
-def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> bytes:
+def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> Written:
     """Write a pack aside and rename it, so that a reader sees all of it or nothing. Raises OSError.
 
-    Returns what has been written, for `Pack`; nothing of a pack so large that it is to be mapped.
+    Returns what has been written, for `Pack`.
     """
     index, chunks, at = [], [], 0
     for array in arrays:
@@ -103,7 +112,10 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
             raw = json.dumps([x.decode() if isinstance(x, bytes) else str(x) for x in array.ravel().tolist()]).encode()
         else:
             native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-            raw = np.ascontiguousarray(native).reshape(-1).view(np.uint8).data if array.size else b""
+            if native.nbytes <= COPIED:
+                raw = native.tobytes()
+            else:
+                raw = np.ascontiguousarray(native).reshape(-1).view(np.uint8).data
         index.append((name, list(array.shape), at, len(raw)))
         chunks.append((at, raw))
         at = _aligned(at + len(raw))
@@ -137,7 +149,7 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: Sequence[
     except BaseException:
         os.unlink(aside)
         raise
-    return content
+    return Written(content, {"header": header, "arrays": index, "size": start + end})
 
 
 def _write(file: io.FileIO, content: bytes) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import tasks.catalogs as catalogs
 from tasks import checks, counterparts, sources
 from tasks.arrays.noise import DRAWS
-from tasks.arrays.pack import Pack, PackError, save
+from tasks.arrays.pack import Pack, PackError, Written, save
 from tasks.arrays.tree import NotEncodable, TensorSpec, contiguous, decode, encode, encode_tensor, spec_of, tensor_specs
 from tasks.catalogs.base import CANDIDATES, Failure, Sample
 from tasks.judge import verdict
@@ -37,6 +37,7 @@ from tasks.prepare import derived
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
 WEAK_THRESHOLD = 32.0
+_SORTED = json.JSONEncoder(sort_keys=True).encode
 
 
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
@@ -57,7 +58,7 @@ def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None)
     ]
     if bad:
         parts.append({str(k): asdict(v) for k, v in bad.items()})
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
+    return hashlib.sha256(_SORTED(parts).encode()).hexdigest()[:40]
 
 
 def _sampled(group: Group) -> Group:
@@ -72,7 +73,7 @@ def _catalog_version(name: str) -> str:
 
 
 def pack_path(cache: Path, key: str) -> Path:
-    return cache / "cases" / key[:2] / f"{key}.pack"
+    return Path(f"{cache}/cases/{key[:2]}/{key}.pack")  # taken apart once: for every group of a run
 
 
 def form_path(cache: Path, key: str, form: str, exporter_version: str) -> Path:
@@ -110,8 +111,8 @@ def prepare(
         return alone.samples[0].again()
 
     made = derived.samples(catalog, group, draws, bad or {}, first)
-    content = save(path, *_collect(made, group, bad or {}, started))
-    return name, PreparedGroup(path, content=content)
+    written = save(path, *_collect(made, group, bad or {}, started))
+    return name, PreparedGroup(path, written=written)
 
 
 def _collect(
@@ -354,15 +355,16 @@ def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 class PreparedGroup:
     """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
 
-    ``check``: what is to hold for them, if not what the pack was prepared for ("build" for those of "forward"). content:
+    ``check``: what is to hold for them, if not what the pack was prepared for ("build" for those of "forward"). written:
     see `Pack`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], check: str = "", content: bytes = b"") -> None:
-        self.pack = Pack(path, content)
+    def __init__(self, path: str | os.PathLike[str], check: str = "", written: Written | None = None) -> None:
+        self.pack = Pack(path, written)
         self.group = Group(**self.pack.header["group"])
         self.check = check or self.group.check
         self.samples = [PreparedSample(self, record) for record in self.pack.header["samples"]]
+        self.columns = self.group.columns
 
 
 @dataclass(frozen=True)

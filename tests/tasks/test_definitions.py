@@ -426,14 +426,15 @@ def test_a_random_op_is_called_without_its_seed_and_one_that_draws_nothing_is_ju
     from tasks.arrays import torch_tree
     from tasks.arrays.tree import decode
     from tasks.catalogs.torch.opinfo import TorchOpInfo
+    from tasks.catalogs.torch.samples import REPEATS
     from tasks.model import Group, OpClass
 
     catalog, group = TorchOpInfo(), Group("torch:nn.functional.dropout", "", "float32", 8)
     samples = list(catalog.samples(group, 1))
     drawn = [s for s in samples if s.definition]
     assert drawn and all(s.op_class is OpClass.RANDOM and s.oracle == "float64" and s.derived for s in drawn)
-    assert any(s.repeats == 2 for s in drawn)
-    sample = next(s for s in drawn if s.repeats == 2)
+    assert any(s.repeats == REPEATS for s in drawn)
+    sample = next(s for s in drawn if s.repeats == REPEATS)
 
     def run() -> np.ndarray:
         leaf = torch_tree.decoder(sample.arrays.__getitem__, "cpu")

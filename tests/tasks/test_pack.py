@@ -268,3 +268,12 @@ def test_a_reader_keeps_its_arrays_when_the_file_is_replaced(tmp_path: Path) -> 
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Pack(tmp_path / "none.pack")
+
+
+def test_what_save_returns_says_what_the_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "a.pack"
+    written = save(path, {"a": [1, "b", None, {"c": 0.1}]}, [np.arange(3), np.zeros((2, 0), np.float32)])
+    at_hand, read = Pack(path, written), Pack(path)
+    assert at_hand.header == read.header
+    for i in range(2):
+        assert at_hand.array(i).dtype == read.array(i).dtype and at_hand.array(i).tobytes() == read.array(i).tobytes()

@@ -32,8 +32,10 @@ def unseeded(op: Callable[..., Any]) -> Callable[..., Any]:
     return types.FunctionType(op.__code__, names, op.__name__, op.__defaults__, op.__closure__)
 
 
-#: Draws of a random op's reference: enough that a range seldom lacks a value that occurs.
-_RANDOM_DRAWS = 64
+#: Draws of a random op's reference: enough that a range seldom lacks a value that occurs. Where no two of them are alike
+#: a backend is run REPEATS times, which are to differ: three, so that an op of a few hundred outcomes, whose draws may all
+#: differ by chance, is not blamed for two runs that agree by chance.
+_RANDOM_DRAWS, REPEATS = 32, 3
 
 
 class Maker:
@@ -123,7 +125,7 @@ class Maker:
             if not found[0] or different == 1:
                 return  # so few elements that any could be chance, or one seldom drawn
             made.definition, made.oracle, made.derived = name, "float64", definitions.moments(found, self.dtype)
-            made.repeats = 2 if different == len(random) else 1
+            made.repeats = REPEATS if different == len(random) else 1
 
     def _random(self, args: Any, kwargs: Any) -> list[list[np.ndarray]]:
         """Outputs of many float64 runs with different seeds; none at all if no random number was drawn."""
