@@ -191,10 +191,13 @@ def _op_db() -> dict[tuple[str, str], Any]:
             module.make_tensor = quick  # type: ignore[attr-defined]
     for info in op_db:
         if info.name in SMALLER:
-            make = _sampler(info)
-            names = make.__globals__ | {"make_tensor": _few_images}
-            info.sample_inputs_func = types.FunctionType(make.__code__, names, make.__name__)
+            info.sample_inputs_func = with_make_tensor(_sampler(info), _few_images)
     return {(info.name, info.variant_test_name): info for info in op_db}
+
+
+def with_make_tensor(sampler: Any, make_tensor: Callable[..., Any]) -> Any:
+    """A function of op_db that makes samples, with another make_tensor than torch's."""
+    return types.FunctionType(sampler.__code__, sampler.__globals__ | {"make_tensor": make_tensor}, sampler.__name__)
 
 
 def _sampler(info: Any) -> Any:
@@ -210,7 +213,9 @@ def _quick() -> Any:
     largest = {dtype: torch.finfo(dtype).max for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)}
 
     @functools.wraps(make_tensor)
-    def made(*shape: Any, dtype: Any, low: Any = None, high: Any = None, requires_grad: bool = False, **how: Any) -> Any:
+    def made(
+        *shape: Any, dtype: Any, low: Any = None, high: Any = None, requires_grad: bool = False, **how: Any
+    ) -> Any:
         most = largest.get(dtype)
         if most is not None and shape and (len(how) == 1 or not any(how[x] for x in how if x != "device")):
             lowest, highest = -9 if low is None else low, 9 if high is None else high

@@ -1,0 +1,66 @@
+"""What the farm changes of op_db: quicker, smaller samples, and nothing else of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def _made(make: Any, shape: tuple[Any, ...], how: dict[str, Any]) -> Any:
+    torch.manual_seed(7)
+    try:
+        return make(*shape, device="cpu", **how)
+    except (TypeError, ValueError) as error:
+        return repr(error)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int64", "bool", "complex64"])
+def test_tensors_are_those_of_torch_bit_for_bit(dtype: str) -> None:
+    from torch.testing import make_tensor
+
+    from tasks.catalogs.torch.opinfo import _quick
+
+    for how in (
+        {},
+        {"low": -1, "high": 1},
+        {"high": 3},
+        {"low": 2.5, "high": None},
+        {"exclude_zero": True},
+        {"noncontiguous": True},
+        {"requires_grad": True},
+        {"memory_format": None, "noncontiguous": False},
+        {"low": -1e30, "high": 1e30},
+        {"low": float("nan")},
+        {"low": 3, "high": 2},
+    ):
+        for shape in ((), ((),), ((2, 3),), (2, 3), ([4],), ((0, 3),)):
+            ours, theirs = (
+                _made(make, shape, {"dtype": getattr(torch, dtype), **how}) for make in (_quick(), make_tensor)
+            )
+            if isinstance(theirs, str):
+                assert ours == theirs
+            else:
+                assert ours.requires_grad == theirs.requires_grad and ours.stride() == theirs.stride()
+                assert ours.dtype == theirs.dtype and torch.equal(ours.detach(), theirs.detach())
+
+
+def test_a_large_op_keeps_modes_sizes_and_number_of_its_samples_but_not_their_images() -> None:
+    from torch.testing._internal import common_methods_invocations
+
+    from tasks.catalogs.torch import opinfo
+
+    info = opinfo._op_db()["grid_sampler_3d", ""]
+    ours = list(opinfo._sampler(info)(info, "cpu", torch.float32, False))
+    own = common_methods_invocations.sample_inputs_grid_sampler_3d
+    theirs = list(
+        opinfo.with_make_tensor(own, lambda shape, **how: torch.empty(shape))(info, "cpu", torch.float32, False)
+    )
+    assert len(ours) == len(theirs) == 30
+    for a, b in zip(ours, theirs):
+        assert a.args[1:] == b.args[1:] and a.input.shape[2:] == b.input.shape[2:]
+        assert a.args[0].shape[1:] == b.args[0].shape[1:] and a.args[0].shape[0] == a.input.shape[0]
+        assert a.input.numel() <= 1 << 17 and a.args[0].numel() <= 1 << 17
+    assert max(b.input.numel() for b in theirs) > 5_000_000
