@@ -159,14 +159,14 @@ def _collect(
         record |= {"weak": not strong[k], "excused": shares[k], "prepare_ms": milliseconds}
         records.append(record)
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
-    return {"group": asdict(group), "public": found_by_name, "samples": _ranked(records)}, arrays
+    return {"group": dict(vars(group)), "public": found_by_name, "samples": _ranked(records)}, arrays
 
 
 def save_alone(path: Path, group: Group, sample: Sample) -> None:
     """Write a pack of one sample that no catalog makes. Raises OSError."""
     arrays: list[np.ndarray] = []
     record = _record(sample, arrays, {}) | {"weak": False, "excused": 0.0, "prepare_ms": 0.0}
-    save(path, {"group": asdict(group), "public": False, "samples": [record]}, arrays)
+    save(path, {"group": dict(vars(group)), "public": False, "samples": [record]}, arrays)
 
 
 def _strong(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
