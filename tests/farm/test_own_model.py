@@ -10,7 +10,7 @@ import pytest
 
 from farm import lake
 from farm.commands.run import main
-from farm.exits import BAD_INPUT, OK
+from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan.config import ConfigError, load
 from tasks.catalogs import told
 from tests import residual_model
@@ -95,7 +95,7 @@ def test_bad_models_are_a_line_each_and_the_run_goes_on(here: Path, capsys: pyte
     Path("c.yaml").write_text(
         f"dtypes: [float32]\ncatalogs:\n- name: models\n  own:\n{lines}  - {{name: nothing, model: mine.onnx}}\nbackends: [ort-cpu]\n"
     )
-    assert run("c.yaml") == OK
+    assert run("c.yaml") == FOUND
     found = {case.split(":")[1].split("/")[0]: (status, error) for case, status, error in rows()}
     assert found.pop("good") == ("pass", "")
     says = {
@@ -113,6 +113,7 @@ def test_bad_models_are_a_line_each_and_the_run_goes_on(here: Path, capsys: pyte
         status, error = found[name]
         assert status == "invalid" and text in error and "\n" not in error, (name, error)
         assert f"not judged: models:{name}: " in out
+    assert f"{len(says)} samples of your own could not be judged: " in out
 
 
 def test_a_config_s_own_models_are_checked_with_their_place(here: Path) -> None:

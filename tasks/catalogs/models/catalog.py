@@ -66,15 +66,16 @@ class Models(Catalog):
 
     def _made(self, model: Model, group: Group, draws: int, skip: Collection[int], cache: Path) -> Iterator[Sample]:
         network: judged.Network | None = None
+        about = {"licence": model.licence}
         for index in range(min(group.samples, getattr(model, "samples", group.samples))):
             if index in skip:
-                yield Sample(index)
+                yield Sample(index, columns=about)
                 continue
             try:
                 network = network or judged.Network(model, cache)
                 yield network.sample(index, model.inputs(index, group.seed, cache), draws)
             except Exception as error:
-                yield Sample(index, failure=_failure(error))
+                yield Sample(index, failure=_failure(error), columns=about)
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The network as a torch module, in evaluation mode, or a training step of it. Raises Unsupported where it is ONNX
