@@ -40,6 +40,10 @@ class Models(Catalog):
     def any_size(self, group: Group) -> bytes | None:
         return self._model(group).any_size(default_cache())
 
+    def bare(self, group: Group) -> Sample:
+        model, cache = self._model(group), default_cache()
+        return judged.bare(model.model(cache), model.inputs(0, group.seed, cache))
+
     def group_version(self, group: Group) -> str:
         mine = own.declared().get(group.op_name)
         return mine.digest() if mine else ""
