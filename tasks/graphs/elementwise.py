@@ -203,6 +203,17 @@ def mish(call: Call) -> list[np.ndarray]:
     return [x * np.tanh(np.logaddexp(0.0, x))]
 
 
+def _window(*a: float) -> Operator:
+    """Σ (−1)ᵏ·aₖ·cos(2πkn/N) for n below the size; N is the size, or where it is not periodic one less."""
+
+    def operator(call: Call) -> list[np.ndarray]:
+        size = int(np.asarray(call.inputs[0]).reshape(-1)[0])
+        turns = np.arange(size) / max(size if call.attributes.get("periodic", 1) else size - 1, 1)
+        return [sum(((-1) ** k * x * np.cos(2 * np.pi * k * turns) for k, x in enumerate(a)), np.zeros(size))]
+
+    return operator
+
+
 #: What functions of a number and operators of two are, by operator.
 OPERATORS: dict[str, Operator] = {
     "Abs": _of_one(np.abs),
@@ -219,6 +230,7 @@ OPERATORS: dict[str, Operator] = {
     "BitwiseNot": _of_one(np.bitwise_not),
     "BitwiseOr": _of_two(np.bitwise_or),
     "BitwiseXor": _of_two(np.bitwise_xor),
+    "BlackmanWindow": _window(0.42, 0.5, 0.08),
     "Cast": since(6, cast),
     "Ceil": _of_one(np.ceil),
     "Celu": celu,
@@ -234,6 +246,8 @@ OPERATORS: dict[str, Operator] = {
     "Gelu": gelu,
     "Greater": since(7, _of_two(np.greater)),
     "GreaterOrEqual": _of_two(np.greater_equal),
+    "HammingWindow": _window(25 / 46, 21 / 46),
+    "HannWindow": _window(0.5, 0.5),
     "HardSigmoid": hard_sigmoid,
     "HardSwish": hard_swish,
     "Identity": _of_one(np.asarray),

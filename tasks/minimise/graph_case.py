@@ -14,7 +14,6 @@ from tasks.catalogs.base import Sample
 from tasks.graphs.cut import reads, types_of
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.expected import expected
-from tasks.graphs.floor import raised
 from tasks.graphs.harvest import dtype_of
 from tasks.graphs.widening import NoOracle
 from tasks.minimise.case import Unfit
@@ -255,15 +254,7 @@ class GraphCase:
             raise Unfit(f"{type(error).__name__}: {error}") from None
         if any(0 in leaf.shape for leaf in leaves):
             raise Unfit("an output has no elements")
-        kinds = {node.op for node in graph.nodes}
-        moved = any(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in self.feeds.values())
-        floors = [leaf.reference is not None and leaf.reference.dtype == np.float64 for leaf in leaves]
-        return [
-            replace(leaf, noise=raised(leaf.noise, leaf.reference, leaf.dtype, kinds, moved))  # type: ignore[arg-type]
-            if has
-            else leaf
-            for leaf, has in zip(leaves, floors)
-        ], op_class
+        return leaves, op_class
 
     def _check_zeros(self) -> None:
         arrays = self.arrays
