@@ -22,7 +22,7 @@ from farm.work.state import Before, Plan
 from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.onnx import generate
-from tasks.fuzz.onnx.spec import Open
+from tasks.graphs.left_open import LeftOpen
 from tasks.model import Group
 
 if TYPE_CHECKING:
@@ -269,5 +269,5 @@ def _words(group: Group, number: int) -> list[str]:
     try:
         choose = Choices.from_seed(fuzz.seed_of(group, number))
         return generate.case(group.op_name, group.dtype, choose).words.split()
-    except Open:
+    except LeftOpen:
         return []

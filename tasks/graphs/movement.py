@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.call import Call, Operator, since
+from tasks.graphs.left_open import LeftOpen
 from tasks.graphs.reductions import axes_of
-from tasks.graphs.widening import NoOracle
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype, wide
 
 
@@ -173,7 +173,7 @@ def gather(call: Call) -> list[np.ndarray]:
 
 def _inside(indices: np.ndarray, count: int) -> np.ndarray:
     if ((indices < -count) | (indices >= count)).any():
-        raise NoOracle("an index outside of its axis is left open")
+        raise LeftOpen("an index outside of its axis is left open")
     return np.where(indices < 0, indices + count, indices)
 
 

@@ -13,9 +13,9 @@ from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.onnx import generate, second, table
 from tasks.fuzz.onnx.generate import GENERATOR, Case
-from tasks.fuzz.onnx.spec import Open
 from tasks.fuzz.seeds import derive
 from tasks.graphs.floor import input_floors, inputs_of
+from tasks.graphs.left_open import LeftOpen
 from tasks.graphs.moving import structural_places
 from tasks.graphs.widening import NoOracle
 from tasks.judge import op_classes
@@ -72,12 +72,14 @@ class Fuzz(Catalog):
 
     @staticmethod
     def _made(index: int, group: Group, choose: Choices, draws: int) -> Sample:
+        stage = "sample"
         try:
-            return _sample(index, generate.case(group.op_name, group.dtype, choose), draws)
-        except (Open, NoOracle) as error:
-            stage = "sample" if isinstance(error, Open) else "reference"
-            columns = {"choices": tuple(choose.taken)}
-            return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=SPEC))
+            case = generate.case(group.op_name, group.dtype, choose)
+            stage = "reference"
+            return _sample(index, case, draws)
+        except NoOracle as error:
+            columns, kind = {"choices": tuple(choose.taken)}, SPEC if isinstance(error, LeftOpen) else ""
+            return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=kind))
 
 
 def seed_of(group: Group, index: int) -> int:

@@ -50,7 +50,7 @@ class Case:
 
 def case(op: str, dtype: str, choose: Choices) -> Case:
     """The case of some choices. Raises KeyError for an operator that is not in the table, ValueError for a dtype that it
-    does not take, Open where the specification says nothing."""
+    does not take, LeftOpen where the specification says nothing."""
     known = table.opsets(op, dtype)
     if not known:
         raise ValueError(f"fuzz: {op} does not take {dtype}; it takes {', '.join(table.dtypes(op))}")
