@@ -2,7 +2,7 @@
 
 A failure of a generated case is a runtime's only if somebody independent stands with the reference: another vendor's
 runtime, or the case's second oracle. If nobody does, or if three vendors agree with one another against it, the reference
-is suspect: the row becomes `invalid`, kind `oracle`.
+is suspect: the row becomes `invalid`, kind `suspect`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tasks.model import Status
+from tasks.model.kind import KIND_SUSPECT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +82,7 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
         (
             index,
             Status.INVALID.value,
-            "oracle",
+            KIND_SUSPECT,
             f"suspect reference: {why}; it was {' '.join(filter(None, (s, k)))}: {e}",
         )
         for index, s, k, e in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()

@@ -14,7 +14,7 @@ from farm.commands import run as command
 from farm.policies.vote import COLUMNS, suspects
 from tasks.graphs.ops import OPERATORS
 
-SUSPECT = ("invalid", "oracle")
+SUSPECT = ("invalid", "suspect")
 
 
 def row(vendor: str, status: str, **values: Any) -> dict[str, Any]:

@@ -11,12 +11,13 @@ import onnx
 import pytest
 
 from tasks.catalogs.base import Sample
-from tasks.catalogs.fuzz.catalog import SPEC, VARIANT, Fuzz, variant_of
+from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz, variant_of
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.onnx import generate, table
 from tasks.fuzz.seeds import derive
 from tasks.graphs.widening import NoOracle
 from tasks.model import Group
+from tasks.model.kind import KIND_SPEC
 
 
 def digest(seed: int, ops: list[str]) -> str:
@@ -94,7 +95,7 @@ def test_a_case_is_made_again_of_its_choices() -> None:
 def test_what_the_specification_leaves_open_is_said() -> None:
     found = list(Fuzz().samples(Group("fuzz:ReduceL1", VARIANT, "float32", 60), 0))
     (said,) = {x.failure for x in found if x.failure}
-    assert said.status == "invalid" and said.kind == SPEC and "noop_with_empty_axes" in said.error
+    assert said.status == "invalid" and said.kind == KIND_SPEC and "noop_with_empty_axes" in said.error
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, dist
 from farm.report.tables.view import Report, View, view
 from tasks import checks
 from tasks.model import Status
+from tasks.model.kind import KIND_ORACLE
 
 #: Column of the table → what it says; the first four are the four ways two oracles can answer.
 MEANING = {
@@ -35,7 +36,7 @@ _LIMIT = 32.0
 
 def agreement(rows: pd.DataFrame) -> pd.Series:
     """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
-    oracle = (rows.status == Status.INVALID.value) & (rows.kind == "oracle")
+    oracle = (rows.status == Status.INVALID.value) & (rows.kind == KIND_ORACLE)
     compared = (
         rows.check.isin(checks.where(gradient=True))
         & (rows.oracle != "metadata")

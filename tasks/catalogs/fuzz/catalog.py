@@ -20,12 +20,11 @@ from tasks.graphs.moving import structural_places
 from tasks.graphs.widening import NoOracle
 from tasks.judge import op_classes
 from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass
+from tasks.model.kind import KIND_SPEC
 from tasks.nearest import nearest
 
 #: The variant of today's generator; that of a case made by choices alone begins with CHOICES.
 VARIANT, CHOICES = f"g{GENERATOR}", "c"
-#: Kind of a row whose case the specification leaves open.
-SPEC = "spec"
 
 
 def variant_of(choices: Sequence[int]) -> str:
@@ -78,7 +77,7 @@ class Fuzz(Catalog):
             stage = "reference"
             return _sample(index, case, draws)
         except NoOracle as error:
-            columns, kind = {"choices": tuple(choose.taken)}, SPEC if isinstance(error, LeftOpen) else ""
+            columns, kind = {"choices": tuple(choose.taken)}, KIND_SPEC if isinstance(error, LeftOpen) else ""
             return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=kind))
 
 
