@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.localise.drive import SOUGHT, localise
 from farm.localise.show import print_case, print_located
 from farm.program import program
 from farm.reproduce import writing
@@ -19,6 +18,7 @@ from farm.reproduce.again import job_of, ready, run_child
 from farm.reproduce.find import Case, Key, ReproduceError, load, parse
 from farm.reproduce.source import NoScript
 from farm.work.child_pool import POOL
+from farm.work.culprits import SOUGHT, localise
 from tasks.cache import default_cache
 from tasks.judge import verdict
 from tasks.prepare.cases import PreparedGroup

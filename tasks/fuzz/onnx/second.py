@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tasks.counterparts import by_torch
 from tasks.fuzz.onnx.generate import Case
-from tasks.graphs import by_torch
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.widening import NoOracle
 from tasks.judge.prepared import compare_oracles

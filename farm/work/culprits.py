@@ -1,4 +1,4 @@
-"""Two child processes talk through this one: the farm's own searches, the backend's runs what the search wants."""
+"""The culprit of a failing model: two child processes talk through this one, that of the search and the backend's."""
 
 from __future__ import annotations
 
