@@ -19,7 +19,6 @@ from tasks.graphs import moving
 from tasks.graphs.evaluate import Graph, Move
 from tasks.graphs.nodes import Node
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
-from tasks.judge import op_classes
 from tasks.model import EPS, WITHOUT_NOISE, OpClass, row_floor
 
 #: Recurrent ops: gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off by ε.
@@ -40,8 +39,8 @@ _LEAST = 2.0**-24
 def step(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
     """float64 numbers as a draw moves what has this ε in the model (`tasks.arrays.noise`); ``place`` tells tensors apart."""
     made = noise.moved(x, eps, draw, place)
-    if eps == EPS["float16"] and x.size:  # whose subnormal numbers are not rare: 3e-8 is rounded by as much
-        least = np.full(x.shape, _LEAST)
+    if eps == EPS["float16"] and x.size:  # whose subnormal numbers are not rare: 3e-8 is rounded by as much, 0 is not
+        least = np.where(x == 0.0, 0.0, _LEAST)
         made += noise.moved(least, 1.0, draw, place) - least
     return made
 
@@ -170,9 +169,8 @@ def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> l
     def outputs(moved: list[Any], draw: int) -> list[np.ndarray]:
         return graph.run_node(node, moved, mover(graph, draw))
 
-    op_class = op_classes.of(f"onnx:{node.op}", kwargs=dict(node.attributes)).op_class
     dtypes = [graph.dtypes.get(name) or "float32" for name in node.outputs]
-    found = input_floors(references, outputs, given, (node.op,), dtypes, op_class, draws)
+    found = input_floors(references, outputs, given, (node.op,), dtypes, moving.op_class(node), draws)
     return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(references, found)]
 
 

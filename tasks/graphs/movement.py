@@ -278,7 +278,7 @@ def shape_of(call: Call) -> list[np.ndarray]:
 
 def range_of(call: Call) -> list[np.ndarray]:
     """Range: start + k·delta, ⌈(limit − start) / delta⌉ of them."""
-    start, limit, delta = (np.asarray(x) for x in call.inputs)
+    start, limit, delta = (np.asarray(x).reshape(()) for x in call.inputs)  # bodies of functions give them an axis
     count = max(int(np.ceil((float(limit) - float(start)) / float(delta))), 0)
     return [(start + np.arange(count) * delta).astype(start.dtype)]
 
