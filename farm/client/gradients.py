@@ -160,7 +160,7 @@ def validate_autograd_function(
 
 
 def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], settings: dict[str, Any]) -> Check:
-    from farm.client.asking import assert_correct
+    from farm.client.judging import assert_correct
 
     try:
         found = assert_correct(function, args, reference, **settings)

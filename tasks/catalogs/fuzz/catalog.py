@@ -12,7 +12,7 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.onnx import generate, second, table
-from tasks.fuzz.onnx.generate import GENERATOR, Case
+from tasks.fuzz.onnx.generate import GENERATOR, Generated
 from tasks.fuzz.seeds import derive
 from tasks.graphs.floor import input_floors, inputs_of
 from tasks.graphs.left_open import LeftOpen
@@ -98,7 +98,7 @@ def _choices(variant: str) -> list[int] | None:
     )
 
 
-def _sample(index: int, case: Case, draws: int) -> Sample:
+def _sample(index: int, case: Generated, draws: int) -> Sample:
     """The sample of a case. Raises NoOracle, and onnx's ValidationError for a model that is none."""
     exact = generate.evaluate(case)
     model = generate.model(case, exact)
@@ -129,7 +129,7 @@ def _check(model: bytes) -> None:
 
 
 def _floors(
-    case: Case, exact: list[np.ndarray], names: list[str], op_class: OpClass, draws: int
+    case: Generated, exact: list[np.ndarray], names: list[str], op_class: OpClass, draws: int
 ) -> list[np.ndarray | None]:
     """δ per output: what says on what is computed is moved, not what says how."""
     if not any(y.dtype == np.float64 for y in exact):
