@@ -99,11 +99,11 @@ def _found(name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Colum
 
 @view(2)
 def new(report: Report) -> Iterator[View]:
-    """The user's own kernels that were not judged, and what no known failure covers: failures, what is alike in one line, and
+    """The user's own kernels and models that were not judged, and what no known failure covers: failures, what is alike in one line, and
     what is imprecise."""
     frame = findings(report.rows, limit=None, standing=NEW)
     own, imprecise = (frame["status"] == status.value for status in (Status.INVALID, Status.IMPRECISE))
-    caption = "Own kernels not judged, their reference or inputs are broken"
+    caption = "Your own that could not be judged: model, reference or inputs are broken"
     shown: dict[str, Any] = {"open": True, "faces": ("terminal", "markdown", "page")}
     yield _found("own_not_judged", caption, frame[own], **shown)
     said = report.verdict

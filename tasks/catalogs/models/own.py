@@ -20,6 +20,7 @@ from tasks.catalogs.models.inputs import Arrays
 from tasks.catalogs.user import load, sources
 from tasks.graphs import given
 from tasks.graphs.given import GivenError
+from tasks.model.row import YOUR_OWN
 
 #: Seconds that converting a SavedModel may take.
 PATIENCE_S = 600
@@ -36,7 +37,7 @@ class Own:
     source: str
     files: tuple[str, ...]
     root: str
-    licence: str = "your own"
+    licence: str = YOUR_OWN
 
     @property
     def outputs(self) -> Mapping[str, str]:
