@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.refusal import Refusal
-
 from farm.exits import BAD_INPUT, Main
 from tasks.cache import default_cache
+from tasks.model import Refusal
 
 #: Control characters and direction overrides: an error text must not be able to drive the terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
