@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,11 @@ NAMES = (
 def operators() -> dict[str, Operator]:
     """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
     return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in NAMES}
+
+
+def over(own: Mapping[str, Operator]) -> dict[str, Operator]:
+    """As `operators`, with all that torch has a function for, over operators of one's own."""
+    return {**own, **{name: _or_numpy(alone(name), own.get(name)) for name in onnx_names.OPERATORS}}
 
 
 def alone(op: str) -> Operator:
@@ -75,7 +80,7 @@ def _named(name: str) -> Callable[..., Any]:
 def _t(x: Any) -> Any:
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(x))
+    return torch.from_numpy(np.array(x, order="C"))  # a scalar stays one
 
 
 def _out(*values: Any) -> list[np.ndarray]:
