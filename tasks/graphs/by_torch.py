@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,9 @@ NAMES = (
 ).split()
 
 
-def operators() -> dict[str, Operator]:
+def operators(names: Iterable[str] = NAMES) -> dict[str, Operator]:
     """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
-    return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in NAMES}
-
-
-def over(own: Mapping[str, Operator]) -> dict[str, Operator]:
-    """As `operators`, with all that torch has a function for, over operators of one's own."""
-    return {**own, **{name: _or_numpy(alone(name), own.get(name)) for name in onnx_names.OPERATORS}}
+    return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in names}
 
 
 def alone(op: str) -> Operator:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
+from tasks.counterparts import onnx_names
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.graphs.build import Made
@@ -15,7 +16,6 @@ from tasks.fuzz.onnx.second import agrees
 from tasks.graphs import by_torch
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
-from tasks.graphs.references import REFERENCES
 from tasks.graphs.widening import NoOracle
 from tasks.model import Leaf, OpClass, Oracle
 
@@ -42,7 +42,7 @@ def sample(index: int, one: Made, draws: int) -> Sample:
     import onnx
 
     proto = onnx.load_from_string(one.model)
-    graph = Graph(proto, REFERENCES)
+    graph = Graph(proto)
     references, floors, _ = reference_and_floor(graph, one.feeds, draws)
     expected = [
         Leaf(graph.dtypes[name], y.shape, y, delta if delta.any() else None)
@@ -67,7 +67,7 @@ def sample(index: int, one: Made, draws: int) -> Sample:
 def _witness(proto: object, feeds: Mapping[str, np.ndarray], expected: list[Leaf]) -> list[Oracle]:
     """The same graph by torch's operators in float64, if they agree."""
     try:
-        graph = Graph(proto, by_torch.over(REFERENCES))
+        graph = Graph(proto, by_torch.operators(onnx_names.OPERATORS))
         found = graph.run(feeds)
     except (ImportError, RuntimeError, NoOracle):
         return []

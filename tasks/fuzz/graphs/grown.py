@@ -15,7 +15,7 @@ from tasks.fuzz.onnx.spec import ELEMENTS, Draw
 from tasks.fuzz.onnx.table import takes
 from tasks.fuzz.values import Domain
 from tasks.graphs.call import Call
-from tasks.graphs.references import REFERENCES
+from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import WIDENED, NoOracle, widen
 from tasks.model.dtypes import dtype_name, np_dtype
 
@@ -113,7 +113,7 @@ class Grown(Draw):
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                found = REFERENCES[op](Call(given, exact, self.opset, outputs))
+                found = OPERATORS[op](Call(given, exact, self.opset, outputs))
         except NoOracle as error:
             raise Refused(f"{op}: {error}") from None
         if found is None:
