@@ -97,7 +97,9 @@ def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) ->
     called = list(zip(told["op"], told["variant"]))
     ops = [k.op for k in entries]
     named = match(ops, called, lambda value: names(Entry(*value, ())))
-    covered = match(ops, called, lambda value: [x for op in _releases(value[0]) for x in names(Entry(op, value[1], ()))])
+    covered = match(
+        ops, called, lambda value: [x for op in _releases(value[0]) for x in names(Entry(op, value[1], ()))]
+    )
     for column in ("dtype", "distribution"):
         theirs = match([getattr(k, column) for k in entries], told[column])
         named, covered = named & theirs, covered & theirs
