@@ -96,7 +96,7 @@ def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) ->
 
     called = list(zip(told["op"], told["variant"]))
     ops = [k.op for k in entries]
-    named = match(ops, called, lambda value: names(Entry(*value, ())))
+    named = match(ops, called, lambda value: names(Entry(value[0], value[1], ())))
     covered = match(
         ops, called, lambda value: [x for op in _releases(value[0]) for x in names(Entry(op, value[1], ()))]
     )
