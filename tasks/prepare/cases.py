@@ -429,9 +429,13 @@ class PreparedSample:
         )
 
     def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:
-        """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise floor."""
-        places = self.record["others"][number]["references"][part]
-        return [replace(leaf, reference=self.owner.pack.array(i)) for leaf, i in zip(expected, places)]
+        """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise floor,
+        which nothing of another shape has."""
+        found = map(self.owner.pack.array, self.record["others"][number]["references"][part])
+        return [
+            replace(leaf, reference=y, shape=y.shape, noise=leaf.noise if y.shape == leaf.shape else None)
+            for leaf, y in zip(expected, found)
+        ]
 
     def coarse(self) -> dict[str, list[np.ndarray]]:
         """Of a model, by precision: the outputs with its products' weights rounded to it."""
