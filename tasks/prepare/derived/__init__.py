@@ -35,7 +35,7 @@ def samples(
             if base.failure:
                 yield replace(base, index=number)
             elif not check.of_model:
-                yield derive(base, number, replace(group, check=checks.FORWARD), draws)
+                yield module.derive(base, number, plain, draws)
             elif base.model is None:
                 yield Sample(number, failure=Failure.vacuous("the op is no ONNX model"))
             else:
