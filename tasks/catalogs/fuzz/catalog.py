@@ -24,10 +24,15 @@ from tasks.judge import op_classes
 from tasks.model import EPS, Group, Leaf, OpClass
 from tasks.nearest import nearest
 
-#: The variant of today's generator; that of a case made by choices alone begins with CHOICES.
+#: The variant of today's generator of single operators; that of a case made by choices alone begins with CHOICES.
 VARIANT, CHOICES = f"g{GENERATOR}", "c"
 #: Kind of a row whose case the specification leaves open.
 SPEC = "spec"
+
+
+def variant(op: str) -> str:
+    """The variant of today's generator of an op."""
+    return graphs.VARIANT if op in graphs.NAMES else VARIANT
 
 
 def variant_of(choices: Sequence[int]) -> str:
@@ -45,13 +50,13 @@ class Fuzz(Catalog):
     forms = ("onnx",)
 
     def version(self) -> str:
-        return f"fuzz {GENERATOR} " + " ".join(
+        return f"fuzz {VARIANT} {graphs.VARIANT} " + " ".join(
             f"{x}{importlib.metadata.version(x)}" for x in ("numpy", "onnx", "ml_dtypes")
         )
 
     def entries(self) -> list[Entry]:
         dtypes = {op: table.dtypes(op) for op in table.SPECS} | dict.fromkeys(graphs.NAMES, build.DTYPES)
-        return [Entry(f"{self.name}:{op}", VARIANT, dtypes[op]) for op in sorted(dtypes)]
+        return [Entry(f"{self.name}:{op}", variant(op), dtypes[op]) for op in sorted(dtypes)]
 
     def load(self) -> None:
         import onnx.checker  # noqa: F401
@@ -61,7 +66,7 @@ class Fuzz(Catalog):
         if group.op_name not in table.SPECS and group.op_name not in graphs.NAMES:
             every = sorted((*table.SPECS, *graphs.NAMES))
             raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, every)}")
-        made_of = _choices(group.variant)
+        made_of = _choices(group)
         for index in range(group.samples if made_of is None else 1):
             if index in skip:
                 yield Sample(index)
@@ -103,14 +108,15 @@ def words(group: Group, index: int) -> list[str]:
         return []
 
 
-def _choices(variant: str) -> list[int] | None:
-    """The choices that a variant holds; None for that of today's generator. Raises ValueError for any other."""
-    if variant == VARIANT:
+def _choices(group: Group) -> list[int] | None:
+    """The choices that a group's variant holds; None for that of today's generator. Raises ValueError for any other."""
+    today, given = variant(group.op_name), group.variant
+    if given == today:
         return None
-    if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", variant):
-        return [int(x) for x in variant.removeprefix(CHOICES).split("-") if x]
+    if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", given):
+        return [int(x) for x in given.removeprefix(CHOICES).split("-") if x]
     raise ValueError(
-        f"the generator is {VARIANT} here, not {variant!r}: a case of another version is made again of its choices, which "
+        f"the generator is {today} here, not {given!r}: a case of another version is made again of its choices, which "
         "its row holds (farm reproduce)"
     )
 
