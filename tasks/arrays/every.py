@@ -1,7 +1,7 @@
 """Every value of a dtype: all bit patterns of 8 and 16 bits; of 32 and 64 a sweep over all signs and exponents.
 
 A sweep has 2**20 values. Each of its (sign, exponent) pairs, zeros, subnormals, infinities and NaNs among them, has the
-mantissas at both ends, the powers of two and their neighbours, and random ones. Some places of the last exponent, whose
+mantissas around powers of two, in float64 every third of them, and random ones. Some places of the last exponent, whose
 patterns are all NaN but for one, are taken by the values around which kernels change their path (`landmarks`).
 """
 
@@ -46,7 +46,7 @@ def _sweep(dtype: str, seed: int) -> np.ndarray:
     each = SWEEP // heads
     special = {0, 1, 2, (1 << width) - 1, (1 << width) - 2}
     special |= {(1 << k) + d for k in range(width) for d in (-1, 0, 1)}
-    chosen = np.array(sorted(special), dtype=unsigned)[:: -(-2 * len(special) // each)]
+    chosen = np.array(sorted(special), dtype=unsigned)[:: -(-4 * len(special) // each)]
     rng = np.random.default_rng((seed, width))
     tails = rng.integers(0, 1 << width, (heads, each), dtype=unsigned)
     tails[:, : len(chosen)] = chosen
