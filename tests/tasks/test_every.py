@@ -56,9 +56,7 @@ def test_a_dtype_that_is_too_wide_is_vacuous_and_says_so(dtype: str) -> None:
     group = Group(f"torch:{op}", "", dtype, 1, distribution=EXHAUSTIVE)
     [sample] = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
     assert (
-        sample.failure
-        and sample.failure.status == "vacuous"
-        and f"not every value of {dtype}" in sample.failure.error
+        sample.failure and sample.failure.status == "vacuous" and f"not every value of {dtype}" in sample.failure.error
     )
 
 
@@ -110,7 +108,11 @@ FAULTS: dict[str, tuple[str, str, Fault]] = {
     "a number becomes NaN": ("log1p", "float16", lambda x, y: np.where(x == 0.25, np.nan, y)),
     "overflow one step early": ("exp", "float16", lambda x, y: np.where((x > 11.08) & np.isfinite(y), np.inf, y)),
     "a tie away from zero": ("round", "float16", _at(2.5, plus=1.0)),
-    "a domain that ends early": ("asin", "float16", lambda x, y: np.where((np.abs(x) > 0.9993) & ~np.isnan(y), np.nan, y)),
+    "a domain that ends early": (
+        "asin",
+        "float16",
+        lambda x, y: np.where((np.abs(x) > 0.9993) & ~np.isnan(y), np.nan, y),
+    ),
 }
 
 
