@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from farm import lake as lakes
+from farm.commandline import cache_option, key_argument, refusing, results_option
 from farm.minimise import show
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.work.child_pool import POOL
-from tasks.cache import default_cache
-from tasks.judge import verdict
 from tasks.minimise.search import KEPT, SEQUENCE, STRATEGIES
 from tasks.nearest import nearest
 
@@ -21,6 +18,7 @@ from tasks.nearest import nearest
 SMALLER, FLAKY, BAD_INPUT = 0, 1, 2
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = _arguments().parse_args(argv)
@@ -34,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.budget <= KEPT:
             raise ReproduceError(f"--budget: {args.budget} runs are too few; more than {KEPT}")
         results = lakes.open_lake(args.results)
-        case = load(parse(args.key, results), results, None, Path(args.cache) if args.cache else default_cache())
+        case = load(parse(args.key, results), results, None, args.cache)
         case = checked(case, args.packages, args.here)
         show.print_case(case)
         found = made_small(case, results, args.strategy, args.budget)
@@ -43,9 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return FLAKY
         show.print_minimal(found.record, found.files, args.out)
         return FLAKY if found.record["flaky"] else SMALLER
-    except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
     finally:
         POOL.close()
 
@@ -59,10 +54,8 @@ def _arguments() -> argparse.ArgumentParser:
         epilog="exit code: 0 a minimal case that fails every time; 1 it does not fail any more, or only at times; 2 no such "
         "case, or none that failed",
     )
-    parser.add_argument(
-        "key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run), or seed:NUMBER"
-    )
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    key_argument(parser, ", or seed:NUMBER")
+    results_option(parser)
     parser.add_argument(
         "--strategy",
         default="shrink-all",
@@ -77,5 +70,5 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--here", action="store_true", help="with the runtime's version that is here, if it is another")
     parser.add_argument("--out", metavar="DIR", help="also write the script and the issue's text to a directory")
-    parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
+    cache_option(parser)
     return parser

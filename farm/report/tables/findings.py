@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.program import program
 from farm.report.tables.agreement import UNITS, units
 from farm.report.tables.causes import HOW, NEW, many, worst_first
 from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records, where_option
 from farm.report.tables.overview import how_much
 from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, label, measured, op, status, text, view
-from farm.report.words import plain
 from tasks.model import Status
 
 #: What a finding tells.
