@@ -67,6 +67,7 @@ class Inductor(TorchEager):
     joint = True
     devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
+    modal = False
     #: Those of PASSES that are turned off.
     off: tuple[str, ...] = ()
     dynamic = False
