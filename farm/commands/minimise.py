@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.minimise import show
+from farm.minimise import bundle, show
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.work.child_pool import POOL
@@ -17,8 +17,9 @@ from tasks.judge import verdict
 from tasks.minimise.search import KEPT, SEQUENCE, STRATEGIES
 from tasks.nearest import nearest
 
-#: Exit codes: a case that fails every time; one that does not fail, or only at times; a key or an option that names nothing.
-SMALLER, FLAKY, BAD_INPUT = 0, 1, 2
+#: Exit codes: a case that fails every time, and a script that shows it; one that does not fail, or only at times; a key or an
+#: option that names nothing; a case that fails every time and that no script shows.
+SMALLER, FLAKY, BAD_INPUT, NO_SCRIPT = 0, 1, 2, 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"not failing   {found.error}")
             return FLAKY
         show.print_minimal(found.record, found.files, args.out)
-        return FLAKY if found.record["flaky"] else SMALLER
+        if found.record["flaky"]:
+            return FLAKY
+        return SMALLER if bundle.SCRIPT in found.files else NO_SCRIPT
     except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -56,8 +59,9 @@ def _arguments() -> argparse.ArgumentParser:
         description="Make a failing case small while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
         "fewer of the cases that were run before it. Shows the minimal case and a script of at most 40 lines, which is run "
         "in a clean environment first; both are kept in the lake, with the text of an issue.",
-        epilog="exit code: 0 a minimal case that fails every time; 1 it does not fail any more, or only at times; 2 no such "
-        "case, or none that failed",
+        epilog="exit code: 0 a minimal case that fails every time, and a script that shows it in a clean environment; 1 it does "
+        "not fail any more, or only at times; 2 no such case, or none that failed; 3 a minimal case, and no script that shows "
+        "it: what it lacks is said",
     )
     parser.add_argument(
         "key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run), or seed:NUMBER"

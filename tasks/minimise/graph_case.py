@@ -11,6 +11,7 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
+from tasks.catalogs.fuzz import GENERATED
 from tasks.graphs.call import Operator
 from tasks.graphs.cut import reads, types_of
 from tasks.graphs.evaluate import Graph
@@ -316,7 +317,7 @@ class GraphCase:
 
 def _operators(group: Group) -> Mapping[str, Operator]:
     """What evaluates the nodes: for generated cases the references of their catalog first."""
-    return {**OPERATORS, **REFERENCES} if group.catalog == "fuzz" else OPERATORS
+    return {**OPERATORS, **REFERENCES} if group.catalog == GENERATED else OPERATORS
 
 
 def copy(model: Any, nodes: Sequence[Any] | None = None) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.fuzz import GENERATED
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.onnx import generate, second, table
 from tasks.fuzz.onnx.generate import GENERATOR, Case
@@ -37,7 +38,7 @@ class Fuzz(Catalog):
     """An op is "fuzz:<OpType>", its variant the generator's version: sample n of a group is made from a seed derived of the
     group's seed, its op, its dtype and n. With the variant `variant_of` some choices, sample 0 is made of them."""
 
-    name = "fuzz"
+    name = GENERATED
     about = "generated cases of ONNX operators"
     forms = ("onnx",)
 
