@@ -59,16 +59,16 @@ def _made(code: ast.AST) -> set[str]:
 
 
 @functools.cache
-def _words(framework: str) -> dict[str, str | ast.FunctionDef]:
-    """What an expression of the table may name: the line that imports it, or its function without text and types."""
-    found: dict[str, str | ast.FunctionDef] = {}
+def _words(framework: str) -> dict[str, str | ast.stmt]:
+    """What an expression of the table may name: the line that imports it, or its statement, of a function without text and types."""
+    found: dict[str, str | ast.stmt] = {}
     for name in (*WORDS, f"in_{framework}"):
         text = (Path(counterparts.__file__).parent / f"{name}.py").read_text(encoding="utf-8")
         found |= {name: word for statement in ast.parse(text).body for name, word in _named(statement)}
     return found
 
 
-def _named(statement: ast.stmt) -> Iterator[tuple[str, str | ast.FunctionDef]]:
+def _named(statement: ast.stmt) -> Iterator[tuple[str, str | ast.stmt]]:
     """(name, what it stands for) of a statement of a module."""
     if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:
         if ast.get_docstring(statement):
@@ -80,6 +80,8 @@ def _named(statement: ast.stmt) -> Iterator[tuple[str, str | ast.FunctionDef]]:
             elif isinstance(one, ast.AnnAssign):
                 one.annotation = ast.Constant(None)  # of a local name: never looked at
         yield statement.name, statement
+    elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        yield statement.targets[0].id, statement
     elif isinstance(statement, ast.Import) or (
         isinstance(statement, ast.ImportFrom) and (statement.module or "").partition(".")[0] not in ("tasks", "typing")
     ):
