@@ -9,15 +9,17 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from farm.exits import BAD_INPUT, OK
+from farm.commandline import refusing
+from farm.exits import OK
 from farm.fleet.detect import detect
 from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
-from farm.plan.config import ConfigError, backends_of
+from farm.plan.config import backends_of
 from farm.program import program
 from tasks.backends.needs import install_line
 from tasks.cache import default_cache
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 whatever is missing, or 2 for bad input."""
     parser = argparse.ArgumentParser(
@@ -28,11 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments(parser)
     args = parser.parse_args(argv)
     cache = default_cache()
-    try:
-        specs = backends_of(args.what, "farm doctor") or everything()
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    specs = backends_of(args.what, "farm doctor") or everything()
     found = lines(specs, cache, lambda asked: on_this_machine(asked, cache), args.build)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for text in _told(found):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from farm import lake as lakes
+from farm.commandline import cache_option, key_argument, refusing, results_option
 from farm.minimise import bundle, show
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.work.child_pool import POOL
-from tasks.cache import default_cache
-from tasks.judge import verdict
 from tasks.minimise.search import KEPT, SEQUENCE, STRATEGIES
 from tasks.nearest import nearest
 
@@ -22,6 +19,7 @@ from tasks.nearest import nearest
 SMALLER, FLAKY, BAD_INPUT, NO_SCRIPT = 0, 1, 2, 3
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = _arguments().parse_args(argv)
@@ -35,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.budget <= KEPT:
             raise ReproduceError(f"--budget: {args.budget} runs are too few; more than {KEPT}")
         results = lakes.open_lake(args.results)
-        case = load(parse(args.key, results), results, None, Path(args.cache) if args.cache else default_cache())
+        case = load(parse(args.key, results), results, None, args.cache)
         case = checked(case, args.packages, args.here)
         show.print_case(case)
         found = made_small(case, results, args.strategy, args.budget)
@@ -46,9 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if found.record["flaky"]:
             return FLAKY
         return SMALLER if bundle.SCRIPT in found.files else NO_SCRIPT
-    except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
     finally:
         POOL.close()
 
@@ -63,10 +58,8 @@ def _arguments() -> argparse.ArgumentParser:
         "not fail any more, or only at times; 2 no such case, or none that failed; 3 a minimal case, and no script that shows "
         "it: what it lacks is said",
     )
-    parser.add_argument(
-        "key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run), or seed:NUMBER"
-    )
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    key_argument(parser, ", or seed:NUMBER")
+    results_option(parser)
     parser.add_argument(
         "--strategy",
         default="shrink-all",
@@ -81,5 +74,5 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--here", action="store_true", help="with the runtime's version that is here, if it is another")
     parser.add_argument("--out", metavar="DIR", help="also write the script and the issue's text to a directory")
-    parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
+    cache_option(parser)
     return parser

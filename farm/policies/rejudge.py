@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from farm import lake
+from farm.commandline import plain
 from farm.plan.config import ConfigError
 from farm.policies import vote
-from farm.report.words import number, plain
+from farm.report.words import number
 from farm.work import catalogue
 from tasks import catalogs
 from tasks.cache import default_cache

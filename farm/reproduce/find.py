@@ -26,7 +26,7 @@ from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.catalogs.user import drawn
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
-from tasks.model import FUZZ, Group, Status
+from tasks.model import FUZZ, Group, Refusal, Status
 from tasks.nearest import nearest
 from tasks.prepare import forms
 from tasks.prepare.cases import PreparedGroup, PreparedSample, pack_path
@@ -37,7 +37,7 @@ from tasks.wire import ToRun
 SEED = "seed:"
 
 
-class ReproduceError(Exception):
+class ReproduceError(Refusal):
     """A case that cannot be run again; the text says what is wrong and what there is instead."""
 
 

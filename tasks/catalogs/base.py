@@ -160,6 +160,10 @@ class Catalog:
         """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
         return None
 
+    def bare(self, group: Group) -> Sample | None:
+        """A group's first sample without what is expected of it, where that takes long to make; None where it does not."""
+        return None
+
     def group_version(self, group: Group) -> str:
         """What beyond `version` decides the bytes of a group's samples; part of the content key."""
         return ""

@@ -136,7 +136,9 @@ class Graph:
             if node.blocks:
                 return _CONTROL.get(node.op, _unknown)(node, inputs, body)
             found = None
-            if node.op in self._operators:
+            if node.op in self._operators and not any(
+                isinstance(x, list) for x in inputs
+            ):  # of tensors; of text as well
                 found = self._operators[node.op](Call(inputs, node.attributes, node.version, len(node.outputs)))
             found = self._by_onnx(node, inputs) if found is None else found
         except NoOracle:

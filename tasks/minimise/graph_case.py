@@ -11,15 +11,11 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.catalogs.fuzz import GENERATED
-from tasks.graphs.call import Operator
 from tasks.graphs.cut import reads, types_of
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.expected import expected
 from tasks.graphs.floor import raised
 from tasks.graphs.harvest import dtype_of
-from tasks.graphs.ops import OPERATORS
-from tasks.graphs.references import REFERENCES
 from tasks.graphs.widening import NoOracle
 from tasks.minimise.case import Unfit
 from tasks.model import Group, Leaf, OpClass, np_dtype
@@ -251,7 +247,7 @@ class GraphCase:
 
     def _expected(self) -> tuple[list[Leaf], OpClass]:
         try:
-            graph = Graph(self.model, _operators(self.group))
+            graph = Graph(self.model)
             leaves, op_class = expected(graph, self.feeds, self.draws)
         except NoOracle as error:
             raise Unfit(str(error)) from None
@@ -313,11 +309,6 @@ class GraphCase:
             value.name = names[value.name]
         graph.name, graph.doc_string, model.doc_string = "minimal", "", ""
         return replace(self, model=model, feeds={names[k]: x for k, x in self.feeds.items()})
-
-
-def _operators(group: Group) -> Mapping[str, Operator]:
-    """What evaluates the nodes: for generated cases the references of their catalog first."""
-    return {**OPERATORS, **REFERENCES} if group.catalog == GENERATED else OPERATORS
 
 
 def copy(model: Any, nodes: Sequence[Any] | None = None) -> Any:

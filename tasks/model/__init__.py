@@ -13,7 +13,7 @@ from tasks.model.dtypes import (
     rounded,
     wide,
 )
-from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
+from tasks.model.errors import Fallback, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
 from tasks.model.leaf import Leaf, row_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names

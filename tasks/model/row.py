@@ -25,6 +25,9 @@ class Column:
     shown: str
 
 
+#: The licence of a model that the user brings.
+YOUR_OWN = "your own"
+
 #: Marks a column that has no default.
 _REQUIRED = object()
 

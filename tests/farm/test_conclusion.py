@@ -85,7 +85,7 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
         (
             frame(make_row("invalid", "user:mine", kind="reference"), make_row()),
             REC | {"planned": 2},
-            "no failures, 1 judged; 1 sample of your own kernels could not be judged: reference or inputs are broken",
+            "no failures, 1 judged; 1 sample of your own could not be judged: model, reference or inputs are broken",
         ),
     ),
 )  # fmt: skip

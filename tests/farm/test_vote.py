@@ -14,7 +14,7 @@ from farm import lake as lakes
 from farm.commands import run as command
 from farm.policies.rejudge import rejudge
 from farm.policies.vote import COLUMNS, suspects, unvoted
-from tasks.graphs.references import REFERENCES
+from tasks.graphs.ops import OPERATORS
 from tasks.judge import verdict
 from tasks.judge.policy import Limit
 
@@ -127,7 +127,7 @@ def test_a_wrong_reference_blames_nobody(planted: bool, tmp_path: Path, monkeypa
     """Every runtime is against it, and onnx's evaluator too; with the right one all pass."""
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
     if planted:
-        monkeypatch.setitem(REFERENCES, "Neg", lambda call: [np.array(call.inputs[0])])
+        monkeypatch.setitem(OPERATORS, "Neg", lambda call: [np.array(call.inputs[0])])
     (tmp_path / "x.yaml").write_text(
         "catalogs: [{name: fuzz, ops: [Neg], samples: 4}]\ndtypes: [float32]\nbackends: [ort-cpu, openvino-cpu]\n"
     )

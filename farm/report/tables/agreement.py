@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.coverage import backend_order, commands, distinct, records
 from farm.report.tables.view import Cell, Column, Line, View, measured, text
-from farm.report.words import DASH, number, plain
+from farm.report.words import DASH, number
 from tasks import checks
 from tasks.judge.fingerprint import distance
 from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names

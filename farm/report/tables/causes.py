@@ -27,6 +27,7 @@ from farm.plan import known
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, records, severity
 from tasks.model import Status
 from tasks.model.errors import masked
+from tasks.model.row import YOUR_OWN
 
 #: What a row means for who looks at it: see the module's text.
 STANDINGS = ("new", "known", "stale")
@@ -48,7 +49,7 @@ class Verdict:
     """What to conclude of a run; ``sentence`` says it in one line.
 
     failures: rows that failed; new: of these, those that no known failure covers; imprecise: imprecise rows that none covers;
-    unjudged: samples of own kernels whose reference or inputs are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
+    unjudged: samples of own kernels and models that are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
     (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
     whether the run came to its end; recorded: whether the record says what is known; listed: whether the config lists
     anything as known.
@@ -102,9 +103,7 @@ class Verdict:
         return f"{many(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
 
     def _unjudged(self) -> str:
-        what = (
-            f"{many(self.unjudged, 'sample')} of your own kernels could not be judged: reference or inputs are broken"
-        )
+        what = f"{many(self.unjudged, 'sample')} of your own could not be judged: model, reference or inputs are broken"
         return what if self.unjudged else ""
 
 
@@ -114,10 +113,11 @@ def many(count: int, what: str) -> str:
 
 
 def broken(rows: pd.DataFrame) -> pd.Series:
-    """Which rows are a user's own kernels that could not be judged: their reference or inputs are at fault."""
-    return (
-        (rows["catalog"] == "user") & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
-    )
+    """Which rows are a user's own kernels and models that could not be judged: model, reference or inputs are at fault."""
+    own = rows["catalog"] == "user"
+    if "licence" in rows:
+        own |= rows["licence"] == YOUR_OWN
+    return own & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
 
 
 def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
@@ -14,7 +15,7 @@ from farm.report.tables.changes import TONES
 from farm.report.tables.coverage import records
 from farm.report.tables.since import Since, since
 from farm.report.tables.view import Cell, Column, Line, Report, View, label, measured, status, text, view
-from farm.report.words import percent, plain
+from farm.report.words import percent
 from tasks import catalogs
 from tasks.cache import default_cache
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.causes import NEW
-from farm.report.words import number, plain
+from farm.report.words import number
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import FAILED, names
 from tasks.model.errors import gist, masked

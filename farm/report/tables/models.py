@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.agreement import figure
 from farm.report.tables.coverage import MEASURED_STATUSES, commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, Report, View, op, status, text, view
-from farm.report.words import DASH, number, plain
+from farm.report.words import DASH, number
 from tasks.model import OpClass, Status
 
 #: A line of the frame.

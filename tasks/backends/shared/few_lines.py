@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tasks.arrays.tree import tensor_specs
-from tasks.model import Form
+from tasks.model import Form, Refusal
 
 
-class NoScript(Exception):
+class NoScript(Refusal):
     """A case that no script can show; the text says why."""
 
 

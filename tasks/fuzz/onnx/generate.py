@@ -12,7 +12,7 @@ from tasks.fuzz.choices import Choices
 from tasks.fuzz.onnx import table
 from tasks.fuzz.onnx.spec import Draw, Made
 from tasks.graphs.call import Call
-from tasks.graphs.references import REFERENCES
+from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import NoOracle, widen
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 
@@ -89,7 +89,7 @@ def evaluate(one: Case, arrays: list[np.ndarray | None] | None = None) -> list[n
     given = [None if x is None else x.array for x in one.made.inputs] if arrays is None else arrays
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        found = REFERENCES[one.op](one.call(given))
+        found = OPERATORS[one.op](one.call(given))
     if found is None:
         raise NoOracle(f"{one.op} has no reference of the farm's own for {one.words}")
     return [np.array(y, order="C") for y in found]
