@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from farm import lake as lakes
 from farm.commandline import cache_option, key_argument, refusing, results_option
+from farm.lake.key import Key
 from farm.minimise import bundle, show
+from farm.minimise.own import key_of_model
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.work.child_pool import POOL
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.budget <= KEPT:
             raise ReproduceError(f"--budget: {args.budget} runs are too few; more than {KEPT}")
         results = lakes.open_lake(args.results)
-        case = load(parse(args.key, results), results, None, args.cache)
+        case = load(_key(args, results), results, None, args.cache)
         case = checked(case, args.packages, args.here)
         show.print_case(case)
         found = made_small(case, results, args.strategy, args.budget)
@@ -48,6 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         POOL.close()
 
 
+def _key(args: argparse.Namespace, results: lakes.Lake) -> Key:
+    """What is to be made small. Raises ReproduceError, ConfigError, LakeError."""
+    if not args.model:
+        if args.inputs or args.backend:
+            raise ReproduceError("--inputs and --backend are of a model: name it with --model")
+        if not args.key:
+            raise ReproduceError("what is to be made small? A row (run_id:case_id:backend), a seed, or --model")
+        return parse(args.key, results)
+    if args.key or not (args.inputs and args.backend):
+        raise ReproduceError("--model takes --inputs (an .npz file) and --backend, and no key")
+    return key_of_model(args.model, [args.inputs], args.backend, results)
+
+
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="farm minimise",
@@ -58,7 +73,12 @@ def _arguments() -> argparse.ArgumentParser:
         "not fail any more, or only at times; 2 no such case, or none that failed; 3 a minimal case, and no script that shows "
         "it: what it lacks is said",
     )
-    key_argument(parser, ", or seed:NUMBER")
+    key_argument(parser, ", or the seed of a generated case", nargs="?", default="")
+    parser.add_argument(
+        "--model", metavar="FILE", help="a model of your own instead of a row: it is run first, and judged"
+    )
+    parser.add_argument("--inputs", metavar="FILE", help="its inputs by name in an .npz file")
+    parser.add_argument("--backend", metavar="NAME", help="the backend that it is run on")
     results_option(parser)
     parser.add_argument(
         "--strategy",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pandas as pd
 import pytest
 from planted_small import graph
@@ -26,13 +27,12 @@ from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.backends.shared import call_lines
 from tasks.backends.shared.few_lines import NoScript
+from tasks.catalogs import told
 from tasks.judge import verdict
 from tasks.model import Form, Group, Leaf, np_dtype
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner, whole
 from tests import stand_in
-
-pytest.importorskip("onnx")
 
 CONFIG = """
 catalogs: [{{name: small, ops: {ops}, dtypes: [float32], samples: 1}}]
@@ -183,6 +183,23 @@ def test_what_fails_at_times_is_said_to(tmp_path: Path, cache: Path, monkeypatch
     assert "script" not in found["files"]
 
 
+def test_a_model_with_its_inputs_is_run_and_made_small(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(told, "_told", [""])
+    model = graph("a = Tanh(x)", "b = Softmax(a; axis=0)", "y = Neg(b)")
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 6]))
+    onnx.save(model, "mine.onnx")
+    np.savez("mine.npz", x=np.random.default_rng(0).uniform(-1, 1, (4, 6)).astype(np.float32))
+    asked = ["--model", "mine.onnx", "--inputs", "mine.npz", "--backend"]
+    assert minimise.main([*asked, "small-numbers", "--results", "lake"]) == SMALLER
+    (found,) = minimal.read("lake")
+    assert (found["finding"]["ops"], found["finding"]["attributes"]) == (["Softmax"], {"Softmax.axis": 0})
+    assert minimise.main([*asked, "small-clean", "--results", "lake"]) == BAD_INPUT
+    assert "only what failed" in capsys.readouterr().err
+
+
 def test_what_cannot_be_made_smaller_is_refused_in_a_line(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +210,10 @@ def test_what_cannot_be_made_smaller_is_refused_in_a_line(
         (key, "--strategy", "shrink-al"): "did you mean",
         (key, "--budget", "3"): "too few",
         ("nonsense",): "is no key",
+        ("12345",): "no case of the seed 12345",
+        (): "what is to be made small",
+        ("--model", "mine.onnx"): "--model takes --inputs",
+        ("--inputs", "mine.npz"): "name it with --model",
         (key.replace("small-numbers", "small-gone"),): "no row of",
     }
     for arguments, words in refused.items():

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from farm.commandline import plain
+from farm.lake.key import Key
 from farm.report.tables.causes import NEW
 from farm.report.words import number
 from tasks.catalogs.fuzz import GENERATED
@@ -51,7 +52,7 @@ def _line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
     far = f"{number(first['error_units'])} units, {number(first['max_diff'])} off"
     what = plain(gist(first["error"]), 160) if first["error"] else far
     words = sorted(common)
-    key = f"{first['run_id']}:{first['case_id']}:{first['backend']}"
+    key = str(Key.of(first.to_dict()))
     said = " ".join(filter(None, (first["status"], first["kind"])))
     known = bool((some["standing"] != NEW).all())
     dtypes = ", ".join(sorted(some["dtype"].unique()))
