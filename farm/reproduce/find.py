@@ -100,7 +100,7 @@ def seed_of(row: Mapping[str, Any]) -> int:
     seed, place = int(row["seed"]), int(row["sample"])
     if row["distribution"] == FUZZ:
         return drawn.seed_of(seed, place)
-    if row.get("catalog") == GENERATED and row["variant"] == fuzz.VARIANT:
+    if row.get("catalog") == GENERATED and row["variant"] == fuzz.variant(row["op"].partition(":")[2]):
         return fuzz.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
     return seed
 
@@ -209,7 +209,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
     is part of its content key. Raises ReproduceError.
     """
-    if row["catalog"] == GENERATED and row["variant"] != fuzz.VARIANT:
+    if row["catalog"] == GENERATED and row["variant"] != fuzz.variant(row["op"].partition(":")[2]):
         return _of_choices(row, cache)
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
@@ -244,7 +244,7 @@ def _of_choices(row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]
     made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
     if made.samples[0].record["digest"] != row["digest"]:
         raise ReproduceError(
-            f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({fuzz.VARIANT}) makes other "
+            f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({fuzz.variant(group.op_name)}) makes other "
             "inputs. Reproduce it with the version of the farm that the run's record names"
         )
     return group, made

@@ -20,9 +20,6 @@ from farm.work.launch import Run
 from farm.work.schedule import CHUNK, Batch, Key, Schedule
 from farm.work.state import Before, Plan
 from tasks.catalogs.fuzz import catalog as fuzz
-from tasks.fuzz.choices import Choices
-from tasks.fuzz.onnx import generate
-from tasks.fuzz.onnx.spec import Open
 from tasks.model import Group
 
 if TYPE_CHECKING:
@@ -191,7 +188,7 @@ class Fuzzing:
         if not known.intersection(batch.wanted):
             return batch.wanted
         group = _group(batch)
-        words = {n: _words(group, n) for numbers in batch.wanted.values() for n in numbers}
+        words = {n: fuzz.words(group, n) for numbers in batch.wanted.values() for n in numbers}
         return {
             backend: tuple(n for n in numbers if not self.schedule.suppressed(backend, op, words[n], batch.seed + n))
             for backend, numbers in batch.wanted.items()
@@ -262,12 +259,4 @@ def _batch(one: Mapping[str, Any]) -> Batch:
 
 
 def _group(batch: Batch) -> Group:
-    return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.VARIANT, batch.dtype, CHUNK, batch.seed)
-
-
-def _words(group: Group, number: int) -> list[str]:
-    try:
-        choose = Choices.from_seed(fuzz.seed_of(group, number))
-        return generate.case(group.op_name, group.dtype, choose).words.split()
-    except Open:
-        return []
+    return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.variant(batch.op), batch.dtype, CHUNK, batch.seed)

@@ -20,6 +20,7 @@ from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.few_lines import FewLines, in_torch
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
+from tasks.variables import threads
 
 #: Counts up whenever this file lowers otherwise than before: part of the key of kept programs.
 LOWERING = "1"
@@ -87,6 +88,7 @@ class ExecuTorch(Backend):
     """``executorch-cpu``: the runtime's CPU kernels. ``executorch-xnnpack``: XNNPACK alone; what its partitioner
     leaves to the CPU kernels is a fallback."""
 
+    takes_threads = True
     vendor = "Meta"
     forms = ("torch",)
     takes = ()
@@ -102,8 +104,8 @@ class ExecuTorch(Backend):
             library = _library()
         except ImportError as error:
             raise Unavailable(f"executorch cannot be imported: {error}") from None
-        torch.set_num_threads(1)
-        library._unsafe_reset_threadpool(1)
+        torch.set_num_threads(threads())
+        library._unsafe_reset_threadpool(threads())
         delegate = DEVICES[self.device]
         if delegate and delegate not in library._get_registered_backend_names():
             raise Unavailable(

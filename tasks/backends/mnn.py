@@ -17,6 +17,7 @@ from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.variables import threads
 
 _OPTIONS = ("precision", "optimize_level")
 _PRECISIONS = ("high", "normal", "low")
@@ -44,6 +45,7 @@ class Mnn(Backend):
     ``optimize_level`` of the converter (1, its default; 0: the graph as it is; 2).
     """
 
+    takes_threads = True
     vendor = "Alibaba"
     forms = ("onnx",)
     takes = _OPTIONS
@@ -89,7 +91,7 @@ class Mnn(Backend):
         feeds = [_feed(name, value) for name, value in values.items()]
         module = self._load(form.model or b"", list(values), [x.name for x in graph.outputs])
         narrowed = sorted({dtype_name(x.dtype) for x in values.values() if dtype_name(x.dtype) in ("int64", "bool")})
-        flags = [f"precision={self._precision}", "threads=1", f"optimize_level={self._level}"]
+        flags = [f"precision={self._precision}", f"threads={threads()}", f"optimize_level={self._level}"]
         return Program(
             _runner(module, feeds), "CPU", flags=" ".join(flags + [f"{x}_inputs_as=int32" for x in narrowed])
         )
@@ -144,7 +146,7 @@ class Mnn(Backend):
             try:
                 with captured(said):
                     if self._runtime is None:
-                        config = {"backend": "CPU", "precision": self._precision, "numThread": 1}
+                        config = {"backend": "CPU", "precision": self._precision, "numThread": threads()}
                         self._runtime = MNN.nn.create_runtime_manager((config,))
                     return MNN.nn.load_module_from_file(str(target), inputs, outputs, runtime_manager=self._runtime)
             except Exception as error:

@@ -24,6 +24,7 @@ from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import inputs_by_name, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
+from tasks.variables import threads
 
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
 #: Storage and arithmetic coarser than float32, which ncnn takes by itself where the processor can.
@@ -60,6 +61,7 @@ class Ncnn(Backend):
     options, ncnn's own: ``use_packing_layout``, ``use_winograd_convolution``, ``use_sgemm_convolution`` (bool; true).
     """
 
+    takes_threads = True
     vendor = "Tencent"
     forms = ("onnx",)
     takes = _OPTIONS
@@ -182,7 +184,7 @@ class Ncnn(Backend):
         if all(x in _IDLE for x in layers):
             raise Vacuous("pnnx left no layer that computes")
         net = ncnn.Net()
-        net.opt.num_threads = 1
+        net.opt.num_threads = threads()
         for name in _COARSER:
             setattr(net.opt, name, False)
         for name, on in self._switches.items():

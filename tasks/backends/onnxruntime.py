@@ -27,6 +27,7 @@ from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provide
 from tasks.backends.shared.packages import load_libraries
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
+from tasks.variables import threads
 
 #: Options of providers that compute coarser than the tensors' dtype, the coarsest first, and what in.
 _COARSER = {
@@ -106,7 +107,7 @@ class OnnxRuntime(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         known = PROVIDERS.get(device) or Provider("", device, device, "GPU")
-        self._known = known
+        self._known, self.takes_threads = known, device == "cpu"
         self._options = dict(known.options)
         if options.get("tf32") and "use_tf32" not in known.options:
             raise ValueError(f"backend {name}: tf32 is an option of ort-cuda only")
@@ -298,7 +299,7 @@ class OnnxRuntime(Backend):
 
     def _session(self, ort: Any, model: bytes) -> Any:
         options = ort.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.intra_op_num_threads = options.inter_op_num_threads = threads()
         options.log_severity_level = 4
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self.device != "cpu":

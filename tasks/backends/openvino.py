@@ -17,6 +17,7 @@ from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
+from tasks.variables import threads
 
 #: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
 _ELEMENT = {
@@ -85,6 +86,7 @@ class OpenVino(Backend):
     ``execution_mode`` ("accuracy"), ``threads`` (1) and ``properties`` (further properties by name).
     """
 
+    takes_threads = True
     vendor = "Intel"
     forms = ("onnx",)
     takes = _OPTIONS
@@ -106,7 +108,7 @@ class OpenVino(Backend):
         else:
             self._asked["INFERENCE_PRECISION_HINT"] = precision
         if kind == "cpu":
-            self._asked |= {"INFERENCE_NUM_THREADS": int(str(options.get("threads", 1))), "NUM_STREAMS": 1}
+            self._asked |= {"INFERENCE_NUM_THREADS": int(str(options.get("threads", threads()))), "NUM_STREAMS": 1}
         self._asked |= {str(k): v for k, v in self.many("properties", dict).items()}
 
     def probe(self) -> RuntimeInfo:

@@ -17,6 +17,7 @@ from tasks.backends.shared.call_lines import in_framework
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.variables import threads
 from tasks.vendors import resource_of
 
 _OPTIONS = ("onednn", "tf32")
@@ -49,6 +50,7 @@ class TensorFlow(Backend):
     options: ``onednn`` (TF_ENABLE_ONEDNN_OPTS, true as TensorFlow ships it) and ``tf32`` (false), which the row declares.
     """
 
+    takes_threads = True
     vendor = "Google"
     forms = ("saved_model", "tensorflow")
     takes = _OPTIONS
@@ -68,8 +70,8 @@ class TensorFlow(Backend):
         quiet(self.onednn)
         with importing("tensorflow"):
             import tensorflow as tf
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.threading.set_intra_op_parallelism_threads(threads())
+        tf.config.threading.set_inter_op_parallelism_threads(threads())
         tf.config.experimental.enable_tensor_float_32_execution(self.tf32)
         found = tf.config.list_physical_devices(self._kind)
         if not found:

@@ -22,6 +22,7 @@ from tasks.backends.shared import cuda_driver, torch_switches
 from tasks.backends.shared.few_lines import FewLines, in_torch
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.variables import threads
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ REDUCED = "reduced_precision_reduction"
 class TorchEager(Backend):
     """Every run ends when the device has finished: an error of an asynchronous kernel is raised at its own case."""
 
+    takes_threads = True
     forms = ("torch",)
     devices = tuple(TORCH_DEVICES)
     checks: tuple[str, ...] = tuple(checks.where(prepared=True))
@@ -66,7 +68,7 @@ class TorchEager(Backend):
             import torch
         except ImportError as error:
             raise Unavailable(f"torch is not installed ({error})") from None
-        torch.set_num_threads(1)
+        torch.set_num_threads(threads())
         precision, driver = "", ""
         if self.target == "cpu":
             where = torch.backends.cpu.get_cpu_capability()

@@ -7,7 +7,9 @@ from collections.abc import Collection
 
 from tasks.checks.base import FORWARD, Check
 from tasks.checks.base import Stage as Stage
+from tasks.checks.batch_invariance import BatchInvariance
 from tasks.checks.build import Build
+from tasks.checks.determinism import Determinism, Threads
 from tasks.checks.forward import Forward
 from tasks.checks.gradients import Amp, Backward, DoubleBackward
 from tasks.checks.levels import Levels
@@ -33,6 +35,9 @@ BUILT_IN: dict[str, Check] = {
         Opsets(),
         Quantized(),
         Replay(),
+        Determinism(),
+        Threads(),
+        BatchInvariance(),
         RoundTrip(),
         Shapes(),
         Speedup(),

@@ -41,9 +41,10 @@ class Choices:
         self.spans: list[tuple[str, Int, Int]] = []
 
     @classmethod
-    def from_seed(cls, seed: int) -> Choices:
-        """Drawn evenly by the generator of a seed (`tasks.fuzz.seeds`)."""
-        return cls(Generator(seed).below)
+    def from_seed(cls, seed: int, begun: Sequence[Int] = ()) -> Choices:
+        """Drawn evenly by the generator of a seed (`tasks.fuzz.seeds`), but for the first ones, which are given."""
+        first, drawn = iter(begun), Generator(seed).below
+        return cls(lambda count: min(given, count - 1) if (given := next(first, None)) is not None else drawn(count))
 
     @classmethod
     def from_list(cls, taken: Sequence[int]) -> Choices:

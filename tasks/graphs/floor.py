@@ -72,7 +72,7 @@ def reference_and_floor(
 
     def outputs(move: Move | None) -> list[np.ndarray]:
         found = graph.run(feeds, move=move)
-        return [np.ascontiguousarray(found[name]) for name in graph.outputs]
+        return [np.array(found[name], order="C") for name in graph.outputs]  # a scalar stays one
 
     references = outputs(None)
     elements = sum(np.size(x) for x in feeds.values()) + sum(x.size for x in graph.movable.values())

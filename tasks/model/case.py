@@ -120,8 +120,13 @@ class Form:
     wrt: tuple[int, ...] = ()
     #: Arrays of `arrays` that are gradients of the outputs, given for a check other than "forward".
     cotangents: tuple[int, ...] = ()
+    #: Arrays of `arrays` whose first axis is a batch: each row of the outputs is of theirs alone.
+    batched: tuple[int, ...] = ()
     #: The same sample in another form. Raises Unsupported where there is none.
     also: Callable[[str], Form] | None = field(default=None, repr=False, compare=False)
+    #: The outputs of the same sample as another process of the backend computes them, with so many threads. Raises Unsupported
+    #: where there can be none.
+    elsewhere: Callable[[int], Sequence[Any]] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass

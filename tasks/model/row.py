@@ -191,6 +191,13 @@ class Row:
         "int64", "metrics", "elements outside the classic tolerance, misplaced NaN and Inf included"
     )
     numel: int | None = column("int64", "metrics", "elements compared")
+    apart_units: float | None = column(
+        "float64",
+        "metrics",
+        "checks of the same bytes (determinism, threads, batch_invariance, replay): the largest |a - b| ÷ (ε·max(|a|, |b|, root "
+        "mean square of the output)) of two results that differ; 0: none do",
+        "1",
+    )
     classic: bool | None = column(
         "bool", "metrics", "verdict of the classic tolerance (torch.testing's atol/rtol by dtype)"
     )

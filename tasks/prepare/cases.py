@@ -294,7 +294,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
-        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names")},
+        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names", "batched")},
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else models[sample.model],
@@ -429,9 +429,13 @@ class PreparedSample:
         )
 
     def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:
-        """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise floor."""
-        places = self.record["others"][number]["references"][part]
-        return [replace(leaf, reference=self.owner.pack.array(i)) for leaf, i in zip(expected, places)]
+        """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise floor,
+        which nothing of another shape has."""
+        found = map(self.owner.pack.array, self.record["others"][number]["references"][part])
+        return [
+            replace(leaf, reference=y, shape=y.shape, noise=leaf.noise if y.shape == leaf.shape else None)
+            for leaf, y in zip(expected, found)
+        ]
 
     def coarse(self) -> dict[str, list[np.ndarray]]:
         """Of a model, by precision: the outputs with its products' weights rounded to it."""
@@ -457,6 +461,7 @@ class PreparedSample:
             check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
+            batched=tuple(self.record.get("batched", ())),
             also=self.form,
         )
         if kind in (files := self.record.get("files", {})):
@@ -465,13 +470,17 @@ class PreparedSample:
             form.arrays, form.order = [form.arrays[inputs.index(k)] for k in range(len(inputs))], tuple(outputs)
         elif kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
-        elif catalog is not None and kind in catalog.forms:
+        elif catalog is not None and kind in catalog.forms and kind != "onnx":  # of which the bytes are the form
             if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        elif kind in counterparts.FRAMEWORKS and self.op_class is OpClass.MODEL and self.record["model"] is not None:
+        elif (
+            self.op_class is OpClass.MODEL
+            and self.record["model"] is not None
+            and kind in ("torch", *counterparts.FRAMEWORKS)
+        ):
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif kind in counterparts.FRAMEWORKS:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
@@ -483,6 +492,7 @@ class PreparedSample:
                 raise Vacuous(made["vacuous"])
             form.model = exported.array(made["model"]).tobytes()
             specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
+            form.batched = tuple(k for k, i in enumerate(made["inputs"]) if specs[i].id in form.batched)
             form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
             form.arrays = [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in form.arrays]
             form.paired, form.invalid = tuple(made["paired"]), made.get("invalid", "")

@@ -44,6 +44,12 @@ MODELS = [
     ),
 ]
 
+#: The others, but for architectures in their full size.
+MORE = [
+    *(f"models:{x}" for x in ("ppocr_det", "ppocr_rec", "minilm", "mtcnn_pnet", "mtcnn_rnet", "mtcnn_onet")),
+    *(f"models:{x}.small" for x in ("mixtral_moe", "mamba2")),
+]
+
 #: Some seconds of work of one backend, in cases of 5 ms.
 LOAD: dict[str, Any] = {"catalogs": [{"name": "load", "dtypes": ["float32"], "samples": 60}], "backends": ["busy-cpu"]}
 
@@ -84,7 +90,7 @@ BENCHES = {
     "minimise": Bench(minimise.minimise, {"graphs": 200}, {"graphs": 6}, long=True),
     "models": Bench(
         outputs.models,
-        {"models": ["models:ppocr_det", *MODELS], "backends": ["ort-cpu", "openvino-cpu"]},
+        {"models": [*MODELS, *MORE], "backends": ["ort-cpu", "openvino-cpu"]},
         {"models": ["residual:sound"], "backends": ["ort-cpu"]},
         long=True,
     ),

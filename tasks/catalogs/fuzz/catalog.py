@@ -1,4 +1,4 @@
-"""The catalog "fuzz": generated cases of ONNX operators, each a model of one node with a float64 reference of the farm's own."""
+"""The catalog "fuzz": generated cases of ONNX operators, of two that may be fused, and of graphs, with float64 references."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.fuzz import GENERATED
+from tasks.catalogs.fuzz import GENERATED, graphs
 from tasks.fuzz.choices import Choices
+from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second, table
 from tasks.fuzz.onnx.generate import GENERATOR, Case
 from tasks.fuzz.onnx.spec import Open
@@ -23,10 +24,15 @@ from tasks.judge import op_classes
 from tasks.model import EPS, Group, Leaf, OpClass
 from tasks.nearest import nearest
 
-#: The variant of today's generator; that of a case made by choices alone begins with CHOICES.
+#: The variant of today's generator of single operators; that of a case made by choices alone begins with CHOICES.
 VARIANT, CHOICES = f"g{GENERATOR}", "c"
 #: Kind of a row whose case the specification leaves open.
 SPEC = "spec"
+
+
+def variant(op: str) -> str:
+    """The variant of today's generator of an op."""
+    return graphs.VARIANT if op in graphs.NAMES else VARIANT
 
 
 def variant_of(choices: Sequence[int]) -> str:
@@ -35,37 +41,37 @@ def variant_of(choices: Sequence[int]) -> str:
 
 
 class Fuzz(Catalog):
-    """An op is "fuzz:<OpType>", its variant the generator's version: sample n of a group is made from a seed derived of the
-    group's seed, its op, its dtype and n. With the variant `variant_of` some choices, sample 0 is made of them."""
+    """An op is "fuzz:<OpType>", "fuzz:<OpType>+" or "fuzz:graph" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
+    version: sample n of a group is made from a seed derived of the group's seed, its op, its dtype and n. With the variant
+    `variant_of` some choices, sample 0 is made of them."""
 
     name = GENERATED
     about = "generated cases of ONNX operators"
     forms = ("onnx",)
 
     def version(self) -> str:
-        return f"fuzz {GENERATOR} " + " ".join(
+        return f"fuzz {VARIANT} {graphs.VARIANT} " + " ".join(
             f"{x}{importlib.metadata.version(x)}" for x in ("numpy", "onnx", "ml_dtypes")
         )
 
     def entries(self) -> list[Entry]:
-        return [Entry(f"{self.name}:{op}", VARIANT, table.dtypes(op)) for op in sorted(table.SPECS)]
+        dtypes = {op: table.dtypes(op) for op in table.SPECS} | dict.fromkeys(graphs.NAMES, build.DTYPES)
+        return [Entry(f"{self.name}:{op}", variant(op), dtypes[op]) for op in sorted(dtypes)]
 
     def load(self) -> None:
         import onnx.checker  # noqa: F401
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1. Raises ValueError for an op, a dtype or a variant that there is not."""
-        if group.op_name not in table.SPECS:
-            raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, sorted(table.SPECS))}")
-        made_of = _choices(group.variant)
+        if group.op_name not in table.SPECS and group.op_name not in graphs.NAMES:
+            every = sorted((*table.SPECS, *graphs.NAMES))
+            raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, every)}")
+        made_of = _choices(group)
         for index in range(group.samples if made_of is None else 1):
             if index in skip:
                 yield Sample(index)
                 continue
-            if made_of is None:
-                choose = Choices.from_seed(seed_of(group, index))
-            else:
-                choose = Choices.from_list(made_of)
+            choose = choices_of(group, index) if made_of is None else Choices.from_list(made_of)
             yield self._made(index, group, choose, draws)
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
@@ -74,6 +80,8 @@ class Fuzz(Catalog):
     @staticmethod
     def _made(index: int, group: Group, choose: Choices, draws: int) -> Sample:
         try:
+            if group.op_name in graphs.NAMES:
+                return graphs.sample(index, graphs.made(group.op_name, group.dtype, choose), draws)
             return _sample(index, generate.case(group.op_name, group.dtype, choose), draws)
         except (Open, NoOracle) as error:
             stage = "sample" if isinstance(error, Open) else "reference"
@@ -81,19 +89,34 @@ class Fuzz(Catalog):
             return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=SPEC))
 
 
-def seed_of(group: Group, index: int) -> int:
-    """The seed of a sample of a group."""
-    return derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
+def choices_of(group: Group, index: int) -> Choices:
+    """The choices of a sample of a group, those of a seed of its own."""
+    seed = derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
+    return Choices.from_seed(
+        seed, graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
+    )
 
 
-def _choices(variant: str) -> list[int] | None:
-    """The choices that a variant holds; None for that of today's generator. Raises ValueError for any other."""
-    if variant == VARIANT:
+def words(group: Group, index: int) -> list[str]:
+    """Modes and attributes of a sample of a group; none where the specification leaves it open."""
+    choose = choices_of(group, index)
+    try:
+        if group.op_name in graphs.NAMES:
+            return graphs.made(group.op_name, group.dtype, choose).words.split()
+        return generate.case(group.op_name, group.dtype, choose).words.split()
+    except Open:
+        return []
+
+
+def _choices(group: Group) -> list[int] | None:
+    """The choices that a group's variant holds; None for that of today's generator. Raises ValueError for any other."""
+    today, given = variant(group.op_name), group.variant
+    if given == today:
         return None
-    if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", variant):
-        return [int(x) for x in variant.removeprefix(CHOICES).split("-") if x]
+    if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", given):
+        return [int(x) for x in given.removeprefix(CHOICES).split("-") if x]
     raise ValueError(
-        f"the generator is {VARIANT} here, not {variant!r}: a case of another version is made again of its choices, which "
+        f"the generator is {today} here, not {given!r}: a case of another version is made again of its choices, which "
         "its row holds (farm reproduce)"
     )
 

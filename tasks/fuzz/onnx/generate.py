@@ -131,7 +131,7 @@ def model(one: Case, outputs: list[np.ndarray]) -> bytes:
             continue
         kind = ELEMENT_TYPE[dtype_name(given.array.dtype)]
         if fed:
-            inputs.append(helper.make_tensor_value_info(name, kind, _dims(given.array, name, one.symbolic)))
+            inputs.append(helper.make_tensor_value_info(name, kind, dims(given.array, name, one.symbolic)))
         elif dtype_name(given.array.dtype) == "bfloat16":
             constants.append(
                 helper.make_tensor(name, TensorProto.BFLOAT16, given.array.shape, given.array.tobytes(), raw=True)
@@ -141,19 +141,19 @@ def model(one: Case, outputs: list[np.ndarray]) -> bytes:
     ends = [f"y{k}" for k in range(one.made.outputs)]
     node = helper.make_node(one.op, names, ends, **one.made.attributes)
     values = [
-        helper.make_tensor_value_info(name, ELEMENT_TYPE[kind], _dims(y, name, one.symbolic))
+        helper.make_tensor_value_info(name, ELEMENT_TYPE[kind], dims(y, name, one.symbolic))
         for name, kind, y in zip(ends, output_dtypes(one), outputs)
     ]
     graph = helper.make_graph([node], one.op, inputs, values, constants)
     opset = helper.make_opsetid("", one.opset)
-    made = helper.make_model(graph, opset_imports=[opset], ir_version=_ir_version(one.opset), producer_name="farm")
+    made = helper.make_model(graph, opset_imports=[opset], ir_version=ir_version(one.opset), producer_name="farm")
     return bytes(made.SerializeToString(deterministic=True))
 
 
-def _ir_version(opset: int) -> int:
+def ir_version(opset: int) -> int:
     """The IR version that came with an operator set."""
     return {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}[opset]
 
 
-def _dims(array: np.ndarray, name: str, symbolic: bool) -> list[Any]:
+def dims(array: np.ndarray, name: str, symbolic: bool) -> list[Any]:
     return [f"{name}_{k}" for k in range(array.ndim)] if symbolic else list(array.shape)
