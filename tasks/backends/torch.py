@@ -48,8 +48,7 @@ class TorchEager(Backend):
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
-        #: Of the GPU, once it is probed, where its driver says.
-        self.uuid = ""
+        self.uuid = ""  # of the GPU, once it is probed, where its driver says
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = bool(options.get(REDUCED, False))
         #: Whether float32 may be computed in `TorchDevice.coarse`.

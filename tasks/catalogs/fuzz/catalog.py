@@ -89,11 +89,15 @@ class Fuzz(Catalog):
             return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=SPEC))
 
 
+def seed_of(group: Group, index: int) -> int:
+    """The seed of a sample of a group."""
+    return derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
+
+
 def choices_of(group: Group, index: int) -> Choices:
     """The choices of a sample of a group, those of a seed of its own."""
-    seed = derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
     return Choices.from_seed(
-        seed, graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
+        seed_of(group, index), graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
     )
 
 
