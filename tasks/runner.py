@@ -217,6 +217,10 @@ class Runner:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
                 continue
+            if kind == "torch" and form.call is None:  # a graph: its operators are torch's too
+                from tasks.backends.shared.network import in_torch
+
+                form.call = in_torch(form)
             if case.item.asked.part:
                 from tasks.graphs.program import of_form
 

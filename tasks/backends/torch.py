@@ -19,6 +19,7 @@ from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
 from tasks.backends.shared import cuda_driver, torch_switches
+from tasks.backends.shared.few_lines import FewLines, in_torch
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
@@ -58,8 +59,7 @@ class TorchEager(Backend):
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
-        #: Of the GPU, once it is probed, where its driver says.
-        self.uuid = ""
+        self.uuid = ""  # of the GPU, once it is probed, where its driver says
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = bool(options.get(REDUCED, False))
         #: Whether float32 may be computed in `TorchDevice.coarse`.
@@ -233,6 +233,9 @@ class TorchEager(Backend):
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
         program.threads = self.target == "cpu"
         return program
+
+    def few_lines(self, form: Form) -> FewLines:
+        return in_torch(form, "with torch.no_grad():", "    found = call(*given)", target=self.target)
 
     def eager(self, form: Form) -> Arm:
         """Eager torch in this backend's modes: those of a second one would become this process's."""

@@ -476,7 +476,11 @@ class PreparedSample:
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        elif kind in counterparts.FRAMEWORKS and self.op_class is OpClass.MODEL and self.record["model"] is not None:
+        elif (
+            self.op_class is OpClass.MODEL
+            and self.record["model"] is not None
+            and kind in ("torch", *counterparts.FRAMEWORKS)
+        ):
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif kind in counterparts.FRAMEWORKS:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)

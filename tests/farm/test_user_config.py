@@ -15,7 +15,7 @@ from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
 from farm.plan.config import Config, ConfigError, load
 from tasks.catalogs import told
-from tests.conftest import launch
+from tests.conftest import here
 
 KERNELS = """
 import tasks
@@ -177,7 +177,7 @@ def test_mistakes_that_show_when_it_is_listed(
 def test_a_module_that_kills_its_process_when_imported(config: Path, results: Path) -> None:
     (config.parent / "deadly.py").write_text("import os\nos._exit(3)\n")
     write(config, modules="k.py, deadly.py")
-    said = launch(config, "--cpus", 1, "--results", results)
+    said = here(config, "--cpus", 1, "--results", results)
     where = f"{config}:4:19: catalogs.0.modules.1: {config.parent / 'deadly.py'}: "
     assert (
         said.returncode == BAD_INPUT
@@ -273,7 +273,7 @@ def test_kernels_and_references_that_die_or_hang_harm_their_own_rows_alone(confi
     )
     write(config, kernel(), *lines, kernel(name="slow-script", reference="waits.py"), end="deadline_s: 10\n")
     config.write_text(config.read_text().replace("samples: 2", "samples: 1"))
-    done = launch(config, "--cpus", 2, "--results", results)
+    done = here(config, "--cpus", 2, "--results", results)
     assert done.returncode == FOUND, done.stderr
     rows = lake.read(str(results)).set_index("op")
     assert rows["status"].to_dict() == {

@@ -21,6 +21,8 @@ from tasks.model import Leaf, OpClass, Oracle
 
 #: Ends the name of an op whose cases are an operator and another one on what it makes; the op of larger graphs.
 AND, GRAPH = "+", "graph"
+#: The variant of today's generator of graphs.
+VARIANT = f"g{build.GENERATOR}"
 #: Every op whose cases are graphs.
 NAMES = (*(f"{op}{AND}" for op in sorted(build.KINDS)), GRAPH)
 

@@ -7,15 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from tasks.fuzz import values
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
 from tasks.fuzz.graphs.steps import KINDS, Kind
 from tasks.fuzz.onnx.generate import dims, ir_version
 from tasks.fuzz.onnx.spec import OPSETS
+from tasks.fuzz.values import Domain
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 
 #: Dtypes in which graphs begin.
 DTYPES = ("float32", "float16")
+#: Version of what choices mean: counts up with every change of a step or of the order of choices.
+GENERATOR = 2
+#: Numbers that most functions take as they are.
+_NEAR = Domain(-1.0, 1.0, ("halves", "zeros"))
 #: What is put in the place of a step that does not go.
 _SIMPLEST = "Relu"
 
@@ -71,7 +77,7 @@ def _start(grown: Grown) -> Tensor:
             most = 3 if rank > 2 and place == 0 else 9 if rank > 3 else 33
             shape.append(grown.size(min(most, left)))
         left = max(left // shape[-1], 1)
-    return grown.input(shape)
+    return grown.input(shape, grown.choose.of([values.MILD, _NEAR]))
 
 
 def _put(grown: Grown, kind: Kind, x: Tensor) -> Tensor:
