@@ -56,7 +56,7 @@ class Row:
     distribution: str = column(
         "string",
         "case",
-        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz",
+        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz, exhaustive",
         default="own",
     )
     sample: int = column(
