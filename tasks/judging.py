@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, diagnose
-from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.checks import Stage
 from tasks.judge import coarser, fingerprint, steps
 from tasks.judge.meaning import interpret
@@ -91,6 +90,8 @@ def judged(
         more["compute_precision"] = precision
         if info.unasked and is_coarser(precision, group.dtype):
             more["unasked"] = precision
+    if checks.installed(sample.owner.check).effect:
+        return _effect(bar, arrays[0], Judgement(metrics, status, kind, more))
     if op_class is OpClass.MODEL:
         more |= _of_model(arrays[0], expected, precision, status)
         if status is Status.INVALID:
@@ -170,16 +171,30 @@ def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) 
     return _Others(columns)
 
 
+def _effect(bar: _Bar, actual: list[np.ndarray], found: Judgement) -> Judgement:
+    """What passes in the declared precision and would pass in the dtype's own as well is wrong: the switch has no effect."""
+    dtype = bar.sample.owner.group.dtype
+    if not is_coarser(bar.precision, dtype):
+        error = f"the backend declares no precision coarser than {dtype} for it"
+        return replace(found, status=Status.VACUOUS, kind="", columns=found.columns | {"error": error})
+    if found.status not in (Status.PASS, Status.IMPRECISE):
+        return found
+    fine = compare(actual, bar.expected, bar.op_class)
+    own = _Bar(bar.sample, bar.op_class, bar.expected, bar.part, bar.policy, "")
+    if own.verdict(fine)[0] is not Status.PASS:
+        return found
+    units = f"{fine.error_units:.3g}" if fine.error_units is not None else "no"
+    error = f"it declares {bar.precision} and is as precise as {dtype}: {units} units of that"
+    return replace(found, status=Status.WRONG, kind="no effect", columns=found.columns | {"error": error})
+
+
 def _cause(bar: _Bar, actual: list[np.ndarray]) -> str:
     """The error model that explains numbers that are off; "" where none does."""
     sample = bar.sample
-    specs = tensor_specs(sample.record["args"]) + tensor_specs(sample.record["kwargs"])
-    if any(spec.layout != "strided" for spec in specs) or bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
+    if bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
         return ""
     try:
-        stored = sample.inputs()
-        inputs = [contiguous(stored[spec.id], spec) for spec in specs]
-        return diagnose.cause(inputs, actual, bar.expected, bar.op_class)
+        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class)
     except Exception:
         return ""  # what it did not think of must not cost the verdict
 

@@ -381,6 +381,18 @@ class PreparedSample:
         base = self.record["base"]
         return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
 
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """The tensors among the arguments, in their order."""
+        return [*tensor_specs(self.record["args"]), *tensor_specs(self.record["kwargs"])]
+
+    def tensors(self) -> list[np.ndarray]:
+        """The values of `specs`, as they are laid out. Raises ValueError for one that is not strided."""
+        if sparse := [spec.layout for spec in self.specs if spec.layout != "strided"]:
+            raise ValueError(f"a tensor is {sparse[0]}")
+        stored = self.inputs()
+        return [contiguous(stored[spec.id], spec) for spec in self.specs]
+
     @functools.cached_property
     def op_class(self) -> OpClass:
         return OpClass(self.record["op_class"])

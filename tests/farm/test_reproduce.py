@@ -29,8 +29,9 @@ from farm.reproduce.again import run_here
 from farm.reproduce.bundled import bundled
 from farm.reproduce.in_torch import literal
 from farm.reproduce.show import METRICS, conclusion
-from farm.reproduce.source import NoScript, templates
+from farm.reproduce.source import templates
 from tasks.backends import BackendSpec
+from tasks.backends.shared.few_lines import NoScript
 from tasks.model import Form, Group
 from tests import prepared
 

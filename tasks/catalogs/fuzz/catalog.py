@@ -11,7 +11,7 @@ import numpy as np
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.fuzz import graphs
+from tasks.catalogs.fuzz import GENERATED, graphs
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second, table
@@ -45,7 +45,7 @@ class Fuzz(Catalog):
     version: sample n of a group is made from a seed derived of the group's seed, its op, its dtype and n. With the variant
     `variant_of` some choices, sample 0 is made of them."""
 
-    name = "fuzz"
+    name = GENERATED
     about = "generated cases of ONNX operators"
     forms = ("onnx",)
 
@@ -89,11 +89,15 @@ class Fuzz(Catalog):
             return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=SPEC))
 
 
+def seed_of(group: Group, index: int) -> int:
+    """The seed of a sample of a group."""
+    return derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
+
+
 def choices_of(group: Group, index: int) -> Choices:
     """The choices of a sample of a group, those of a seed of its own."""
-    seed = derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
     return Choices.from_seed(
-        seed, graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
+        seed_of(group, index), graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
     )
 
 
