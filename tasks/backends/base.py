@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.backends.needs import Need, secure
+from tasks.backends.shared.few_lines import FewLines, NoScript
 from tasks.checks.base import FORWARD, one_by_one
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
@@ -136,6 +137,10 @@ class Backend:
     def build_all(self, forms: Sequence[Form]) -> list[Program | Exception]:
         """Build several samples of one op; the default builds one after another."""
         return one_by_one(self.build, forms)
+
+    def few_lines(self, form: Form) -> FewLines:
+        """How a script of few lines calls the runtime with a form; it is run before anybody sees it. Raises NoScript."""
+        raise NoScript(f"no short script: none is known for {self.name}")
 
     def levels(self) -> Mapping[str, Backend]:
         """The same backend at each of its levels of optimisation, by name, the least first and itself last.

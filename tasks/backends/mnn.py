@@ -13,6 +13,7 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import onnx_graph
+from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
@@ -94,6 +95,25 @@ class Mnn(Backend):
         return Program(
             _runner(module, feeds), "CPU", flags=" ".join(flags + [f"{x}_inputs_as=int32" for x in narrowed])
         )
+
+    def few_lines(self, form: Form) -> FewLines:
+        in_onnx(form)
+        runtime = f'{{"backend": "CPU", "precision": "{self._precision}", "numThread": 1}}'
+        lines = (
+            'onnx.save(model, "minimal.onnx")',
+            '_tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", "minimal.onnx", "--MNNModel", "minimal.mnn", '
+            f'"--bizCode", "x", "--keepInputFormat=1", "--optimizeLevel={self._level}"])',
+            f"runtime = MNN.nn.create_runtime_manager(({runtime},))",
+            "outputs = [x.name for x in model.graph.output]",
+            'module = MNN.nn.load_module_from_file("minimal.mnn", list(feeds), outputs, runtime_manager=runtime)',
+            "feeds = [x.astype(np.int32) if x.dtype in (np.int64, bool) else x for x in feeds.values()]",
+            "kinds = {np.float32: expr.float, np.int32: expr.int, np.uint8: expr.uint8}",
+            "given = [expr.const(x, list(x.shape), expr.NCHW, kinds[x.dtype.type]) for x in feeds]",
+            "found = [expr.convert(x, expr.NCHW) if x.data_format == expr.NC4HW4 else x for x in module.forward(given)]",
+            "got = [np.array(x.read()) for x in found]",
+            'assert got, "MNN computed nothing"',
+        )
+        return FewLines(("import _tools  # of MNN", "import MNN.nn", "import MNN.expr as expr"), lines)
 
     def _load(self, model: bytes, inputs: list[str], outputs: list[str]) -> Any:
         """The Module of a converted model. Raises Unsupported, RuntimeError in the words of the converter or loader."""

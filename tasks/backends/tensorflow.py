@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.shared.call_lines import in_framework
+from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.variables import threads
@@ -130,6 +132,20 @@ class TensorFlow(Backend):
             run()
         program.run = run
         return program
+
+    def few_lines(self, form: Form) -> FewLines:
+        compiled = "tf.function(call, jit_compile=True, autograph=False)" if self.compiled else "call"
+        lines = (
+            f"with tf.device('/{self._kind}:0'):",
+            f"    found = {compiled}(*map(tf.constant, arrays))",
+            f"got = [np.array(tf.convert_to_tensor(x).numpy()) for x in ({ALL})]",
+        )
+        return in_framework(
+            form,
+            "import tensorflow as tf",
+            lines,
+            ("import os", f"os.environ['TF_ENABLE_ONEDNN_OPTS'] = '{int(self.onednn)}'"),
+        )
 
     def _flags(self, form: Form) -> str:
         by = "form=saved_model" if form.kind == "saved_model" else words(form)

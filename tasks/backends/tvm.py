@@ -20,6 +20,7 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
+from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
@@ -88,6 +89,16 @@ def _target(**options: Any) -> Any:
 
     own = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
     return tvm.target.Target(own | options)
+
+    def few_lines(self, form: Form) -> FewLines:
+        in_onnx(form)
+        lines = (
+            'target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})',
+            "machine = tvm.relax.VirtualMachine(tvm.compile(from_onnx(model), target), tvm.cpu())",
+            'found = machine["main"](*[tvm.runtime.tensor(x) for x in feeds.values()])',
+            "got = [x.numpy() for x in ([found] if hasattr(found, 'numpy') else found)]",
+        )
+        return FewLines(("import tvm", "from tvm.relax.frontend.onnx import from_onnx"), lines)
 
 
 class _NoObject(Exception):

@@ -13,9 +13,9 @@ from tasks.model.dtypes import EPS
 from tasks.model.op_class import OpClass
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
-#: fuzzed sample are both drawn from its seed.
-FUZZ = "fuzz"
-DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", FUZZ)
+#: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`).
+FUZZ, EXHAUSTIVE = "fuzz", "exhaustive"
+DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", FUZZ, EXHAUSTIVE)
 
 
 def label_of(op: str, variant: str) -> str:

@@ -56,7 +56,7 @@ class Row:
     distribution: str = column(
         "string",
         "case",
-        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz",
+        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz, exhaustive",
         default="own",
     )
     sample: int = column(
@@ -88,7 +88,7 @@ class Row:
     kind: str = column(
         "string",
         "outcome",
-        "for wrong: numbers, flip, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; "
+        "for wrong: numbers, flip, nonfinite, shape, dtype, structure, mutation, nondeterministic, contradicted, …; for invalid: oracle; "
         "for crash: the signal",
         default="",
     )

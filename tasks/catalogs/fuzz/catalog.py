@@ -11,7 +11,7 @@ import numpy as np
 from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.fuzz import graphs
+from tasks.catalogs.fuzz import GENERATED, graphs
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second, table
@@ -41,11 +41,11 @@ def variant_of(choices: Sequence[int]) -> str:
 
 
 class Fuzz(Catalog):
-    """An op is "fuzz:<OpType>", "fuzz:<OpType>+" or "fuzz:graph" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
+    """An op is "fuzz:<OpType>", "fuzz:<OpType>+", "fuzz:graph" or "fuzz:rewritten" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
     version: sample n of a group is made from a seed derived of the group's seed, its op, its dtype and n. With the variant
     `variant_of` some choices, sample 0 is made of them."""
 
-    name = "fuzz"
+    name = GENERATED
     about = "generated cases of ONNX operators"
     forms = ("onnx",)
 
@@ -81,7 +81,7 @@ class Fuzz(Catalog):
     def _made(index: int, group: Group, choose: Choices, draws: int) -> Sample:
         try:
             if group.op_name in graphs.NAMES:
-                return graphs.sample(index, graphs.made(group.op_name, group.dtype, choose), draws)
+                return graphs.sample(index, group.op_name, graphs.made(group.op_name, group.dtype, choose), draws)
             return _sample(index, generate.case(group.op_name, group.dtype, choose), draws)
         except (Open, NoOracle) as error:
             stage = "sample" if isinstance(error, Open) else "reference"
@@ -89,11 +89,15 @@ class Fuzz(Catalog):
             return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=SPEC))
 
 
+def seed_of(group: Group, index: int) -> int:
+    """The seed of a sample of a group."""
+    return derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
+
+
 def choices_of(group: Group, index: int) -> Choices:
     """The choices of a sample of a group, those of a seed of its own."""
-    seed = derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
     return Choices.from_seed(
-        seed, graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
+        seed_of(group, index), graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
     )
 
 
