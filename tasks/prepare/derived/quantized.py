@@ -61,7 +61,9 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         raise Vacuous(f"ONNX Runtime's tool for {KINDS[number]} leaves the model as it is")
     if endless := [name for name, scale in _scales(made).items() if not np.isfinite(scale).all()]:
         # Zero is then NaN, and what a runtime makes of that is its own.
-        raise Spoilt("quantizer", f"ONNX Runtime's tool gives a tensor of infinite numbers an infinite scale: {endless[0]}")
+        raise Spoilt(
+            "quantizer", f"ONNX Runtime's tool gives a tensor of infinite numbers an infinite scale: {endless[0]}"
+        )
     try:
         exact = Graph(model).run(feeds)
         graph = Graph(made)
