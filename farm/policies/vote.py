@@ -18,6 +18,8 @@ from tasks.model import Status
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Kind of a row whose backend gives something else for the same graph written otherwise: it is wrong whatever the reference is.
+CONTRADICTED = "contradicted"
 #: Vendors that agree with one another against the reference, from which on nobody believes the reference.
 AGAINST = 3
 #: Statuses that are blamed on a backend.
@@ -71,7 +73,7 @@ def suspects(rows: pd.DataFrame) -> pd.DataFrame:
     from farm.report.tables import agreement
 
     table = rows[rows["catalog"] == GENERATED]
-    blamed = table[table["status"].isin(_BLAMED)]
+    blamed = table[table["status"].isin(_BLAMED) & (table["kind"] != CONTRADICTED)]
     table = table[table["case_id"].isin(blamed["case_id"].unique())]
     if blamed.empty:
         return blamed.assign(error=blamed["error"])
@@ -93,12 +95,12 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
     most = outside.groupby("agrees")["vendor"].nunique().max() if len(outside) else 0
     if most >= AGAINST and most > len(supports):
         why = f"{most} vendors agree with one another against it"
-        blamed = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value])
+        blamed = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) & (rows["kind"] != CONTRADICTED)
     elif second or supports:
         return []
     else:
         why = "neither another vendor's runtime nor a second oracle computes what it says"
-        blamed = rows["status"].isin(_BLAMED)
+        blamed = rows["status"].isin(_BLAMED) & (rows["kind"] != CONTRADICTED)
     return [
         (index, Status.INVALID.value, "oracle", _SUSPECT.format(why=why, was=" ".join(filter(None, (s, k))), error=e))
         for index, s, k, e in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()

@@ -294,6 +294,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
+        "twins": sample.twins,
         **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names", "batched")},
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
@@ -415,6 +416,7 @@ class PreparedSample:
                 for x in record["others"]
             ],
             repeats=record["repeats"],
+            twins=record.get("twins", 0),
             model=None if record["model"] is None else self.owner.pack.array(record["model"]).tobytes(),
             columns=record["columns"],
             failure=self.failure,

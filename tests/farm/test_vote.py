@@ -117,6 +117,13 @@ def test_three_that_agree_with_one_another_outvote_reference_and_second_oracle()
     assert after(*one_vendor) == ["wrong"] * 3
 
 
+def test_who_contradicts_itself_needs_no_reference() -> None:
+    rows = pd.DataFrame(
+        [row("A", "wrong", kind="contradicted"), row("B", "wrong"), row("C", "wrong"), row("D", "wrong")]
+    )
+    assert list(suspects(rows).index) == [1, 2, 3]
+
+
 def test_crashes_and_other_catalogs_are_left_alone() -> None:
     assert after(row("A", "crash")) == ["crash"]
     assert after(row("A", "wrong", catalog="onnx")) == ["wrong"]

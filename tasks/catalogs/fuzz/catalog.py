@@ -41,7 +41,7 @@ def variant_of(choices: Sequence[int]) -> str:
 
 
 class Fuzz(Catalog):
-    """An op is "fuzz:<OpType>", "fuzz:<OpType>+" or "fuzz:graph" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
+    """An op is "fuzz:<OpType>", "fuzz:<OpType>+", "fuzz:graph" or "fuzz:rewritten" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
     version: sample n of a group is made from a seed derived of the group's seed, its op, its dtype and n. With the variant
     `variant_of` some choices, sample 0 is made of them."""
 
@@ -81,7 +81,7 @@ class Fuzz(Catalog):
     def _made(index: int, group: Group, choose: Choices, draws: int) -> Sample:
         try:
             if group.op_name in graphs.NAMES:
-                return graphs.sample(index, graphs.made(group.op_name, group.dtype, choose), draws)
+                return graphs.sample(index, group.op_name, graphs.made(group.op_name, group.dtype, choose), draws)
             return _sample(index, generate.case(group.op_name, group.dtype, choose), draws)
         except (Open, NoOracle) as error:
             stage = "sample" if isinstance(error, Open) else "reference"
