@@ -49,7 +49,7 @@ def cache_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", default=default_cache(), type=Path, metavar="DIR", help=words)
 
 
-def key_argument(parser: argparse.ArgumentParser, more: str = "") -> None:
+def key_argument(parser: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
     """``key``: which case of which run on which backend."""
     words = "run_id:case_id:backend, as a report prints it ('last' stands for the newest run)"
-    parser.add_argument("key", help=words + more)
+    parser.add_argument("key", help=words + more, **options)

@@ -14,6 +14,7 @@ from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
 from farm.client.process import LIVE, message_of, undisturbed
 from farm.client.trying import NotHere, started, tried
+from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan.config import Config
 from farm.reproduce.find import ReproduceError, by_seed, find, parse, seed_of
@@ -74,7 +75,7 @@ def reproduce(
         found = tried(case.group, case.sample, backend, info, case.policy)
     row = found.row
     return Reproduction(
-        f"{case.row['run_id']}:{case.row['case_id']}:{case.row['backend']}",
+        str(Key.of(case.row)),
         seed if seed is not None else seed_of(case.row),
         dict(zip(case.names, case.sample.arrays)),
         [leaf.reference for leaf in found.expected],

@@ -13,6 +13,7 @@ from farm.client.kernels import ClientError
 from farm.client.process import message_of
 from farm.client.reproducing import KernelCase, opened, started_here
 from farm.client.trying import tried
+from farm.lake.key import Key
 from farm.minimise.drive import row_of
 from farm.minimise.whole import BUDGET
 from farm.reproduce.find import seed_of
@@ -72,7 +73,7 @@ def minimize(
         raise ClientError(f"budget: {budget} runs are too few; more than {KEPT}")
     with opened(key, seed, results, dtype, run) as case:
         status = Status(case.row["status"])
-        name = f"{case.row['run_id']}:{case.row['case_id']}:{case.row['backend']}"
+        name = str(Key.of(case.row))
         if status not in SOUGHT:
             raise ClientError(f"{name} is {status}: only what failed or was imprecise can be made smaller")
         if status in DEADLY:

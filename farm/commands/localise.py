@@ -17,9 +17,9 @@ from farm.program import program
 from farm.reproduce import writing
 from farm.reproduce.again import job_of, ready, run_child
 from farm.reproduce.find import Case, Key, ReproduceError, load, parse
-from farm.reproduce.source import NoScript
 from farm.work.child_pool import POOL
 from farm.work.culprits import SOUGHT, localise
+from tasks.backends.shared.few_lines import NoScript
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Located, ToRun
 

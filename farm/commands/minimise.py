@@ -7,15 +7,18 @@ from collections.abc import Sequence
 
 from farm import lake as lakes
 from farm.commandline import cache_option, key_argument, refusing, results_option
-from farm.minimise import show
+from farm.lake.key import Key
+from farm.minimise import bundle, show
+from farm.minimise.own import key_of_model
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.work.child_pool import POOL
 from tasks.minimise.search import KEPT, SEQUENCE, STRATEGIES
 from tasks.nearest import nearest
 
-#: Exit codes: a case that fails every time; one that does not fail, or only at times; a key or an option that names nothing.
-SMALLER, FLAKY, BAD_INPUT = 0, 1, 2
+#: Exit codes: a case that fails every time, and a script that shows it; one that does not fail, or only at times; a key or an
+#: option that names nothing; a case that fails every time and that no script shows.
+SMALLER, FLAKY, BAD_INPUT, NO_SCRIPT = 0, 1, 2, 3
 
 
 @refusing
@@ -32,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.budget <= KEPT:
             raise ReproduceError(f"--budget: {args.budget} runs are too few; more than {KEPT}")
         results = lakes.open_lake(args.results)
-        case = load(parse(args.key, results), results, None, args.cache)
+        case = load(_key(args, results), results, None, args.cache)
         case = checked(case, args.packages, args.here)
         show.print_case(case)
         found = made_small(case, results, args.strategy, args.budget)
@@ -40,9 +43,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"not failing   {found.error}")
             return FLAKY
         show.print_minimal(found.record, found.files, args.out)
-        return FLAKY if found.record["flaky"] else SMALLER
+        if found.record["flaky"]:
+            return FLAKY
+        return SMALLER if bundle.SCRIPT in found.files else NO_SCRIPT
     finally:
         POOL.close()
+
+
+def _key(args: argparse.Namespace, results: lakes.Lake) -> Key:
+    """What is to be made small. Raises ReproduceError, ConfigError, LakeError."""
+    if not args.model:
+        if args.inputs or args.backend:
+            raise ReproduceError("--inputs and --backend are of a model: name it with --model")
+        if not args.key:
+            raise ReproduceError("what is to be made small? A row (run_id:case_id:backend), a seed, or --model")
+        return parse(args.key, results)
+    if args.key or not (args.inputs and args.backend):
+        raise ReproduceError("--model takes --inputs (an .npz file) and --backend, and no key")
+    return key_of_model(args.model, [args.inputs], args.backend, results)
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -51,10 +69,16 @@ def _arguments() -> argparse.ArgumentParser:
         description="Make a failing case small while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
         "fewer of the cases that were run before it. Shows the minimal case and a script of at most 40 lines, which is run "
         "in a clean environment first; both are kept in the lake, with the text of an issue.",
-        epilog="exit code: 0 a minimal case that fails every time; 1 it does not fail any more, or only at times; 2 no such "
-        "case, or none that failed",
+        epilog="exit code: 0 a minimal case that fails every time, and a script that shows it in a clean environment; 1 it does "
+        "not fail any more, or only at times; 2 no such case, or none that failed; 3 a minimal case, and no script that shows "
+        "it: what it lacks is said",
     )
-    key_argument(parser, ", or seed:NUMBER")
+    key_argument(parser, ", or the seed of a generated case", nargs="?", default="")
+    parser.add_argument(
+        "--model", metavar="FILE", help="a model of your own instead of a row: it is run first, and judged"
+    )
+    parser.add_argument("--inputs", metavar="FILE", help="its inputs by name in an .npz file")
+    parser.add_argument("--backend", metavar="NAME", help="the backend that it is run on")
     results_option(parser)
     parser.add_argument(
         "--strategy",

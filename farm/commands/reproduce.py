@@ -16,9 +16,9 @@ from farm.reproduce import writing
 from farm.reproduce.again import run_child, run_here
 from farm.reproduce.find import load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
-from farm.reproduce.source import NoScript
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
+from tasks.backends.shared.few_lines import NoScript
 from tasks.model import DEADLY, Status
 
 #: Exit codes.

@@ -23,7 +23,7 @@ from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
 from farm.plan.request import How, Request
-from farm.policies.vote import GENERATED, voted
+from farm.policies.vote import voted
 from farm.program import program
 from farm.work.executor import Executor
 from farm.work.launch import Run, finished, ready
@@ -32,6 +32,7 @@ from farm.work.progress import Progress, print_preflight
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
 from tasks.catalogs.base import Entry
+from tasks.catalogs.fuzz import GENERATED
 
 if TYPE_CHECKING:
     from farm.report import Report

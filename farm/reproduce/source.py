@@ -17,15 +17,11 @@ import numpy as np
 from farm.fleet.envs import Environment
 from tasks.backends.base import Backend
 from tasks.judge.policy import Policy
-from tasks.model import Form, Group, Leaf, OpClass, Refusal
+from tasks.model import Form, Group, Leaf, OpClass
 from tasks.model.dtypes import NATIVE, dtype_name
 
 #: Columns of the embedded data.
 WIDTH = 100
-
-
-class NoScript(Refusal):
-    """A case that no standalone script can show; the text says why."""
 
 
 @dataclass(frozen=True)

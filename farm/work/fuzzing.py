@@ -259,4 +259,4 @@ def _batch(one: Mapping[str, Any]) -> Batch:
 
 
 def _group(batch: Batch) -> Group:
-    return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.VARIANT, batch.dtype, CHUNK, batch.seed)
+    return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.variant(batch.op), batch.dtype, CHUNK, batch.seed)

@@ -75,6 +75,7 @@ class BackendSpec:
         Raises ValueError for a bad option, PluginError if its own file cannot be imported.
         """
         backend: Backend = known()[self.runtime].load()(self.name, self.device, dict(self.options))
+        backend.spec = self
         return backend
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from tasks.arrays import autograd, torch_tree
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.needs import CXX_COMPILER, PYTHON_HEADERS
+from tasks.backends.shared.few_lines import FewLines, in_torch
 from tasks.backends.torch import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
@@ -67,6 +68,7 @@ class Inductor(TorchEager):
     joint = True
     devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
+    modal = False
     #: Those of PASSES that are turned off.
     off: tuple[str, ...] = ()
     dynamic = False
@@ -117,6 +119,12 @@ class Inductor(TorchEager):
 
     def without(self, passes: Collection[str]) -> Backend:
         return self.but(off=tuple(passes))
+
+    def few_lines(self, form: Form) -> FewLines:
+        options = f", options={dict.fromkeys(self.off, False)!r}" if self.off else ""
+        compiled = f'torch.compile(call, fullgraph=True, dynamic={self.dynamic}, backend="{self.compiler}"{options})'
+        lines = (f"compiled = {compiled}", "with torch.no_grad():", "    found = compiled(*given)")
+        return in_torch(form, *lines, target=self.target)
 
     def build(self, form: Form) -> Program:
         built = self._compile([form])

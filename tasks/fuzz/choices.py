@@ -53,11 +53,11 @@ class Choices:
         return cls(lambda count: min(max(next(rest, 0), 0), count - 1))
 
     @classmethod
-    def from_hypothesis(cls, data: Any) -> Choices:
-        """Drawn by Hypothesis, which then makes the case smaller itself. data: of its strategy ``data()``."""
+    def from_hypothesis(cls, draw: Callable[[Any], Any]) -> Choices:
+        """Drawn by Hypothesis, which then makes the case smaller itself. draw: what its ``data()`` or ``composite`` gives."""
         from hypothesis import strategies
 
-        return cls(lambda count: int(data.draw(strategies.integers(0, count - 1))))
+        return cls(lambda count: int(draw(strategies.integers(0, count - 1))))
 
     def int(self, low: Int, high: Int) -> Int:
         """A number from ``low``, the simplest, to ``high``. Raises ValueError if there is none, TooMany."""

@@ -294,7 +294,8 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
-        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names")},
+        "twins": sample.twins,
+        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names", "batched")},
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else models[sample.model],
@@ -380,6 +381,18 @@ class PreparedSample:
         base = self.record["base"]
         return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
 
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """The tensors among the arguments, in their order."""
+        return [*tensor_specs(self.record["args"]), *tensor_specs(self.record["kwargs"])]
+
+    def tensors(self) -> list[np.ndarray]:
+        """The values of `specs`, as they are laid out. Raises ValueError for one that is not strided."""
+        if sparse := [spec.layout for spec in self.specs if spec.layout != "strided"]:
+            raise ValueError(f"a tensor is {sparse[0]}")
+        stored = self.inputs()
+        return [contiguous(stored[spec.id], spec) for spec in self.specs]
+
     @functools.cached_property
     def op_class(self) -> OpClass:
         return OpClass(self.record["op_class"])
@@ -403,6 +416,7 @@ class PreparedSample:
                 for x in record["others"]
             ],
             repeats=record["repeats"],
+            twins=record.get("twins", 0),
             model=None if record["model"] is None else self.owner.pack.array(record["model"]).tobytes(),
             columns=record["columns"],
             failure=self.failure,
@@ -461,6 +475,7 @@ class PreparedSample:
             check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
+            batched=tuple(self.record.get("batched", ())),
             also=self.form,
         )
         if kind in (files := self.record.get("files", {})):
@@ -469,13 +484,17 @@ class PreparedSample:
             form.arrays, form.order = [form.arrays[inputs.index(k)] for k in range(len(inputs))], tuple(outputs)
         elif kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
-        elif catalog is not None and kind in catalog.forms:
+        elif catalog is not None and kind in catalog.forms and kind != "onnx":  # of which the bytes are the form
             if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        elif kind in counterparts.FRAMEWORKS and self.op_class is OpClass.MODEL and self.record["model"] is not None:
+        elif (
+            self.op_class is OpClass.MODEL
+            and self.record["model"] is not None
+            and kind in ("torch", *counterparts.FRAMEWORKS)
+        ):
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif kind in counterparts.FRAMEWORKS:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
@@ -487,6 +506,7 @@ class PreparedSample:
                 raise Vacuous(made["vacuous"])
             form.model = exported.array(made["model"]).tobytes()
             specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
+            form.batched = tuple(k for k, i in enumerate(made["inputs"]) if specs[i].id in form.batched)
             form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
             form.arrays = [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in form.arrays]
             form.paired, form.invalid = tuple(made["paired"]), made.get("invalid", "")

@@ -11,7 +11,7 @@ from farm.__main__ import main
 from farm.fleet import probing
 from farm.fleet.asking import probe
 from tasks.backends import BackendSpec
-from tests.conftest import launch
+from tests.conftest import here
 
 NEEDY, NOTHING = "needy-cpu", "nothing-cpu"
 
@@ -52,7 +52,7 @@ def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp
     config = tmp_path / "c.yaml"
     catalog = {"name": "planted", "ops": ["none"], "dtypes": ["float32"]}
     config.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [NEEDY, "planted-cpu"]}))
-    done = launch(config, "--no-ray", "--dry-run", "--results", tmp_path / "results")
+    done = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results")
     assert done.returncode == 0, done.stderr
     (line,) = [x for x in done.stdout.splitlines() if x.startswith("to have ")]
     assert line.startswith("to have needy-cpu as well: ") and line.endswith("install planted-tool")

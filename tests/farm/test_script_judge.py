@@ -34,6 +34,7 @@ from tasks.judge.meaning import interpret
 from tasks.judge.plain import compare
 from tasks.judge.policy import OWN_TOLERANCE, Policy, judge, only_stored
 from tasks.model import DTYPES, EPS, Form, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
+from tests import prepared
 
 POLICIES = {name: verdict.load(name) for name in verdict.names()}
 #: Values at which comparing goes astray: zeros, subnormals, ties, the border of overflow, infinities, NaN.
@@ -184,5 +185,5 @@ def test_an_integer_that_is_off_by_one_is_wrong_in_the_farm_and_in_its_script(
     assert reproduce([f"last:{rows['case_id'].iloc[0]}:torch-cpu", "--results", results, "--script", str(script)]) == 0
     assert "shows the failure (wrong) with the same numbers" in capsys.readouterr().out
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run([sys.executable, "-I", str(script)], cwd="/", env=env, capture_output=True, text=True)
+    done = prepared.run([sys.executable, "-I", str(script)], cwd="/", env=env)
     assert done.returncode == 1 and re.search("^verdict +wrong$", done.stdout, re.M), done.stderr

@@ -60,7 +60,7 @@ def test_a_list_makes_the_case_of_its_seed_again(seed: int) -> None:
 
 @given(st.data())
 def test_hypothesis_drives_the_same_code(data: Any) -> None:
-    choose = Choices.from_hypothesis(data)
+    choose = Choices.from_hypothesis(data.draw)
     made = _case(choose)
     assert _case(Choices.from_list(choose.taken)) == made
 

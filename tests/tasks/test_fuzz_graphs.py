@@ -7,15 +7,17 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import onnx
 import pytest
 
-from tasks.catalogs.fuzz.catalog import VARIANT, Fuzz, choices_of, variant_of
-from tasks.catalogs.fuzz.graphs import AND
+from tasks.backends.shared.network import in_torch
+from tasks.catalogs.fuzz.catalog import Fuzz, choices_of, variant_of
+from tasks.catalogs.fuzz.graphs import AND, VARIANT
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.seeds import derive
-from tasks.model import Group, OpClass
+from tasks.model import Form, Group, OpClass
 
 
 def digest(seed: int) -> str:
@@ -58,6 +60,13 @@ def test_graphs_are_models_of_three_to_fifteen_operators() -> None:
         assert {x.name for x in model.graph.input} == set(one.feeds)
 
 
+def test_what_is_written_otherwise_is_the_same_to_the_bit() -> None:
+    for sample in Fuzz().samples(Group("fuzz:rewritten", VARIANT, "float32", 12, seed=2), 1):
+        assert sample.failure is None and sample.twins and "rewrite=" in sample.columns["flags"]
+        for one, twin in zip(sample.expected[: sample.twins], sample.expected[sample.twins :], strict=True):
+            assert np.array_equal(one.reference, twin.reference)  # type: ignore[arg-type]
+
+
 def test_the_simplest_choices_make_a_graph_of_each() -> None:
     for first in build.KINDS:
         build.pair(first, "float32", Choices.from_list([]))
@@ -84,3 +93,13 @@ def test_a_graph_is_made_again_of_its_choices(op: str) -> None:
 def test_a_dtype_in_which_no_graph_begins_is_said_in_one_line() -> None:
     with pytest.raises(ValueError, match="graph does not take int8; it takes float32, float16"):
         list(Fuzz().samples(Group("fuzz:graph", VARIANT, "int8", 1), 1))
+
+
+def test_a_graph_is_a_torch_program_of_its_own_operations() -> None:
+    torch = pytest.importorskip("torch")
+    for n in range(0, len(build.PARTNERS), 4):
+        (made,) = Fuzz().samples(Group(f"fuzz:Conv{AND}", VARIANT, "float32", 1, seed=n << 20), 1)
+        form = Form("torch", "fuzz:Conv+", "float32", made.arrays, model=made.model)
+        found = in_torch(form)(*[torch.from_numpy(x) for x in made.arrays])
+        for y, leaf in zip(found, made.expected, strict=True):
+            assert np.allclose(y.numpy(), leaf.reference, rtol=1e-3, atol=1e-3), made.columns["flags"]

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from farm.lake import minimal
+from farm.lake.key import Key
 from farm.plan import known
 from farm.report.tables.coverage import FAILED_STATUSES, where_option
 from farm.report.tables.view import Column, Line, Report, View, measured, status, text, view
@@ -56,7 +57,7 @@ def _line(
     seen = sorted(set(mine["run_id"])) or sorted({x["run_id"] for x in several})
     others = of_cases[of_cases["backend"] != finding["backend"]]
     given = [f"{name}={value}" for name, value in finding["attributes"].items()]
-    key = f"{best['run_id']}:{best['case_id']}:{best['backend']}"
+    key = Key.of(best)
     return {
         **{name: finding[name] for name in ("backend", "status", "kind", "words")},
         "finding": finding["id"],

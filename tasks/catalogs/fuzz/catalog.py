@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
-from tasks.catalogs.fuzz import graphs
+from tasks.catalogs.fuzz import GENERATED, graphs
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second, table
@@ -25,8 +25,13 @@ from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass
 from tasks.model.kind import KIND_SPEC
 from tasks.nearest import nearest
 
-#: The variant of today's generator; that of a case made by choices alone begins with CHOICES.
+#: The variant of today's generator of single operators; that of a case made by choices alone begins with CHOICES.
 VARIANT, CHOICES = f"g{GENERATOR}", "c"
+
+
+def variant(op: str) -> str:
+    """The variant of today's generator of an op."""
+    return graphs.VARIANT if op in graphs.NAMES else VARIANT
 
 
 def variant_of(choices: Sequence[int]) -> str:
@@ -35,22 +40,22 @@ def variant_of(choices: Sequence[int]) -> str:
 
 
 class Fuzz(Catalog):
-    """An op is "fuzz:<OpType>", "fuzz:<OpType>+" or "fuzz:graph" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
+    """An op is "fuzz:<OpType>", "fuzz:<OpType>+", "fuzz:graph" or "fuzz:rewritten" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
     version: sample n of a group is made from a seed derived of the group's seed, its op, its dtype and n. With the variant
     `variant_of` some choices, sample 0 is made of them."""
 
-    name = "fuzz"
+    name = GENERATED
     about = "generated cases of ONNX operators"
     forms = ("onnx",)
 
     def version(self) -> str:
-        return f"fuzz {GENERATOR} " + " ".join(
+        return f"fuzz {VARIANT} {graphs.VARIANT} " + " ".join(
             f"{x}{importlib.metadata.version(x)}" for x in ("numpy", "onnx", "ml_dtypes")
         )
 
     def entries(self) -> list[Entry]:
         dtypes = {op: table.dtypes(op) for op in table.SPECS} | dict.fromkeys(graphs.NAMES, build.DTYPES)
-        return [Entry(f"{self.name}:{op}", VARIANT, dtypes[op]) for op in sorted(dtypes)]
+        return [Entry(f"{self.name}:{op}", variant(op), dtypes[op]) for op in sorted(dtypes)]
 
     def load(self) -> None:
         import onnx.checker  # noqa: F401
@@ -60,7 +65,7 @@ class Fuzz(Catalog):
         if group.op_name not in table.SPECS and group.op_name not in graphs.NAMES:
             every = sorted((*table.SPECS, *graphs.NAMES))
             raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, every)}")
-        made_of = _choices(group.variant)
+        made_of = _choices(group)
         for index in range(group.samples if made_of is None else 1):
             if index in skip:
                 yield Sample(index)
@@ -78,7 +83,7 @@ class Fuzz(Catalog):
             if group.op_name in graphs.NAMES:
                 one = graphs.made(group.op_name, group.dtype, choose)
                 stage = "reference"
-                return graphs.sample(index, one, draws)
+                return graphs.sample(index, group.op_name, one, draws)
             case = generate.case(group.op_name, group.dtype, choose)
             stage = "reference"
             return _sample(index, case, draws)
@@ -87,11 +92,15 @@ class Fuzz(Catalog):
             return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=kind))
 
 
+def seed_of(group: Group, index: int) -> int:
+    """The seed of a sample of a group."""
+    return derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
+
+
 def choices_of(group: Group, index: int) -> Choices:
     """The choices of a sample of a group, those of a seed of its own."""
-    seed = derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
     return Choices.from_seed(
-        seed, graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
+        seed_of(group, index), graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
     )
 
 
@@ -106,14 +115,15 @@ def words(group: Group, index: int) -> list[str]:
         return []
 
 
-def _choices(variant: str) -> list[int] | None:
-    """The choices that a variant holds; None for that of today's generator. Raises ValueError for any other."""
-    if variant == VARIANT:
+def _choices(group: Group) -> list[int] | None:
+    """The choices that a group's variant holds; None for that of today's generator. Raises ValueError for any other."""
+    today, given = variant(group.op_name), group.variant
+    if given == today:
         return None
-    if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", variant):
-        return [int(x) for x in variant.removeprefix(CHOICES).split("-") if x]
+    if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", given):
+        return [int(x) for x in given.removeprefix(CHOICES).split("-") if x]
     raise ValueError(
-        f"the generator is {VARIANT} here, not {variant!r}: a case of another version is made again of its choices, which "
+        f"the generator is {today} here, not {given!r}: a case of another version is made again of its choices, which "
         "its row holds (farm reproduce)"
     )
 

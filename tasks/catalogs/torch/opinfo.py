@@ -17,13 +17,13 @@ from tasks import checks
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
+from tasks.catalogs.torch import every, variants
 from tasks.catalogs.torch import generated as torch_generated
-from tasks.catalogs.torch import variants
 from tasks.catalogs.torch.differentiable import differentiable, has_gradient
 from tasks.catalogs.torch.gradients import GradientMaker
 from tasks.catalogs.torch.samples import Maker, is_random, unseeded
 from tasks.importing import uncollected
-from tasks.model import Group
+from tasks.model import EXHAUSTIVE, Group
 
 CATALOG_VERSION = 1
 
@@ -56,6 +56,7 @@ class TorchOpInfo(Catalog):
                 *variants.offered(info),
             )
             sources = torch_generated.distributions(name, variant, is_random(info.op))
+            sources += (EXHAUSTIVE,) * every.offered(info)
             found.append(Entry(name, variant, dtypes or ("float32",), checks, sources))
         return sorted(found, key=lambda e: (e.op, e.variant))
 
@@ -109,6 +110,9 @@ class TorchOpInfo(Catalog):
             if broken:
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
+            if group.distribution == EXHAUSTIVE and made:
+                yield from every.samples(group, made, maker.make, skip)
+                return
             if group.distribution != "own" and made:
                 yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))
                 return

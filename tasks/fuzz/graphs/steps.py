@@ -17,6 +17,8 @@ from tasks.model.dtypes import ELEMENT_TYPE
 Put = Callable[[Grown, Tensor], list[Tensor]]
 
 _AWAY = Domain(0.5, 4.0, ("halves", "powers"))
+#: For functions whose usual formulas cancel far below 0, which single operators show: in graphs it would hide all else.
+_NO_TAIL = (-1.5, 4096.0)
 _SMALL = Domain(-2.0, 2.0, ("halves", "zeros"))
 #: Least spread of what is divided by its deviation, as a share of its largest number: below it rounding is all that is left.
 _SPREAD = 1 / 64
@@ -334,8 +336,8 @@ KINDS: dict[str, Kind] = {
         Kind("Elu", _one("Elu", alpha=[1.0, 0.5])),
         Kind("HardSigmoid", _one("HardSigmoid", alpha=[0.2, 0.5], beta=[0.5, 0.25])),
         Kind("HardSwish", _one("HardSwish"), since=14),
-        Kind("Softplus", _one("Softplus")),
-        Kind("Gelu", _one("Gelu", approximate=["none", "tanh"]), since=20),
+        Kind("Softplus", _one("Softplus", *_NO_TAIL)),
+        Kind("Gelu", _one("Gelu", *_NO_TAIL, approximate=["none", "tanh"]), since=20),
         Kind("Clip", _clip),
         Kind("Cast", _cast),
         Kind("PRelu", _prelu),

@@ -1,4 +1,4 @@
-"""Samples of checks that are made of the first sample of an op that is an ONNX model; one file per check."""
+"""Samples of checks that are made of the first sample of an op; one file per check."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def samples(
         try:
             if base.failure:
                 yield replace(base, index=number)
+            elif not check.of_model:
+                yield module.derive(base, number, plain, draws)
             elif base.model is None:
                 yield Sample(number, failure=Failure.vacuous("the op is no ONNX model"))
             else:
