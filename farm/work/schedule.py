@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.model import FAILED, names
-from tasks.model.errors import masked
+from tasks.model.failing import manner
 
 #: Cases of one group: those of one op and dtype under one seed.
 CHUNK = 8
@@ -26,14 +26,13 @@ RARE = 20
 #: What is guessed of a case that nobody has run.
 GUESS_MS = 20.0
 _FAILED = frozenset(names(FAILED))
-#: Of a finding: backend, op, status, kind, what the error says without its own words.
-Key = tuple[str, str, str, str, str]
+#: Of a finding: backend, op, and how it failed (`tasks.model.failing.Manner`).
+Key = tuple[str, ...]
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
-    """The finding that a failed row is one of, as long as nobody has made it smaller."""
-    said = "" if row["status"] in ("wrong", "imprecise") else masked(str(row["error"] or ""))
-    return str(row["backend"]), str(row["op"]), str(row["status"]), str(row["kind"] or ""), said
+    """The finding that a failed row is one of, as long as nobody has made it smaller (`tasks.model.failing`)."""
+    return str(row["backend"]), str(row["op"]), *manner(row)
 
 
 @dataclass(frozen=True)
