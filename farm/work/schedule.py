@@ -26,13 +26,14 @@ RARE = 20
 #: What is guessed of a case that nobody has run.
 GUESS_MS = 20.0
 _FAILED = frozenset(names(FAILED))
-#: Of a finding: backend, op, and how it failed (`tasks.model.failing.Manner`).
-Key = tuple[str, ...]
+#: Of a finding: backend, op, and how it failed (`tasks.model.failing.Manner`): status, kind, the rest.
+Key = tuple[str, str, str, str, str]
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
     """The finding that a failed row is one of, as long as nobody has made it smaller (`tasks.model.failing`)."""
-    return str(row["backend"]), str(row["op"]), *manner(row)
+    how = manner(row)
+    return str(row["backend"]), str(row["op"]), how.status, how.kind, " ".join(filter(None, how[2:]))
 
 
 @dataclass(frozen=True)
