@@ -2,7 +2,7 @@
 
 A failure of a generated case is a runtime's only if somebody independent stands with the reference: another vendor's
 runtime, or the case's second oracle. If nobody does, or if three vendors agree with one another against it, the reference
-is suspect: the row becomes `invalid`, kind `oracle`.
+is suspect: the row becomes `invalid`, kind `suspect`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import pyarrow as pa
 
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import Status
+from tasks.model.kind import KIND_ORACLE, KIND_SUSPECT
 
 if TYPE_CHECKING:
     import pandas as pd
 
+#: Kind of a row whose backend gives something else for the same graph written otherwise: it is wrong whatever the reference is.
+CONTRADICTED = "contradicted"
 #: Vendors that agree with one another against the reference, from which on nobody believes the reference.
 AGAINST = 3
 #: Statuses that are blamed on a backend.
@@ -52,7 +55,11 @@ def unvoted(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows as they were before a vote: a suspect has its status, kind and error again. Other frames are returned as they are."""
     if not {"catalog", "status", "kind", "error"} <= set(rows.columns):
         return rows
-    some = (rows["catalog"] == GENERATED) & (rows["status"] == Status.INVALID.value) & (rows["kind"] == "oracle")
+    some = (
+        (rows["catalog"] == GENERATED)
+        & (rows["status"] == Status.INVALID.value)
+        & rows["kind"].isin([KIND_SUSPECT, KIND_ORACLE])
+    )
     told = rows.loc[some, "error"].astype(object).str.extract(_WAS).dropna()
     if told.empty:
         return rows
@@ -71,7 +78,7 @@ def suspects(rows: pd.DataFrame) -> pd.DataFrame:
     from farm.report.tables import agreement
 
     table = rows[rows["catalog"] == GENERATED]
-    blamed = table[table["status"].isin(_BLAMED)]
+    blamed = table[table["status"].isin(_BLAMED) & (table["kind"] != CONTRADICTED)]
     table = table[table["case_id"].isin(blamed["case_id"].unique())]
     if blamed.empty:
         return blamed.assign(error=blamed["error"])
@@ -93,13 +100,18 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
     most = outside.groupby("agrees")["vendor"].nunique().max() if len(outside) else 0
     if most >= AGAINST and most > len(supports):
         why = f"{most} vendors agree with one another against it"
-        blamed = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value])
+        blamed = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) & (rows["kind"] != CONTRADICTED)
     elif second or supports:
         return []
     else:
         why = "neither another vendor's runtime nor a second oracle computes what it says"
-        blamed = rows["status"].isin(_BLAMED)
+        blamed = rows["status"].isin(_BLAMED) & (rows["kind"] != CONTRADICTED)
     return [
-        (index, Status.INVALID.value, "oracle", _SUSPECT.format(why=why, was=" ".join(filter(None, (s, k))), error=e))
+        (
+            index,
+            Status.INVALID.value,
+            KIND_SUSPECT,
+            _SUSPECT.format(why=why, was=" ".join(filter(None, (s, k))), error=e),
+        )
         for index, s, k, e in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()
     ]

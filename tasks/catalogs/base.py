@@ -69,7 +69,7 @@ class Sample:
     `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; files: of forms that are a file of some
     framework ("tflite", "saved_model": its folder as a zip), by form; ranks: of the model's inputs and outputs among their
     sorted names, which are the order of those of a file; repeats: how often a backend runs it
-    (results that differ are a finding); coarse: of a model, by precision the outputs with its products' weights rounded to
+    (results that differ are a finding); twins: how many of the last outputs are those before them, computed otherwise; coarse: of a model, by precision the outputs with its products' weights rounded to
     it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); batched: places of the
     arrays whose first axis is a batch, in a sample of the check batch_invariance.
@@ -86,6 +86,7 @@ class Sample:
     oracle: str = "float64"
     others: list[Oracle] = field(default_factory=list)
     repeats: int = 1
+    twins: int = 0
     wrt: tuple[int, ...] = ()
     cotangents: tuple[int, ...] = ()
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from tasks.checks.replay import Replay
 from tasks.checks.roundtrip import RoundTrip
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
+from tasks.checks.switch import Switch
 from tasks.checks.variants import InPlace, Method, Out, Refuses
 from tasks.model import Unsupported
 from tasks.plugins import Part, PluginError, parts
@@ -38,6 +39,7 @@ BUILT_IN: dict[str, Check] = {
         Determinism(),
         Threads(),
         BatchInvariance(),
+        Switch(),
         RoundTrip(),
         Shapes(),
         Speedup(),

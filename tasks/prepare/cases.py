@@ -294,6 +294,7 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
+        "twins": sample.twins,
         **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names", "batched")},
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
@@ -380,6 +381,18 @@ class PreparedSample:
         base = self.record["base"]
         return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
 
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """The tensors among the arguments, in their order."""
+        return [*tensor_specs(self.record["args"]), *tensor_specs(self.record["kwargs"])]
+
+    def tensors(self) -> list[np.ndarray]:
+        """The values of `specs`, as they are laid out. Raises ValueError for one that is not strided."""
+        if sparse := [spec.layout for spec in self.specs if spec.layout != "strided"]:
+            raise ValueError(f"a tensor is {sparse[0]}")
+        stored = self.inputs()
+        return [contiguous(stored[spec.id], spec) for spec in self.specs]
+
     @functools.cached_property
     def op_class(self) -> OpClass:
         return OpClass(self.record["op_class"])
@@ -403,6 +416,7 @@ class PreparedSample:
                 for x in record["others"]
             ],
             repeats=record["repeats"],
+            twins=record.get("twins", 0),
             model=None if record["model"] is None else self.owner.pack.array(record["model"]).tobytes(),
             columns=record["columns"],
             failure=self.failure,

@@ -117,7 +117,10 @@ BENCHES = {
         long=True,
     ),
     "top50": Bench(
-        models.top50, {"flags": []}, {"flags": ["--ops", "softmax,matmul", "--backends", "torch-cpu"]}, long=True
+        models.top50,
+        {"flags": []},
+        {"flags": ["--ops", "softmax,matmul", "--backends", "torch-cpu", "--cpus", "1"]},
+        long=True,
     ),
     "roundtrip": Bench(
         models.roundtrip,
@@ -134,7 +137,9 @@ BENCHES = {
     "faster": Bench(
         models.faster, {"flags": []}, {"flags": ["--ops", "softmax", "--backends", "torch-cpu"]}, long=True
     ),
-    "parity": Bench(models.parity, {"flags": []}, {"flags": ["--backends", "torch-cpu,ort-cpu"]}, long=True),
+    "parity": Bench(
+        models.parity, {"flags": []}, {"flags": ["--backends", "torch-cpu,ort-cpu", "--cpus", "1"]}, long=True
+    ),
     "harvest": Bench(
         models.harvest,
         {

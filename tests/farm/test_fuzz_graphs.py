@@ -34,6 +34,16 @@ def test_the_fused_pair_is_found_and_the_sound_twin_is_not_blamed(found: tuple[P
     assert all("Sub>Tanh" in flags.split() for flags in rows["flags"])
 
 
+def test_a_graph_written_otherwise_shows_a_compiler_that_contradicts_itself(tmp_path: Path, results: Path) -> None:
+    (tmp_path / "x.yaml").write_text(CONFIG.replace("errs", "negates"))
+    args = [str(tmp_path / "x.yaml"), "--inline", "--ops", "rewritten", "--cases", "160", "--seconds", "60"]
+    assert fuzz.main([*args, "--results", str(results)]) == 1
+    rows = lakes.read(results)
+    failed = rows[rows["status"].isin(names(FAILED))]
+    assert set(failed["backend"]) == {"fusing-negates"} and set(failed["kind"]) == {"contradicted"}
+    assert all("rewrite=negated" in flags for flags in failed["flags"])
+
+
 def test_the_pair_is_what_is_left(found: tuple[Path, pd.DataFrame]) -> None:
     results, rows = found
     row = rows[rows["status"] == "wrong"].iloc[0]

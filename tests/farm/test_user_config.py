@@ -224,7 +224,7 @@ def test_what_a_kernel_does_to_the_environment_harms_no_other(config: Path, resu
     names = ("clearing", "changing", "right")
     write(config, *(kernel(name=f"op{k}", kernel=f'"k.py:{name}"') for k, name in enumerate(names)))
     with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        assert main([str(config), how, "--results", str(results)]) == OK
+        assert main([str(config), how, "--cpus", "1", "--results", str(results)]) == OK
     assert set(lake.read(results)["status"]) == {"pass"}
 
 
@@ -309,6 +309,6 @@ def test_a_compiled_kernel_that_wobbles_is_seen(config: Path, results: Path) -> 
         "import torch\ndef right(x): return 2 * x\ndef wobbles(x): return x * 2 + torch.rand_like(x) * 1e-2\n"
     )
     config.write_text(HEAD + "  kernels:\n" + kernel(kernel='"k.py:wobbles"') + "backends: [inductor-cpu]\n")
-    assert main([str(config), "--no-ray", "--results", str(results)]) == FOUND
+    assert main([str(config), "--no-ray", "--cpus", "1", "--results", str(results)]) == FOUND
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["kind"]) == {"nondeterministic"}

@@ -1,4 +1,4 @@
-"""A compiler of ONNX graphs that is sound, and one that errs only where it fuses two given operators."""
+"""A compiler of ONNX graphs that is sound, and some that err only where they fuse two given operators."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from tasks.graphs.evaluate import Graph
 from tasks.model import Form, Program, RuntimeInfo
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype
 
-#: What is fused: the second operator on what the first makes, which nobody else takes. The second is then forgotten.
-FUSED = ("Sub", "Tanh")
+#: What is fused, by device: the second operator on what the first makes, which nobody else takes. The second is then
+#: forgotten.
+FUSED = {"errs": ("Sub", "Tanh"), "negates": ("Neg", "Neg")}
 
 
 class Fusing(Backend):
-    """A device is "sound" or "errs"."""
+    """A device is "sound", or one of FUSED."""
 
     forms = ("onnx",)
-    devices = ("sound", "errs")
+    devices = ("sound", *FUSED)
     closed = True
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
@@ -38,8 +39,8 @@ class Fusing(Backend):
         feeds = dict(inputs_by_name(form))
         dtypes = [DTYPE_OF_ELEMENT[x.type.tensor_type.elem_type] for x in model.graph.output]
         graph = Graph(model)
-        if self.device == "errs":
-            forgotten = set(_fused(model.graph))
+        if self.device in FUSED:
+            forgotten = set(_fused(model.graph, *FUSED[self.device]))
             nodes = [dataclasses.replace(n, op="Identity") if n.outputs[0] in forgotten else n for n in graph.nodes]
             graph.block = dataclasses.replace(graph.block, nodes=tuple(nodes))
 
@@ -50,15 +51,15 @@ class Fusing(Backend):
         return Program(run)
 
 
-def _fused(graph: Any) -> list[str]:
-    """Outputs of the second operators of FUSED pairs."""
+def _fused(graph: Any, first: str, second: str) -> list[str]:
+    """Outputs of the second operators of such pairs."""
     made = {name: node for node in graph.node for name in node.output}
     taken = [name for node in graph.node for name in node.input] + [x.name for x in graph.output]
     return [
         node.output[0]
         for node in graph.node
-        if node.op_type == FUSED[1]
+        if node.op_type == second
         and node.input[0] in made
-        and made[node.input[0]].op_type == FUSED[0]
+        and made[node.input[0]].op_type == first
         and taken.count(node.input[0]) == 1
     ]

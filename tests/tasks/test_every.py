@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from farm.commands import reproduce, run
 from tasks.arrays import every
 from tasks.judge import verdict
 from tasks.judging import judged
@@ -132,3 +133,16 @@ def test_a_fault_at_a_few_of_all_inputs_is_caught_and_its_sound_twin_is_not(name
     changed = stored[0].view(np.uint16) != stored[1].view(np.uint16)
     assert 0 < changed.sum() <= 16
     assert statuses == [Status.PASS, Status.IMPRECISE if name.startswith("overflow") else Status.WRONG]
+
+
+def test_a_reproduction_says_at_which_input(results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "dtypes: [bfloat16]\ncatalogs: [{name: torch, ops: [erf], samples: 1, distributions: [exhaustive]}]\n"
+        "backends: [torch-cpu]\n"
+    )
+    run.main([str(config), "--inline", "--results", str(results)])
+    assert reproduce.main(["last:forward/torch:erf/bfloat16/exhaustive/0:torch-cpu", "--results", str(results)]) == 0
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
+    x, y = float(told["input"]), float(told["expected"])
+    assert y == pytest.approx(2 / np.sqrt(np.pi) * x, rel=1e-6) and 0 < x < 1e-5

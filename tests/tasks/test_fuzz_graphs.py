@@ -60,6 +60,13 @@ def test_graphs_are_models_of_three_to_fifteen_operators() -> None:
         assert {x.name for x in model.graph.input} == set(one.feeds)
 
 
+def test_what_is_written_otherwise_is_the_same_to_the_bit() -> None:
+    for sample in Fuzz().samples(Group("fuzz:rewritten", VARIANT, "float32", 12, seed=2), 1):
+        assert sample.failure is None and sample.twins and "rewrite=" in sample.columns["flags"]
+        for one, twin in zip(sample.expected[: sample.twins], sample.expected[sample.twins :], strict=True):
+            assert np.array_equal(one.reference, twin.reference)  # type: ignore[arg-type]
+
+
 def test_the_simplest_choices_make_a_graph_of_each() -> None:
     for first in build.KINDS:
         build.pair(first, "float32", Choices.from_list([]))

@@ -8,38 +8,42 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.counterparts import onnx_names
+from tasks.counterparts import by_torch, onnx_names
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.graphs.build import Made
 from tasks.fuzz.onnx.second import agrees
-from tasks.graphs import by_torch
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
 from tasks.graphs.widening import NoOracle
 from tasks.model import Leaf, OpClass, Oracle
 
-#: Ends the name of an op whose cases are an operator and another one on what it makes; the op of larger graphs.
-AND, GRAPH = "+", "graph"
+#: Ends the name of an op whose cases are an operator and another one on what it makes; the op of larger graphs; of graphs that are there twice, once written otherwise.
+AND, GRAPH, TWICE = "+", "graph", "rewritten"
 #: The variant of today's generator of graphs.
 VARIANT = f"g{build.GENERATOR}"
 #: Every op whose cases are graphs.
-NAMES = (*(f"{op}{AND}" for op in sorted(build.KINDS)), GRAPH)
+NAMES = (*(f"{op}{AND}" for op in sorted(build.KINDS)), GRAPH, TWICE)
+
+
+_OF_MANY = {GRAPH: build.graph, TWICE: build.twice}
 
 
 def begun(op: str, seed: int, index: int) -> tuple[int, ...]:
     """What is chosen first: of pairs the second operator, in turn, so that a few groups hold every pair."""
-    return () if op == GRAPH else ((seed * 8 + index) % len(build.PARTNERS),)
+    return () if op in _OF_MANY else ((seed * 8 + index) % len(build.PARTNERS),)
 
 
 def made(op: str, dtype: str, choose: Choices) -> Made:
     """The graph of some choices. Raises ValueError for a dtype in which none begins."""
     if dtype not in build.DTYPES:
         raise ValueError(f"fuzz: {op} does not take {dtype}; it takes {', '.join(build.DTYPES)}")
-    return build.graph(dtype, choose) if op == GRAPH else build.pair(op.removesuffix(AND), dtype, choose)
+    if op in _OF_MANY:
+        return _OF_MANY[op](dtype, choose)
+    return build.pair(op.removesuffix(AND), dtype, choose)
 
 
-def sample(index: int, one: Made, draws: int) -> Sample:
+def sample(index: int, op: str, one: Made, draws: int) -> Sample:
     """The sample of a graph. Raises NoOracle."""
     import onnx
 
@@ -63,6 +67,7 @@ def sample(index: int, one: Made, draws: int) -> Sample:
         others=others,
         model=one.model,
         columns=columns,
+        twins=len(expected) // 2 if op == TWICE else 0,
     )
 
 

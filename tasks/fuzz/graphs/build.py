@@ -10,6 +10,7 @@ import numpy as np
 from tasks.fuzz import values
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
+from tasks.fuzz.graphs.rewrites import rewritten
 from tasks.fuzz.graphs.steps import KINDS, Kind
 from tasks.fuzz.onnx.generate import dims, ir_version
 from tasks.fuzz.onnx.spec import OPSETS
@@ -44,7 +45,7 @@ def pair(first: str, dtype: str, choose: Choices) -> Made:
     x = _start(grown)
     for name in (first, second):
         x = _put(grown, KINDS[name], x)
-    return _made(grown, x)
+    return _with_ends(grown)
 
 
 def graph(dtype: str, choose: Choices) -> Made:
@@ -57,7 +58,21 @@ def graph(dtype: str, choose: Choices) -> Made:
             there = grown.made[::-1] or [x]
             x = there[choose.int(0, len(there) - 1)] if choose.chance(1, 4) else there[0]
             x = _put(grown, KINDS[choose.of(names)], x)
-    return _made(grown, x)
+    return _with_ends(grown)
+
+
+def twice(dtype: str, choose: Choices) -> Made:
+    """A graph of two to six operators, and the same once more, written otherwise: the second half of the outputs is to be
+    the first."""
+    grown = _begun(dtype, choose, 13)
+    x = _start(grown)
+    names = [name for name, kind in KINDS.items() if kind.since <= grown.opset]
+    for _ in range(choose.int(2, 6)):
+        with choose.span("step"):
+            x = _put(grown, KINDS[choose.of(names)], x)
+    taken = grown.taken()
+    ends = [t for t in grown.made if t.name not in taken]
+    return _made(grown, [*ends, *rewritten(grown, ends)])
 
 
 PARTNERS = tuple(KINDS)
@@ -103,17 +118,22 @@ def _fitted(grown: Grown, kind: Kind, x: Tensor) -> Tensor:
     return grown.add("Unsqueeze", [x, grown.ints(axes)])[0]
 
 
-def _made(grown: Grown, last: Tensor) -> Made:
+def _with_ends(grown: Grown) -> Made:
     """The graph with what nobody takes as its outputs, at times also something that is taken."""
     taken = grown.taken()
     ends = [t for t in grown.made if t.name not in taken]
     inner = [t for t in grown.made if t.name in taken]
+    if inner and grown.choose.chance(1, 5):
+        ends.append(inner[grown.choose.int(0, len(inner) - 1)])
+        grown.words.append("outputs=inner")
+    return _made(grown, ends)
+
+
+def _made(grown: Grown, ends: list[Tensor]) -> Made:
+    taken = grown.taken()
     words = [f"opset={grown.opset}"]
     if grown.fed:
         words.append("parameters=run-time")
-    if inner and grown.choose.chance(1, 5):
-        ends.append(inner[grown.choose.int(0, len(inner) - 1)])
-        words.append("outputs=inner")
     symbolic = grown.choose.chance(1, 4)
     words += ["dims=symbolic"] * symbolic
     words += [*dict.fromkeys(grown.words), *(f"values={name}" for name in grown.notes)]

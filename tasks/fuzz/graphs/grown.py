@@ -59,7 +59,7 @@ class Step:
 class Grown(Draw):
     """The choices of one graph and what has grown so far.
 
-    feeds: arrays of the graph's inputs, weights: of its initializers, both by name; made: what nodes gave, in order; fed:
+    feeds: arrays of the graph's inputs, weights: of its initializers, both by name; tensors: these; made: what nodes gave, in order; fed:
     whether weights are inputs of the graph; words: modes, attributes, edges, for people and for telling findings apart.
     """
 
@@ -71,7 +71,7 @@ class Grown(Draw):
         self.steps: list[Step] = []
         self.made: list[Tensor] = []
         self.words: list[str] = []
-        self._known: dict[str, np.ndarray] = {}
+        self.tensors: dict[str, Tensor] = {}
 
     def input(self, shape: Sequence[int], domain: Domain = values.MILD, dtype: str = "") -> Tensor:
         """An input of the graph with values of its own."""
@@ -97,8 +97,8 @@ class Grown(Draw):
     def _given(self, store: dict[str, np.ndarray], letter: str, array: np.ndarray) -> Tensor:
         name = f"{letter}{len(self.feeds) + len(self.weights)}"
         store[name] = np.array(array, order="C")
-        self._known[name] = widen(store[name])
-        return Tensor(name, dtype_name(array.dtype), self._known[name])
+        self.tensors[name] = Tensor(name, dtype_name(array.dtype), widen(store[name]))
+        return self.tensors[name]
 
     def add(
         self, op: str, inputs: Sequence[Tensor | None], outputs: int = 1, dtype: str = "", **attributes: Any
