@@ -27,6 +27,7 @@ from farm.plan import known
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, records, severity
 from tasks.model import Status
 from tasks.model.errors import masked
+from tasks.model.kind import KIND_ORACLE
 from tasks.model.row import YOUR_OWN
 
 #: What a row means for who looks at it: see the module's text.
@@ -117,7 +118,7 @@ def broken(rows: pd.DataFrame) -> pd.Series:
     own = rows["catalog"] == "user"
     if "licence" in rows:
         own |= rows["licence"] == YOUR_OWN
-    return own & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
+    return own & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != KIND_ORACLE)
 
 
 def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:

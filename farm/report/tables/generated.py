@@ -14,6 +14,7 @@ from farm.report.words import number
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import FAILED, names
 from tasks.model.errors import gist, masked
+from tasks.model.kind import KIND_ORACLE, KIND_SPEC, KIND_SUSPECT
 
 #: Columns of `findings`.
 _FOUND = ["backend", "op", "said", "rows", "dtypes", "what", "words", "key", "known"]
@@ -67,11 +68,13 @@ def _listed(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
 
 def suspect(rows: pd.DataFrame) -> pd.DataFrame:
     """The references that nobody independent stands with, by op. Columns: op, why, rows."""
-    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == "oracle")]
+    some = rows[
+        (rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & rows["kind"].isin([KIND_SUSPECT, KIND_ORACLE])
+    ]
     return _listed(some, lambda text: plain(text, 160))
 
 
 def left_open(rows: pd.DataFrame) -> pd.DataFrame:
     """What the specification does not say, by op; a case counts once. Columns: op, why, rows."""
-    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == "spec")]
+    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == KIND_SPEC)]
     return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 200))
