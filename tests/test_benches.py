@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +18,7 @@ DISTINCT = {(bench.run, str(bench.small)): name for name, bench in BENCHES.items
 
 @pytest.mark.parametrize("name", DISTINCT.values())
 def test_every_bench_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "subprocess", SimpleNamespace(run=prepared.run))
+    monkeypatch.setattr(running, "subprocess", prepared.SUBPROCESS)
     result = BENCHES[name].run(tmp_path, BENCHES[name].small)
     assert result.text and result.figures
     assert all(isinstance(value, (int, float)) for value in result.figures.values())
