@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from tasks import checks, diagnose
-from tasks.arrays.tree import contiguous, tensor_specs
 from tasks.checks import Stage
 from tasks.judge import coarser, fingerprint, steps
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
 from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
+from tasks.model.kind import KIND_ORACLE
 from tasks.prepare.cases import PreparedSample
 
 
@@ -91,6 +91,8 @@ def judged(
         more["compute_precision"] = precision
         if info.unasked and is_coarser(precision, group.dtype):
             more["unasked"] = precision
+    if checks.installed(sample.owner.check).effect:
+        return _effect(bar, arrays[0], Judgement(metrics, status, kind, more))
     if op_class is OpClass.MODEL:
         more |= _of_model(arrays[0], expected, precision, status)
         if status is Status.INVALID:
@@ -103,6 +105,8 @@ def judged(
         more |= others.columns
         if others.verdict is not None:
             return Judgement(metrics, *others.verdict, more)
+    if status in (Status.WRONG, Status.IMPRECISE) and (twins := record.get("twins", 0)) and kind == "numbers":
+        kind = _contradicted(arrays[0], expected, twins, precision, limit) or kind
     if names := record.get("names"):
         found = steps.examined(arrays[0], expected, names, precision, (status, kind))
         (status, kind), more = found.verdict, more | found.columns
@@ -111,6 +115,16 @@ def judged(
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return Judgement(metrics, status, kind, more)
+
+
+def _contradicted(
+    actual: list[np.ndarray], expected: list[Leaf], twins: int, precision: str, limit: float | None
+) -> str:
+    """ "contradicted" where the last outputs are not those before them: no reference is needed to say that one is wrong."""
+    first, again = actual[-2 * twins : -twins], actual[-twins:]
+    leaves = [replace(leaf, reference=x.astype(np.float64)) for leaf, x in zip(expected[-twins:], first)]
+    apart = compare(again, leaves, OpClass.MODEL, precision).error_units
+    return "contradicted" if limit is not None and (apart is None or apart > limit) else ""
 
 
 @dataclass(frozen=True)
@@ -154,20 +168,34 @@ def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) 
                 f"the oracles {record['oracle']} and {other['name']} disagree ({other['units']:.3g} units; "
                 f"{other['detail']}); this backend agrees with {' and '.join(sides) or 'neither'}"
             )
-            return _Others(columns | {"error": error}, (Status.INVALID, "oracle"))
+            return _Others(columns | {"error": error}, (Status.INVALID, KIND_ORACLE))
     return _Others(columns)
+
+
+def _effect(bar: _Bar, actual: list[np.ndarray], found: Judgement) -> Judgement:
+    """What passes in the declared precision and would pass in the dtype's own as well is wrong: the switch has no effect."""
+    dtype = bar.sample.owner.group.dtype
+    if not is_coarser(bar.precision, dtype):
+        error = f"the backend declares no precision coarser than {dtype} for it"
+        return replace(found, status=Status.VACUOUS, kind="", columns=found.columns | {"error": error})
+    if found.status not in (Status.PASS, Status.IMPRECISE):
+        return found
+    fine = compare(actual, bar.expected, bar.op_class)
+    own = _Bar(bar.sample, bar.op_class, bar.expected, bar.part, bar.policy, "")
+    if own.verdict(fine)[0] is not Status.PASS:
+        return found
+    units = f"{fine.error_units:.3g}" if fine.error_units is not None else "no"
+    error = f"it declares {bar.precision} and is as precise as {dtype}: {units} units of that"
+    return replace(found, status=Status.WRONG, kind="no effect", columns=found.columns | {"error": error})
 
 
 def _cause(bar: _Bar, actual: list[np.ndarray]) -> str:
     """The error model that explains numbers that are off; "" where none does."""
     sample = bar.sample
-    specs = tensor_specs(sample.record["args"]) + tensor_specs(sample.record["kwargs"])
-    if any(spec.layout != "strided" for spec in specs) or bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
+    if bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
         return ""
     try:
-        stored = sample.inputs()
-        inputs = [contiguous(stored[spec.id], spec) for spec in specs]
-        return diagnose.cause(inputs, actual, bar.expected, bar.op_class)
+        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class)
     except Exception:
         return ""  # what it did not think of must not cost the verdict
 

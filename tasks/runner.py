@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import os
@@ -23,6 +24,7 @@ from tasks.judging import judged, staged
 from tasks.model import FILES, Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
 from tasks.model.row import NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
+from tasks.twin import Twins
 from tasks.wire import Done, ToRun
 
 #: Exit code of a process whose device was lost while several samples were built together.
@@ -80,11 +82,13 @@ def whole(prepared: PreparedGroup) -> ToRun:
 
 @dataclass
 class Trial:
-    """One case of a batch on its way: its number in the batch, its sample, what was built, what went wrong."""
+    """One case of a batch on its way: its number in the batch, its sample and where in its group that stands, what was
+    built, what went wrong."""
 
     number: int
     sample: PreparedSample
     item: Item
+    position: int = 0
     form: Form | None = None
     program: Program | None = None
     error: BaseException | None = None
@@ -106,6 +110,12 @@ class Runner:
         self.backend, self.info, self.policy, self.progress = backend, info, policy, progress
         #: Set when the device of this process is unusable: the owner must replace the process.
         self.broken = False
+        self._twins = Twins(backend.spec) if backend.spec is not None else None
+
+    def close(self) -> None:
+        """End what it has started."""
+        if self._twins is not None:
+            self._twins.close()
 
     def run(self, asked: Sequence[ToRun], skip: Collection[int] = (), solo: Collection[int] = ()) -> Iterator[Done]:
         """Rows of all cases but those numbered in ``skip``; ``solo`` cases are built by themselves.
@@ -141,7 +151,7 @@ class Runner:
         for number, position in enumerate(item.asked.positions, item.first):
             if number not in skip:
                 self.progress(number, LOAD, 1)  # reading the pack is part of the case
-                yield Trial(number, item.group.samples[position], item)
+                yield Trial(number, item.group.samples[position], item, position)
 
     def _single(self, case: Trial) -> Done:
         case.started_at = time.time()
@@ -209,10 +219,17 @@ class Runner:
                 # That it is no file of the runtime's own is true of nearly everything.
                 reason = reason if kind in FILES else reason or error
                 continue
+            if kind == "torch" and form.call is None:  # a graph: its operators are torch's too
+                from tasks.backends.shared.network import in_torch
+
+                form.call = in_torch(form)
             if case.item.asked.part:
                 from tasks.graphs.program import of_form
 
                 form = of_form(form, Pack(case.item.asked.part))
+            if self._twins is not None:
+                alone = replace(case.item.asked, positions=(case.position,))
+                form.elsewhere = functools.partial(self._twins.outputs, alone)
             return form
         raise Unsupported(str(reason or f"{self.backend.name} takes no form of the {own} catalog"))
 
@@ -238,11 +255,7 @@ class Runner:
                     outputs.append(list(case.program.run()))
             except BaseException as error:
                 run_ms = run_ms or (time.perf_counter() - begin) * 1e3
-                if (
-                    isinstance(error, Misbehaviour)
-                    and error.outputs is not None
-                    and case.sample.owner.group.check == checks.FORWARD
-                ):
+                if isinstance(error, Misbehaviour) and error.outputs is not None and self._measured(case):
                     broken, outputs = error, [list(error.outputs)]  # its numbers may be wrong as well
                 else:
                     case.error = error
@@ -271,6 +284,12 @@ class Runner:
             except Exception as error:
                 case.error = error
         return Done(case.number, Row.of(self._row(case, metrics, status, kind, run_ms) | more))
+
+    @staticmethod
+    def _measured(case: Trial) -> bool:
+        """Whether what a misbehaving program returned is what the case expects, as its numbers."""
+        check = checks.installed(case.sample.owner.group.check)
+        return check.needs == checks.FORWARD and not check.own_call
 
     @staticmethod
     def _asked(case: Trial, program: Program) -> list[checks.Stage]:

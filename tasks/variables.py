@@ -28,5 +28,19 @@ def named(env: Mapping[str, str]) -> str:
     return " ".join(f"{k}={'_'.join(v.split())}" for k, v in sorted(env.items()) if _NAMED.fullmatch(k))
 
 
+#: How many threads a runtime that takes a number of them is given, where that is not one.
+THREADS = "FARM_THREADS"
+
+
+def threads() -> int:
+    """How many threads a runtime of this process computes with."""
+    return int(os.environ.get(THREADS, "1"))
+
+
+def threads_of(number: int) -> dict[str, str]:
+    """Variables of a process whose runtimes compute with so many threads."""
+    return {THREADS: str(number)} | {f"{name}_NUM_THREADS": str(number) for name in ("OMP", "MKL", "OPENBLAS")}
+
+
 #: Of this process, before a runtime adds its own.
 HERE = named(os.environ)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -18,15 +21,25 @@ if str(PLUGIN) not in sys.path:
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # as if activated
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+# Hundreds of processes are started: what one of them has compiled, the others read.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 #: The files that take longest, in that order. They are run first: at the end no process waits long for another.
-LONGEST = "benches heterogeneous faults resume docs recipes reproduce dispatch launch_errors cluster plugins envs zoo generated"
+LONGEST = (
+    "benches heterogeneous resume faults docs user_config minimise reproduce rejudge recipes cluster dispatch plugins envs client "
+    "zoo generated launch_errors"
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = [f"test_{name}.py" for name in LONGEST.split()]
     items.sort(key=lambda item: order.index(item.path.name) if item.path.name in order else len(order))
+
+
+#: Of a cluster: a node that answers no more is gone after two seconds, not fifteen; one that is slow to answer as ever.
+SOON_GONE = {"health_check_period_ms": 500}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,3 +67,15 @@ def launch(
         env=os.environ | env,
         cwd=ROOT,
     )
+
+
+def here(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process: sooner by all that a process imports, and a test may shorten what is waited for."""
+    from farm.exits import door
+    from tasks.catalogs import told
+
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch.dict(os.environ, env), mock.patch.object(told, "_told", [""]), contextlib.chdir(ROOT):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = door("run")([*map(str, args)])
+    return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())

@@ -67,6 +67,7 @@ NOT_RUN = {
     "farm harvest 'ppocr_*'": "fetches wheels; tests/tasks/test_harvest.py harvests",
     "farm harvest --model": "tests/tasks/test_harvest.py harvests such a model",
     "farm harvest --run": "needs a culprit; tests/tasks/test_harvest.py has one",
+    "farm run --model mine.onnx": "needs a model; tests/farm/test_own_model.py has one",
     "farm run configs/cuda.yaml": "needs a GPU; tests/farm/test_own_devices.py runs planted ones",
     "farm envs build": "gigabytes; tests/farm/test_envs.py builds a small one",
     "farm envs remove KEY": "tests/farm/test_envs.py removes one",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.client.process import message_of
 from farm.client.smaller import Smaller, minimize
+from farm.lake.key import Key
 from farm.plan.known import not_known
 from farm.plan.model import Config
 from farm.reproduce.find import seed_of
@@ -115,7 +116,7 @@ def _elements(shapes: Any) -> int:
 def finding(row: Mapping[str, Any], results: str, count: int) -> Finding:
     units = row.get("error_units")
     return Finding(
-        f"{row['run_id']}:{row['case_id']}:{row['backend']}",
+        str(Key.of(row)),
         seed_of(row),
         str(row["case_id"]),
         str(row["dtype"]),

@@ -13,17 +13,16 @@ from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
 from farm.client.process import LIVE, scratch, undisturbed
 from farm.client.results import Result, told_of
-from farm.exits import interruptible
 from farm.plan import config as configs
 from farm.plan.model import Config
 from farm.plan.request import Request
-from farm.work.launch import Run, ready
+from farm.work.launch import judged
 from tasks.cache import default_cache
 from tasks.catalogs.user import load
 from tasks.judge import verdict
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 def config_of(kernel: Kernel, **settings: Any) -> Config:
@@ -60,23 +59,10 @@ def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: boo
         if not isolate:
             end.enter_context(load.lent(kernel.op, kernel.root))
         try:
-            rows, record, missing = _rows(request)
+            rows, record, missing = judged(request)
         except configs.ConfigError as error:
             raise ClientError(str(error)) from None
     if missing:
         raise ClientError(f"the run {record['run_id']} is incomplete: {missing}")
     LIVE[record["run_id"]] = kernel
     return told_of(rows, record, place, config)
-
-
-def _rows(request: Request) -> tuple[pd.DataFrame, dict[str, Any], str]:
-    with ready(request) as plan:
-        for name, offer in plan.offers.items():
-            if not offer.available:
-                raise ClientError(f"{name} is unavailable here: {offer.reason}")
-        made = Run(plan)
-        made.begin()
-        with interruptible():
-            made.dispatch(lambda dispatcher: None)
-        rows, missing = made.finish()
-        return rows, made.record, missing

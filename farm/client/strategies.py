@@ -28,9 +28,6 @@ def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any
     def made(draw: Any) -> Case:
         dtype = draw(strategies.sampled_from(list(known.kernel.op.dtypes)))
 
-        def source(count: int) -> int:
-            return int(draw(strategies.integers(0, count - 1)))
-
-        return Case(known, dtype, 0, Choices(source))
+        return Case(known, dtype, 0, Choices.from_hypothesis(draw))
 
     return made()

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
-from farm.exits import BAD_INPUT
+from farm.commandline import refusing
 from farm.fleet.inventory import Offer, offers
 from farm.fleet.roster import Line, arguments, everything, lines, on_this_machine
-from farm.plan.config import ConfigError, backends_of
-from farm.work.executor import ClusterError
+from farm.plan.config import backends_of
 from farm.work.ray_cluster import RayCluster
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input."""
     parser = argparse.ArgumentParser(
@@ -33,12 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-probe", action="store_true", help="only list them; import no runtime")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     args = parser.parse_args(argv)
-    try:
-        specs = backends_of(args.what, "farm backends") or everything()
-        found = _lines(specs, args, default_cache())
-    except (ConfigError, ClusterError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    specs = backends_of(args.what, "farm backends") or everything()
+    found = _lines(specs, args, default_cache())
     _print(found, args.json)
     return 0
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from farm import lake
+from farm.commandline import refusing, results_option
 from farm.plan import policies
-from farm.plan.config import ConfigError
 from farm.policies.calibrate import LEAST, LEAST_ROUNDED_ONCE, MARGIN, QUANTILE, propose, reasons_of, table, to_json
 from farm.policies.rejudge import known_ops, print_changes, rejudge
 from farm.report.runs import load
-from farm.report.words import plain
 from tasks.judge import verdict
 from tasks.judge.verdict import PolicyError
+from tasks.model import Refusal
 
 BAD_INPUT = 2
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 for a bad command line, lake or policy."""
     parser = argparse.ArgumentParser(
@@ -34,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--backends", required=True, metavar="NAMES", help="held to be right, comma-separated: torch-cpu,ort-cpu"
     )
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument(
         "--quantile", type=float, default=QUANTILE, metavar="Q", help=f"of the ops' maxima (default {QUANTILE})"
@@ -49,9 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         _calibrate(args, Console(soft_wrap=True))
-    except (PolicyError, ConfigError, lake.LakeError, OSError) as error:
-        print(f"error: {plain(error)}", file=sys.stderr)
-        return BAD_INPUT
+    except OSError as error:
+        raise Refusal(str(error)) from error
     return 0
 
 

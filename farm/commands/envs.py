@@ -10,14 +10,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from farm.commandline import refusing
 from farm.exits import BAD_INPUT
 from farm.fitting import Head, fitted
 from farm.fleet import envs
-from farm.plan.config import ConfigError, backends_of
+from farm.plan.config import backends_of
 from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, 1 if a build or a removal failed, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="farm envs", description="The environments of backends on this machine.")
@@ -34,11 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list(cache)
     if args.command == "remove":
         return _remove(cache, args.keys, args.all)
-    try:
-        specs = backends_of(args.what, "build")
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    specs = backends_of(args.what, "build")
     return _build(specs, cache)
 
 

@@ -11,16 +11,17 @@ from typing import Any
 import pandas as pd
 
 from farm import lake as lakes
+from farm.commandline import cache_option, refusing, results_option
 from farm.lake import minimal
 from farm.minimise import show
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.report.faces import terminal
 from farm.report.tables.coverage import distinct, records
-from farm.report.tables.defects import defects, defects_view, without_minimal
+from farm.report.tables.defects import counted, defects, defects_view, without_minimal
 from farm.reproduce.find import Key, ReproduceError, load
 from farm.work.child_pool import POOL
-from tasks.cache import default_cache
 from tasks.judge import verdict
+from tasks.model import Refusal
 from tasks.nearest import nearest
 
 #: Exit codes.
@@ -29,6 +30,7 @@ OK, BAD_INPUT = 0, 2
 _MOST = 1_000
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = _arguments().parse_args(argv)
@@ -49,13 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.issues:
             print(f"written: {_bundles(results, found, table, Path(args.issues))}")
         return OK
-    except (lakes.LakeError, ReproduceError) as error:
-        print(f"error: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"error: cannot write: {error}; choose another place with --issues or --csv", file=sys.stderr)
+        raise Refusal(f"cannot write: {error}; choose another place with --issues or --csv") from error
     finally:
         POOL.close()
-    return BAD_INPUT
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -65,7 +64,7 @@ def _arguments() -> argparse.ArgumentParser:
         "modes are one. What failed and has no minimal case yet is counted apart.",
         epilog="exit code: 0; 2 something named is not there",
     )
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    results_option(parser)
     parser.add_argument("--run", default="all", help="id of a run, last, or all (default)")
     parser.add_argument(
         "--minimise",
@@ -84,7 +83,7 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--issues", metavar="DIR", help="write script, issue's text and minimal case of each finding")
     parser.add_argument("--csv", metavar="FILE", help="write the table")
-    parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
+    cache_option(parser)
     return parser
 
 
@@ -107,7 +106,7 @@ def _minimised(results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any],
     """Make small one row of each group that has no minimal case; what cannot be had is said and passed over."""
     left = without_minimal(minimal.read(results, list(runs)), rows)
     left = left[left["backend"] == args.backend] if args.backend else left
-    cache = Path(args.cache) if args.cache else default_cache()
+    cache = args.cache
     for line in records(left.head(args.minimise)):
         key = Key(line["run_id"], line["case_id"], line["backend"])
         try:
@@ -128,15 +127,11 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
     if args.backend:
         table, left = (x[x["backend"] == args.backend] for x in (table, left))
     if len(table):
-        terminal.show(defects_view(table, len(table)), terminal.screen(), _MOST)
+        terminal.show(defects_view(table, left, len(table)), terminal.screen(), _MOST)
     by = table["backend"].value_counts()
     told = ", ".join(f"{name} {count}" for name, count in by.items())
     print(f"{len(table)} distinct defects" + (f": {told}" if told else ", no case has been made small yet"))
-    if rows := int(left["rows"].sum()):
-        print(
-            f"{rows} more failed rows in {len(left)} groups (backend, op, status, kind, error) have no minimal case: "
-            "farm findings --minimise N makes one row of N groups small"
-        )
+    print(counted(table, left) + (": farm findings --minimise N makes one row of N groups small" if len(left) else ""))
 
 
 def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path) -> str:

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
+from farm.commandline import refusing, results_option
+from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.plan.request import How, Request
 from farm.policies.vote import voted
-from farm.work.executor import ClusterError
 from farm.work.fuzzing import Budget, Fuzzing, Told
 from farm.work.launch import ready
 from farm.work.progress import print_preflight
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing found (or only what is known), 1 findings, 2 bad config or
     command line, 3 incomplete."""
@@ -43,9 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise ConfigError("none of the backends is available here (see the reasons above)")
             seconds = args.seconds if args.seconds or args.cases else SECONDS
             return _run(Fuzzing(plan, Budget(seconds, args.cases)), console)
-    except (ConfigError, lakes.LakeError, ClusterError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
@@ -71,7 +69,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--backends", action="append", default=[], metavar="NAME", help="only these backends")
     parser.add_argument("--ops", action="append", default=[], metavar="GLOB", help="only these ops")
     parser.add_argument("--dtypes", action="append", default=[], metavar="NAME", help="only these dtypes")
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    results_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="continue a run ('last': the newest one)")
     parser.add_argument("--address", metavar="ADDRESS", help="an existing Ray cluster ('auto', host:port, ray://…)")
     where = parser.add_mutually_exclusive_group()

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from farm import lake
-from farm.exits import BAD_INPUT
+from farm.commandline import refusing, results_option
 from farm.report.tables.gradients import AGREE, WORST_FIRST
-from farm.report.words import plain
 from farm.reproduce.gradients import GradcheckError, Question, check, plot, table
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 if the oracles and the backend agree wherever they were compared, 1 if not, 2 for a bad command line."""
     parser = argparse.ArgumentParser(prog="farm gradcheck", description=__doc__)
@@ -27,24 +26,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", default="torch-cpu", help="whose gradient is judged (default: torch-cpu)")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the differences' error against ε")
     parser.add_argument("--table", action="store_true", help="CSV of the two-oracle table of a run's rows instead")
-    parser.add_argument("--results", default="results", help="the lake of --table (default: results)")
+    results_option(parser, "the lake of --table (default: results)")
     parser.add_argument("--run", default="last", help="the run of --table: an id, last (default) or all")
     args = parser.parse_args(argv)
-    try:
-        if args.table:
-            found = table(args.results, args.run)
-            found.to_csv(sys.stdout, index=False, lineterminator="\n")
-            return int(found[[name for name in WORST_FIRST if name not in AGREE]].to_numpy().any())
-        if not args.op:
-            parser.error("name an op, or ask for --table")
-        if args.samples < 1:
-            raise GradcheckError(f"--samples: {args.samples} is none; give 1 or more")
-        answer = check(Question(args.op, args.dtype, args.samples, args.sample, args.double, args.backend))
-        print("\n".join([answer.title, *answer.lines, *answer.summary()]))
-        if args.plot:
-            plot(answer.samples, args.plot)
-            print(f"error against ε: {args.plot}")
-        return 0 if answer.agrees else 1
-    except (GradcheckError, lake.LakeError) as error:
-        print(f"error: {plain(str(error))}", file=sys.stderr)
-        return BAD_INPUT
+    if args.table:
+        found = table(args.results, args.run)
+        found.to_csv(sys.stdout, index=False, lineterminator="\n")
+        return int(found[[name for name in WORST_FIRST if name not in AGREE]].to_numpy().any())
+    if not args.op:
+        parser.error("name an op, or ask for --table")
+    if args.samples < 1:
+        raise GradcheckError(f"--samples: {args.samples} is none; give 1 or more")
+    answer = check(Question(args.op, args.dtype, args.samples, args.sample, args.double, args.backend))
+    print("\n".join([answer.title, *answer.lines, *answer.summary()]))
+    if args.plot:
+        plot(answer.samples, args.plot)
+        print(f"error against ε: {args.plot}")
+    return 0 if answer.agrees else 1

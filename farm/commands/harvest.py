@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from farm import lake
-from farm.exits import BAD_INPUT, OK
-from farm.report.words import plain
+from farm.commandline import plain, refusing, results_option
+from farm.exits import OK
 from tasks.cache import default_cache
 from tasks.catalogs.models.table import MODELS
 from tasks.catalogs.nodes import folder
 from tasks.graphs.given import GivenError, given
 from tasks.graphs.harvest import Harvest
 from tasks.graphs.widening import NoOracle
-from tasks.model import Unavailable, label_of
+from tasks.model import Refusal, Unavailable, label_of
 from tasks.nearest import nearest
 
 #: What a located culprit says of itself: a node, or the first and last of a window.
@@ -30,6 +30,7 @@ _NODE, _WINDOW = re.compile(r"node (.+) \(\S+\)"), re.compile(r"window (.+)\.\.(
 Source = tuple[Any, dict[str, Any], str, list[str]]
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the folder; exit code 0, 2 when something named is not there or cannot be read, or nothing was harvested."""
     args = _arguments(argv)
@@ -50,9 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         chosen, lost = found.chosen(args.mib)
         added, whole = folder.write(Path(args.out), chosen)
-    except (GivenError, folder.FolderError, lake.LakeError, Unavailable, OSError) as error:
-        print(f"error: {plain(error)}", file=sys.stderr)
-        return BAD_INPUT
+    except (OSError, Unavailable) as error:
+        raise Refusal(str(error)) from error
     mib = sum(one.size for _, one in chosen) / 2**20
     print(
         f"{args.out}: {len(found.largest)} distinct of {found.seen} nodes, {len(chosen)} instances, {mib:.0f} MiB; "
@@ -86,7 +86,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="its inputs by name, one file for each --model",
     )
     parser.add_argument("--run", metavar="RUN_ID", help="the culprits that this run has located ('last': the newest)")
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake that --run is in")
+    results_option(parser, "the lake that --run is in")
     parser.add_argument(
         "--out", required=True, metavar="FOLDER", help="where to; nodes that are there already are kept"
     )

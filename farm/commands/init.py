@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+
+from farm.commandline import refusing
+from tasks.model import Refusal
 
 #: Exit codes.
 OK, BAD_INPUT = 0, 2
@@ -14,6 +16,7 @@ OK, BAD_INPUT = 0, 2
 PROJECT = ("farm.yaml", "kernels.py", "rms_norm_reference.py", "test_kernels.py")
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 written, 2 a directory that cannot be made or is not empty."""
     parser = argparse.ArgumentParser(
@@ -26,8 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         write(folder)
     except OSError as error:
-        print(f"error: {error.filename or folder}: {error.strerror or error}", file=sys.stderr)
-        return BAD_INPUT
+        raise Refusal(f"{error.filename or folder}: {error.strerror or error}") from error
     print(f"{folder}: {', '.join(PROJECT)}; run\n  farm run {folder}/farm.yaml\n  pytest {folder}")
     return OK
 

@@ -11,16 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.localise.drive import SOUGHT, localise
+from farm.commandline import cache_option, key_argument, refusing, results_option
 from farm.localise.show import print_case, print_located
 from farm.program import program
 from farm.reproduce import writing
 from farm.reproduce.again import job_of, ready, run_child
 from farm.reproduce.find import Case, Key, ReproduceError, load, parse
-from farm.reproduce.source import NoScript
 from farm.work.child_pool import POOL
-from tasks.cache import default_cache
-from tasks.judge import verdict
+from farm.work.culprits import SOUGHT, localise
+from tasks.backends.shared.few_lines import NoScript
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Located, ToRun
 
@@ -28,6 +27,7 @@ from tasks.wire import Located, ToRun
 NAMED, UNNAMED, BAD_INPUT = 0, 1, 2
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 a culprit is named, 1 none could be, 2 nothing to look for."""
     parser = argparse.ArgumentParser(
@@ -37,21 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         "pieces.",
         epilog="exit code: 0 a culprit is named; 1 none could be; 2 no such case, or none that can be localised",
     )
-    parser.add_argument("key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run)")
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    key_argument(parser)
+    results_option(parser)
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long to look (default: 60)")
     parser.add_argument("--script", metavar="OUT.py", help="also write a script of the culprit's nodes alone")
-    parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
+    cache_option(parser)
     args = parser.parse_args(argv)
     if not args.seconds > 0:
         parser.error(f"--seconds: {args.seconds:g} is no time; more than 0")
     try:
         results = lakes.open_lake(args.results)
-        case = load(parse(args.key, results), results, None, Path(args.cache) if args.cache else default_cache())
+        case = load(parse(args.key, results), results, None, args.cache)
         return _localise(case, args.seconds, args.script)
-    except (ReproduceError, lakes.LakeError, verdict.PolicyError, NoScript) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
     finally:
         POOL.close()
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from farm import lake as lakes
-from farm.minimise import show
+from farm.commandline import cache_option, key_argument, refusing, results_option
+from farm.lake.key import Key
+from farm.minimise import bundle, show
+from farm.minimise.own import key_of_model
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.reproduce.find import ReproduceError, load, parse
 from farm.work.child_pool import POOL
-from tasks.cache import default_cache
-from tasks.judge import verdict
 from tasks.minimise.search import KEPT, SEQUENCE, STRATEGIES
 from tasks.nearest import nearest
 
-#: Exit codes: a case that fails every time; one that does not fail, or only at times; a key or an option that names nothing.
-SMALLER, FLAKY, BAD_INPUT = 0, 1, 2
+#: Exit codes: a case that fails every time, and a script that shows it; one that does not fail, or only at times; a key or an
+#: option that names nothing; a case that fails every time and that no script shows.
+SMALLER, FLAKY, BAD_INPUT, NO_SCRIPT = 0, 1, 2, 3
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = _arguments().parse_args(argv)
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.budget <= KEPT:
             raise ReproduceError(f"--budget: {args.budget} runs are too few; more than {KEPT}")
         results = lakes.open_lake(args.results)
-        case = load(parse(args.key, results), results, None, Path(args.cache) if args.cache else default_cache())
+        case = load(_key(args, results), results, None, args.cache)
         case = checked(case, args.packages, args.here)
         show.print_case(case)
         found = made_small(case, results, args.strategy, args.budget)
@@ -42,12 +43,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"not failing   {found.error}")
             return FLAKY
         show.print_minimal(found.record, found.files, args.out)
-        return FLAKY if found.record["flaky"] else SMALLER
-    except (ReproduceError, lakes.LakeError, verdict.PolicyError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        if found.record["flaky"]:
+            return FLAKY
+        return SMALLER if bundle.SCRIPT in found.files else NO_SCRIPT
     finally:
         POOL.close()
+
+
+def _key(args: argparse.Namespace, results: lakes.Lake) -> Key:
+    """What is to be made small. Raises ReproduceError, ConfigError, LakeError."""
+    if not args.model:
+        if args.inputs or args.backend:
+            raise ReproduceError("--inputs and --backend are of a model: name it with --model")
+        if not args.key:
+            raise ReproduceError("what is to be made small? A row (run_id:case_id:backend), a seed, or --model")
+        return parse(args.key, results)
+    if args.key or not (args.inputs and args.backend):
+        raise ReproduceError("--model takes --inputs (an .npz file) and --backend, and no key")
+    return key_of_model(args.model, [args.inputs], args.backend, results)
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -56,13 +69,17 @@ def _arguments() -> argparse.ArgumentParser:
         description="Make a failing case small while it fails in the same way: fewer nodes, smaller dims, plainer values, or "
         "fewer of the cases that were run before it. Shows the minimal case and a script of at most 40 lines, which is run "
         "in a clean environment first; both are kept in the lake, with the text of an issue.",
-        epilog="exit code: 0 a minimal case that fails every time; 1 it does not fail any more, or only at times; 2 no such "
-        "case, or none that failed",
+        epilog="exit code: 0 a minimal case that fails every time, and a script that shows it in a clean environment; 1 it does "
+        "not fail any more, or only at times; 2 no such case, or none that failed; 3 a minimal case, and no script that shows "
+        "it: what it lacks is said",
     )
+    key_argument(parser, ", or the seed of a generated case", nargs="?", default="")
     parser.add_argument(
-        "key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run), or seed:NUMBER"
+        "--model", metavar="FILE", help="a model of your own instead of a row: it is run first, and judged"
     )
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    parser.add_argument("--inputs", metavar="FILE", help="its inputs by name in an .npz file")
+    parser.add_argument("--backend", metavar="NAME", help="the backend that it is run on")
+    results_option(parser)
     parser.add_argument(
         "--strategy",
         default="shrink-all",
@@ -77,5 +94,5 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--here", action="store_true", help="with the runtime's version that is here, if it is another")
     parser.add_argument("--out", metavar="DIR", help="also write the script and the issue's text to a directory")
-    parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
+    cache_option(parser)
     return parser

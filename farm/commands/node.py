@@ -9,9 +9,10 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from farm.exits import BAD_INPUT
+from farm.commandline import refusing
 from farm.fleet import node
-from farm.fleet.detect import VENDOR_LABEL, Finding, UnknownVendor, check_vendor, detect
+from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
+from tasks.model import Refusal
 from tasks.vendors import BY_LABEL
 
 
@@ -45,6 +46,7 @@ def command(
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *made.arguments(), *more], made.variables
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0, or 2 for bad input. `start` becomes Ray's process and ends with its exit code."""
     parser = argparse.ArgumentParser(prog="farm node", description="This machine as a node of a Ray cluster.")
@@ -82,9 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 parser.error(f"unrecognized arguments: {' '.join(more)}")
             return _print(detect())
         line, variables = command(args, detect(), more)
-    except (UnknownVendor, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+    except ValueError as error:
+        raise Refusal(str(error)) from error
     print(" ".join([*_set(variables), shlex.join(["ray", *line[3:]])]), flush=True)
     if args.dry_run:
         return 0

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from farm import lake
+from farm.commandline import refusing, results_option
 from farm.plan import policies
-from farm.plan.config import ConfigError
 from farm.policies import rejudge as again
 from farm.report.runs import load
-from farm.report.words import plain
 from tasks.judge import verdict
 from tasks.judge.verdict import PolicyError
+from tasks.model import Refusal
 
 #: Exit codes.
 SAME, CHANGED, BAD_INPUT = 0, 1, 2
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 nothing changes, 1 something does, 2 bad policy or command line."""
     parser = argparse.ArgumentParser(
@@ -32,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--policy", required=True, metavar="P", help=f"{', '.join(verdict.names())} or a path/to/policy.json"
     )
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, last (default), or all: the newest of every case")
     parser.add_argument("--all", action="store_true", help="print every changed cell")
     parser.add_argument("--out", metavar="FILE", help="write the rows as judged again: a .parquet or .csv file")
@@ -49,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if out is not None:
             again.write(rows, judged, policy, out)
             print(f"rows as judged again: {out}")
-    except (PolicyError, ConfigError, lake.LakeError, OSError) as error:
-        print(f"error: {plain(error)}", file=sys.stderr)
-        return BAD_INPUT
+    except OSError as error:
+        raise Refusal(str(error)) from error
     return CHANGED if len(changed) else SAME

@@ -14,7 +14,8 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake
-from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK
+from farm.commandline import plain, refusing
+from farm.exits import FOUND, INCOMPLETE, OK
 from farm.report.faces.files import write, write_checklist, write_diff, written
 from farm.report.faces.plot import draw
 from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen, show
@@ -25,11 +26,12 @@ from farm.report.tables.checklists import CHECKLISTS, checklist, checklist_view,
 from farm.report.tables.coverage import backends_of
 from farm.report.tables.findings import new_cells
 from farm.report.tables.view import Report
-from farm.report.words import plain
 from tasks.backends import BackendSpec
+from tasks.model import Refusal
 from tasks.nearest import nearest
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Print and write the report; exit code 0, 2 when the command line names what is not there.
 
@@ -60,12 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tell(write(report, run, _out(args, _run_id(run, args))), args.files)
         print(report.verdict.sentence)  # again: the top of a long report is out of sight
         return 0
-    except (lake.LakeError, ValueError) as problem:
-        print(f"error: {plain(problem)}", file=sys.stderr)
-        return BAD_INPUT
     except OSError as problem:
-        print(f"error: cannot write: {plain(problem)}; choose another place with --out", file=sys.stderr)
-        return BAD_INPUT
+        raise Refusal(f"cannot write: {problem}; choose another place with --out") from problem
+    except ValueError as problem:
+        raise Refusal(str(problem)) from problem
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -10,32 +10,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake as lakes
+from farm.commandline import cache_option, key_argument, refusing, results_option
 from farm.fleet.child_process import child_env
 from farm.reproduce import writing
 from farm.reproduce.again import run_child, run_here
-from farm.reproduce.find import ReproduceError, load, parse
+from farm.reproduce.find import load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
-from farm.reproduce.source import NoScript
 from farm.work.child_pool import POOL
 from tasks.backends.shared.artefacts import inductor_cache
-from tasks.cache import default_cache
-from tasks.judge import verdict
+from tasks.backends.shared.few_lines import NoScript
 from tasks.model import DEADLY, Status
 
 #: Exit codes.
 SAME, DIFFERENT, BAD_INPUT = 0, 1, 2
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 the same status as stored, 1 another (or a script that does
     not show it), 2 a key or an option that names nothing."""
     args = _arguments().parse_args(argv)
-    _environment(Path(args.cache) if args.cache else default_cache())
+    _environment(args.cache)
     try:
         return _reproduce(args)
-    except (ReproduceError, lakes.LakeError, verdict.PolicyError, NoScript) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
     finally:
         POOL.close()
 
@@ -47,16 +44,14 @@ def _arguments() -> argparse.ArgumentParser:
         "environment of its own, in a process of that (built first if it is not there).",
         epilog="exit code: 0 the stored status again; 1 another status, or a script that does not show it; 2 no such case",
     )
-    parser.add_argument(
-        "key", help="run_id:case_id:backend, as a report prints it ('last' stands for the newest run), or seed:NUMBER"
-    )
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    key_argument(parser, ", or seed:NUMBER")
+    results_option(parser)
     parser.add_argument("--backend", metavar="NAME", help="run the case on this backend instead")
     parser.add_argument("--script", metavar="OUT.py", help="also write a script that only needs numpy and the runtime")
     parser.add_argument(
         "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"
     )
-    parser.add_argument("--cache", metavar="DIR", help="where prepared cases are kept (default: $FARM_CACHE)")
+    cache_option(parser)
     return parser
 
 
@@ -72,7 +67,7 @@ def _environment(cache: Path) -> None:
 
 def _reproduce(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
-    case = load(parse(args.key, results), results, args.backend, Path(args.cache) if args.cache else default_cache())
+    case = load(parse(args.key, results), results, args.backend, args.cache)
     print_case(case)
     child = args.child or case.environment is not None
     if case.environment:

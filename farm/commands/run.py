@@ -15,22 +15,24 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.exits import BAD_INPUT, FOUND, INCOMPLETE, OK, interruptible
+from farm.commandline import refusing, results_option
+from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
 from farm.plan import matrix as matrices
 from farm.plan import request as requests
 from farm.plan.config import Config, ConfigError
 from farm.plan.known import unmet
 from farm.plan.request import How, Request
-from farm.policies.vote import GENERATED, voted
+from farm.policies.vote import voted
 from farm.program import program
-from farm.work.executor import ClusterError, Executor
+from farm.work.executor import Executor
 from farm.work.launch import Run, finished, ready
 from farm.work.pace import Pace, duration, earlier
 from farm.work.progress import Progress, print_preflight
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
 from tasks.catalogs.base import Entry
+from tasks.catalogs.fuzz import GENERATED
 
 if TYPE_CHECKING:
     from farm.report import Report
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 IDLE_S = 0.3
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 all judged and right (or known), 1 something wrong,
     2 bad config or command line, 3 incomplete."""
@@ -66,9 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "none of the config's backends is available here (see the reasons above): nothing can be judged"
                 )
             return _run(plan, console)
-    except (ConfigError, lakes.LakeError, ClusterError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted before the run began", file=sys.stderr)
         return INCOMPLETE
@@ -104,7 +104,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend"
     )
-    parser.add_argument("--results", default="results", metavar="PATH", help="the lake: a directory or a URI (s3://…)")
+    results_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
     parser.add_argument(
         "--address",

@@ -8,12 +8,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from farm import lake
-from farm.plan.config import ConfigError
+from farm.commandline import refusing
 from farm.policies.selftest import chosen, count, explain, run, statuses, table
-from farm.report.words import plain
 from tasks.judge import verdict
-from tasks.judge.verdict import PolicyError
 
 DEFAULT_POLICY = "error_units"
 #: Apart from the user's own runs: neither `last` nor whoever reads the lake above is to meet planted faults.
@@ -22,6 +19,7 @@ RESULTS = "results/_selftest"
 ALL_CAUGHT, MISSED, BAD_INPUT, INCOMPLETE = 0, 1, 2, 3
 
 
+@refusing
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 every fault is caught and no twin is blamed, 1 not so, 2 bad command
     line, 3 the run is incomplete."""
@@ -47,15 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--inline", action="store_true", help="in this one process, without isolation: faster, for debugging"
     )
     args = parser.parse_args(argv)
-    try:
-        policies = {
-            p.id: p for p in map(verdict.load, [args.policy, *(n for n in verdict.names() if n != args.policy)])
-        }
-        faults = chosen(args.ops)
-        rows = run(faults, args.results, args.inline)
-    except (ConfigError, PolicyError, lake.LakeError) as error:
-        print(f"error: {plain(error)}", file=sys.stderr)
-        return BAD_INPUT
+    policies = {p.id: p for p in map(verdict.load, [args.policy, *(n for n in verdict.names() if n != args.policy)])}
+    faults = chosen(args.ops)
+    rows = run(faults, args.results, args.inline)
     if rows is None:
         return INCOMPLETE
     # The other policies by what a comparison of numbers would have seen: promises are not theirs to keep.

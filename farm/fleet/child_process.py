@@ -26,6 +26,7 @@ from tasks.backends import needs
 from tasks.child import PAGE_SIZE, Flying, Page
 from tasks.model import Status
 from tasks.runner import STAGES
+from tasks.wire import ToRun
 
 #: SIGKILLs in a row with the same work in flight after which the work is to blame: anybody may send one, the kernel's
 #: memory killer for another process's sake.
@@ -106,8 +107,8 @@ class ChildProcess:
             os.close(fd)
         self._buffer = b""
         self._cpu_s = 0.0
-        #: Cases that it has run: what they left behind may be what kills it.
-        self.served = 0
+        #: How many cases it has run, and the last of them: what they left behind may be what kills it.
+        self.served, self.before = 0, list[ToRun]()
 
     def close(self) -> None:
         """End the process and everything it started."""

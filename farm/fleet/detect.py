@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.model import Refusal
 from tasks.vendors import BY_LABEL, VENDORS, Vendor
 
 #: Seconds a vendor's command may take: the driver of a sick device hangs.
@@ -31,7 +32,7 @@ _SHARED = {
 }
 
 
-class UnknownVendor(Exception):
+class UnknownVendor(Refusal):
     """A vendor label that the table does not have; the text names those it has."""
 
 

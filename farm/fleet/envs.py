@@ -25,6 +25,7 @@ from typing import Any
 from farm.exits import starting
 from tasks.backends import BackendSpec
 from tasks.backends.shared.packages import INDEX
+from tasks.catalogs.models import own
 from tasks.plugins import PluginError
 
 #: What a child needs beside its runtime: `tasks` imports no more than these.
@@ -125,6 +126,17 @@ def python_of(
         return sys.executable
     environment = of(backend if isinstance(backend, BackendSpec) else BackendSpec(**backend))
     return str(build(environment, cache, given_up=given_up)) if environment else sys.executable
+
+
+def converter(definitions: str, cache: Path) -> dict[str, str]:
+    """The variable that names the interpreter with which a SavedModel among the user's own models is converted; its
+    environment is built first if need be. None where there is no such model, or it cannot be built: its row says so."""
+    if not own.saved_model(definitions):
+        return {}
+    try:
+        return {own.INTERPRETER: str(build(Environment(own.CONVERTER), cache))}
+    except EnvError:
+        return {}
 
 
 def build(

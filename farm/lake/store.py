@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from farm.lake.columns import KEY, SCHEMA, Origin
+from tasks.model import Refusal
 from tasks.model.row import Row
 from tasks.nearest import near
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:  # a third of a second that only whoever reads rows pays for
 Change = Callable[[pa.Table], pa.Table]
 
 
-class LakeError(Exception):
+class LakeError(Refusal):
     """A lake that cannot be used; the text names the place and the fix."""
 
 

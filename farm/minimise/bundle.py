@@ -12,13 +12,13 @@ import numpy as np
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.envs import Environment
-from farm.minimise import issue, shown
+from farm.minimise import issue
 from farm.minimise.script import short
 from farm.reproduce import find, script, trial
 from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Case, Key
-from farm.reproduce.source import NoScript
 from farm.reproduce.writing import form_of, source_of
+from tasks.backends.shared.few_lines import NoScript
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Minimised
 
@@ -86,31 +86,32 @@ def _script(minimal: Case, outcome: Outcome, record: Mapping[str, Any]) -> tuple
     """(the text of the script that shows the failure, what is said of it). It is run in an environment of the runtime, onnx and
     numpy alone; where the short one does not show it, the one that `farm reproduce --script` writes."""
     backend = outcome.backend or minimal.spec.create()
-    said = []
     title = f"{record['op']} on {minimal.spec.name} {record['runtime_version']}: {record['outcome']['status']}"
     title = " ".join(filter(None, [title, record["outcome"]["kind"]]))
     packages = requirements(minimal)
     try:
-        form = form_of(minimal, backend)
-        text = short(form, minimal.sample.expected(), outcome.row, backend, minimal.spec.runtime, title, packages)
         python = str(envs.build(Environment(tuple(packages)), minimal.cache))
-        good, what = shown.shows(text, outcome.row, minimal.config.deadline_s, python)
-        if good:
-            return text, f"{len(text.splitlines())} lines, run in a clean environment ({', '.join(packages)}): {what}"
-        said.append(f"in few lines it {what}")
-    except NoScript as error:
-        said.append(str(error))
     except envs.EnvError as error:
-        return "", f"none: its clean environment cannot be had: {error}"
-    try:
-        text = script.generate(source_of(minimal, outcome, backend))
-        python = str(envs.build(Environment(tuple(packages)), minimal.cache))
-    except (NoScript, envs.EnvError) as error:
-        return "", "; ".join([*said, str(error)])
-    with shown.written(text) as path:
-        good, what = trial.check(path, outcome.row, minimal.config.deadline_s * 4, python)
-    lines = f"the long one, {len(text.splitlines())} lines, {what}"
-    return (text if good else ""), "; ".join([*said, lines])
+        return "", f"none: its clean environment ({', '.join(packages)}) cannot be had: {error}"
+
+    def few() -> str:
+        form = form_of(minimal, backend)
+        return short(form, minimal.group, minimal.sample.expected(), outcome.row, backend, title, packages)
+
+    said = []
+    for is_short, make in ((True, few), (False, lambda: script.generate(source_of(minimal, outcome, backend)))):
+        try:
+            text = make()
+        except NoScript as error:
+            said.append(str(error))
+            continue
+        with trial.written(text) as path:
+            good, what = trial.check(path, outcome.row, minimal.config.deadline_s * 4, python, is_short)
+        told = f"{len(text.splitlines())} lines, run in a clean environment ({', '.join(packages)}): it {what}"
+        if good:
+            return text, "; ".join([*said, told])
+        said.append(told)
+    return "", f"none: {'; '.join(said)}"
 
 
 def requirements(case: Case) -> list[str]:

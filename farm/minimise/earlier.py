@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.reproduce.find import Case, Key, load
+from farm.work.sequences import MOST, crash_of
 from tasks.model import Status
 from tasks.wire import ToRun
 
-#: The last so many cases are looked at.
-MOST = 20
 #: Statuses of rows of which no process ever knew.
 _NOT_RUN = [str(x.value) for x in (Status.UNAVAILABLE, Status.SKIPPED, Status.INVALID, Status.LOST)]
 
@@ -40,9 +39,12 @@ class Earlier:
 
 
 def earlier_cases(case: Case, results: lakes.Lake) -> Earlier:
-    """Those of a row that died, else none."""
-    row, keys = case.row, []
-    if Status(row["status"]).deadly:
+    """Those of a row that died; those that its run has found, where it has."""
+    row, keys = case.row, list[Key]()
+    told = crash_of(row["flags"] or "")
+    if told and told[2]:
+        keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in told[2]]
+    elif Status(row["status"]).deadly:
         table = lakes.read_table(results, case.key.run_id)
         same = pc.and_(pc.equal(table["backend"], row["backend"]), pc.less(table["started_at"], row["started_at"]))
         before = table.filter(pc.and_(same, pc.invert(pc.is_in(table["status"], pa.array(_NOT_RUN)))))

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from farm.minimise.calls import called
-from farm.reproduce.source import NoScript
+from farm.reproduce.in_torch import literal, op_lines
+from tasks.arrays.tree import contiguous, spec_of
+from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.judge.plain import unit_of
-from tasks.model import WITHOUT_NOISE, Form, Leaf, OpClass, Status, is_inexact
+from tasks.judge.plain import allowed
+from tasks.model import Form, Group, Leaf, OpClass, Status, is_inexact
 from tasks.model.dtypes import NATIVE, dtype_name
 
 #: Lines that a script may have.
@@ -24,42 +25,68 @@ _WRITTEN = 64
 
 def short(
     form: Form,
+    group: Group,
     expected: Sequence[Leaf],
     row: Mapping[str, Any],
     backend: Any,
-    runtime: str,
     title: str,
     packages: Sequence[str],
 ) -> str:
     """The text of a script that fails as ``row`` does: exit code 1 and the last word "wrong" for numbers, the runtime's own
     exception, crash or hang else. Raises NoScript."""
-    import onnx
-
-    if form.model is None:
-        raise NoScript(f"no short script: {runtime} takes no ONNX model")
-    model = onnx.load_from_string(form.model)
-    feeds = inputs_by_name(form)
-    call = called(runtime, backend, model, feeds)
+    if form.check != "forward":
+        raise NoScript(f"no short script: none can be written for the {form.check} check")
     writer = _Writer()
-    graph = _graph(model, writer)
-    given = [f'"{name}": {writer.value(x)}' for name, x in feeds.items()]
+    call = backend.few_lines(form)
+    given = _model(form, writer) if form.model is not None else _call(form, group, Status(row["status"]), writer)
     judged = _judged(expected, row, writer)
     head = [
         f'"""{_plain(title)}"""',
         f"# pip install {' '.join(packages)}",
         *call.before,
         *(["import base64"] if writer.packed else []),
-        *(["import ml_dtypes"] if writer.exotic else []),
         "import numpy as np",
-        "import onnx",
-        "from onnx import TensorProto, helper, numpy_helper",
-        *call.imports,
+        *(["import onnx", "from onnx import TensorProto, helper, numpy_helper"] if form.model is not None else []),
+        *dict.fromkeys((*(["import ml_dtypes"] if writer.exotic else []), *call.imports)),
         "",
     ]
-    lines = [*head, *graph, f"feeds = {{{', '.join(given)}}}", *call.lines, *judged]
+    lines = [*head, *given, *call.lines, *judged]
     if len(lines) > LINES:
         raise NoScript(f"no short script: it would have {len(lines)} lines")
     return "\n".join(lines) + "\n"
+
+
+def _model(form: Form, writer: _Writer) -> list[str]:
+    """Lines that make ``model`` and ``feeds``."""
+    import onnx
+
+    feeds = [f'"{name}": {writer.value(x)}' for name, x in inputs_by_name(form).items()]
+    return [*_graph(onnx.load_from_string(form.model), writer), f"feeds = {{{', '.join(feeds)}}}"]
+
+
+def _call(form: Form, group: Group, status: Status, writer: _Writer) -> list[str]:
+    """Lines that make ``arrays`` and ``call``; of torch also OP, what is called. Raises NoScript."""
+    if group.catalog == "user":
+        raise NoScript("no short script: a kernel of one's own is in a file of its own")
+    torch, arrays = form.kind == "torch", list[np.ndarray]()
+
+    def tensor(node: dict[str, Any], _: Form) -> str:
+        spec = spec_of(node)
+        if spec.layout != "strided":
+            raise NoScript(f"no short script: an input is {spec.layout}")
+        strided = torch and spec.strides is not None
+        arrays.append(form.arrays[spec.id] if strided else contiguous(form.arrays[spec.id], spec))
+        return f"x[{len(arrays) - 1}]" + f".as_strided({spec.shape}, {spec.strides}, {spec.offset})" * strided
+
+    def written(node: Any) -> str:
+        if not torch and isinstance(node, dict) and str(node["$"]).startswith("torch."):
+            raise NoScript(f"no short script: an argument is a {node['$']}")
+        return literal(node, form, tensor)
+
+    args = [*map(written, form.args["v"]), *(f"{name}={written(x)}" for name, x in form.kwargs["v"])]
+    made = op_lines(form, group, tried=not status.deadly).splitlines() if torch else []
+    values = ", ".join(map(writer.value, arrays))
+    return [*made, f"arrays = [{values}]", f"call = lambda *x: OP({', '.join(args)})"]
 
 
 class _Writer:
@@ -128,16 +155,13 @@ def _graph(model: Any, writer: _Writer) -> list[str]:
         f'numpy_helper.from_array({writer.value(np.asarray(numpy_helper.to_array(x)))}, "{x.name}")'
         for x in graph.initializer
     ]
+    held = f" [{', '.join(weights)}]," if weights else ""
     opsets = ", ".join(f'helper.make_opsetid("{x.domain}", {x.version})' for x in model.opset_import)
     return [
-        "nodes = [",
-        *nodes,
-        "]",
+        *(["nodes = [", *nodes, "]"] if len(nodes) > 1 else [f"nodes = [{nodes[0].strip(' ,')}]"]),
         "graph = helper.make_graph(",
-        '    nodes, "minimal",',
-        f"    [{inputs}],",
-        f"    [{outputs}],",
-        *([f"    [{', '.join(weights)}],"] if weights else []),
+        f'    nodes, "minimal", [{inputs}],',
+        f"    [{outputs}],{held}",
         ")",
         f"model = helper.make_model(graph, opset_imports=[{opsets}], ir_version={model.ir_version})",
         "onnx.checker.check_model(model)",
@@ -187,7 +211,7 @@ def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -
     for leaf in expected:
         if leaf.reference is None:
             raise NoScript("no short script: an output is defined by its shape alone")
-        most = allowed(leaf, row)
+        most = _allowed(leaf, row)
         told.append(f"({writer.dtype(leaf.dtype)}, {writer.value(leaf.reference)}, {_bound(most, writer)})")
     lines = ["expected = [  # dtype, exact result, largest difference allowed", *(f"    {x}," for x in told), "]"]
     compared = (
@@ -214,21 +238,11 @@ def _bound(most: np.ndarray, writer: _Writer) -> str:
     return writer.value(rounded).replace(", np.float64", "")
 
 
-def allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
-    """The largest difference that the limit of a row leaves to each element: the judge's measure (`tasks.judge.plain`)."""
-    y = np.asarray(leaf.reference)
-    op_class = OpClass(row["op_class"] or OpClass.COMPOSITE)
+def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
+    """The largest difference that the limit of a row leaves to each element, by the judge."""
     precision = str(row.get("compute_precision") or "")
-    eps, smallest, noise = unit_of(leaf, op_class, precision if is_inexact(precision) else "")
-    limit = float(row["limit"] or 0.0)
-    if y.dtype.kind not in "fc":
-        return np.zeros(y.shape) if noise is None else limit * noise
-    size = np.abs(y)
-    with np.errstate(all="ignore"):
-        if op_class in WITHOUT_NOISE:
-            return np.asarray(limit * np.ldexp(eps, np.frexp(np.maximum(size, smallest))[1] - 1))
-        scale = np.zeros_like(size) if op_class is OpClass.DISCONTINUOUS else size * eps + smallest * eps
-        return np.asarray(limit * (scale if noise is None else scale + noise))
+    op_class = OpClass(row["op_class"] or OpClass.COMPOSITE)
+    return allowed(leaf, op_class, float(row["limit"] or 0.0), precision if is_inexact(precision) else "")
 
 
 def _plain(text: str) -> str:

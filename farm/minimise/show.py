@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.agreement import figure, units
-from farm.report.words import plain
 from farm.reproduce.find import Case
 from farm.reproduce.show import line, status_text
 

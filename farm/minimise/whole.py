@@ -15,7 +15,9 @@ from farm.minimise import bundle, kept
 from farm.minimise.drive import minimise, version_here
 from farm.minimise.earlier import earlier_cases
 from farm.reproduce.find import Case, ReproduceError
+from farm.work.sequences import crash_of
 from tasks.minimise.same import SOUGHT
+from tasks.model import Status
 
 #: Runs of the backend that a search may take.
 BUDGET = 200
@@ -34,7 +36,9 @@ def checked(case: Case, packages: Sequence[str] = (), here: bool = False) -> Cas
     """The case on the backend as it is asked for: in an environment of ``packages``, or with what is ``here`` whatever its
     version. Raises ReproduceError for a row that did not fail, or another version of the runtime."""
     status, key = case.row["status"], case.key
-    if status not in SOUGHT:
+    if told := crash_of(case.row["flags"] or ""):  # what it does alone is not what is sought
+        case = replace(case, row={**case.row, "status": Status.CRASH.value, "kind": told[0], "stage": told[1]})
+    elif status not in SOUGHT:
         raise ReproduceError(
             f"{key.case_id} is {status} on {key.backend}: only what failed or was imprecise can be made smaller; "
             f"farm report --run {key.run_id} lists what failed"

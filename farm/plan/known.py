@@ -74,7 +74,11 @@ def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
 
 
 def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """(named, covered), known failures × rows: op, dtype and distribution are theirs; status and kind too."""
+    """(named, covered), known failures × rows: op, dtype and distribution are theirs; status and kind too.
+
+    What fails in today's suite covers the case of that name in an older release's ("onnx-1.16:…" is covered by "onnx:…"),
+    and is not asked of it: there it may be another model, and right.
+    """
 
     def match(globs: Sequence[str], values: Any, called: Any = lambda value: [value]) -> np.ndarray:
         place = {value: k for k, value in enumerate(dict.fromkeys(values))}
@@ -91,12 +95,23 @@ def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) ->
         return np.array([said[glob][codes] for glob in globs], dtype=bool).reshape(len(globs), len(values))
 
     called = list(zip(told["op"], told["variant"]))
-    named = match([k.op for k in entries], called, lambda value: names(Entry(value[0], value[1], ())))
+    ops = [k.op for k in entries]
+    named = match(ops, called, lambda value: names(Entry(value[0], value[1], ())))
+    covered = match(
+        ops, called, lambda value: [x for op in _releases(value[0]) for x in names(Entry(op, value[1], ()))]
+    )
     for column in ("dtype", "distribution"):
-        named &= match([getattr(k, column) for k in entries], told[column])
-    covered = named & (told["status"] != Status.PASS.value) & match([k.kind for k in entries], told["kind"])
+        theirs = match([getattr(k, column) for k in entries], told[column])
+        named, covered = named & theirs, covered & theirs
+    covered &= (told["status"] != Status.PASS.value) & match([k.kind for k in entries], told["kind"])
     covered &= match([k.status for k in entries], told["status"], _called)
     return named, covered
+
+
+def _releases(op: str) -> list[str]:
+    """An op, and as it is called in today's release of its catalog: the suffix of a catalog's name is a version."""
+    catalog, _, name = op.partition(":")
+    return [op, *([f"{catalog.partition('-')[0]}:{name}"] if "-" in catalog else [])]
 
 
 def _called(status: str) -> list[str]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.backends import BackendSpec
 from tasks.backends.shared.packages import INDEX
-from tasks.model import JUDGED, names
+from tasks.model import JUDGED, Refusal, names
 
 if TYPE_CHECKING:
     FailureStatus = str
@@ -19,7 +19,7 @@ else:  # what was judged and is a finding
     FailureStatus = Literal[(*names(status for status in JUDGED if status.finding), "*")]
 
 
-class ConfigError(Exception):
+class ConfigError(Refusal):
     """A config that cannot be used; the text is one line "file:line:column: key: what and how to mend it"."""
 
 

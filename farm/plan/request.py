@@ -16,15 +16,12 @@ from farm.plan import config as configs
 from farm.plan import kernels, own
 from farm.plan.config import BackendConfig, Config, ConfigError
 from tasks.cache import default_cache
+from tasks.catalogs.fuzz import GENERATED
 from tasks.judge import verdict
 from tasks.judge.verdict import Policy
 
 #: Where jobs run: on Ray, in child processes of this one, or in this very process; "auto": what `farm.work.choice` says.
 How = Literal["auto", "ray", "no-ray", "inline"]
-
-
-#: The catalog whose cases are generated.
-FUZZ = "fuzz"
 
 
 @dataclass(frozen=True)
@@ -106,10 +103,14 @@ def fuzzing(
     if path:
         config = configs.load(path)
     else:
-        config = Config.model_validate({"name": FUZZ, "catalogs": [{"name": FUZZ}], "backends": [{"name": "ort-cpu"}]})
-    generated = [c for c in config.catalogs if c.name == FUZZ]
+        config = Config.model_validate(
+            {"name": GENERATED, "catalogs": [{"name": GENERATED}], "backends": [{"name": "ort-cpu"}]}
+        )
+    generated = [c for c in config.catalogs if c.name == GENERATED]
     if not generated:
-        raise ConfigError(f"{path}: catalogs: none is {FUZZ!r}, whose cases are generated: add {{name: {FUZZ}}}")
+        raise ConfigError(
+            f"{path}: catalogs: none is {GENERATED!r}, whose cases are generated: add {{name: {GENERATED}}}"
+        )
     more_of = {"samples": samples, "samples_for": {}, "checks": None, "distributions": ["own"]}
     chosen = [c.model_copy(update=more_of | {"dtypes": c.dtypes or ["*"]}) for c in generated]
     config = config.model_copy(update={"catalogs": chosen, "checks": ["forward"]})

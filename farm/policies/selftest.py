@@ -13,12 +13,13 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from farm import lake as lakes
+from farm.commandline import plain
 from farm.fitting import Head, fitted
 from farm.plan import request as requests
 from farm.plan.config import ConfigError
 from farm.policies.rejudge import rejudge
 from farm.report.tables.coverage import reproduce_command
-from farm.report.words import number, percent, plain
+from farm.report.words import number, percent
 from farm.work.launch import Run, ready
 from tasks import zoo
 from tasks.judge.verdict import Policy

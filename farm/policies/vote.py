@@ -2,22 +2,25 @@
 
 A failure of a generated case is a runtime's only if somebody independent stands with the reference: another vendor's
 runtime, or the case's second oracle. If nobody does, or if three vendors agree with one another against it, the reference
-is suspect: the row becomes `invalid`, kind `oracle`.
+is suspect: the row becomes `invalid`, kind `suspect`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tasks.catalogs.fuzz import GENERATED
 from tasks.model import Status
+from tasks.model.kind import KIND_ORACLE, KIND_SUSPECT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The catalog whose cases are generated.
-GENERATED = "fuzz"
+#: Kind of a row whose backend gives something else for the same graph written otherwise: it is wrong whatever the reference is.
+CONTRADICTED = "contradicted"
 #: Vendors that agree with one another against the reference, from which on nobody believes the reference.
 AGAINST = 3
 #: Statuses that are blamed on a backend.
@@ -29,16 +32,42 @@ COLUMNS = (
 ).split()
 
 
+#: What the error of a suspect says, of which its row before the vote is read again.
+_SUSPECT = "suspect reference: {why}; it was {was}: {error}"
+_WAS = re.compile(r"suspect reference: .*?; it was (\w+) ?([^:]*): (.*)", re.DOTALL)
+
+
 def voted(table: pa.Table) -> pa.Table:
-    """The rows of a run, in the schema of the lake, after the vote."""
-    changed = suspects(table.select([*COLUMNS]).to_pandas())
+    """The rows of a run, in the schema of the lake, after the vote; of one that was resumed after a vote, after another one."""
+    before = unvoted(table.select([*COLUMNS]).to_pandas())
+    changed = suspects(before)
     for name in ("status", "kind", "error"):
-        values = table.column(name).to_pylist()
+        values: Any = before[name].tolist()
         for place, value in changed[name].items():
             values[place] = value
+        values = [None if value != value else value for value in values]
         number = table.schema.get_field_index(name)
         table = table.set_column(number, table.schema.field(number), pa.array(values, table.schema.field(number).type))
     return table
+
+
+def unvoted(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows as they were before a vote: a suspect has its status, kind and error again. Other frames are returned as they are."""
+    if not {"catalog", "status", "kind", "error"} <= set(rows.columns):
+        return rows
+    some = (
+        (rows["catalog"] == GENERATED)
+        & (rows["status"] == Status.INVALID.value)
+        & rows["kind"].isin([KIND_SUSPECT, KIND_ORACLE])
+    )
+    told = rows.loc[some, "error"].astype(object).str.extract(_WAS).dropna()
+    if told.empty:
+        return rows
+    rows = rows.copy()
+    for name, texts in zip(("status", "kind", "error"), (told[0], told[1], told[2])):
+        rows[name] = rows[name].astype(object)
+        rows.loc[told.index, name] = texts
+    return rows
 
 
 def suspects(rows: pd.DataFrame) -> pd.DataFrame:
@@ -49,7 +78,7 @@ def suspects(rows: pd.DataFrame) -> pd.DataFrame:
     from farm.report.tables import agreement
 
     table = rows[rows["catalog"] == GENERATED]
-    blamed = table[table["status"].isin(_BLAMED)]
+    blamed = table[table["status"].isin(_BLAMED) & (table["kind"] != CONTRADICTED)]
     table = table[table["case_id"].isin(blamed["case_id"].unique())]
     if blamed.empty:
         return blamed.assign(error=blamed["error"])
@@ -71,18 +100,18 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
     most = outside.groupby("agrees")["vendor"].nunique().max() if len(outside) else 0
     if most >= AGAINST and most > len(supports):
         why = f"{most} vendors agree with one another against it"
-        blamed = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value])
+        blamed = rows["status"].isin([Status.WRONG.value, Status.IMPRECISE.value]) & (rows["kind"] != CONTRADICTED)
     elif second or supports:
         return []
     else:
         why = "neither another vendor's runtime nor a second oracle computes what it says"
-        blamed = rows["status"].isin(_BLAMED)
+        blamed = rows["status"].isin(_BLAMED) & (rows["kind"] != CONTRADICTED)
     return [
         (
             index,
             Status.INVALID.value,
-            "oracle",
-            f"suspect reference: {why}; it was {' '.join(filter(None, (s, k)))}: {e}",
+            KIND_SUSPECT,
+            _SUSPECT.format(why=why, was=" ".join(filter(None, (s, k))), error=e),
         )
         for index, s, k, e in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()
     ]

@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from farm import lake
+from farm.commandline import plain
 from farm.report.tables.coverage import backends_of, latest
-from farm.report.words import plain
 
 
 def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

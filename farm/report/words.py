@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pandas as pd
 
 #: What was not measured.
 DASH = "–"
-#: Control characters and direction overrides: an error text must not be able to drive the terminal.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
-
-
-def plain(value: Any, length: int = 0) -> str:
-    """Text on one line without control characters, cut to ``length`` characters (0: not cut)."""
-    text = " ".join(_CONTROL.sub(" ", str(value)).split())
-    return text[: length - 1] + "…" if length and len(text) > length else text
 
 
 def percent(part: float, whole: float) -> str:

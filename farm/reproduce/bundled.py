@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from farm.reproduce.source import Data, NoScript, Runtime, Source
+from farm.reproduce.source import Data, Runtime, Source
 from tasks.arrays.pack import save
 from tasks.backends import BackendSpec
+from tasks.backends.shared.few_lines import NoScript
 
 
 def bundled(source: Source, data: Data) -> Runtime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
+from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan import matrix as matrices
 from farm.plan.config import CatalogConfig, Config
@@ -22,11 +23,12 @@ from farm.work.supervisor import run_job
 from tasks import catalogs, checks, wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
+from tasks.catalogs.fuzz import GENERATED
 from tasks.catalogs.fuzz import catalog as fuzz
 from tasks.catalogs.user import drawn
 from tasks.judge import verdict
 from tasks.judge.policy import Policy
-from tasks.model import FUZZ, Group, Status
+from tasks.model import FUZZ, Group, Refusal, Status
 from tasks.nearest import nearest
 from tasks.prepare import forms
 from tasks.prepare.cases import PreparedGroup, PreparedSample, pack_path
@@ -37,20 +39,8 @@ from tasks.wire import ToRun
 SEED = "seed:"
 
 
-class ReproduceError(Exception):
+class ReproduceError(Refusal):
     """A case that cannot be run again; the text says what is wrong and what there is instead."""
-
-
-@dataclass(frozen=True)
-class Key:
-    """Key of a row of the lake; its text is run_id:case_id:backend."""
-
-    run_id: str
-    case_id: str
-    backend: str
-
-    def __str__(self) -> str:
-        return f"{self.run_id}:{self.case_id}:{self.backend}"
 
 
 @dataclass
@@ -83,33 +73,36 @@ class Case:
 
 
 def parse(text: str, results: lakes.Lake) -> Key:
-    """The key in ``text``; "last" is replaced by the newest run's id. "seed:NUMBER" is the case that a seed made.
+    """The key in ``text``; "last" is replaced by the newest run's id. "seed:NUMBER", or the number alone, is the case that a seed made.
 
     Raises ReproduceError."""
-    if text.startswith(SEED):
+    if text.startswith(SEED) or text.isdecimal():
         number = text.removeprefix(SEED)
         if not number.isdecimal():
             raise ReproduceError(f"{text!r} is no seed: {SEED}NUMBER, as a finding tells it")
         return by_seed(int(number), results)
-    run_id, first, rest = text.partition(":")
-    case_id, second, backend = rest.rpartition(":")
-    if not (first and second and run_id and case_id and backend):
+    key = Key.parse(text)
+    if key is None:
         raise ReproduceError(
             f"{text!r} is no key: a key is run_id:case_id:backend, e.g. "
             "'last:forward/torch:log_softmax/float16/4:torch-cpu'"
         )
-    if run_id == "last":
+    if key.run_id == "last":
         known = lakes.run_ids(results)
         if not known:
             raise ReproduceError(f"no run in {results.uri!r}")
-        run_id = known[-1]
-    return Key(run_id, case_id, backend)
+        return replace(key, run_id=known[-1])
+    return key
 
 
 def seed_of(row: Mapping[str, Any]) -> int:
-    """The seed of a case alone, where it is a fuzzed one of a kernel; else that of its run."""
-    fuzzed = row["distribution"] == FUZZ
-    return drawn.seed_of(int(row["seed"]), int(row["sample"])) if fuzzed else int(row["seed"])
+    """The seed of a case alone, where it is generated or a fuzzed one of a kernel; else that of its run."""
+    seed, place = int(row["seed"]), int(row["sample"])
+    if row["distribution"] == FUZZ:
+        return drawn.seed_of(seed, place)
+    if row.get("catalog") == GENERATED and row["variant"] == fuzz.variant(row["op"].partition(":")[2]):
+        return fuzz.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
+    return seed
 
 
 def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> Key:
@@ -121,18 +114,18 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     known = lakes.run_ids(results)
     if not known:
         raise ReproduceError(f"no run in {results.uri!r}")
-    columns = ["run_id", "case_id", "backend", "seed", "sample", "distribution", "dtype", "status"]
+    columns = "run_id case_id backend seed sample distribution dtype status catalog op variant".split()
     for run_id in [run] if run not in ("last", "all") else reversed(known):
         rows = lakes.read_table(results, run_id, columns).to_pylist()
-        fuzzed = [r for r in rows if r["distribution"] == FUZZ and (not dtype or r["dtype"] == dtype)]
-        found = [r for r in fuzzed if seed_of(r) == seed]
+        made = [r for r in rows if r["distribution"] == FUZZ or r["catalog"] == GENERATED]
+        found = [r for r in made if seed_of(r) == seed and (not dtype or r["dtype"] == dtype)]
         found.sort(key=lambda r: not Status(r["status"]).failed)
         if found:
-            return Key(found[0]["run_id"], found[0]["case_id"], found[0]["backend"])
+            return Key.of(found[0])
     where = f"run {run}" if run not in ("last", "all") else f"{len(known)} runs"
     other = f" in {dtype}" if dtype else ""
     raise ReproduceError(
-        f"no case of the seed {seed}{other} in {where} of {results.uri!r}, by generator {drawn.GENERATOR}: a finding tells "
+        f"no case of the seed {seed}{other} in {where} of {results.uri!r}, by the generators {drawn.GENERATOR} (kernels) and {fuzz.VARIANT}: a finding tells "
         "the seed of its case; one of an older generator is found by its key run_id:case_id:backend"
     )
 
@@ -216,7 +209,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
     is part of its content key. Raises ReproduceError.
     """
-    if row["catalog"] == fuzz.Fuzz.name and row["variant"] != fuzz.VARIANT:
+    if row["catalog"] == GENERATED and row["variant"] != fuzz.variant(row["op"].partition(":")[2]):
         return _of_choices(row, cache)
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):
@@ -251,7 +244,7 @@ def _of_choices(row: dict[str, Any], cache: Path) -> tuple[Group, PreparedGroup]
     made = PreparedGroup(path if path.exists() else _make(group, cache), group.check)
     if made.samples[0].record["digest"] != row["digest"]:
         raise ReproduceError(
-            f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({fuzz.VARIANT}) makes other "
+            f"{row['op']} was made by the generator {row['variant']}; of the same choices the one here ({fuzz.variant(group.op_name)}) makes other "
             "inputs. Reproduce it with the version of the farm that the run's record names"
         )
     return group, made

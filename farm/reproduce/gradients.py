@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from farm.commandline import plain
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
 from farm.plan.matrix import names
 from farm.report.runs import load
 from farm.report.tables.gradients import AGREE, MEANING, WORST_FIRST, agreement, two_oracles
-from farm.report.words import plain
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.supervisor import CannotRun, rows_of
@@ -25,7 +25,7 @@ from tasks.backends import BackendSpec
 from tasks.cache import default_cache
 from tasks.catalogs.base import Entry
 from tasks.judge import verdict
-from tasks.model import EPS, Group, Unavailable
+from tasks.model import EPS, Group, Refusal, Unavailable
 from tasks.nearest import nearest
 from tasks.prepare.cases import PreparedGroup, PreparedSample, prepare
 from tasks.runner import Runner, whole
@@ -35,7 +35,7 @@ from tasks.wire import ToRun
 STEPS = np.logspace(-1, -13, 49)
 
 
-class GradcheckError(Exception):
+class GradcheckError(Refusal):
     """A question that names what is not there; the text is one line."""
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from farm.reproduce.source import Data, NoScript, Runtime, Source
+from farm.reproduce.source import Data, Runtime, Source
+from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.onnx_form import input_values, inputs_by_name, pack
+from tasks.backends.shared.ort_lines import session_lines
 from tasks.model.dtypes import NATIVE, PACKED_BITS, TABLE, dtype_name
 
 
@@ -62,37 +64,6 @@ def in_onnxruntime(source: Source, data: Data) -> Runtime:
     }
     options, providers = session_lines(backend)
     return Runtime("ort.py.j2", values | {"options": options, "providers": providers}, "onnxruntime", "ort")
-
-
-def session_lines(backend: Any) -> tuple[list[str], str]:
-    """(the lines that make the session's options, source of its providers)."""
-    options = [
-        "options = ort.SessionOptions()",
-        "options.intra_op_num_threads = options.inter_op_num_threads = 1",
-        "options.log_severity_level = 4",
-        # As the backend's session has it: a provider may fail only with it.
-        'options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")',
-    ]
-    if backend.device != "cpu":
-        options.append('options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")')
-    options += [f"options.add_session_config_entry({str(k)!r}, {str(v)!r})" for k, v in backend._session_config.items()]
-    if backend._level:
-        from tasks.backends.onnxruntime import _LEVELS
-
-        options.append(f"options.graph_optimization_level = ort.GraphOptimizationLevel.{_LEVELS[backend._level]}")
-    provider = str(backend._provider or backend._known.provider)
-    providers = repr([(provider, backend._options)] if backend._options else [provider])
-    package = backend._known.python_package
-    if package or backend.options.get("library"):  # a plugin: here its own environment may not be at hand
-        given = backend.options.get("library")
-        library = repr(str(given)) if given else f"__import__({package!r}).get_library_path()"
-        options += [
-            f"ort.register_execution_provider_library({provider!r}, {library})",
-            f"devices = [x for x in ort.get_ep_devices() if x.ep_name == {provider!r}][:1]",
-            f"options.add_provider_for_devices(devices, {backend._options!r})",
-        ]
-        providers = "None"
-    return options, providers
 
 
 def in_openvino(source: Source, data: Data) -> Runtime:

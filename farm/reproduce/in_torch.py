@@ -9,10 +9,11 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from farm.reproduce.source import Data, NoScript, Runtime, Source
+from farm.reproduce.source import Data, Runtime, Source
 from tasks import catalogs
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode, spec_of
+from tasks.backends.shared.few_lines import NoScript
 from tasks.catalogs.user import load
 from tasks.model import Form, Group
 from tasks.model.dtypes import NATIVE
@@ -28,7 +29,7 @@ def in_torch(source: Source, data: Data) -> Runtime:
         data.add(array.view(raw) if raw else array)
     values = {
         "target": repr(target),
-        "op": _torch_op(source),
+        "op": op_lines(form, source.group, target),
         "tf32": bool(getattr(source.backend, "tf32", False)) if target == "cuda" else None,
         "compiled": source.runtime == "inductor",
         "args": literal(form.args, form),
@@ -37,10 +38,11 @@ def in_torch(source: Source, data: Data) -> Runtime:
     return Runtime("torch.py.j2", values, "torch")
 
 
-def literal(node: Any, form: Form) -> str:
-    """Python source of an argument tree: names of torch are looked up here, everything else goes through repr()."""
+def literal(node: Any, form: Form, tensor: Callable[[dict[str, Any], Form], str] | None = None) -> str:
+    """Python source of an argument tree: names of torch are looked up here, everything else goes through repr(). tensor:
+    writes a tensor (default: as the template torch.py.j2 has it)."""
     if isinstance(node, list):
-        return f"[{', '.join(literal(x, form) for x in node)}]"
+        return f"[{', '.join(literal(x, form, tensor) for x in node)}]"
     if not isinstance(node, dict):
         if node is None or isinstance(node, (bool, int, float, str)):
             return repr(node)
@@ -48,16 +50,16 @@ def literal(node: Any, form: Form) -> str:
     kind: str = node["$"]
     v: Any = node.get("v")
     if kind == "tuple":
-        inner = ", ".join(literal(x, form) for x in v)
+        inner = ", ".join(literal(x, form, tensor) for x in v)
         return f"({inner},)" if len(v) == 1 else f"({inner})"
     if kind == "dict":
-        return "{" + ", ".join(f"{literal(k, form)}: {literal(x, form)}" for k, x in v) + "}"
+        return "{" + ", ".join(f"{literal(k, form, tensor)}: {literal(x, form, tensor)}" for k, x in v) + "}"
     if kind == "float":
         return f"float({repr(float(v))!r})"
     if kind == "complex":
         return f"complex(float({repr(float(v[0]))!r}), float({repr(float(v[1]))!r}))"
     if kind == "slice":
-        return f"slice({', '.join(literal(x, form) for x in v)})"
+        return f"slice({', '.join(literal(x, form, tensor) for x in v)})"
     if kind == "ellipsis":
         return "..."
     if kind == "range":
@@ -72,7 +74,7 @@ def literal(node: Any, form: Form) -> str:
             raise NoScript(f"no script: torch has no {kind} called {name!r}")
         return f"torch.{name}"
     if kind == "tensor":
-        return _tensor_literal(node, form)
+        return (tensor or _tensor_literal)(node, form)
     raise NoScript(f"no script: an argument of kind {kind!r} cannot be written down")
 
 
@@ -100,15 +102,14 @@ def _ints(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(x) for x in values)
 
 
-def _torch_op(source: Source) -> str:
-    """The lines that define OP. Raises NoScript."""
-    form, group = source.form, source.group
+def op_lines(form: Form, group: Group, target: str = "cpu", tried: bool = True) -> str:
+    """The lines that define OP; tried: whether a public function is compared with it first. Raises NoScript."""
     if group.catalog == "user":
         return _own_kernel(group)
     own = form.call if form.call is not None else catalogs.get(group.catalog).call(group)
     for path in _public_paths(group.op_name, own):
         found = _resolved(path)
-        if found is own or (found is not None and _same_bits(found, own, source)):
+        if found is own or (found is not None and (not tried or _same_bits(found, own, form, target))):
             return f"OP = {path}"
     if group.catalog == "torch":
         return (
@@ -156,14 +157,14 @@ def _resolved(path: str) -> Callable[..., Any] | None:
     return at if callable(at) else None
 
 
-def _same_bits(candidate: Callable[..., Any], own: Callable[..., Any], source: Source) -> bool:
+def _same_bits(candidate: Callable[..., Any], own: Callable[..., Any], form: Form, target: str) -> bool:
     """True if both functions give the same bits, or raise the same, on fresh copies of the inputs."""
     import torch
 
-    leaf = torch_tree.decoder(source.form.arrays.__getitem__, getattr(source.backend, "target", "cpu"))
+    leaf = torch_tree.decoder(form.arrays.__getitem__, target)
 
     def outcome(call: Callable[..., Any]) -> Any:
-        args, kwargs = decode(source.form.args, leaf), decode(source.form.kwargs, leaf)
+        args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
         with torch.no_grad():
             try:
                 made = torch_tree.outputs(call(*args, **kwargs))

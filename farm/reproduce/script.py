@@ -22,7 +22,8 @@ from farm.reproduce import trial
 from farm.reproduce.bundled import bundled
 from farm.reproduce.in_onnx import in_onnxruntime, in_openvino
 from farm.reproduce.in_torch import in_torch
-from farm.reproduce.source import Data, NoScript, Runtime, Source, templates, whole
+from farm.reproduce.source import Data, Runtime, Source, templates, whole
+from tasks.backends.shared.few_lines import NoScript
 from tasks.judge.plain import unit_of
 from tasks.judge.policy import Policy
 from tasks.model import Leaf, OpClass, Status
@@ -31,6 +32,7 @@ from tasks.model.dtypes import NATIVE, PACKED_BITS
 #: What a script embeds as it stands: the judge, and what that knows of dtypes and classes of ops.
 JUDGE = (
     "model/dtypes.py",
+    "model/kind.py",
     "model/op_class.py",
     "model/leaf.py",
     "judge/plain.py",

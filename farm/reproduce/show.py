@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
@@ -13,10 +15,11 @@ from farm.plan.known import WHOSE, met
 from farm.reproduce.again import Outcome
 from farm.reproduce.find import Case, ReproduceError
 from tasks.arrays.pack import dtype_name
-from tasks.arrays.tree import TensorSpec, tensor_specs
+from tasks.arrays.tree import TensorSpec
 from tasks.judge.worst import element, worst
-from tasks.model import OpClass, Status, is_inexact
+from tasks.model import EXHAUSTIVE, OpClass, Status, is_inexact, wide
 from tasks.model.row import COLUMNS
+from tasks.prepare.cases import PreparedSample
 
 #: Columns of a row that a reproduction must give again, bit for bit.
 METRICS = tuple(c.name for c in COLUMNS if c.shown == "metrics" and c.type in ("float64", "int64", "bool"))
@@ -52,7 +55,7 @@ def print_case(case: Case) -> None:
         arrays = case.sample.inputs()
     except Exception as error:  # a damaged cache must not hide the rest
         raise ReproduceError(f"the cache's {case.asked.pack} cannot be read: {error}") from None
-    for i, spec in enumerate(tensor_specs(record["args"]) + tensor_specs(record["kwargs"])):
+    for i, spec in enumerate(case.sample.specs):
         line("inputs" if not i else "", _tensor_text(spec, arrays))
     digest = record["digest"]
     agrees = (
@@ -141,8 +144,19 @@ def _print_outputs(case: Case, actual: list[np.ndarray], precision: str) -> None
     output, index = where
     text = element(actual[output], expected[output], index)
     line("worst", f"{f'output {output} ' if len(expected) > 1 else ''}[{', '.join(map(str, index))}]")
+    for given in _inputs_at(case.sample, actual[output].shape, index):
+        line("  input", given)
     for name, value in text.items():
         line(f"  {name}", value)
+
+
+def _inputs_at(sample: PreparedSample, shape: tuple[int, ...], index: tuple[int, ...]) -> Iterator[str]:
+    """The inputs that an element of an op is made of, if it is made of those at its own place alone."""
+    elementwise = sample.owner.group.distribution == EXHAUSTIVE  # an exact op may also move what it is given
+    if elementwise or sample.op_class is OpClass.ELEMENTARY:
+        with contextlib.suppress(ValueError):
+            found = [x[index] for x in sample.tensors() if x.shape == shape]
+            yield from (repr(x.astype(wide(dtype_name(x.dtype))).item()) for x in found)
 
 
 def _precision(row: dict[str, Any]) -> str:

@@ -24,10 +24,6 @@ from tasks.model.dtypes import NATIVE, dtype_name
 WIDTH = 100
 
 
-class NoScript(Exception):
-    """A case that no standalone script can show; the text says why."""
-
-
 @dataclass(frozen=True)
 class Source:
     """What a script is made of. title, found: words for its first lines; actual: outputs of a run, if there was one."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tasks.model import Status
+from tasks.model.errors import masked
 
 #: How a script prints the metrics of a row.
 LABELS = {
@@ -20,6 +23,8 @@ LABELS = {
     "max_ulp": "max ulp",
     "rmse": "rms diff",
 }
+#: Of the words of an error, the share that a short script's own must have; lines at the end of what it said that tell its error.
+_ALIKE, _LAST = 0.5, 30
 _PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
 
 
@@ -43,8 +48,20 @@ def alone(path: Path, timeout_s: float, python: str) -> subprocess.CompletedProc
             return None
 
 
-def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.executable) -> tuple[bool, str]:
-    """Run the script by itself with the interpreter ``python``, isolated from this installation's paths.
+@contextlib.contextmanager
+def written(text: str) -> Iterator[Path]:
+    """A script in a file that goes at the end."""
+    with tempfile.TemporaryDirectory(prefix="farm-script-") as folder:
+        path = Path(folder) / "minimal.py"
+        path.write_text(text, encoding="utf-8")
+        yield path
+
+
+def check(
+    path: Path, row: Mapping[str, Any], timeout_s: float, python: str = sys.executable, short: bool = False
+) -> tuple[bool, str]:
+    """Run the script by itself with the interpreter ``python``, isolated from this installation's paths; short: one of few lines
+    (`farm.minimise.script`), which prints no verdict.
 
     Returns (whether it shows the row's status, a sentence on what it showed).
     """
@@ -53,11 +70,34 @@ def check(path: Path, row: dict[str, Any], timeout_s: float, python: str = sys.e
     if done is None:
         shown = status is Status.TIMEOUT
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
-    if done.returncode < 0:
+    died = short and re.search(r"code:? -\d+|died with <Signals", done.stderr)  # a program that the script starts
+    if done.returncode < 0 or died:
         shown = status is Status.CRASH
-        return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it died of signal {-done.returncode}"
+        which = f"signal {-done.returncode}" if done.returncode < 0 else "a signal, in a program that it starts"
+        return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it died of {which}"
     if status is Status.CRASH and row["kind"] == f"exit code {done.returncode}" and "Traceback" not in done.stderr:
         return True, f"shows the crash: it ended with exit code {done.returncode}"
+    return _ended(done, row) if short else _verdict(done, row)
+
+
+def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tuple[bool, str]:
+    """Of a script of few lines: its last word is "wrong", or it raises what the row says."""
+    status = Status(row["status"])
+    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].strip()
+    if status in (Status.WRONG, Status.IMPRECISE) and (done.returncode, last) == (1, "wrong"):
+        return True, f"shows the {status} result"
+    if status is Status.ERROR and done.returncode == 1:
+        said = "\n".join((done.stdout + "\n" + done.stderr).splitlines()[-_LAST:])
+        words = set(re.findall(r"[a-z]{3,}", masked(row["error"] or "")))
+        found = set(re.findall(r"[a-z]{3,}", said.lower()))
+        if len(words & found) >= _ALIKE * len(words) and "Traceback" in said:
+            return True, "shows the error: it raises the same"
+    return False, f"does NOT show the {status}: exit code {done.returncode}, {last[:200]}"
+
+
+def _verdict(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tuple[bool, str]:
+    """Of a script with the judge in it: what it prints is the row's."""
+    status = Status(row["status"])
     said = {m[1]: m[2] for m in _PRINTED.finditer(done.stdout)}
     verdict = said.get("verdict")
     if verdict is None:

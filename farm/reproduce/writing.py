@@ -12,10 +12,11 @@ from farm.reproduce.again import Outcome
 from farm.reproduce.find import Case, ReproduceError
 from farm.reproduce.script import generate
 from farm.reproduce.show import status_text
-from farm.reproduce.source import NoScript, Source
+from farm.reproduce.source import Source
 from tasks import checks
 from tasks.arrays.pack import Pack
 from tasks.backends.base import Backend
+from tasks.backends.shared.few_lines import NoScript
 from tasks.model import Form, Status, is_inexact
 
 

@@ -57,11 +57,15 @@ class Accounts:
             self.count(case.backend).done -= 1
             self.count(case.backend).status[earlier.status] -= 1
 
-    def lost(self, case: CaseRef, alone: bool) -> tuple[int, int]:
-        """Count a loss; how many there were, and how many of them while nothing else was in flight."""
+    def lost(self, case: CaseRef) -> int:
+        """Count a loss; how many there were."""
         self._losses[case] += 1
-        self._alone[case] += alone
-        return self._losses[case], self._alone[case]
+        return self._losses[case]
+
+    def lost_alone(self, case: CaseRef) -> int:
+        """Count a loss while nothing else was in flight; how many there were."""
+        self._alone[case] += 1
+        return self._alone[case]
 
     def tried(self, case: CaseRef, times: int) -> None:
         """A case was started in an earlier launch, as its row there says."""

@@ -76,6 +76,7 @@ class ChildPool:
         hello = wire.Hello(job.backend, job.policy, job.kernels)
         python = envs.python_of(job.backend, cache)
         env = caches(cache) | visible.for_child(job.backend) | job.env
+        env |= envs.converter(job.kernels, cache) if job.prepare else {}
         child, answer = ChildProcess.asked(python, job.limits, env, hello, max(HELLO_S, job.limits.deadline_s))
         if isinstance(answer, Death):
             self._end(child)

@@ -242,8 +242,7 @@ class Dispatcher:
         self.stock.left["prepare"] -= 1
         backends = range(len(self.plan.backends))
         for b in backends:
-            total = min(int(self.stock.wanted[g, b]), len(self.stock.samples[g]))  # 0 where it was never there
-            positions = self.stock.positions(g, b)
+            total, positions = self.stock.rows(g, b), self.stock.positions(g, b)
             self.accounts.planned(b, total, total - len(positions))
             tried = self._before.gone.get((g, b), {})
             for position in positions if tried else ():

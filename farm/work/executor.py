@@ -10,9 +10,10 @@ from typing import Any
 
 from farm.fleet.inventory import Offer
 from farm.work.job import Job
+from tasks.model import Refusal
 
 
-class ClusterError(Exception):
+class ClusterError(Refusal):
     """No cluster to run on; the text says what to do."""
 
 

@@ -20,9 +20,6 @@ from farm.work.launch import Run
 from farm.work.schedule import CHUNK, Batch, Key, Schedule
 from farm.work.state import Before, Plan
 from tasks.catalogs.fuzz import catalog as fuzz
-from tasks.fuzz.choices import Choices
-from tasks.fuzz.onnx import generate
-from tasks.fuzz.onnx.spec import Open
 from tasks.model import Group
 
 if TYPE_CHECKING:
@@ -35,7 +32,7 @@ _EMPTY = 50
 #: By how much a round may change what is thought to be done in a second: one is not like the other.
 _PACE_LOW, _PACE_HIGH = 0.25, 4.0
 #: Columns that a schedule learns from.
-LEARNT = "run_id case_id backend op dtype seed sample status kind error flags build_ms run_ms attempts".split()
+LEARNT = "run_id case_id backend op dtype seed sample status kind stage error_type error flags build_ms run_ms attempts".split()
 
 
 @dataclass(frozen=True)
@@ -191,7 +188,7 @@ class Fuzzing:
         if not known.intersection(batch.wanted):
             return batch.wanted
         group = _group(batch)
-        words = {n: _words(group, n) for numbers in batch.wanted.values() for n in numbers}
+        words = {n: fuzz.words(group, n) for numbers in batch.wanted.values() for n in numbers}
         return {
             backend: tuple(n for n in numbers if not self.schedule.suppressed(backend, op, words[n], batch.seed + n))
             for backend, numbers in batch.wanted.items()
@@ -262,12 +259,4 @@ def _batch(one: Mapping[str, Any]) -> Batch:
 
 
 def _group(batch: Batch) -> Group:
-    return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.VARIANT, batch.dtype, CHUNK, batch.seed)
-
-
-def _words(group: Group, number: int) -> list[str]:
-    try:
-        choose = Choices.from_seed(fuzz.seed_of(group, number))
-        return generate.case(group.op_name, group.dtype, choose).words.split()
-    except Open:
-        return []
+    return Group(f"{fuzz.Fuzz.name}:{batch.op}", fuzz.variant(batch.op), batch.dtype, CHUNK, batch.seed)

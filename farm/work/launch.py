@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from farm import lake as lakes
+from farm.exits import interruptible
 from farm.fleet import envs
 from farm.fleet.asking import Asking
 from farm.fleet.inventory import AWAITED, Offer, offers
@@ -217,6 +218,21 @@ class Run:
         if missing or len(rows) != planned:
             return rows, f"{len(rows)} rows of {planned} planned ({', '.join(f'{name} {n}' for name, n in missing)})"
         return rows, _gone(rows)
+
+
+def judged(request: Request) -> tuple[pd.DataFrame, dict[str, Any], str]:
+    """A whole run on backends all of which must be here: (its rows, its record, what is missing of it: "" if nothing is).
+    Raises ConfigError, also for a backend that cannot be had; ClusterError, LakeError, OSError."""
+    with ready(request) as plan:
+        for name, offer in plan.offers.items():
+            if not offer.available:
+                raise ConfigError(f"{name} is unavailable here: {offer.reason}")
+        run = Run(plan)
+        run.begin()
+        with interruptible():
+            run.dispatch(lambda dispatcher: None)
+        rows, missing = run.finish()
+        return rows, run.record, missing
 
 
 def finished(request: Request) -> pd.DataFrame | None:

@@ -20,6 +20,7 @@ from farm.work.lanes import Line
 from farm.work.state import HERE
 from farm.work.supervisor import run_job
 from tasks import wire
+from tasks.wire import ToRun
 
 #: Why a backend has no part in --inline: one process cannot be several environments.
 ALONE = "it runs in an environment of its own, which --inline cannot give: use --no-ray"
@@ -142,7 +143,7 @@ class DirectChild:
         os.ftruncate(fd, mmap.PAGESIZE)
         self._child = Child(Page(fd))
         os.close(fd)
-        self.served = 0
+        self.served, self.before = 0, list[ToRun]()
 
     def call(self, command: Any, deadline_s: float | None = None) -> Iterator[Any]:
         yield from self._child.steps(command)

@@ -12,16 +12,17 @@ from farm.work.backlog import Backlog
 from farm.work.ledger import Ledger
 from farm.work.placement import Placement
 from farm.work.state import Flight, Plan, portions
-from farm.work.stock import Stock
+from farm.work.stock import WHOLE, Stock
 from tasks.catalogs.base import Failure
 from tasks.model import Status
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import sample_columns
 
-#: Losses of a supervisor after which the case in flight is recorded as their cause, and so many of them alone in flight:
-#: whoever kills processes at random must not hit the same case so often.
-LOSSES, ALONE = 3, 2
-#: So many preparing or exporting jobs in a row of which somebody kills every process before it begins: the run stops.
+#: Losses of a supervisor at which what was in flight is run in smaller and smaller jobs, and losses of one that had nothing
+#: else in flight at which that is recorded as the cause: whoever kills processes at random must not hit it so often.
+SUSPECT, ALONE = 2, 4
+#: So many preparing or exporting jobs in a row of which somebody kills every process before it begins: the run stops. From
+#: so many losses of a case on those count that had not begun.
 NOT_BEGUN = 10
 #: Into so many jobs the work is split that was in flight at one loss less.
 PARTS = 8
@@ -76,14 +77,15 @@ class Losses:
         jobs. Returns the groups that cannot be had, with the story."""
         kind, b = flight.job.kind, flight.backend
         work = flight.cases or [CaseRef(g, -1, 0 if kind == "prepare" else 1) for g in flight.groups]
-        alone = len(work) == 1
         again: list[CaseRef] = []
         suspects: list[CaseRef] = []
         for one in (work[number] for number in left):
-            times, alone_times = self._accounts.lost(one, alone)
-            if alone_times >= ALONE and times >= LOSSES:
+            times = self._accounts.lost(one)
+            # A process that was killed while it started had nothing in flight; one that never starts must come to an end.
+            alone = len(work) == 1 and (flight.begun or times >= NOT_BEGUN)
+            if alone and self._accounts.lost_alone(one) >= ALONE:
                 return self._blamed(flight, one, times, why)
-            (again if times < LOSSES - 1 else suspects).append(one)
+            (again if times < SUSPECT else suspects).append(one)
         size = -(-len(suspects) // PARTS) or 1
         for part in (suspects[at : at + size] for at in range(0, len(suspects), size)):
             if b < 0:
@@ -120,7 +122,7 @@ class Losses:
 
     def unprepared(self, g: int, failure: Failure) -> None:
         """One row per backend of a group that could not be prepared at all; of one that is awaited, when it is there."""
-        self._stock.samples[g] = [-1]
+        self._stock.samples[g] = [WHOLE]
         self._unprepared.append((g, failure))
         for b in range(len(self._plan.backends)):
             if not self._plan.offer(b).awaited:
@@ -129,9 +131,10 @@ class Losses:
     def _invalid(self, b: int, g: int, failure: Failure) -> None:
         if self._stock.wanted[g, b]:
             left = len(self._stock.positions(g, b))
-            self._accounts.planned(b, 1, 1 - left)
+            total = self._stock.rows(g, b)
+            self._accounts.planned(b, total, total - left)
             if left:
-                row = {"sample": -1, "digest": "", "shapes": "", **asdict(failure)}
+                row = {"sample": WHOLE, "digest": "", "shapes": "", **asdict(failure)}
                 self._ledger.write(b, self._plan.matrix.groups[g].columns | row)
 
     def there(self, b: int) -> None:

@@ -17,6 +17,8 @@ from tasks.wire import Exported, Prepared
 
 #: Groups of one preparing job: as many as take about this many seconds, within these bounds; of an exporting job.
 PREPARE_S, PREPARE_MIN, PREPARE_MAX, EXPORT_GROUPS = 4.0, 8, 1024, 16
+#: Index of the row of a group that cannot be prepared, in place of its samples.
+WHOLE = -1
 #: Milliseconds that a group takes which nobody has prepared: half a second where shapes are large, next to nothing in the cache.
 GROUP_MS = 31.0
 
@@ -108,8 +110,17 @@ class Stock:
     def positions(self, g: int, b: int) -> list[int]:
         """Positions of the group's samples that the backend has still to run."""
         known = self._done.get((g, b), set())
-        indices = self.samples[g][: int(self.wanted[g, b])]
-        return [p for p, index in enumerate(indices) if index not in known]
+        if WHOLE in known:  # given up in an earlier launch: that is its result
+            return []
+        return [p for p, index in enumerate(self._asked_of(g, b)) if index not in known]
+
+    def rows(self, g: int, b: int) -> int:
+        """How many rows the group has in the end on a backend, those of earlier launches included."""
+        known = self._done.get((g, b), set())
+        return len(known if WHOLE in known else known.union(self._asked_of(g, b)))
+
+    def _asked_of(self, g: int, b: int) -> list[int]:
+        return self.samples[g][: int(self.wanted[g, b])]  # none where the backend was never there
 
     def pack(self, g: int) -> Path:
         return pack_path(self._plan.cache, self.keys[g])

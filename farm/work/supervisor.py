@@ -14,9 +14,10 @@ from typing import Any
 from farm.fleet import envs
 from farm.fleet.child_process import KILLS, Death
 from farm.lake import Origin, from_stream, to_stream
-from farm.localise.drive import is_sought, localise
 from farm.work.child_pool import POOL, Children
+from farm.work.culprits import is_sought, localise
 from farm.work.job import Job
+from farm.work.sequences import MOST, Doubt, culprits
 from tasks import wire
 from tasks.catalogs.base import Failure
 from tasks.model import FAILED, Status
@@ -158,7 +159,7 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
         raise CannotRun(wire.Gone(str(error))) from None
     if isinstance(got, Death):
         children.forget(job)
-        yield from _after_death(batch, got, 0, children)
+        yield from _after_death(batch, got, Doubt(got.kind, got.stage, 0), children)
         return
     child, answer = got
     if isinstance(answer, wire.Refused):
@@ -173,7 +174,8 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
     for message in child.call(wire.Run(job.run, tuple(sorted(batch.done)), tuple(sorted(batch.solo)))):
         if isinstance(message, Death):
             children.forget(job)
-            yield from _after_death(batch, message, child.served, children)
+            doubt = Doubt(message.kind, message.stage, child.served, tuple(child.before))
+            yield from _after_death(batch, message, doubt, children)
             return
         if isinstance(message, wire.Stopped):
             raise CannotRun(message)
@@ -186,6 +188,8 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
             batch.strikes = 0
             streak = streak + 1 if message.row.status in FAILING else 0
             child.served += 1
+            child.before[: 1 - MOST] = []
+            child.before.append(batch.alone(message.number))
             batch.take(batch.acquitted(message))
             if batch.due():
                 yield batch.flush()
@@ -207,13 +211,19 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
     while batch.held:
         done = batch.held[0]
         columns: dict[str, Any] = {}
-        item, position = batch.cases[done.number]
         if batch.rows:
             yield batch.flush()
+        doubt = batch.doubted.get(done.number)
+        if isinstance(doubt, Doubt) and batch.in_sequence(done):
+            found = yield from culprits(batch.job, batch.alone(done.number), doubt, children)
+            told = (done.row.flags or "").replace(doubt.told(), doubt.told(found))
+            done = Done(done.number, done.row.with_values({"flags": told}))
+        if not is_sought(batch.job, done.row):
+            batch.held.pop(0)
+            batch.add(done)
+            continue
         with tempfile.TemporaryDirectory(prefix="farm-localise-") as folder:
-            for message in localise(
-                batch.job, replace(item, positions=(position,)), batch.info, children, Path(folder)
-            ):
+            for message in localise(batch.job, batch.alone(done.number), batch.info, children, Path(folder)):
                 if isinstance(message, wire.Located):
                     columns = message.columns
                 else:
@@ -222,7 +232,7 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
         batch.add(Done(done.number, done.row.with_values(columns)))
 
 
-def _after_death(batch: _Batch, death: Death, served: int, children: Children) -> Iterator[wire.Rows | wire.Spent]:
+def _after_death(batch: _Batch, death: Death, doubt: Doubt, children: Children) -> Iterator[wire.Rows | wire.Spent]:
     """What a death says of the case that was in flight. Raises CannotRun after so many without one."""
     if death.number < 0 or death.number in batch.done or death.stage == "idle":
         batch.strikes += 1
@@ -230,7 +240,7 @@ def _after_death(batch: _Batch, death: Death, served: int, children: Children) -
             raise CannotRun(wire.Gone(f"{STRIKES} processes died before their first case: {death.text}"))
         time.sleep(PAUSES[0])
         yield children.spent()
-    elif not batch.doubts(death, served):
+    elif not batch.doubts(death, doubt):
         for done in batch.dead(death):
             batch.add(done)
         if batch.rows:
@@ -246,7 +256,9 @@ class _Batch:
         self.attempts = collections.Counter[int](job.attempts)
         self.done: set[int] = set()
         self.solo: set[int] = set()  # to be built by themselves
-        self.doubted: dict[int, str] = {}  # crashed once, after others in the same process
+        self.doubted: dict[
+            int, Doubt | str
+        ] = {}  # crashed once, after others in the same process; or what is to be said
         self.kills = collections.Counter[int]()  # SIGKILLs, by the case in flight
         self.info: dict[str, Any] = dict(job.info)
         self.strikes, self.pauses, self.asked_again = 0, list(PAUSES), False
@@ -272,19 +284,22 @@ class _Batch:
         told = {"kind": death.kind, "stage": death.stage, "error_type": death.kind, "error": death.text}
         return [self.settle(death.number, death.status, told)]
 
-    def doubts(self, death: Death, served: int) -> bool:
-        """Whether a crash may not be its case's own: a SIGKILL may come from outside, and the ``served`` cases that the
-        process had run before may have spoilt the memory that kills this one. It is then run again, first in a new
-        process, and believed if that dies as well."""
+    def alone(self, number: int) -> ToRun:
+        """A case as an item of its own."""
+        item, position = self.cases[number]
+        return replace(item, positions=(position,))
+
+    def doubts(self, death: Death, doubt: Doubt) -> bool:
+        """Whether a crash may not be its case's own: a SIGKILL may come from outside, and the cases that the process had run
+        before may have spoilt the memory that kills this one. It is then run again, first in a new process, and believed
+        if that dies as well."""
         number = death.number
         if _nobodys(death, self.kills, number):
             self.attempts[number] += 1
             return True
-        if death.status != Status.CRASH or death.together > 1 or not served or number in self.doubted:
+        if death.status != Status.CRASH or death.together > 1 or not doubt.served or number in self.doubted:
             return False
-        self.doubted[number] = (
-            f"a process that had run {served} other cases died of {death.kind} in this one; first in a process it does not"
-        )
+        self.doubted[number] = doubt
         self.attempts[number] += 1
         return True
 
@@ -302,7 +317,13 @@ class _Batch:
         story = self.doubted.get(done.number)
         if not story or done.row.status == Status.OOM:
             return done
-        return Done(done.number, done.row.with_values({"flags": "; ".join(filter(None, [done.row.flags, story]))}))
+        said = story.told() if isinstance(story, Doubt) else story
+        return Done(done.number, done.row.with_values({"flags": "; ".join(filter(None, [done.row.flags, said]))}))
+
+    def in_sequence(self, done: Done) -> bool:
+        """Whether the earlier case that a crash takes is looked for: when all else of the batch is done."""
+        doubt = self.doubted.get(done.number)
+        return isinstance(doubt, Doubt) and bool(doubt.before) and self.job.limits.localise_s > 0
 
     def settle(self, number: int, status: str, told: dict[str, Any]) -> Done:
         """The row of a case that its child could not write; ``told``: further columns."""
@@ -320,7 +341,7 @@ class _Batch:
 
     def take(self, done: Done) -> None:
         """`add`, at once or when its culprit has been looked for."""
-        if is_sought(self.job, done.row):
+        if is_sought(self.job, done.row) or self.in_sequence(done):
             self.done.add(done.number)
             self.held.append(done)
         else:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.model.dtypes import NATIVE
+
 
 @dataclass(frozen=True)
 class TensorSpec:
@@ -45,9 +47,12 @@ class TensorSpec:
                 f"a tensor of shape {shape} and strides {self.strides} does not fit its {array.size} elements"
             )
         size = array.dtype.itemsize
-        return np.lib.stride_tricks.as_strided(
-            array[self.offset :], self.shape, [s * size for s in self.strides], writeable=False
+        # NumPy's array interface has no name for what ml_dtypes adds.
+        plain = array.view(f"u{size}") if array.dtype.name not in NATIVE else array
+        seen = np.lib.stride_tricks.as_strided(
+            plain[self.offset :], self.shape, [s * size for s in self.strides], writeable=False
         )
+        return seen if plain is array else seen.view(array.dtype)
 
 
 class NotEncodable(TypeError):

@@ -29,6 +29,9 @@ BUILT_IN = {
     "tensorflow": "tasks.backends.tensorflow:TensorFlow",
     "litert": "tasks.backends.litert:LiteRt",
     "paddle": "tasks.backends.paddle:Paddle",
+    "gloo": "tasks.backends.collectives:Gloo",
+    "nccl": "tasks.backends.collectives:Nccl",
+    "rccl": "tasks.backends.collectives:Rccl",
     "tfxla": "tasks.backends.tensorflow:TensorFlowXla",
 }
 
@@ -75,6 +78,7 @@ class BackendSpec:
         Raises ValueError for a bad option, PluginError if its own file cannot be imported.
         """
         backend: Backend = known()[self.runtime].load()(self.name, self.device, dict(self.options))
+        backend.spec = self
         return backend
 
 

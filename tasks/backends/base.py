@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tasks.backends.needs import Need, secure
+from tasks.backends.shared.few_lines import FewLines, NoScript
 from tasks.checks.base import FORWARD, one_by_one
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from tasks.backends import BackendSpec
 
 #: What TF32 holds for where it is allowed: matrix products and convolutions, and what is made of them (torch's notes
 #: on CUDA semantics, "TensorFloat-32 on Ampere and later devices").
@@ -62,6 +65,7 @@ class Backend:
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
+    takes_threads: whether it computes with `tasks.variables.threads` threads.
     A subclass may set any of these per object, by device or options.
     """
 
@@ -81,6 +85,9 @@ class Backend:
     emulated: bool = False
     needs: tuple[Need, ...] = ()
     found: Mapping[str, str] = {}
+    takes_threads: bool = False
+    #: What it was made of; None of one that no config names.
+    spec: BackendSpec | None = None
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         self.name, self.device, self.options = name, device, options
@@ -88,6 +95,10 @@ class Backend:
             raise ValueError(
                 f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}"
             )
+        if device == "gpu" and "gpu" not in self.devices:
+            runtime, known = name.partition("-")[0], [x for x in self.devices if x not in ("cpu", "aot")]
+            near = f"; did you mean {', '.join(f'{runtime}-{x}' for x in known)}?" if known else ""
+            raise ValueError(f"backend {name}: no device is called gpu{near}")
         if self.closed and device not in self.devices:
             raise ValueError(f"backend {name}: its device is one of {', '.join(self.devices)}, not {device!r}")
 
@@ -131,6 +142,10 @@ class Backend:
         """Build several samples of one op; the default builds one after another."""
         return one_by_one(self.build, forms)
 
+    def few_lines(self, form: Form) -> FewLines:
+        """How a script of few lines calls the runtime with a form; it is run before anybody sees it. Raises NoScript."""
+        raise NoScript(f"no short script: none is known for {self.name}")
+
     def levels(self) -> Mapping[str, Backend]:
         """The same backend at each of its levels of optimisation, by name, the least first and itself last.
 
@@ -168,6 +183,12 @@ class Backend:
         from tasks.backends.shared.onnx_form import of_sizes
 
         return form if form.model is None else of_sizes(form)
+
+    def rows_open(self, form: Form) -> Form:
+        """The form with a model that leaves the number of rows of its ``batched`` arrays open."""
+        from tasks.backends.shared.onnx_form import with_rows_open
+
+        return with_rows_open(form)
 
     def eager(self, form: Form) -> Arm:
         """What a program is timed against, in the same process: this backend at its lowest level.

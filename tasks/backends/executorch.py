@@ -18,7 +18,9 @@ from tasks.arrays import torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.shared import artefacts
+from tasks.backends.shared.few_lines import FewLines, in_torch
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
+from tasks.variables import threads
 
 #: Counts up whenever this file lowers otherwise than before: part of the key of kept programs.
 LOWERING = "1"
@@ -86,6 +88,7 @@ class ExecuTorch(Backend):
     """``executorch-cpu``: the runtime's CPU kernels. ``executorch-xnnpack``: XNNPACK alone; what its partitioner
     leaves to the CPU kernels is a fallback."""
 
+    takes_threads = True
     vendor = "Meta"
     forms = ("torch",)
     takes = ()
@@ -101,8 +104,8 @@ class ExecuTorch(Backend):
             library = _library()
         except ImportError as error:
             raise Unavailable(f"executorch cannot be imported: {error}") from None
-        torch.set_num_threads(1)
-        library._unsafe_reset_threadpool(1)
+        torch.set_num_threads(threads())
+        library._unsafe_reset_threadpool(threads())
         delegate = DEVICES[self.device]
         if delegate and delegate not in library._get_registered_backend_names():
             raise Unavailable(
@@ -157,6 +160,21 @@ class ExecuTorch(Backend):
             raise Fallback(
                 f"XNNPACK takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_counted(kernels)}"
             )
+
+    def few_lines(self, form: Form) -> FewLines:
+        """Without the weights that XNNPACK takes as constants alone: where it needs them the script does not show it."""
+        partitioner, imports = "", ["from executorch.exir import to_edge_transform_and_lower"]
+        if DEVICES[self.device]:
+            partitioner = ", partitioner=[XnnpackPartitioner()]"
+            imports.append("from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner")
+        lines = (
+            'Op = type("Op", (torch.nn.Module,), {"forward": lambda self, *x: call(*x)})',
+            "given = [x.clone(memory_format=torch.contiguous_format) for x in given]",
+            "exported = torch.export.export(Op(), tuple(given), strict=False)",
+            f"program = to_edge_transform_and_lower(exported{partitioner}).to_executorch().buffer",
+            'found = _C._load_program_from_buffer(program).load_method("forward")(given)',
+        )
+        return in_torch(form, *lines, imports=(*imports, "from executorch.extension.pybindings import _C"))
 
     # -- from a sample to a program ------------------------------------------------------------------------------
 

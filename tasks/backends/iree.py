@@ -15,6 +15,7 @@ import numpy as np
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need
 from tasks.backends.shared import architectures, artefacts, onnx_graph
+from tasks.backends.shared.few_lines import ALL, FewLines, in_onnx
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import PACKED_BITS
@@ -178,6 +179,20 @@ class Iree(Backend):
         given = any(flag in x for x in self._flags)
         name = "" if given else found()
         return (f"{flag}={name}",) if name else ()
+
+    def few_lines(self, form: Form) -> FewLines:
+        in_onnx(form)
+        flags = [x for x in (*FLAGS, *self._flags) if "input-type" not in x]
+        lines = (
+            'onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), "minimal.onnx")',
+            'command = [sys.executable, "-m", "iree.compiler.tools.import_onnx", "minimal.onnx", "-o", "minimal.mlir"]',
+            "subprocess.run(command, check=True)",
+            f'code = iree.compiler.compile_file("minimal.mlir", input_type="onnx", extra_args={flags!r})',
+            f'module = iree.runtime.load_vm_flatbuffer(code, driver="{self._target.driver}")',
+            "found = module[model.graph.name](*feeds.values())",
+            f"got = [np.array(x) for x in ({ALL})]",
+        )
+        return FewLines(("import subprocess, sys", "import iree.compiler, iree.runtime"), lines)
 
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and copy its inputs to the device.

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import FRACTION, TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.shared.call_lines import in_framework
+from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.vendors import resource_of
@@ -127,6 +129,19 @@ class Jax(Backend):
         )
         program.threads = True
         return program
+
+    def few_lines(self, form: Form) -> FewLines:
+        compiled = "jax.jit(call)" if self.jit else "call"
+        lines = (
+            'jax.config.update("jax_enable_x64", True)',
+            f'jax.config.update("jax_default_matmul_precision", "{self.precision}")',
+            f"found = {compiled}(*map(jax.numpy.asarray, arrays))",
+            "got = [np.array(x) for x in jax.tree.leaves(found)]",
+        )
+        variables = {"JAX_PLATFORMS": self.device}
+        if self.device == "cpu":
+            variables["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+        return in_framework(form, "import jax", lines, ("import os", f"os.environ.update({variables!r})"))
 
     def _placed(self, out: list[Any], program: Program) -> None:
         """Where the results live, in JAX's own words."""

@@ -17,6 +17,7 @@ from tasks.backends.shared.artefacts import kept
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.backends.tensorflow import UNSUPPORTED, quiet
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
+from tasks.variables import threads
 
 _OPTIONS = ("delegate",)
 
@@ -47,6 +48,7 @@ class LiteRt(Backend):
     options: ``delegate`` ("xnnpack", which LiteRT applies by default, or "none": its own kernels).
     """
 
+    takes_threads = True
     vendor = "Google"
     forms = ("tflite", "tensorflow")
     takes = _OPTIONS
@@ -96,7 +98,7 @@ class LiteRt(Backend):
         resolver = (
             OpResolverType.AUTO if self.delegate == "xnnpack" else OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         )
-        interpreter = Interpreter(model_content=made[1:], num_threads=1, experimental_op_resolver_type=resolver)
+        interpreter = Interpreter(model_content=made[1:], num_threads=threads(), experimental_op_resolver_type=resolver)
         interpreter.allocate_tensors()
         nodes = interpreter._interpreter  # its list of ops in words fails on a tensor of a type that NumPy lacks
         ops = [nodes.NodeName(i) for i in range(nodes.NumNodes())]

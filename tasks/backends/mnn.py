@@ -13,9 +13,11 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import onnx_graph
+from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.variables import threads
 
 _OPTIONS = ("precision", "optimize_level")
 _PRECISIONS = ("high", "normal", "low")
@@ -43,6 +45,7 @@ class Mnn(Backend):
     ``optimize_level`` of the converter (1, its default; 0: the graph as it is; 2).
     """
 
+    takes_threads = True
     vendor = "Alibaba"
     forms = ("onnx",)
     takes = _OPTIONS
@@ -88,10 +91,29 @@ class Mnn(Backend):
         feeds = [_feed(name, value) for name, value in values.items()]
         module = self._load(form.model or b"", list(values), [x.name for x in graph.outputs])
         narrowed = sorted({dtype_name(x.dtype) for x in values.values() if dtype_name(x.dtype) in ("int64", "bool")})
-        flags = [f"precision={self._precision}", "threads=1", f"optimize_level={self._level}"]
+        flags = [f"precision={self._precision}", f"threads={threads()}", f"optimize_level={self._level}"]
         return Program(
             _runner(module, feeds), "CPU", flags=" ".join(flags + [f"{x}_inputs_as=int32" for x in narrowed])
         )
+
+    def few_lines(self, form: Form) -> FewLines:
+        in_onnx(form)
+        runtime = f'{{"backend": "CPU", "precision": "{self._precision}", "numThread": 1}}'
+        lines = (
+            'onnx.save(model, "minimal.onnx")',
+            '_tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", "minimal.onnx", "--MNNModel", "minimal.mnn", '
+            f'"--bizCode", "x", "--keepInputFormat=1", "--optimizeLevel={self._level}"])',
+            f"runtime = MNN.nn.create_runtime_manager(({runtime},))",
+            "outputs = [x.name for x in model.graph.output]",
+            'module = MNN.nn.load_module_from_file("minimal.mnn", list(feeds), outputs, runtime_manager=runtime)',
+            "feeds = [x.astype(np.int32) if x.dtype in (np.int64, bool) else x for x in feeds.values()]",
+            "kinds = {np.float32: expr.float, np.int32: expr.int, np.uint8: expr.uint8}",
+            "given = [expr.const(x, list(x.shape), expr.NCHW, kinds[x.dtype.type]) for x in feeds]",
+            "found = [expr.convert(x, expr.NCHW) if x.data_format == expr.NC4HW4 else x for x in module.forward(given)]",
+            "got = [np.array(x.read()) for x in found]",
+            'assert got, "MNN computed nothing"',
+        )
+        return FewLines(("import _tools  # of MNN", "import MNN.nn", "import MNN.expr as expr"), lines)
 
     def _load(self, model: bytes, inputs: list[str], outputs: list[str]) -> Any:
         """The Module of a converted model. Raises Unsupported, RuntimeError in the words of the converter or loader."""
@@ -124,7 +146,7 @@ class Mnn(Backend):
             try:
                 with captured(said):
                     if self._runtime is None:
-                        config = {"backend": "CPU", "precision": self._precision, "numThread": 1}
+                        config = {"backend": "CPU", "precision": self._precision, "numThread": threads()}
                         self._runtime = MNN.nn.create_runtime_manager((config,))
                     return MNN.nn.load_module_from_file(str(target), inputs, outputs, runtime_manager=self._runtime)
             except Exception as error:

@@ -20,9 +20,11 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, onnx_graph
+from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import inputs_by_name, one_add
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
+from tasks.variables import threads
 
 _OPTIONS = ("use_packing_layout", "use_winograd_convolution", "use_sgemm_convolution")
 #: Storage and arithmetic coarser than float32, which ncnn takes by itself where the processor can.
@@ -59,6 +61,7 @@ class Ncnn(Backend):
     options, ncnn's own: ``use_packing_layout``, ``use_winograd_convolution``, ``use_sgemm_convolution`` (bool; true).
     """
 
+    takes_threads = True
     vendor = "Tencent"
     forms = ("onnx",)
     takes = _OPTIONS
@@ -117,6 +120,22 @@ class Ncnn(Backend):
         flags = " ".join(["float32", "threads=1", *(f"{k}={int(v)}" for k, v in self._switches.items())])
         return Program(_runner(net, values, model["inputs"], model["outputs"]), placement, flags=flags)
 
+    def few_lines(self, form: Form) -> FewLines:
+        in_onnx(form)
+        lines = (
+            'onnx.save(model, "minimal.onnx")',
+            'sizes = ",".join(f"[{\',\'.join(map(str, x.shape))}]f32" for x in feeds.values())',
+            'program = str(pathlib.Path(pnnx.__file__).parent / "pnnx")',
+            'subprocess.run([program, "minimal.onnx", "fp16=0", f"inputshape={sizes}"], check=True)',
+            "net = ncnn.Net()",
+            "net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_bf16_storage = False",
+            'assert not net.load_param("minimal.ncnn.param") and not net.load_model("minimal.ncnn.bin")',
+            "extractor = net.create_extractor()",
+            'given = [extractor.input(f"in{k}", ncnn.Mat(x, batch_index=233).clone()) for k, x in enumerate(feeds.values())]',
+            'got = [np.array(extractor.extract(f"out{k}")[1].numpy()) for k in range(len(model.graph.output))]',
+        )
+        return FewLines(("import pathlib, subprocess", "import ncnn, pnnx"), lines)
+
     def _convert(self, model: bytes, shapes: list[list[int]]) -> bytes:
         """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output.
 
@@ -165,7 +184,7 @@ class Ncnn(Backend):
         if all(x in _IDLE for x in layers):
             raise Vacuous("pnnx left no layer that computes")
         net = ncnn.Net()
-        net.opt.num_threads = 1
+        net.opt.num_threads = threads()
         for name in _COARSER:
             setattr(net.opt, name, False)
         for name, on in self._switches.items():

@@ -229,6 +229,17 @@ def _python_headers() -> str:
     return path if os.path.exists(path) else ""
 
 
+def vulkan_lines(needs: Iterable[Need]) -> tuple[str, ...]:
+    """The lines with which a script finds what of Vulkan was found here where no loader looks for it; none for other needs."""
+    if VULKAN_LOADER not in needs:
+        return ()
+    loader = secure(needs).get(VULKAN_LOADER.what, "")
+    lines = [f"ctypes.CDLL({loader!r})"] if os.path.isabs(loader) else []
+    given = {k: os.environ[k] for k in _VULKAN_VARIABLES if k in os.environ}
+    lines += [f"os.environ.update({given!r})"] if given else []
+    return ("import ctypes, os", *lines) if lines else ()
+
+
 # --- the table --------------------------------------------------------------------------------------------------
 
 C_COMPILER = Need("C compiler (clang)", _clang, {"apt-get": "clang", "dnf": "clang", "pacman": "clang"}, _as_cc)

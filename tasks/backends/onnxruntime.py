@@ -16,14 +16,18 @@ import numpy as np
 
 from tasks.backends.base import TF32_OPS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
+from tasks.backends.shared import ort_lines
 from tasks.backends.shared.eager import eager_torch
+from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name, one_add, pack
+from tasks.backends.shared.ort_lines import LEVELS
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
 from tasks.backends.shared.packages import load_libraries
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
+from tasks.variables import threads
 
 #: Options of providers that compute coarser than the tensors' dtype, the coarsest first, and what in.
 _COARSER = {
@@ -48,12 +52,6 @@ _OPTIONS = (
     "device_vendor",
     "resource",
 )
-_LEVELS = {
-    "disable": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "all": "ORT_ENABLE_ALL",
-}
 
 #: Dtype names of ORT's type strings ("tensor(float)"), which are ONNX's in small letters.
 _DTYPE_OF_TYPE = {row.onnx[0].lower(): row.name for row in TABLE.values() if row.onnx}
@@ -109,7 +107,7 @@ class OnnxRuntime(Backend):
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
         known = PROVIDERS.get(device) or Provider("", device, device, "GPU")
-        self._known = known
+        self._known, self.takes_threads = known, device == "cpu"
         self._options = dict(known.options)
         if options.get("tf32") and "use_tf32" not in known.options:
             raise ValueError(f"backend {name}: tf32 is an option of ort-cuda only")
@@ -122,7 +120,7 @@ class OnnxRuntime(Backend):
         self._options |= {str(k): str(v) for k, v in self.many("provider_options", dict).items()}
         self._session_config = self.many("session_config", dict)
         self.choice("compute_precision", EPS, "")
-        self._level = self.choice("graph_optimization", _LEVELS, "")
+        self._level = self.choice("graph_optimization", LEVELS, "")
         self.vendor, self.device_vendor, self.resource = known.vendor, known.device_vendor, known.resource
         if device == "openvino" and not self._options["device_type"].startswith("CPU"):
             self.device_vendor, self.resource = "intel", self._options["device_type"][:3]
@@ -221,6 +219,7 @@ class OnnxRuntime(Backend):
             return
         raise Unavailable(
             f"this onnxruntime {ort.__version__} has no {wanted}; it has {', '.join(sorted(available))}{missing}"
+            f"{f'; {self._known.source}' if self._known.source else ''}"
         )
 
     def _plugin_library(self) -> tuple[str, str]:
@@ -278,12 +277,15 @@ class OnnxRuntime(Backend):
 
         return Program(runner(form), placement, fallback, self._flags(), given, threads=True)
 
+    def few_lines(self, form: Form) -> FewLines:
+        return ort_lines.few_lines(self, form)
+
     def eager(self, form: Form) -> Arm:
         return eager_torch(self, form)
 
     def levels(self) -> Mapping[str, Backend]:
         """ORT's levels up to the one that is asked for."""
-        names = list(_LEVELS)
+        names = list(LEVELS)
         last = self._level or names[-1]
         return {x: self.but(_level=x) for x in names[: names.index(last)]} | {last: self}
 
@@ -298,7 +300,7 @@ class OnnxRuntime(Backend):
 
     def _session(self, ort: Any, model: bytes) -> Any:
         options = ort.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.intra_op_num_threads = options.inter_op_num_threads = threads()
         options.log_severity_level = 4
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self.device != "cpu":
@@ -306,7 +308,7 @@ class OnnxRuntime(Backend):
         for key, value in self._session_config.items():
             options.add_session_config_entry(str(key), str(value))
         if self._level:
-            options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[self._level])
+            options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[self._level])
         providers: list[Any] | None = [(self._provider, self._options)] if self._options else [self._provider]
         if self._devices:
             options.add_provider_for_devices(self._devices, self._options)

@@ -13,9 +13,11 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Arm, Backend, importing, smoke_test
 from tasks.backends.shared.eager import eager_torch
+from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
+from tasks.variables import threads
 
 #: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
 _ELEMENT = {
@@ -84,6 +86,7 @@ class OpenVino(Backend):
     ``execution_mode`` ("accuracy"), ``threads`` (1) and ``properties`` (further properties by name).
     """
 
+    takes_threads = True
     vendor = "Intel"
     forms = ("onnx",)
     takes = _OPTIONS
@@ -105,7 +108,7 @@ class OpenVino(Backend):
         else:
             self._asked["INFERENCE_PRECISION_HINT"] = precision
         if kind == "cpu":
-            self._asked |= {"INFERENCE_NUM_THREADS": int(str(options.get("threads", 1))), "NUM_STREAMS": 1}
+            self._asked |= {"INFERENCE_NUM_THREADS": int(str(options.get("threads", threads()))), "NUM_STREAMS": 1}
         self._asked |= {str(k): v for k, v in self.many("properties", dict).items()}
 
     def probe(self) -> RuntimeInfo:
@@ -162,6 +165,15 @@ class OpenVino(Backend):
             return _runner(compiled, [_tensor(x) for x in _by_port(compiled.inputs, others)])
 
         return replace(self._program(compiled, values), given=given, threads=True)
+
+    def few_lines(self, form: Form) -> FewLines:
+        in_onnx(form)
+        lines = (
+            f"compiled = ov.Core().compile_model(ov.Core().read_model(model.SerializeToString()), {self._target!r}, {self._asked!r})",
+            "found = compiled(feeds)",
+            "got = [np.array(found[port]) for port in compiled.outputs]",
+        )
+        return FewLines(("import openvino as ov",), lines)
 
     def eager(self, form: Form) -> Arm:
         return eager_torch(self, form)

@@ -10,8 +10,11 @@ import numpy as np
 
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import GNU_OPENMP
+from tasks.backends.shared.call_lines import in_framework
+from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
+from tasks.variables import threads
 from tasks.vendors import resource_of
 
 #: device → (its node label, what pip is asked for, Paddle's name of the device).
@@ -33,6 +36,7 @@ _STICKY = re.compile(r"cudaError(Illegal|Misaligned|Launch)|CUDA error\((700|716
 class Paddle(Backend):
     """PaddlePaddle's dynamic graph on one device ("cpu", "cuda"). It takes no options."""
 
+    takes_threads = True
     vendor = "Baidu"
     forms = ("paddle",)
     takes = ()
@@ -59,7 +63,7 @@ class Paddle(Backend):
         who = f"paddle {paddle.__version__} on {self.device}"
         smoke_test(who, compute, "a sum", words=lambda error: str(error).strip().splitlines()[-1])
         paddle.set_grad_enabled(False)
-        paddle.core.set_num_threads(1)
+        paddle.core.set_num_threads(threads())
         return RuntimeInfo(f"paddle {paddle.__version__}", str(paddle.get_device()))
 
     def build(self, form: Form) -> Program:
@@ -84,6 +88,17 @@ class Paddle(Backend):
 
         program.run = run
         return program
+
+    def few_lines(self, form: Form) -> FewLines:
+        lines = (
+            f'paddle.set_device("{self._target}")',
+            "bits = lambda x: x.view(np.uint16) if x.dtype.name == 'bfloat16' else x  # as Paddle takes it",
+            "given = [paddle.to_tensor(bits(x), dtype=x.dtype.name) for x in arrays]",
+            "found = call(*given)",
+            f"found = {ALL}",
+            "got = [x.numpy().view('bfloat16' if 'bfloat16' in str(x.dtype) else x.numpy().dtype) for x in found]",
+        )
+        return in_framework(form, "import paddle", lines)
 
 
 def _summary(text: str) -> str:

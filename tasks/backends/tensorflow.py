@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
+from tasks.backends.shared.call_lines import in_framework
+from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.variables import threads
 from tasks.vendors import resource_of
 
 _OPTIONS = ("onednn", "tf32")
@@ -47,6 +50,7 @@ class TensorFlow(Backend):
     options: ``onednn`` (TF_ENABLE_ONEDNN_OPTS, true as TensorFlow ships it) and ``tf32`` (false), which the row declares.
     """
 
+    takes_threads = True
     vendor = "Google"
     forms = ("saved_model", "tensorflow")
     takes = _OPTIONS
@@ -66,8 +70,8 @@ class TensorFlow(Backend):
         quiet(self.onednn)
         with importing("tensorflow"):
             import tensorflow as tf
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.threading.set_intra_op_parallelism_threads(threads())
+        tf.config.threading.set_inter_op_parallelism_threads(threads())
         tf.config.experimental.enable_tensor_float_32_execution(self.tf32)
         found = tf.config.list_physical_devices(self._kind)
         if not found:
@@ -128,6 +132,20 @@ class TensorFlow(Backend):
             run()
         program.run = run
         return program
+
+    def few_lines(self, form: Form) -> FewLines:
+        compiled = "tf.function(call, jit_compile=True, autograph=False)" if self.compiled else "call"
+        lines = (
+            f"with tf.device('/{self._kind}:0'):",
+            f"    found = {compiled}(*map(tf.constant, arrays))",
+            f"got = [np.array(tf.convert_to_tensor(x).numpy()) for x in ({ALL})]",
+        )
+        return in_framework(
+            form,
+            "import tensorflow as tf",
+            lines,
+            ("import os", f"os.environ['TF_ENABLE_ONEDNN_OPTS'] = '{int(self.onednn)}'"),
+        )
 
     def _flags(self, form: Form) -> str:
         by = "form=saved_model" if form.kind == "saved_model" else words(form)

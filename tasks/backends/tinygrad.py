@@ -20,6 +20,7 @@ from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import C_COMPILER, OPENCL, Need, compiler_version
 from tasks.backends.shared import artefacts
+from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
 from tasks.backends.shared.packages import files
@@ -181,6 +182,27 @@ class Tinygrad(Backend):
         kernels = sum(call.src[0].op.name == "PROGRAM" for call in linear.src) if linear is not None else 0
         flags = " ".join(f"{k}={v}" for k, v in self._variables.items() if v != "0")
         return Program(_run(linear, outputs), f"{self._target}: {kernels} kernels", flags=flags)
+
+    def few_lines(self, form: Form) -> FewLines:
+        """With a clang: the one that the environment's package brings, else the machine's."""
+        in_onnx(form)
+        variables, before = {k: v for k, v in self._variables.items() if v != "0"}, ["import os"]
+        if any(x.startswith("ziglang") for x in self.packages):
+            before += [
+                "import ziglang  # which is clang when it is told so",
+                """open("clang", "w").write(f'#!/bin/sh\\nexec "{os.path.dirname(ziglang.__file__)}/zig" clang "$@"\\n')""",
+                'os.chmod("clang", 0o755)',
+            ]
+            before.append(f'os.environ.update({variables!r}, CC=os.path.abspath("clang"))')
+        else:
+            before.append(f"os.environ.update({variables!r})")
+        lines = (
+            'onnx.save(model, "minimal.onnx")',
+            'found = OnnxRunner("minimal.onnx")({k: Tensor(x) for k, x in feeds.items()})',
+            "got = [x.numpy() for x in found.values()]",
+        )
+        imports = ("from tinygrad import Tensor", "from tinygrad.nn.onnx import OnnxRunner")
+        return FewLines(imports, lines, tuple(before))
 
     def _feed(self, name: str, value: Any) -> Any:
         """A Tensor on the device with the value's own bytes; lists for sequences, None for an empty optional."""

@@ -19,8 +19,11 @@ from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
 from tasks.backends.shared import cuda_driver, torch_switches
+from tasks.backends.shared.few_lines import FewLines, in_torch
 from tasks.backends.shared.torch_devices import FELL_BACK, device
+from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
+from tasks.variables import threads
 from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
 
 T = TypeVar("T")
@@ -32,21 +35,31 @@ REDUCED = "reduced_precision_reduction"
 class TorchEager(Backend):
     """Every run ends when the device has finished: an error of an asynchronous kernel is raised at its own case."""
 
+    takes_threads = True
     forms = ("torch",)
     devices = tuple(TORCH_DEVICES)
     checks: tuple[str, ...] = tuple(checks.where(prepared=True))
+    #: Whether it can be told which kernels to take, and sees which it took.
+    modal = True
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
         self.known = device(device_name)
-        own = (self.known.option, REDUCED if (self.known.target or device_name) == "cuda" else "")
+        own: tuple[str, ...] = (self.known.option, REDUCED if (self.known.target or device_name) == "cuda" else "")
+        kind = "cuda" if device_name == "rocm" else device_name
+        self.modal = self.modal and kind in CONVOLUTION
+        if self.modal:
+            own = (*own, "sdpa", "convolution")
         self.takes = tuple(filter(None, (*(self.takes or ()), *own)))
         super().__init__(name, device_name, options)
+        known = CONVOLUTION.get(kind, {}) if self.modal else {}
+        self.modes = Modes(
+            self.choice("sdpa", SDPA if self.modal else (), ""), self.choice("convolution", known, ""), kind
+        )
         self.vendor, self.device_vendor = TORCH_DEVICES.get(device_name, (device_name, device_name))
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
-        #: Of the GPU, once it is probed, where its driver says.
-        self.uuid = ""
+        self.uuid = ""  # of the GPU, once it is probed, where its driver says
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = bool(options.get(REDUCED, False))
         #: Whether float32 may be computed in `TorchDevice.coarse`.
@@ -65,8 +78,9 @@ class TorchEager(Backend):
             import torch
         except ImportError as error:
             raise Unavailable(f"torch is not installed ({error})") from None
-        torch.set_num_threads(1)
+        torch.set_num_threads(threads())
         precision, driver = "", ""
+        self.modes.set()
         if self.target == "cpu":
             where = torch.backends.cpu.get_cpu_capability()
         else:
@@ -167,6 +181,7 @@ class TorchEager(Backend):
             said.append(f"{REDUCED}={'on' if self.reduced else 'off'}")
             said += [f"uuid={self.uuid}"] if self.uuid else []
         said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
+        said += [self.modes.flags] if self.modes.flags else []
         return " ".join(said)
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -209,7 +224,7 @@ class TorchEager(Backend):
                 args, kwargs = ready.pop() if ready else self.arguments(form)
                 if form.check != "forward":
                     return autograd.computed(form, call, args, kwargs, cotangents)
-                with torch.no_grad(), self.default_device(args, kwargs):
+                with torch.no_grad(), self.default_device(args, kwargs), self.modes.watched(program):
                     return torch_tree.leaves(call(*args, **kwargs))
 
             return lambda: [torch_tree.output(torch_tree.dense(x)) for x in self.watched(compute, program)]
@@ -218,6 +233,9 @@ class TorchEager(Backend):
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
         program.threads = self.target == "cpu"
         return program
+
+    def few_lines(self, form: Form) -> FewLines:
+        return in_torch(form, "with torch.no_grad():", "    found = call(*given)", target=self.target)
 
     def eager(self, form: Form) -> Arm:
         """Eager torch in this backend's modes: those of a second one would become this process's."""
@@ -302,6 +320,7 @@ class TorchEager(Backend):
         return (
             isinstance(error, NotImplementedError)
             or _says(self.known.unsupported, text)
+            or (bool(self.modes.sdpa) and ("No viable backend" in text or "No available kernel" in text))
             or (isinstance(error, RuntimeError) and ("not implemented for '" in text or "is not implemented" in text))
         )
 

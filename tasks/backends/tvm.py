@@ -20,9 +20,11 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
+from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
+from tasks.variables import threads
 
 _OPTIONS = ("target",)
 
@@ -39,6 +41,7 @@ _OUT_OF_MEMORY = re.compile(r"bad_alloc|[Oo]ut of memory|Cannot allocate")
 class Tvm(Backend):
     """TVM on "cpu". options: ``target`` (TVM's target as a mapping, over LLVM for the host's processor)."""
 
+    takes_threads = True
     vendor = "Apache"
     forms = ("onnx",)
     takes = _OPTIONS
@@ -53,7 +56,7 @@ class Tvm(Backend):
     def probe(self) -> RuntimeInfo:
         """Run a model of one Add. Raises Unavailable: the package is missing, or it does not work (in TVM's words)."""
         # Read when the library's thread pool starts.
-        os.environ["TVM_NUM_THREADS"] = "1"
+        os.environ["TVM_NUM_THREADS"] = str(threads())
         with importing("TVM"):
             import tvm
             from tvm.relax.frontend.onnx import from_onnx  # noqa: F401
@@ -86,6 +89,16 @@ def _target(**options: Any) -> Any:
 
     own = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
     return tvm.target.Target(own | options)
+
+    def few_lines(self, form: Form) -> FewLines:
+        in_onnx(form)
+        lines = (
+            'target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})',
+            "machine = tvm.relax.VirtualMachine(tvm.compile(from_onnx(model), target), tvm.cpu())",
+            'found = machine["main"](*[tvm.runtime.tensor(x) for x in feeds.values()])',
+            "got = [x.numpy() for x in ([found] if hasattr(found, 'numpy') else found)]",
+        )
+        return FewLines(("import tvm", "from tvm.relax.frontend.onnx import from_onnx"), lines)
 
 
 class _NoObject(Exception):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
 from tasks.backends.base import Backend, importing
 from tasks.backends.inductor import Inductor
+from tasks.backends.shared.few_lines import FewLines
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
 
@@ -97,6 +99,11 @@ class ZenTorch(Inductor):
             if not isinstance(error.inner_exception, _Seen):
                 raise
             raise Fallback("zentorch takes no node of the graph: it would be inductor's and ATen's") from None
+
+    def few_lines(self, form: Form) -> FewLines:
+        made = super().few_lines(form)
+        off = () if self.weight_cache else ("import os", 'os.environ["ZENDNNL_MATMUL_WEIGHT_CACHE"] = "0"')
+        return replace(made, imports=(*made.imports, "import zentorch"), before=off)
 
     def _fallback(self, kernels: int) -> str | None:
         return None if self.taken else "zentorch took no node of the graph"

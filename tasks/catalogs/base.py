@@ -69,9 +69,10 @@ class Sample:
     `tasks.prepare.cases`; model: ONNX bytes where the catalog itself has them; files: of forms that are a file of some
     framework ("tflite", "saved_model": its folder as a zip), by form; ranks: of the model's inputs and outputs among their
     sorted names, which are the order of those of a file; repeats: how often a backend runs it
-    (results that differ are a finding); coarse: of a model, by precision the outputs with its products' weights rounded to
+    (results that differ are a finding); twins: how many of the last outputs are those before them, computed otherwise; coarse: of a model, by precision the outputs with its products' weights rounded to
     it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
-    it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`).
+    it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); batched: places of the
+    arrays whose first axis is a batch, in a sample of the check batch_invariance.
     """
 
     index: int
@@ -85,10 +86,12 @@ class Sample:
     oracle: str = "float64"
     others: list[Oracle] = field(default_factory=list)
     repeats: int = 1
+    twins: int = 0
     wrt: tuple[int, ...] = ()
     cotangents: tuple[int, ...] = ()
     coarse: dict[str, list[np.ndarray]] = field(default_factory=dict)
     names: tuple[str, ...] = ()
+    batched: tuple[int, ...] = ()
     model: bytes | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     ranks: tuple[Sequence[int], Sequence[int]] = ((), ())
@@ -147,6 +150,11 @@ class Catalog:
         """
         raise NotImplementedError
 
+    @property
+    def remakes(self) -> bool:
+        """Whether it has `remade`."""
+        return type(self).remade is not Catalog.remade
+
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         """A sample with the arguments (encoded trees, arrays) of ``given`` instead of the catalog's own, its reference and
         noise floor as `samples` makes them. What the reference does not take comes with its `failure`."""
@@ -158,6 +166,10 @@ class Catalog:
 
     def any_size(self, group: Group) -> bytes | None:
         """The ONNX model of a group with dimensions open that its samples' model fixes; None where there is no other."""
+        return None
+
+    def bare(self, group: Group) -> Sample | None:
+        """A group's first sample without what is expected of it, where that takes long to make; None where it does not."""
         return None
 
     def group_version(self, group: Group) -> str:

@@ -24,10 +24,11 @@ def announced() -> str:
 
 def definitions() -> dict[str, Any]:
     """What this process was told, read."""
-    return _parsed(announced())
+    return parsed(announced())
 
 
 @functools.lru_cache(maxsize=4)
-def _parsed(text: str) -> dict[str, Any]:
+def parsed(text: str) -> dict[str, Any]:
+    """Definitions that were announced, read."""
     made: dict[str, Any] = json.loads(text) if text else {}
     return made

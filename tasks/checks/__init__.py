@@ -7,7 +7,9 @@ from collections.abc import Collection
 
 from tasks.checks.base import FORWARD, Check
 from tasks.checks.base import Stage as Stage
+from tasks.checks.batch_invariance import BatchInvariance
 from tasks.checks.build import Build
+from tasks.checks.determinism import Determinism, Threads
 from tasks.checks.forward import Forward
 from tasks.checks.gradients import Amp, Backward, DoubleBackward
 from tasks.checks.levels import Levels
@@ -17,6 +19,7 @@ from tasks.checks.replay import Replay
 from tasks.checks.roundtrip import RoundTrip
 from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
+from tasks.checks.switch import Switch
 from tasks.checks.variants import InPlace, Method, Out, Refuses
 from tasks.model import Unsupported
 from tasks.plugins import Part, PluginError, parts
@@ -33,6 +36,10 @@ BUILT_IN: dict[str, Check] = {
         Opsets(),
         Quantized(),
         Replay(),
+        Determinism(),
+        Threads(),
+        BatchInvariance(),
+        Switch(),
         RoundTrip(),
         Shapes(),
         Speedup(),

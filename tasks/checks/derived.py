@@ -1,4 +1,4 @@
-"""Checks whose samples are made of the first sample of an op that is an ONNX model (`tasks.prepare.derived`)."""
+"""Checks whose samples are made of the first sample of an op (`tasks.prepare.derived`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 
 class Derived(Check):
-    """Base of these checks; ``numbers``: of its samples, which are their places in a ``case_id``; ``any_size``: whether they are
+    """Base of these checks; ``of_model``: whether that sample must be an ONNX model, or its catalog makes references for other
+    arguments instead (`Catalog.remade`); ``numbers``: of its samples, which are their places in a ``case_id``; ``any_size``: whether they are
     made of the model that `Catalog.any_size` has."""
 
     prepared = True
+    of_model = True
     numbers: tuple[int, ...] = (0,)
     any_size = False
 
@@ -23,7 +25,8 @@ class Derived(Check):
         return FORWARD
 
     def asks(self, entry: Entry, catalog: Catalog) -> bool:
-        return FORWARD in entry.checks and "onnx" in catalog.forms
+        made_of = "onnx" in catalog.forms if self.of_model else catalog.remakes
+        return FORWARD in entry.checks and made_of
 
     def wanted(self, samples: int) -> int:
         return len(self.numbers)

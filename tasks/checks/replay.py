@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.checks.base import Check
-from tasks.model import Form, Misbehaviour, OpClass, Program, is_inexact
+from tasks.checks.same import broken, copied, difference
+from tasks.model import Form, OpClass, Program, is_inexact
 
 #: Runs of one kind.
 RUNS = 3
@@ -32,15 +33,13 @@ class Replay(Check):
         Raises Misbehaviour with them: kind "nondeterministic" (the same run gave other bytes), "state" (after another
         input), "threads" (beside another thread).
         """
-        first = _copied(program.run())
+        first = copied(program.run())
         done = [str(RUNS)]
 
         def same(outputs: Sequence[Any], kind: str, when: str, expected: list[Any] = first) -> None:
-            if different := _different(expected, _copied(outputs)):
+            if found := difference(expected, copied(outputs)):
                 program.flags = f"{program.flags} replay={','.join(done)}".strip()
-                raised = Misbehaviour(kind, f"{different} {when}")
-                raised.outputs = first
-                raise raised
+                raise broken(program, found, kind, when, first)
 
         for number in range(2, RUNS + 1):
             same(program.run(), "nondeterministic", f"in run {number} on the same inputs")
@@ -57,33 +56,6 @@ class Replay(Check):
                         same(outputs, "threads", "while another thread ran the program on other inputs", expected)
         program.flags = f"{program.flags} replay={','.join(done)}".strip()
         return first
-
-
-def _copied(outputs: Sequence[Any]) -> list[Any]:
-    """What was returned, in memory of its own: a program that writes to it again is found out."""
-    return [None if x is None else np.array(x) for x in outputs]
-
-
-def _different(first: list[Any], outputs: list[Any]) -> str:
-    """Which output differs from the first run's, and where; "" where none does."""
-    if len(outputs) != len(first):
-        return f"{len(outputs)} outputs instead of {len(first)}"
-    for number, (a, b) in enumerate(zip(first, outputs)):
-        if a is None or b is None:
-            if a is not b:
-                return f"output {number} is {'none' if b is None else 'there'}"
-        elif a.shape != b.shape or a.dtype != b.dtype:
-            return f"output {number} is {b.dtype}{list(b.shape)} instead of {a.dtype}{list(a.shape)}"
-        elif a.dtype.kind == "O":
-            if a.tolist() != b.tolist():
-                return f"output {number} differs"
-        elif a.tobytes() != b.tobytes():
-            size = a.dtype.itemsize
-            left, right = (np.frombuffer(x.tobytes(), np.uint8).reshape(-1, size) for x in (a, b))
-            where = np.flatnonzero((left != right).any(axis=1))
-            at = tuple(int(i) for i in np.unravel_index(where[0], a.shape))
-            return f"output {number} differs in {where.size} of {a.size} elements, first at {at}: {b[at]} for {a[at]}"
-    return ""
 
 
 def _others(arrays: list[Any]) -> list[Any]:
@@ -107,7 +79,7 @@ def _taken(again: Callable[[list[Any]], Sequence[Any]], arrays: list[Any]) -> li
     """What the program gives for these inputs; None where it does not take them: a shape or an index among them may not
     be valid the other way round."""
     try:
-        return _copied(again(arrays))
+        return copied(again(arrays))
     except Exception:
         return None
 
@@ -122,7 +94,7 @@ def _beside(again: Callable[[list[Any]], Sequence[Any]], *inputs: list[Any]) -> 
         try:
             for _ in range(RUNS):
                 together.wait(timeout=60)
-                kept.append(_copied(again(given)))
+                kept.append(copied(again(given)))
         except BaseException as error:
             together.abort()
             raised.append(error)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from tasks.counterparts import algebra, arguments, elementwise, encoder, movement, networks, reductions
+from tasks.counterparts import algebra, elementwise, movement, networks, reductions
 from tasks.counterparts.table import FRAMEWORKS, Row
 from tasks.model import Unsupported, is_inexact, label_of
 
@@ -24,6 +24,9 @@ CRITICAL = {
     "scaled_dot_product_attention_causal": "nn.functional.scaled_dot_product_attention",
     "scaled_dot_product_attention_gqa": "nn.functional.scaled_dot_product_attention",
 }
+
+#: Modules whose names every expression may use, beside those of its framework (``in_jax``, …), which go before them.
+WORDS = ("arguments", "encoder")
 
 #: Arguments that say where and how a tensor is stored, or what is done with it later: the result's values are the same.
 WITHOUT_EFFECT = ("device", "requires_grad", "layout", "memory_format", "pin_memory", "non_blocking", "out")
@@ -120,5 +123,5 @@ def _words(framework: str) -> dict[str, Any]:
     def named(name: str) -> Counterpart:
         return Counterpart(framework, name, rows()[name].signature, getattr(rows()[name], framework))
 
-    framework_words = vars(import_module(f"tasks.counterparts.in_{framework}"))
-    return {**vars(arguments), **vars(encoder), **framework_words, "named": named}
+    known = (vars(import_module(f"tasks.counterparts.{name}")) for name in (*WORDS, f"in_{framework}"))
+    return {**{k: v for words in known for k, v in words.items()}, "named": named}

@@ -266,6 +266,13 @@ def _reshape(o: Over) -> Any:
     return o("reshape", o.t(0), tuple(wanted))
 
 
+def _flatten(o: Over) -> Any:
+    shape = [int(n) for n in o.inputs[0].shape]
+    axis = int(o.attributes.get("axis", 1))
+    axis += len(shape) if axis < 0 else 0
+    return o("reshape", o.t(0), (math.prod(shape[:axis]), math.prod(shape[axis:])))
+
+
 def _expand(o: Over) -> Any:
     shape = np.broadcast_shapes(tuple(int(n) for n in o.inputs[0].shape), tuple(o.numbers(1) or ()))
     return o("expand", o.t(0), shape)
@@ -332,6 +339,7 @@ def _p_relu(o: Over) -> Any:
 
 #: By operator of ONNX's own domain.
 OPERATORS: dict[str, Operator] = {
+    "Abs": _one("abs"),
     "Add": lambda o: o.t(0) + o.t(1),
     "And": _two("logical_and"),
     "AveragePool": _average_pool,
@@ -349,6 +357,7 @@ OPERATORS: dict[str, Operator] = {
     "Erf": _one("erf"),
     "Exp": _one("exp"),
     "Expand": _expand,
+    "Flatten": _flatten,
     "Gather": _gather,
     "GatherElements": lambda o: o("gather", o.t(0), int(o.attributes.get("axis", 0)), o.t(1)),
     "GatherND": _gather_nd,
@@ -365,6 +374,7 @@ OPERATORS: dict[str, Operator] = {
     ),
     "IsNaN": _one("isnan"),
     "LayerNormalization": _layer_norm,
+    "LeakyRelu": lambda o: o("nn.functional.leaky_relu", o.t(0), float(o.attributes.get("alpha", np.float32(0.01)))),
     "Log": _one("log"),
     "LogSoftmax": _along("log_softmax"),
     "MatMul": _two("matmul"),
@@ -393,6 +403,7 @@ OPERATORS: dict[str, Operator] = {
     "Squeeze": _squeeze,
     "Sub": lambda o: o.t(0) - o.t(1),
     "Tanh": _one("tanh"),
+    "Tile": lambda o: o("tile", o.t(0), tuple(o.numbers(1) or ())),
     "TopK": _top_k,
     "Transpose": lambda o: o(
         "permute", o.t(0), tuple(o.attributes.get("perm") or reversed(range(len(o.inputs[0].shape))))

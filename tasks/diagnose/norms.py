@@ -68,7 +68,7 @@ def _wrong_softmax(given: Sequence[np.ndarray], axis: int, log: bool, dtype: str
             of_result = logarithm(shifted / shifted.sum(axis, keepdims=True))
             yield Model(f"log of the softmax, in {kind}", of_result.astype(np.float64))
     for other in range(x.ndim):
-        if other != axis % x.ndim:
+        if other != axis % x.ndim and x.shape[other] > 1:
             yield Model(f"over axis {other}, not {axis}", _softmax(given, other, log))
     yield Model("not divided by the sum", np.exp(x - np.max(x, axis=axis, keepdims=True)))
 
@@ -120,7 +120,7 @@ def _wrong_norm(given: Sequence[np.ndarray], how: _How, dtype: str) -> Iterator[
         if eps != how.eps:
             yield Model(f"eps: {eps:g}, not {how.eps:g}", _normalised(given, replace(how, eps=eps)))
     yield Model("eps: added to the root, not under it", _normalised(given, replace(how, outside=True)))
-    for axis in range(given[0].ndim - 1):
+    for axis in (k for k in range(given[0].ndim - 1) if given[0].shape[k] > 1):
         yield Model(f"statistics over axis {axis}, not the last", _normalised(given, replace(how, axis=axis)))
     yield Model("the root is not taken", _normalised(given, replace(how, root=False)))
     yield Model("a sum of squares, not their mean", _normalised(given, replace(how, summed=True)))

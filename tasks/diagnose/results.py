@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tasks.diagnose import rounding
-from tasks.diagnose.model import Model, Result
-from tasks.model import is_complex, is_inexact
+from tasks.diagnose.model import FEW, Model, Result
+from tasks.model import SMALLEST_NORMAL, is_complex, is_inexact
+from tasks.model.dtypes import dtype_name
 
 #: A factor nearer to 1 than this is rounding.
 FACTOR = 1e-3
+#: A result whose exact value is smaller than this share of the smallest normal number is 0 for other reasons as well.
+NEAR = 0.25
 
 
 def models(result: Result) -> Iterator[Model]:
@@ -31,10 +34,13 @@ def models(result: Result) -> Iterator[Model]:
 
 def _stored(result: Result) -> Iterator[Model]:
     y, dtype = result.exact, result.dtype
-    yield Model(f"subnormal results are flushed to zero in {dtype}", rounding.flushed(y, dtype))
+    small = np.abs(y[result.off])
+    if ((small < SMALLEST_NORMAL[dtype]) & (small > NEAR * SMALLEST_NORMAL[dtype])).any():
+        yield Model(f"subnormal results are flushed to zero in {dtype}", rounding.flushed(y, dtype))
     limit = result.largest
     yield Model(f"saturates at {dtype}'s largest number", np.clip(y, -limit, limit))
-    yield Model(f"truncated to {dtype}, not rounded", rounding.cut(y, dtype), digits=True)
+    if result.bits:  # else a unit excuses it, and what is off is off by more
+        yield Model(f"truncated to {dtype}, not rounded", rounding.cut(y, dtype), digits=True)
     for name in rounding.coarser(dtype):
         yield Model(f"the result is {rounding.rounded_to(name)}", rounding.to(y, name), digits=True)
         yield Model(f"the result is truncated to {name}", rounding.cut(y, name), digits=True)
@@ -55,8 +61,12 @@ def described(inputs: Sequence[np.ndarray], result: Result) -> Iterator[Model]:
     """What a result looks like, where nothing says how it came about."""
     a, y = result.actual, result.exact
     for place, x in enumerate(inputs):
-        if x.shape == a.shape and x.dtype.kind != "c":
+        if x.shape != a.shape or x.dtype.kind == "c":
+            continue
+        if dtype_name(x.dtype) == result.dtype:
             yield Model(f"input {place} is returned as it is", x.astype(y.dtype))
+        elif is_inexact(result.dtype) and y.dtype == np.float64:
+            yield Model(f"beyond the range of {result.dtype} it is not held to the largest number", x.astype(y.dtype))
     if result.real and (factor := _factor(a, y)) is not None:
         yield Model(f"scaled by {factor:.6g}", factor * y)
     if (tail := _tail(result)) is not None:
@@ -83,7 +93,8 @@ def _tail(result: Result) -> Model | None:
         rest = a.reshape(shape)[:, start:]
         if not 0 < start < columns.size or off.reshape(shape)[:, :start].any():
             continue
-        empty = bool((np.isnan(rest) | (rest == 0)).all())
+        known = np.isfinite(y.reshape(shape)[:, start:]).all()
+        empty = bool(known and rest.size > FEW and (np.isnan(rest) | (rest == 0)).all())
         if empty and off.reshape(shape)[:, start:].mean() > 0.5:
             filled = np.where(np.arange(columns.size) >= start, a.reshape(shape), y.reshape(shape))
             return Model(f"zero or NaN from element {start} {words} on", filled.reshape(y.shape))

@@ -41,9 +41,10 @@ class Choices:
         self.spans: list[tuple[str, Int, Int]] = []
 
     @classmethod
-    def from_seed(cls, seed: int) -> Choices:
-        """Drawn evenly by the generator of a seed (`tasks.fuzz.seeds`)."""
-        return cls(Generator(seed).below)
+    def from_seed(cls, seed: int, begun: Sequence[Int] = ()) -> Choices:
+        """Drawn evenly by the generator of a seed (`tasks.fuzz.seeds`), but for the first ones, which are given."""
+        first, drawn = iter(begun), Generator(seed).below
+        return cls(lambda count: min(given, count - 1) if (given := next(first, None)) is not None else drawn(count))
 
     @classmethod
     def from_list(cls, taken: Sequence[int]) -> Choices:
@@ -52,11 +53,11 @@ class Choices:
         return cls(lambda count: min(max(next(rest, 0), 0), count - 1))
 
     @classmethod
-    def from_hypothesis(cls, data: Any) -> Choices:
-        """Drawn by Hypothesis, which then makes the case smaller itself. data: of its strategy ``data()``."""
+    def from_hypothesis(cls, draw: Callable[[Any], Any]) -> Choices:
+        """Drawn by Hypothesis, which then makes the case smaller itself. draw: what its ``data()`` or ``composite`` gives."""
         from hypothesis import strategies
 
-        return cls(lambda count: int(data.draw(strategies.integers(0, count - 1))))
+        return cls(lambda count: int(draw(strategies.integers(0, count - 1))))
 
     def int(self, low: Int, high: Int) -> Int:
         """A number from ``low``, the simplest, to ``high``. Raises ValueError if there is none, TooMany."""

@@ -1,4 +1,4 @@
-"""One call of an ONNX operator in float64: what a function of `tasks.graphs.ops` is given."""
+"""One call of an ONNX operator in float64: what a function of the table `tasks.graphs.ops` is given."""
 
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ class Call:
 
 #: Outputs of a call in the node's order; None where onnx's own evaluator is to do it.
 Operator = Callable[[Call], "list[np.ndarray] | None"]
+
+
+def since(version: int, operator: Operator) -> Operator:
+    """An operator as it is from an operator set on: before, it said the same by attributes, or did not broadcast."""
+    return lambda call: operator(call) if call.opset >= version else None

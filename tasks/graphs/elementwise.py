@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
-from tasks.graphs.widening import NARROW, NoOracle
+from tasks.graphs.call import Call, Operator, since
+from tasks.graphs.left_open import LeftOpen
+from tasks.graphs.widening import NARROW
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, rounded
 
 
@@ -88,7 +90,7 @@ def divide(call: Call) -> list[np.ndarray]:
     if a.dtype.kind == "f":
         return [np.divide(a, b)]
     if not b.all():
-        raise NoOracle("Div of an integer by zero is left open")
+        raise LeftOpen("Div of an integer by zero is left open")
     quotient = np.abs(a) // np.abs(b) if a.dtype.kind == "i" else a // b
     return [np.where((a < 0) != (b < 0), -quotient, quotient).astype(a.dtype) if a.dtype.kind == "i" else quotient]
 
@@ -97,7 +99,7 @@ def modulo(call: Call) -> list[np.ndarray]:
     """Mod: the sign of the divisor, with fmod that of the dividend."""
     a, b = call.arrays()
     if a.dtype.kind != "f" and not b.all():
-        raise NoOracle("Mod of an integer by zero is left open")
+        raise LeftOpen("Mod of an integer by zero is left open")
     return [np.asarray(np.fmod(a, b) if call.attributes.get("fmod") else np.mod(a, b))]
 
 
@@ -108,7 +110,7 @@ def power(call: Call) -> list[np.ndarray]:
         found = np.power(x.astype(np.float64), y.astype(np.float64))
         return [found if x.dtype.kind == "f" else found.astype(x.dtype)]
     if (y < 0).any():
-        raise NoOracle("Pow of integers with a negative exponent is left open")
+        raise LeftOpen("Pow of integers with a negative exponent is left open")
     return [np.power(x, y.astype(x.dtype))]
 
 
@@ -146,12 +148,12 @@ def cast(call: Call) -> list[np.ndarray] | None:
     if to == "bool":
         return [x != 0]
     if to not in NATIVE or to == "str" or x.dtype.kind not in "fiub":
-        return None  # floats and integers of few bits
+        return None  # text, floats and integers of few bits
     low, high = integers(to)
     if x.dtype.kind != "f":
         return [x.astype(np_dtype(to))]
     if not np.isfinite(x).all() or ((np.trunc(x) < low) | (np.trunc(x) > high)).any():
-        raise NoOracle("Cast of a float outside the range of an integer is left open")
+        raise LeftOpen("Cast of a float outside the range of an integer is left open")
     return [np.trunc(x).astype(np_dtype(to))]
 
 
@@ -159,13 +161,67 @@ def _softplus(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.logaddexp(0.0, x))
 
 
+_ERF = np.frompyfunc(math.erf, 1, 1)
+
+
+_ERFC = np.frompyfunc(math.erfc, 1, 1)
+
+
+def erf(call: Call) -> list[np.ndarray]:
+    """Erf; onnx's rounds to float32."""
+    return [np.asarray(_ERF(call.inputs[0]), np.float64)]
+
+
+def gelu(call: Call) -> list[np.ndarray]:
+    """Gelu: x·Φ(x), Φ(x) = erfc(−x/√2)/2, which does not cancel where Φ is small; or by tanh, which is 2·sigmoid(2u) − 1."""
+    (x,) = call.arrays()
+    if call.attributes.get("approximate", "none") == "tanh":
+        return [x * logistic(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))]
+    return [0.5 * x * np.asarray(_ERFC(x * -math.sqrt(0.5)), np.float64)]
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    """1/(1 + exp(−x)), by exp(−|x|) so that nothing overflows."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+
+
+def hard_sigmoid(call: Call) -> list[np.ndarray]:
+    """HardSigmoid; onnx's takes the default for an alpha or beta of 0."""
+    (x,) = call.arrays()
+    return [np.clip(_of(call, "alpha", 0.2) * x + _of(call, "beta", 0.5), 0.0, 1.0)]
+
+
+def hard_swish(call: Call) -> list[np.ndarray]:
+    """HardSwish; its 1/6 is exact here."""
+    (x,) = call.arrays()
+    return [x * np.clip(x / 6.0 + 0.5, 0.0, 1.0)]
+
+
+def mish(call: Call) -> list[np.ndarray]:
+    """Mish: x·tanh(log(1 + exp(x)))."""
+    (x,) = call.arrays()
+    return [x * np.tanh(np.logaddexp(0.0, x))]
+
+
+def _window(*a: float) -> Operator:
+    """Σ (−1)ᵏ·aₖ·cos(2πkn/N) for n below the size; N is the size, or where it is not periodic one less."""
+
+    def operator(call: Call) -> list[np.ndarray]:
+        size = int(np.asarray(call.inputs[0]).reshape(-1)[0])
+        turns = np.arange(size) / max(size if call.attributes.get("periodic", 1) else size - 1, 1)
+        return [sum(((-1) ** k * x * np.cos(2 * np.pi * k * turns) for k, x in enumerate(a)), np.zeros(size))]
+
+    return operator
+
+
 #: What functions of a number and operators of two are, by operator.
 OPERATORS: dict[str, Operator] = {
     "Abs": _of_one(np.abs),
     "Acos": _of_one(np.arccos),
     "Acosh": _of_one(np.arccosh),
-    "Add": _of_two(np.add),
-    "And": _of_two(np.logical_and),
+    "Add": since(7, _of_two(np.add)),
+    "And": since(7, _of_two(np.logical_and)),
     "Asin": _of_one(np.arcsin),
     "Asinh": _of_one(np.arcsinh),
     "Atan": _of_one(np.arctan),
@@ -175,52 +231,61 @@ OPERATORS: dict[str, Operator] = {
     "BitwiseNot": _of_one(np.bitwise_not),
     "BitwiseOr": _of_two(np.bitwise_or),
     "BitwiseXor": _of_two(np.bitwise_xor),
-    "Cast": cast,
+    "BlackmanWindow": _window(0.42, 0.5, 0.08),
+    "Cast": since(6, cast),
     "Ceil": _of_one(np.ceil),
     "Celu": celu,
-    "Clip": clip,
+    "Clip": since(11, clip),
     "Cos": _of_one(np.cos),
     "Cosh": _of_one(np.cosh),
-    "Div": divide,
+    "Div": since(7, divide),
     "Elu": elu,
-    "Equal": _of_two(np.equal),
+    "Equal": since(7, _of_two(np.equal)),
+    "Erf": erf,
     "Exp": _of_one(np.exp),
     "Floor": _of_one(np.floor),
-    "Greater": _of_two(np.greater),
+    "Gelu": gelu,
+    "Greater": since(7, _of_two(np.greater)),
     "GreaterOrEqual": _of_two(np.greater_equal),
-    "Identity": _of_one(np.array),
+    "HammingWindow": _window(25 / 46, 21 / 46),
+    "HannWindow": _window(0.5, 0.5),
+    "HardSigmoid": hard_sigmoid,
+    "HardSwish": hard_swish,
+    "Identity": _of_one(np.asarray),
     "IsInf": is_inf,
     "IsNaN": _of_one(np.isnan),
     "LeakyRelu": leaky_relu,
-    "Less": _of_two(np.less),
+    "Less": since(7, _of_two(np.less)),
     "LessOrEqual": _of_two(np.less_equal),
     "Log": _of_one(np.log),
     "Max": _folded(np.maximum),
     "Mean": lambda call: [sum(call.arrays()[1:], call.arrays()[0]) / len(call.arrays())],
     "Min": _folded(np.minimum),
+    "Mish": mish,
     "Mod": modulo,
-    "Mul": _of_two(np.multiply),
+    "Mul": since(7, _of_two(np.multiply)),
     "Neg": _of_one(np.negative),
     "Not": _of_one(np.logical_not),
-    "Or": _of_two(np.logical_or),
-    "PRelu": prelu,
-    "Pow": power,
+    "Or": since(7, _of_two(np.logical_or)),
+    "PRelu": since(7, prelu),
+    "Pow": since(7, power),
     "Reciprocal": _of_one(lambda x: 1.0 / x),
     "Relu": _of_one(lambda x: np.maximum(x, np.zeros((), x.dtype))),
     "Round": _of_one(np.rint),
-    "Selu": selu,
+    "Selu": since(6, selu),
     "Shrink": shrink,
+    "Sigmoid": _of_one(logistic),
     "Sign": _of_one(np.sign),
     "Sin": _of_one(np.sin),
     "Sinh": _of_one(np.sinh),
     "Softplus": _of_one(_softplus),
     "Softsign": _of_one(lambda x: x / (1.0 + np.abs(x))),
     "Sqrt": _of_one(np.sqrt),
-    "Sub": _of_two(np.subtract),
+    "Sub": since(7, _of_two(np.subtract)),
     "Sum": _folded(np.add),
     "Tan": _of_one(np.tan),
     "Tanh": _of_one(np.tanh),
     "ThresholdedRelu": thresholded_relu,
     "Where": where,
-    "Xor": _of_two(np.logical_xor),
+    "Xor": since(7, _of_two(np.logical_xor)),
 }

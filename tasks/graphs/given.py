@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.model import np_dtype
+from tasks.model import Refusal, np_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 from tasks.nearest import nearest
 
 
-class GivenError(Exception):
+class GivenError(Refusal):
     """A model or inputs that cannot be used."""
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
+from tasks.graphs.call import Call, Operator, since
+from tasks.graphs.left_open import LeftOpen
 from tasks.graphs.reductions import axes_of
-from tasks.graphs.widening import NoOracle
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype, wide
 
 
@@ -32,17 +32,19 @@ def slice_(call: Call) -> list[np.ndarray]:
         n = x.shape[axis]
         start, end = (k + n if k < 0 else k for k in (start, end))
         if step > 0:
-            places = range(min(max(start, 0), n), min(max(end, 0), n), step)
+            first, last = min(max(start, 0), n), min(max(end, 0), n)
         else:
-            places = range(min(max(start, 0), n - 1), min(max(end, -1), n - 1), step)
-        x = np.take(x, list(places), axis)
-    return [np.array(x)]
+            first, last = min(max(start, 0), n - 1), min(max(end, -1), n - 1)
+        at: list[Any] = [slice(None)] * x.ndim
+        at[axis] = slice(first, None if last < 0 else last, step)
+        x = x[tuple(at)]
+    return [x]
 
 
 def transpose(call: Call) -> list[np.ndarray]:
     """Transpose."""
     (x,) = call.arrays()
-    return [np.array(np.transpose(x, call.attributes.get("perm")), order="C")]
+    return [np.transpose(x, call.attributes.get("perm"))]
 
 
 def reshape(call: Call) -> list[np.ndarray]:
@@ -86,7 +88,7 @@ def split(call: Call) -> list[np.ndarray]:
         chunk = -(-x.shape[axis] // many)
         sizes = [chunk] * (many - 1)
         sizes.append(x.shape[axis] - sum(sizes))
-    return [np.array(part) for part in np.split(x, np.cumsum(sizes)[:-1], axis)]
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
 def tile(call: Call) -> list[np.ndarray]:
@@ -166,13 +168,21 @@ def gather(call: Call) -> list[np.ndarray]:
     """Gather."""
     x, indices = np.asarray(call.inputs[0]), np.asarray(call.inputs[1])
     axis = int(call.attributes.get("axis", 0))
-    return [np.array(np.take(x, _inside(indices, x.shape[axis]), axis=axis))]
+    return [np.asarray(np.take(x, _inside(indices, x.shape[axis]), axis=axis))]
 
 
 def _inside(indices: np.ndarray, count: int) -> np.ndarray:
     if ((indices < -count) | (indices >= count)).any():
-        raise NoOracle("an index outside of its axis is left open")
+        raise LeftOpen("an index outside of its axis is left open")
     return np.where(indices < 0, indices + count, indices)
+
+
+def gather_elements(call: Call) -> list[np.ndarray]:
+    """GatherElements; onnx's fails where the data has one row."""
+    data, indices = call.arrays()
+    axis = int(call.attributes.get("axis", 0)) % data.ndim
+    reached = tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(indices.shape))
+    return [np.take_along_axis(data[reached], indices, axis)]
 
 
 def gather_nd(call: Call) -> list[np.ndarray]:
@@ -268,7 +278,7 @@ def shape_of(call: Call) -> list[np.ndarray]:
 
 def range_of(call: Call) -> list[np.ndarray]:
     """Range: start + k·delta, ⌈(limit − start) / delta⌉ of them."""
-    start, limit, delta = (np.asarray(x) for x in call.inputs)
+    start, limit, delta = (np.asarray(x).reshape(()) for x in call.inputs)  # bodies of functions give them an axis
     count = max(int(np.ceil((float(limit) - float(start)) / float(delta))), 0)
     return [(start + np.arange(count) * delta).astype(start.dtype)]
 
@@ -281,30 +291,31 @@ def constant_of_shape(call: Call) -> list[np.ndarray] | None:
 #: By operator.
 OPERATORS: dict[str, Operator] = {
     "Compress": compress,
-    "Concat": concat,
+    "Concat": since(4, concat),
     "ConstantOfShape": constant_of_shape,
     "DepthToSpace": depth_to_space,
     "Expand": expand,
     "EyeLike": eye_like,
     "Flatten": flatten,
     "Gather": gather,
+    "GatherElements": gather_elements,
     "GatherND": gather_nd,
     "NonZero": non_zero,
     "OneHot": one_hot,
-    "Pad": pad,
+    "Pad": since(11, pad),
     "Range": range_of,
-    "Reshape": reshape,
+    "Reshape": since(5, reshape),
     "ReverseSequence": reverse_sequence,
     "ScatterElements": scatter_elements,
     "ScatterND": scatter_nd,
     "Shape": shape_of,
     "Size": lambda call: [np.asarray(np.asarray(call.inputs[0]).size, np.int64)],
-    "Slice": slice_,
+    "Slice": since(10, slice_),
     "SpaceToDepth": space_to_depth,
-    "Split": split,
+    "Split": since(13, split),
     "Squeeze": squeeze,
-    "Tile": tile,
-    "TopK": top_k,
+    "Tile": since(6, tile),
+    "TopK": since(10, top_k),
     "Transpose": transpose,
     "Trilu": trilu,
     "Unsqueeze": unsqueeze,

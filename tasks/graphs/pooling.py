@@ -1,21 +1,30 @@
-"""Pools of ONNX that need more than sums over a window: indices of maxima, integers, p-norms."""
+"""Pools of ONNX in float64: maxima with their places, means, p-norms, of windows and of whole images."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
-from tasks.graphs.spatial import window_of
+from tasks.graphs.call import Call, Operator, since
+from tasks.graphs.spatial import pooling
 
 
 def max_pool(call: Call) -> list[np.ndarray]:
-    """MaxPool of any numbers; its second output counts elements of the whole input in the order of storage_order.
-
-    Padding is never the maximum. Of equal elements the first of the window is taken.
-    """
-    (x,), a = call.arrays(), call.attributes
-    window = window_of(x.shape[2:], a["kernel_shape"], a)
+    """MaxPool of any numbers, padding never being the maximum; with its second output where that is asked for."""
+    (x,) = call.arrays()
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    if call.outputs > 1:
+        return _with_places(call, x, lowest)
+    window = pooling(call).met(x.shape[2:])
+    padded, y = window.padded(x, lowest), np.full((*x.shape[:2], *window.places), lowest, x.dtype)
+    for _, place in window.slices():
+        np.maximum(y, padded[(slice(None), slice(None), *place)], out=y)
+    return [y]
+
+
+def _with_places(call: Call, x: np.ndarray, lowest: float) -> list[np.ndarray]:
+    """MaxPool with the places of its maxima: they count elements of the whole input in the order of storage_order. Of equal
+    elements the first of the window is taken."""
+    window, a = pooling(call), call.attributes
     shape, padded = x.shape[2:], window.padded(x, lowest)
     counted = np.arange(int(np.prod(shape))).reshape(shape[::-1] if a.get("storage_order") else shape)
     counted = counted.T if a.get("storage_order") else counted
@@ -27,13 +36,13 @@ def max_pool(call: Call) -> list[np.ndarray]:
         better = (at >= 0) & ((values > y) | (where < 0))
         y, where = np.where(better, values, y), np.where(better, at, where)
     first = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * len(shape)) * int(np.prod(shape))
-    return [y, where + first][: call.outputs]
+    return [y, where + first]
 
 
 def lp_pool(call: Call) -> list[np.ndarray]:
     """LpPool: the p-norm of a window; padding is 0."""
     (x,), a = call.arrays(), call.attributes
-    window, p = window_of(x.shape[2:], a["kernel_shape"], a), int(a.get("p", 2))
+    window, p = pooling(call), int(a.get("p", 2))
     padded = window.padded(np.abs(x) ** p, 0.0)
     y = np.zeros((*x.shape[:2], *window.places))
     for _, place in window.slices():
@@ -41,5 +50,41 @@ def lp_pool(call: Call) -> list[np.ndarray]:
     return [y ** (1.0 / p)]
 
 
+def average_pool(call: Call) -> list[np.ndarray]:
+    """AveragePool; what ceil_mode adds beyond the pads never counts."""
+    (x,) = call.arrays()
+    whole, shape = pooling(call), x.shape[2:]
+    window = whole.met(shape)
+    padded, y = window.padded(x, 0.0), np.zeros((*x.shape[:2], *window.places))
+    for _, place in window.slices():
+        y += padded[(slice(None), slice(None), *place)]
+    return [y / whole.counts(shape, bool(call.attributes.get("count_include_pad")))]
+
+
+def global_max_pool(call: Call) -> list[np.ndarray]:
+    """GlobalMaxPool; onnx's takes the wrong axes of all but images."""
+    (x,) = call.arrays()
+    return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
+
+
+def global_average_pool(call: Call) -> list[np.ndarray]:
+    """GlobalAveragePool."""
+    (x,) = call.arrays()
+    return [x.mean(axis=tuple(range(2, x.ndim)), keepdims=True)]
+
+
+def global_lp_pool(call: Call) -> list[np.ndarray]:
+    """GlobalLpPool."""
+    (x,), p = call.arrays(), int(call.attributes.get("p", 2))
+    return [(np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p)]
+
+
 #: By operator.
-OPERATORS: dict[str, Operator] = {"LpPool": lp_pool, "MaxPool": max_pool}
+OPERATORS: dict[str, Operator] = {
+    "AveragePool": average_pool,
+    "GlobalAveragePool": global_average_pool,
+    "GlobalLpPool": since(2, global_lp_pool),
+    "GlobalMaxPool": global_max_pool,
+    "LpPool": since(2, lp_pool),
+    "MaxPool": max_pool,
+}

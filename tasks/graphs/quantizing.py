@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.call import Call, Operator
-from tasks.graphs.ops import OPERATORS as OWN
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, integers, is_inexact, np_dtype
 
 
@@ -36,10 +35,8 @@ def quantize_linear(call: Call) -> list[np.ndarray] | None:
     return [np.clip(moved, low, high).astype(np_dtype(to))]
 
 
-def dequantize_linear(call: Call) -> list[np.ndarray] | None:
-    """DequantizeLinear, blocks included."""
-    if not call.attributes.get("block_size"):
-        return OWN["DequantizeLinear"](call)
+def dequantize_linear(call: Call) -> list[np.ndarray]:
+    """DequantizeLinear of a tensor, along an axis or of blocks of it; onnx's takes the difference in float32."""
     x, scale, zero = call.three()
     moved = x.astype(np.float64)
     if zero is not None:
@@ -47,5 +44,19 @@ def dequantize_linear(call: Call) -> list[np.ndarray] | None:
     return [moved * _along(x, scale, call)]
 
 
+def dynamic_quantize_linear(call: Call) -> list[np.ndarray]:
+    """DynamicQuantizeLinear to uint8, half to even; onnx's takes range and scale in float32."""
+    (x,) = call.arrays()
+    low, high = min(float(x.min(initial=0.0)), 0.0), max(float(x.max(initial=0.0)), 0.0)
+    scale = (high - low) / 255.0 or 1.0
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    y = np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8)
+    return [y, np.asarray(scale), zero.astype(np.uint8)]
+
+
 #: By operator.
-OPERATORS: dict[str, Operator] = {"DequantizeLinear": dequantize_linear, "QuantizeLinear": quantize_linear}
+OPERATORS: dict[str, Operator] = {
+    "DequantizeLinear": dequantize_linear,
+    "DynamicQuantizeLinear": dynamic_quantize_linear,
+    "QuantizeLinear": quantize_linear,
+}

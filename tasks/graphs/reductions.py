@@ -1,4 +1,4 @@
-"""ONNX operators that reduce, accumulate, normalise or multiply along axes, in float64."""
+"""ONNX operators that reduce, accumulate or multiply along axes, in float64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call, Operator
+from tasks.graphs.call import Call, Operator, since
+from tasks.model.dtypes import integers
 
 
 def axes_of(call: Call, place: int, rank: int) -> tuple[int, ...] | None:
@@ -32,8 +33,21 @@ def _reduced(function: Callable[[np.ndarray, Any, bool], Any]) -> Operator:
     return operator
 
 
+def _extreme(most: bool) -> Callable[[np.ndarray, Any, bool], Any]:
+    """The maximum or minimum; of nothing, the number that all others are beyond."""
+
+    def function(x: np.ndarray, axes: Any, keep: bool) -> Any:
+        if x.dtype.kind == "f":
+            beyond: Any = -np.inf if most else np.inf
+        else:
+            beyond = integers(x.dtype.name)[1 - most] if x.dtype.kind != "b" else not most
+        return (x.max if most else x.min)(axis=axes, keepdims=keep, initial=beyond)
+
+    return function
+
+
 def _log_sum_exp(x: np.ndarray, axes: Any, keep: bool) -> np.ndarray:
-    top = x.max(axis=axes, keepdims=True)
+    top = x.max(axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
     found = np.log(np.exp(x - top).sum(axis=axes, keepdims=True)) + top
     return np.asarray(found if keep else found.squeeze(axis=axes))
@@ -79,35 +93,6 @@ def hardmax(call: Call) -> list[np.ndarray]:
     return [found.reshape(shape)]
 
 
-def instance_normalization(call: Call) -> list[np.ndarray]:
-    """InstanceNormalization: over the spatial axes of each channel of each image."""
-    x, scale, bias = (np.asarray(v) for v in call.inputs)
-    axes, shape = tuple(range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
-    epsilon = call.attributes.get("epsilon", float(np.float32(1e-5)))
-    y = (x - x.mean(axis=axes, keepdims=True)) / np.sqrt(x.var(axis=axes, keepdims=True) + epsilon)
-    return [y * scale.reshape(shape) + bias.reshape(shape)]
-
-
-def lrn(call: Call) -> list[np.ndarray]:
-    """LRN: x / (bias + alpha/size · Σ x²)^beta over the channels from c − ⌊(size−1)/2⌋ to c + ⌈(size−1)/2⌉."""
-    (x,), a = call.arrays(), call.attributes
-    size, channels = int(a["size"]), x.shape[1]
-    alpha, beta, bias = (a.get(k, float(np.float32(v))) for k, v in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
-    total = np.zeros_like(x)
-    for c in range(channels):
-        low, high = max(0, c - (size - 1) // 2), min(channels - 1, c + -(-(size - 1) // 2))
-        total[:, c] = np.square(x[:, low : high + 1]).sum(axis=1)
-    return [x / (bias + alpha / size * total) ** beta]
-
-
-def lp_normalization(call: Call) -> list[np.ndarray]:
-    """LpNormalization: x / ‖x‖ₚ along an axis; where the norm is 0, 0 (as opset 22 says it)."""
-    (x,), a = call.arrays(), call.attributes
-    axis, p = int(a.get("axis", -1)), int(a.get("p", 2))
-    norm = np.abs(x).sum(axis=axis, keepdims=True) if p == 1 else np.sqrt(np.square(x).sum(axis=axis, keepdims=True))
-    return [np.where(norm == 0, 0.0, x / np.where(norm == 0, 1.0, norm))]
-
-
 def gemm(call: Call) -> list[np.ndarray]:
     """Gemm: α·A·B + β·C."""
     (a, b, c), more = call.three(), call.attributes
@@ -120,8 +105,10 @@ def gemm(call: Call) -> list[np.ndarray]:
 
 
 def matmul(call: Call) -> list[np.ndarray]:
-    """MatMul of any numbers."""
+    """MatMul of any numbers, with all but the last axis of the first as rows of one product where the second has two."""
     a, b = call.arrays()
+    if a.ndim > 2 and b.ndim == 2:
+        return [(a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[1])]
     return [np.asarray(np.matmul(a, b))]
 
 
@@ -141,20 +128,8 @@ def matmul_integer(call: Call) -> list[np.ndarray]:
 
 
 def einsum(call: Call) -> list[np.ndarray]:
-    """Einsum."""
-    return [np.asarray(np.einsum(call.attributes["equation"].replace(" ", ""), *call.arrays()))]
-
-
-def global_pool(call: Call) -> list[np.ndarray]:
-    """GlobalAveragePool."""
-    (x,) = call.arrays()
-    return [x.mean(axis=tuple(range(2, x.ndim)), keepdims=True)]
-
-
-def global_lp_pool(call: Call) -> list[np.ndarray]:
-    """GlobalLpPool."""
-    (x,), p = call.arrays(), int(call.attributes.get("p", 2))
-    return [(np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1.0 / p)]
+    """Einsum, pair after pair: of three tensors and more one sum over all is slow."""
+    return [np.asarray(np.einsum(call.attributes["equation"].replace(" ", ""), *call.arrays(), optimize=True))]
 
 
 #: By operator.
@@ -163,22 +138,17 @@ OPERATORS: dict[str, Operator] = {
     "ArgMin": _arg(np.argmin),
     "CumSum": _cumulated(np.cumsum, 0),
     "Einsum": einsum,
-    "Gemm": gemm,
-    "GlobalAveragePool": global_pool,
-    "GlobalLpPool": global_lp_pool,
+    "Gemm": since(7, gemm),
     "Hardmax": hardmax,
-    "InstanceNormalization": instance_normalization,
-    "LRN": lrn,
-    "LpNormalization": lp_normalization,
     "MatMul": matmul,
     "MatMulInteger": matmul_integer,
     "ReduceL1": _reduced(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k)),
     "ReduceL2": _reduced(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k))),
     "ReduceLogSum": _reduced(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k))),
     "ReduceLogSumExp": _reduced(_log_sum_exp),
-    "ReduceMax": _reduced(lambda x, a, k: x.max(axis=a, keepdims=k)),
+    "ReduceMax": _reduced(_extreme(True)),
     "ReduceMean": _reduced(lambda x, a, k: x.mean(axis=a, keepdims=k)),
-    "ReduceMin": _reduced(lambda x, a, k: x.min(axis=a, keepdims=k)),
+    "ReduceMin": _reduced(_extreme(False)),
     "ReduceProd": _reduced(lambda x, a, k: x.prod(axis=a, keepdims=k)),
     "ReduceSum": _reduced(lambda x, a, k: x.sum(axis=a, keepdims=k)),
     "ReduceSumSquare": _reduced(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k)),

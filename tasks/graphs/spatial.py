@@ -1,4 +1,4 @@
-"""Convolutions and pools in float64, as matrix products and sums over the places of a kernel; any number of axes."""
+"""Convolutions in float64, as matrix products and sums over the places of a kernel, and the window of a pool; any number of axes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.graphs.call import Call
+from tasks.graphs.call import Call, Operator
 
 #: Elements of a convolution's unfolded input that are held at a time (256 MiB of float64).
 _UNFOLDED = 1 << 25
@@ -187,31 +187,5 @@ def _crop(
     return [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total], sizes
 
 
-def max_pool(call: Call) -> list[np.ndarray] | None:
-    """MaxPool without its second output, the indices."""
-    x = call.inputs[0]
-    if call.outputs > 1 or x is None or x.dtype != np.float64:
-        return None
-    window = pooling(call).met(x.shape[2:])
-    padded = window.padded(x, -np.inf)
-    y = np.full((*x.shape[:2], *window.places), -np.inf)
-    for _, place in window.slices():
-        np.maximum(y, padded[(slice(None), slice(None), *place)], out=y)
-    return [y]
-
-
-def average_pool(call: Call) -> list[np.ndarray]:
-    """AveragePool; what ceil_mode adds beyond the pads never counts."""
-    (x,) = call.arrays()
-    whole, shape = pooling(call), x.shape[2:]
-    window = whole.met(shape)
-    padded, y = window.padded(x, 0.0), np.zeros((*x.shape[:2], *window.places))
-    for _, place in window.slices():
-        y += padded[(slice(None), slice(None), *place)]
-    return [y / whole.counts(shape, bool(call.attributes.get("count_include_pad")))]
-
-
-def global_max_pool(call: Call) -> list[np.ndarray]:
-    """GlobalMaxPool; onnx's takes the wrong axes of all but images."""
-    (x,) = call.arrays()
-    return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
+#: By operator.
+OPERATORS: dict[str, Operator] = {"Conv": conv, "ConvTranspose": conv_transpose}

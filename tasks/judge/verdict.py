@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.judge.policy import IMPRECISE, Limit, Policy, judge
-from tasks.model import DTYPES, OpClass
+from tasks.model import DTYPES, OpClass, Refusal
 from tasks.nearest import nearest
 
 __all__ = ["POLICIES", "RULES", "Limit", "Policy", "PolicyError", "from_json", "judge", "load", "names"]
@@ -19,7 +19,7 @@ POLICIES = Path(__file__).parent / "policies"
 RULES = ("error_units", "classic", "absolute")
 
 
-class PolicyError(ValueError):
+class PolicyError(Refusal, ValueError):
     """A policy that cannot be used; the text names the file and the key."""
 
 

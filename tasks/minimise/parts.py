@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 from tasks.graphs.cut import reads
 from tasks.graphs.widening import NoOracle
@@ -11,11 +11,15 @@ from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, Hunt, Search
 from tasks.minimise.same import Failure
 
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
 #: Nodes up to which every single one, and every pair of neighbours, is tried first.
 FEW = 12
 
 
-def fewest(items: Sequence[int], failing: Callable[[list[int]], Search[bool]]) -> Search[list[int]]:
+def fewest(
+    items: Sequence[int], failing: Callable[[list[int]], Generator[Asked, Answer, bool]]
+) -> Generator[Asked, Answer, list[int]]:
     """A part of a list, all of which fails, from which nothing can be left out (Zeller & Hildebrandt, Simplifying and
     Isolating Failure-Inducing Input, 2002: ddmin)."""
     left = list(items)

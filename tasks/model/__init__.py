@@ -1,6 +1,6 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
-from tasks.model.case import DISTRIBUTIONS, FILES, FUZZ, Form, Group, Oracle, Program, RuntimeInfo, label_of
+from tasks.model.case import DISTRIBUTIONS, EXHAUSTIVE, FILES, FUZZ, Form, Group, Oracle, Program, RuntimeInfo, label_of
 from tasks.model.dtypes import (
     DTYPES,
     EPS,
@@ -13,7 +13,7 @@ from tasks.model.dtypes import (
     rounded,
     wide,
 )
-from tasks.model.errors import Fallback, Invalid, Misbehaviour, Unavailable, Unsupported, Vacuous
+from tasks.model.errors import Fallback, Invalid, Misbehaviour, Refusal, Unavailable, Unsupported, Vacuous
 from tasks.model.leaf import Leaf, row_floor
 from tasks.model.op_class import WITHOUT_NOISE, OpClass
 from tasks.model.status import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names

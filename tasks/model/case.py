@@ -13,9 +13,9 @@ from tasks.model.dtypes import EPS
 from tasks.model.op_class import OpClass
 
 #: Where a sample's values come from: the op's own list, or generated (see `tasks.arrays.inputs`); sizes and values of a
-#: fuzzed sample are both drawn from its seed.
-FUZZ = "fuzz"
-DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", FUZZ)
+#: fuzzed sample are both drawn from its seed; an exhaustive one has every value of the dtype (`tasks.arrays.every`).
+FUZZ, EXHAUSTIVE = "fuzz", "exhaustive"
+DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", FUZZ, EXHAUSTIVE)
 
 
 def label_of(op: str, variant: str) -> str:
@@ -120,8 +120,13 @@ class Form:
     wrt: tuple[int, ...] = ()
     #: Arrays of `arrays` that are gradients of the outputs, given for a check other than "forward".
     cotangents: tuple[int, ...] = ()
+    #: Arrays of `arrays` whose first axis is a batch: each row of the outputs is of theirs alone.
+    batched: tuple[int, ...] = ()
     #: The same sample in another form. Raises Unsupported where there is none.
     also: Callable[[str], Form] | None = field(default=None, repr=False, compare=False)
+    #: The outputs of the same sample as another process of the backend computes them, with so many threads. Raises Unsupported
+    #: where there can be none.
+    elsewhere: Callable[[int], Sequence[Any]] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass

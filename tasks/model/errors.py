@@ -15,6 +15,10 @@ _OWN_WORDS = re.compile(r"\"[^\"]*\"|'[^']*'|\([^()]*\)|\[[^\[\]]*\]|<[^<>]*>|\S
 _ENOUGH = 2_000
 
 
+class Refusal(Exception):
+    """Something asked for cannot be done. The text says what is wrong, where, and the fix; a command ends with it."""
+
+
 class Unavailable(Exception):
     """The backend cannot run in this process; the text says why."""
 

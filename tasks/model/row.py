@@ -25,6 +25,9 @@ class Column:
     shown: str
 
 
+#: The licence of a model that the user brings.
+YOUR_OWN = "your own"
+
 #: Marks a column that has no default.
 _REQUIRED = object()
 
@@ -53,7 +56,7 @@ class Row:
     distribution: str = column(
         "string",
         "case",
-        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz",
+        "where the values come from: own (the op's list), regular, boundary, adversarial, nan, fuzz, exhaustive",
         default="own",
     )
     sample: int = column(
@@ -85,7 +88,7 @@ class Row:
     kind: str = column(
         "string",
         "outcome",
-        "for wrong: numbers, flip, nonfinite, shape, dtype, structure, mutation, nondeterministic, …; for invalid: oracle; "
+        "for wrong: numbers, flip, nonfinite, shape, dtype, structure, mutation, nondeterministic, contradicted, …; for invalid: oracle, suspect, spec; "
         "for crash: the signal",
         default="",
     )
@@ -188,6 +191,13 @@ class Row:
         "int64", "metrics", "elements outside the classic tolerance, misplaced NaN and Inf included"
     )
     numel: int | None = column("int64", "metrics", "elements compared")
+    apart_units: float | None = column(
+        "float64",
+        "metrics",
+        "checks of the same bytes (determinism, threads, batch_invariance, replay): the largest |a - b| ÷ (ε·max(|a|, |b|, root "
+        "mean square of the output)) of two results that differ; 0: none do",
+        "1",
+    )
     classic: bool | None = column(
         "bool", "metrics", "verdict of the classic tolerance (torch.testing's atol/rtol by dtype)"
     )

@@ -34,6 +34,7 @@ from tasks.judge.prepared import (
 )
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous
 from tasks.prepare import derived
+from tasks.prepare.ranked import ranked
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
 WEAK_THRESHOLD = 32.0
@@ -159,7 +160,7 @@ def _collect(
         record |= {"weak": not strong[k], "excused": shares[k], "prepare_ms": milliseconds}
         records.append(record)
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
-    return {"group": dict(vars(group)), "public": found_by_name, "samples": _ranked(records)}, arrays
+    return {"group": dict(vars(group)), "public": found_by_name, "samples": ranked(records)}, arrays
 
 
 def save_alone(path: Path, group: Group, sample: Sample) -> None:
@@ -300,7 +301,8 @@ def _record(sample: Sample, arrays: list[np.ndarray], models: dict[bytes, int]) 
         "others": [_oracle_record(oracle, sample, add) for oracle in sample.others],
         "coarse": {name: list(map(add, outputs)) for name, outputs in sample.coarse.items()},
         "repeats": sample.repeats,
-        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names")},
+        "twins": sample.twins,
+        **{name: list(getattr(sample, name)) for name in ("wrt", "cotangents", "names", "batched")},
         "digest": _digest(sample),
         "shapes": " ".join("x".join(map(str, _shape(s, sample.arrays))) or "scalar" for s in specs),
         "model": None if sample.model is None else models[sample.model],
@@ -328,28 +330,6 @@ def _digest(sample: Sample) -> str:
 
 def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
     return spec.shape if spec.shape is not None else arrays[spec.id].shape
-
-
-def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Order in which samples are chosen when a backend is given fewer than were prepared.
-
-    Strong samples first, and within each kind the middle, then the ends, then what lies between.
-    """
-
-    def spread(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        order: list[int] = []
-        for i in range(len(items)):
-            # van der Corput sequence: every prefix is spread evenly
-            value, base, n = 0.0, 0.5, i + 1
-            while n:
-                value, base, n = value + base * (n & 1), base / 2, n >> 1
-            order.append(min(int(value * len(items)), len(items) - 1))
-        seen = list(dict.fromkeys(order))
-        return [items[k] for k in seen] + [x for k, x in enumerate(items) if k not in seen]
-
-    strong = [r for r in records if not r["failure"] and not r["weak"]]
-    weak = [r for r in records if not r["failure"] and r["weak"]]
-    return spread(strong) + spread(weak) + [r for r in records if r["failure"]]
 
 
 class PreparedGroup:
@@ -387,6 +367,18 @@ class PreparedSample:
         base = self.record["base"]
         return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
 
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """The tensors among the arguments, in their order."""
+        return [*tensor_specs(self.record["args"]), *tensor_specs(self.record["kwargs"])]
+
+    def tensors(self) -> list[np.ndarray]:
+        """The values of `specs`, as they are laid out. Raises ValueError for one that is not strided."""
+        if sparse := [spec.layout for spec in self.specs if spec.layout != "strided"]:
+            raise ValueError(f"a tensor is {sparse[0]}")
+        stored = self.inputs()
+        return [contiguous(stored[spec.id], spec) for spec in self.specs]
+
     @functools.cached_property
     def op_class(self) -> OpClass:
         return OpClass(self.record["op_class"])
@@ -410,6 +402,7 @@ class PreparedSample:
                 for x in record["others"]
             ],
             repeats=record["repeats"],
+            twins=record.get("twins", 0),
             model=None if record["model"] is None else self.owner.pack.array(record["model"]).tobytes(),
             columns=record["columns"],
             failure=self.failure,
@@ -436,9 +429,13 @@ class PreparedSample:
         )
 
     def other(self, number: int, expected: list[Leaf], part: slice = slice(None)) -> list[Leaf]:
-        """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise floor."""
-        places = self.record["others"][number]["references"][part]
-        return [replace(leaf, reference=self.owner.pack.array(i)) for leaf, i in zip(expected, places)]
+        """What is ``expected`` (those ``part`` of all outputs) as a further oracle has it, with the first one's noise floor,
+        which nothing of another shape has."""
+        found = map(self.owner.pack.array, self.record["others"][number]["references"][part])
+        return [
+            replace(leaf, reference=y, shape=y.shape, noise=leaf.noise if y.shape == leaf.shape else None)
+            for leaf, y in zip(expected, found)
+        ]
 
     def coarse(self) -> dict[str, list[np.ndarray]]:
         """Of a model, by precision: the outputs with its products' weights rounded to it."""
@@ -464,6 +461,7 @@ class PreparedSample:
             check=group.check if checks.installed(group.check).gradient else checks.FORWARD,
             wrt=tuple(self.record["wrt"]),
             cotangents=tuple(self.record["cotangents"]),
+            batched=tuple(self.record.get("batched", ())),
             also=self.form,
         )
         if kind in (files := self.record.get("files", {})):
@@ -472,13 +470,17 @@ class PreparedSample:
             form.arrays, form.order = [form.arrays[inputs.index(k)] for k in range(len(inputs))], tuple(outputs)
         elif kind == "onnx" and self.record["model"] is not None:
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
-        elif catalog is not None and kind in catalog.forms:
+        elif catalog is not None and kind in catalog.forms and kind != "onnx":  # of which the bytes are the form
             if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        elif kind in counterparts.FRAMEWORKS and self.op_class is OpClass.MODEL and self.record["model"] is not None:
+        elif (
+            self.op_class is OpClass.MODEL
+            and self.record["model"] is not None
+            and kind in ("torch", *counterparts.FRAMEWORKS)
+        ):
             form.model = self.owner.pack.array(self.record["model"]).tobytes()
         elif kind in counterparts.FRAMEWORKS:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
@@ -490,6 +492,7 @@ class PreparedSample:
                 raise Vacuous(made["vacuous"])
             form.model = exported.array(made["model"]).tobytes()
             specs = tensor_specs(form.args) + tensor_specs(form.kwargs)
+            form.batched = tuple(k for k, i in enumerate(made["inputs"]) if specs[i].id in form.batched)
             form.arrays = [contiguous(form.arrays[specs[i].id], specs[i]) for i in made["inputs"]]
             form.arrays = [a.view(a.real.dtype).reshape(*a.shape, 2) if a.dtype.kind == "c" else a for a in form.arrays]
             form.paired, form.invalid = tuple(made["paired"]), made.get("invalid", "")

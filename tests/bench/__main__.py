@@ -44,6 +44,12 @@ MODELS = [
     ),
 ]
 
+#: The others, but for architectures in their full size.
+MORE = [
+    *(f"models:{x}" for x in ("ppocr_det", "ppocr_rec", "minilm", "mtcnn_pnet", "mtcnn_rnet", "mtcnn_onet")),
+    *(f"models:{x}.small" for x in ("mixtral_moe", "mamba2")),
+]
+
 #: Some seconds of work of one backend, in cases of 5 ms.
 LOAD: dict[str, Any] = {"catalogs": [{"name": "load", "dtypes": ["float32"], "samples": 60}], "backends": ["busy-cpu"]}
 
@@ -84,7 +90,7 @@ BENCHES = {
     "minimise": Bench(minimise.minimise, {"graphs": 200}, {"graphs": 6}, long=True),
     "models": Bench(
         outputs.models,
-        {"models": ["models:ppocr_det", *MODELS], "backends": ["ort-cpu", "openvino-cpu"]},
+        {"models": [*MODELS, *MORE], "backends": ["ort-cpu", "openvino-cpu"]},
         {"models": ["residual:sound"], "backends": ["ort-cpu"]},
         long=True,
     ),
@@ -111,7 +117,10 @@ BENCHES = {
         long=True,
     ),
     "top50": Bench(
-        models.top50, {"flags": []}, {"flags": ["--ops", "softmax,matmul", "--backends", "torch-cpu"]}, long=True
+        models.top50,
+        {"flags": []},
+        {"flags": ["--ops", "softmax,matmul", "--backends", "torch-cpu", "--cpus", "1"]},
+        long=True,
     ),
     "roundtrip": Bench(
         models.roundtrip,
@@ -128,7 +137,9 @@ BENCHES = {
     "faster": Bench(
         models.faster, {"flags": []}, {"flags": ["--ops", "softmax", "--backends", "torch-cpu"]}, long=True
     ),
-    "parity": Bench(models.parity, {"flags": []}, {"flags": ["--backends", "torch-cpu,ort-cpu"]}, long=True),
+    "parity": Bench(
+        models.parity, {"flags": []}, {"flags": ["--backends", "torch-cpu,ort-cpu", "--cpus", "1"]}, long=True
+    ),
     "harvest": Bench(
         models.harvest,
         {

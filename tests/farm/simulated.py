@@ -45,6 +45,7 @@ class Simulated(Inline):
         self.busy: dict[tuple[str, str], int] = {}  # (node, device) → handle that holds it
         self.log: list[tuple[str, str, str, int]] = []  # (backend, node, device, cases)
         self.called_back: list[int] = []
+        self.strikes: Callable[[Job], bool] = lambda job: False  # whether a job's supervisor dies before it begins
         self.start_s = 0.1  # of a child, as its supervisor tells
         self._changes = Changes()
 
@@ -122,6 +123,10 @@ class Simulated(Inline):
         return len(self.log) % choices
 
     def _do(self, handle: int, job: Job, backend: str, place: Place) -> Iterator[tuple[int, Any]]:
+        if self.strikes(job):
+            self.jobs.pop(handle, None)
+            yield handle, RuntimeError("killed")
+            return
         yield handle, wire.Begun(place)
         rows: list[Row] = []
         gone = False

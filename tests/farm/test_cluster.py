@@ -16,13 +16,15 @@ import yaml
 from ray.cluster_utils import Cluster
 
 from farm import lake
-from tests.conftest import ROOT, launch
+from tests.conftest import ROOT, SOON_GONE, launch
 from tests.farm.test_resume import parts, wait_for
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Cluster]:
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": SOON_GONE}
+    )
     yield made
     made.shutdown()
 

@@ -27,6 +27,7 @@ from farm.work.job import Job
 from farm.work.local import DirectChildren
 from farm.work.losses import NOT_BEGUN
 from farm.work.state import Plan
+from farm.work.stock import WHOLE, Stock
 from farm.work.supervisor import STRIKES
 from tasks import catalogs
 from tasks.judge import verdict
@@ -342,6 +343,41 @@ def test_only_a_case_that_is_alone_when_its_supervisor_dies_again_and_again_is_b
     assert list(crashed["op"]) == ([culprit[0]] if kills == "by a case" else [])
     assert crashed["error"].str.contains("the only one in flight when its supervisor died a").all()
     assert (rows["attempts"] > 1).any()
+
+
+def test_a_case_whose_supervisors_are_killed_before_they_begin_is_not_blamed(run: Run) -> None:
+    culprit, unlucky, struck = ("load:op000003", 7), ("load:op000005", 7), itertools.count()
+
+    def strikes(job: Job) -> bool:
+        cases = {(item.group.op, position) for item in job.run for position in item.positions}
+        return unlucky in cases and next(struck) < NOT_BEGUN - 2
+
+    cluster = Simulated([node("cpu", CPU=2)])
+    cluster.strikes = strikes
+    cluster.status = lambda backend, op, sample, *on: "killed" if (op, sample) == culprit else "pass"
+    _, _, rows = run([{"name": "null-cpu"}], cluster)
+    assert list(rows.loc[rows["status"] == "crash", "op"]) == [culprit[0]]
+    assert next(struck) > NOT_BEGUN - 2
+
+
+@pytest.mark.parametrize(
+    ("had", "prepared", "rows", "left"),
+    [
+        ({WHOLE}, [0, 1, 2], 1, []),  # given up in the launch before, and to be had in this one
+        ({0, 1}, [WHOLE], 3, [0]),  # to be had in the launch before, and not in this one
+        ({0, 1, WHOLE}, [0, 1, 2], 3, []),  # … and in the one after that again
+        ({0, 1, WHOLE}, [WHOLE], 3, []),
+        ({1}, [0, 1, 2], 3, [0, 2]),
+        (set(), [WHOLE], 1, [0]),
+    ],
+)
+def test_a_group_that_one_launch_could_not_prepare_and_another_could_has_each_row_once(
+    run: Run, had: set[int], prepared: list[int], rows: int, left: list[int]
+) -> None:
+    done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
+    stock = Stock(done.plan, [True], {(0, 0): had})
+    stock.samples[0] = prepared
+    assert (stock.rows(0, 0), stock.positions(0, 0)) == (rows, left)
 
 
 def test_nodes_that_leave_and_join_while_the_run_goes_on(run: Run) -> None:

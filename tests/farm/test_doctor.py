@@ -11,7 +11,7 @@ from farm.__main__ import main
 from farm.fleet import probing
 from farm.fleet.asking import probe
 from tasks.backends import BackendSpec
-from tests.conftest import launch
+from tests.conftest import here
 
 NEEDY, NOTHING = "needy-cpu", "nothing-cpu"
 
@@ -40,6 +40,15 @@ def test_doctor_says_what_is_missing_and_the_command_that_installs_it(
     assert f"  there      needy-cpu: needy 1, led to {tool}, emulated, on " in said and "more with" not in said
 
 
+def test_doctor_leaves_out_headings_without_a_line_and_says_what_no_command_brings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["doctor", "ort-dnnl"]) == 0
+    said = capsys.readouterr().out
+    assert "needed of this machine" not in said and "\n\n\n" not in said
+    assert "no wheel on PyPI has it: build onnxruntime with --use_dnnl" in said and "more with" not in said
+
+
 def test_the_list_says_what_is_emulated_and_what_is_missing(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backends", NEEDY]) == 0
     assert "no planted tool on this machine: " in capsys.readouterr().out
@@ -52,7 +61,7 @@ def test_the_preflight_ends_with_one_line_that_installs_the_rest(tool: Path, tmp
     config = tmp_path / "c.yaml"
     catalog = {"name": "planted", "ops": ["none"], "dtypes": ["float32"]}
     config.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": [NEEDY, "planted-cpu"]}))
-    done = launch(config, "--no-ray", "--dry-run", "--results", tmp_path / "results")
+    done = here(config, "--no-ray", "--dry-run", "--results", tmp_path / "results")
     assert done.returncode == 0, done.stderr
     (line,) = [x for x in done.stdout.splitlines() if x.startswith("to have ")]
     assert line.startswith("to have needy-cpu as well: ") and line.endswith("install planted-tool")

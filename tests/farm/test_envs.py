@@ -7,10 +7,10 @@ import os
 import stat
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from farm.commands import run
@@ -140,10 +140,9 @@ def test_an_installer_that_hangs_is_bounded_and_leaves_nothing(tmp_path: Path, m
     wrapper.write_text("#!/bin/sh\nsleep 600\n")
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setattr(envs, "_uv_binary", lambda: str(wrapper))
-    began = time.monotonic()
     with pytest.raises(EnvError, match="hung"):
         envs.build(Environment(("numpy",)), tmp_path, timeout_s=1)
-    assert time.monotonic() - began < 5
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(wrapper) in (p.info["cmdline"] or ())]
     assert list((tmp_path / "envs").glob("*/")) == []
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from farm import lake
 from farm.fleet.child_process import ChildProcess, Death, Limits
-from tests.conftest import ROOT, launch
+from tests.conftest import ROOT, here, launch
 
 SAMPLES = 8
 POPEN = subprocess.Popen
@@ -128,7 +128,7 @@ def test_metrics_are_there_only_where_they_were_measured(rows: pd.DataFrame) -> 
 
 def test_a_preparer_that_dies_leaves_rows_that_say_so(results: Path, tmp_path: Path) -> None:
     ops = ["prepare_segfault", "prepare_raise", "prepare_exit", "none"]
-    done = launch(config(tmp_path / "c.yaml", ["planted-cpu"], ops), "--results", results, "--cpus", 1)
+    done = here(config(tmp_path / "c.yaml", ["planted-cpu"], ops), "--results", results, "--cpus", 1)
     assert done.returncode == 0, done.stdout + done.stderr
     frame = lake.read(results, lake.run_ids(results)[-1])
     assert (frame[frame["op"] == "planted:none"]["status"] == "pass").all()
@@ -144,7 +144,7 @@ def test_a_preparer_that_dies_leaves_rows_that_say_so(results: Path, tmp_path: P
 
 def test_backends_that_cannot_be_had_are_lines_with_reasons(results: Path, tmp_path: Path) -> None:
     names = ["broken-raise", "broken-exit", "broken-segfault", "broken-unavailable"]
-    done = launch(config(tmp_path / "c.yaml", [*names, "planted-cpu"], ["none"]), "--results", results)
+    done = here(config(tmp_path / "c.yaml", [*names, "planted-cpu"], ["none"]), "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     run_id = lake.run_ids(results)[-1]
     inventory = lake.read_run(results, run_id)["inventory"]["backends"]

@@ -10,7 +10,7 @@ import pytest
 
 from farm.commands import gradcheck
 from farm.report.tables.gradients import MEANING, agreement, two_oracles
-from tests.conftest import launch
+from tests.conftest import here
 
 
 def test_an_op_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +116,7 @@ def test_a_run_of_backward_checks_and_its_table(
         "checks: [forward, backward, double_backward]\ndtypes: [float32, int64]\ncatalogs:\n"
         "  - {name: torch, ops: [mul, argmax], samples: 2}\nbackends: [torch-cpu]\n"
     )
-    done = launch(config, "--inline", "--results", results)
+    done = here(config, "--inline", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = pd.read_parquet(results)
     assert set(zip(rows.op, rows.check, rows.dtype)) == {

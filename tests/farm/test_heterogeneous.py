@@ -18,8 +18,9 @@ from ray.cluster_utils import Cluster
 
 from farm import lake
 from farm.fleet.node import Devices, ray_node
+from farm.work import outages
 from tasks.vendors import BY_LABEL
-from tests.conftest import ROOT, launch
+from tests.conftest import ROOT, SOON_GONE, here, launch
 from tests.farm.test_resume import wait_for
 
 OPS, SAMPLES = 10, 20
@@ -28,7 +29,8 @@ OPS, SAMPLES = 10, 20
 @pytest.fixture(scope="module")
 def head() -> Iterator[Cluster]:
     made = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, "node_name": "head"}
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "include_dashboard": False, "node_name": "head", "_system_config": SOON_GONE},
     )
     yield made
     made.shutdown()
@@ -235,10 +237,13 @@ def test_the_last_node_of_a_backend_leaves_rows_that_say_so(nodes: Nodes, tmp_pa
     assert gone["error"].str.contains("the last node that offered it has left, and none came within 2 s").all()
 
 
-def test_a_single_device_that_is_lost_costs_no_crash_for_every_case(tmp_path: Path, results: Path) -> None:
+def test_a_single_device_that_is_lost_costs_no_crash_for_every_case(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without another device to compare with: a new child does not find it either."""
+    monkeypatch.setattr(outages, "REST_S", (0.1, 0.2))
     file = config(tmp_path / "c.yaml", [{"name": "gpu-nvidia", "options": {"lost_after": 100}}, "null-cpu"])
-    done = launch(file, "--no-ray", "--results", results, FARM_LOST=str(tmp_path / "lost"))
+    done = here(file, "--no-ray", "--results", results, FARM_LOST=str(tmp_path / "lost"))
     assert done.returncode == 3, done.stdout + done.stderr
     frame = rows(results)
     assert frame.groupby("backend").size().eq(OPS * SAMPLES).all()

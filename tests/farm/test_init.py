@@ -13,22 +13,19 @@ from pathlib import Path
 import pytest
 
 from farm.commands.init import BAD_INPUT, OK, main
-from tests.conftest import ROOT, launch
+from tests import prepared
+from tests.conftest import ROOT, here
 
 
 def pytest_of(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "farm_pytest", "-p", "no:cacheprovider", folder],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "farm_pytest", "-p", "no:cacheprovider", folder]
+    return prepared.run(command, cwd=ROOT)
 
 
 def test_the_project_runs_as_it_is(tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project = tmp_path / "project"
     assert main([str(project)]) == OK and f"farm run {project}/farm.yaml" in capsys.readouterr().out
-    done = launch(project / "farm.yaml", "--inline", "--samples", 2, "--results", results)
+    done = here(project / "farm.yaml", "--inline", "--samples", 2, "--results", results)
     assert done.returncode == OK, done.stderr
     assert "No findings" in done.stdout and "pass rate 100 %" in done.stdout
 

@@ -31,6 +31,7 @@ from farm.lake.store import parts
 from farm.work.launch import durable, run_id_at
 from farm.work.state import Before
 from tasks.model.row import Row
+from tests import prepared
 
 RUN = "20260101-000000-aaaa"
 CONSTANT = {"run_id": RUN, "backend": "torch-cpu", "vendor": "Meta", "device": "AVX2"}
@@ -511,7 +512,7 @@ def test_a_whole_run_on_s3(server: str, tmp_path: Path) -> None:
 
     def farm(*args: str) -> None:
         command = [sys.executable, "-m", "farm.launch", *args, "--inline", "--results", "s3://bucket/runs"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        done = prepared.run(command, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
 
     farm("c.yaml")

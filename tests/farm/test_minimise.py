@@ -8,27 +8,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pandas as pd
-import pyarrow as pa
 import pytest
 from planted_small import graph
 
 from farm import lake
 from farm.commands import findings, minimise
 from farm.commands import run as launch
-from farm.commands.minimise import BAD_INPUT, FLAKY, SMALLER
+from farm.commands.minimise import BAD_INPUT, FLAKY, NO_SCRIPT, SMALLER
+from farm.fleet import envs
 from farm.lake import minimal
-from farm.minimise import shown
-from farm.minimise.kept import finding_id
+from farm.lake.minimal import finding_id
 from farm.minimise.script import short
+from farm.report.tables import defects
+from farm.report.tables.coverage import distinct
+from farm.reproduce import trial
+from tasks import counterparts
+from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
+from tasks.backends.shared import call_lines
+from tasks.backends.shared.few_lines import NoScript
+from tasks.catalogs import told
 from tasks.judge import verdict
-from tasks.model import Form, Leaf
+from tasks.minimise.call_case import CallCase
+from tasks.minimise.described import described
+from tasks.model import Form, Group, Leaf, np_dtype
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner, whole
 from tests import stand_in
-
-pytest.importorskip("onnx")
 
 CONFIG = """
 catalogs: [{{name: small, ops: {ops}, dtypes: [float32], samples: 1}}]
@@ -37,9 +45,9 @@ deadline_s: 3
 """
 
 
-def launched(folder: Path, ops: str, backends: str) -> pd.DataFrame:
+def launched(folder: Path, ops: str, backends: str, *more: str) -> pd.DataFrame:
     (folder / "small.yaml").write_text(CONFIG.format(ops=ops, backends=backends))
-    launch.main([str(folder / "small.yaml"), "--no-ray", "--results", str(folder / "results")])
+    launch.main([str(folder / "small.yaml"), "--no-ray", "--results", str(folder / "results"), *more])
     rows = lake.read(folder / "results", lake.run_ids(folder / "results")[-1])
     return rows.set_index(["op", "backend"])
 
@@ -59,6 +67,12 @@ class Lake:
         code = minimise.main([key, "--results", str(self.results), *more])
         found = [x for x in minimal.read(self.results) if f"{x['run_id']}:{x['case_id']}:{x['backend']}" == key]
         return code, found[-1] if found else {}
+
+
+@pytest.fixture(autouse=True)
+def no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts are run with this interpreter, isolated: an environment of their own would be built from an index."""
+    monkeypatch.setattr(envs, "build", lambda environment, cache: sys.executable)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +95,18 @@ def test_an_ignored_attribute_is_what_is_left(made: Made) -> None:
     assert {x["what"]: x["fails"] for x in found["triggers"]}["without Softmax.axis"] is False
     assert found["runs"] <= 200
     assert fails_by_itself(Path(found["folder"]) / minimal.PACK) == ("wrong", "numbers", "onnx:Softmax")
+    text = (Path(found["folder"]) / "script.py").read_text()
+    assert len(text.splitlines()) <= 40 and "farm" not in text and "shows the wrong result" in found["script_said"]
+
+
+def test_without_a_script_that_shows_it_the_command_says_what_it_lacks(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, rows = made
+    code, found = here.minimised(here.key(rows, "sigmoid", "dies"), "--strategy", "binary-search-dims")
+    assert code == NO_SCRIPT and "script.py" not in found["files"]
+    said = capsys.readouterr().out
+    assert "script        none: " in said and "does NOT show the crash" in said
 
 
 def fails_by_itself(pack: Path) -> tuple[str, str, str]:
@@ -94,7 +120,7 @@ def fails_by_itself(pack: Path) -> tuple[str, str, str]:
 def test_of_a_graph_the_node_is_left_and_of_its_size_the_smallest_that_fails(made: Made) -> None:
     here, rows = made
     code, found = here.minimised(here.key(rows, "chain", "numbers"))
-    assert code == SMALLER
+    assert code == NO_SCRIPT
     assert (found["nodes"], found["finding"]["ops"], found["shapes"][1]) == ([8, 1], ["Relu"], [[1, 5]])
     (given,) = found["inputs"]
     assert given["values"] == "[[0.0, 0.0, 0.0, 0.0, 0.0]]"
@@ -111,7 +137,7 @@ def test_a_value_that_it_takes_is_kept(made: Made) -> None:
 def test_a_crash_is_made_smaller_in_processes_of_its_own(made: Made) -> None:
     here, rows = made
     code, found = here.minimised(here.key(rows, "sigmoid", "dies"), "--budget", "60")
-    assert code == SMALLER
+    assert code == NO_SCRIPT
     assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("crash", "SIGSEGV")
     assert found["elements"][1] == 4
 
@@ -119,7 +145,7 @@ def test_a_crash_is_made_smaller_in_processes_of_its_own(made: Made) -> None:
 def test_an_error_stays_the_same_error(made: Made) -> None:
     here, rows = made
     code, found = here.minimised(here.key(rows, "errors", "dies"))
-    assert code == SMALLER
+    assert code == NO_SCRIPT
     # The node before it raises another error when it is small: that is not taken for it.
     assert (found["finding"]["ops"], found["elements"][1]) == (["Abs"], 1)
     assert "no kernel for" in found["finding"]["words"] and "0x" not in found["finding"]["words"]
@@ -129,26 +155,25 @@ def test_a_hang_is_made_smaller(tmp_path: Path, cache: Path) -> None:
     here = Lake(tmp_path)
     rows = launched(tmp_path, "[tanh]", "small-hang")
     code, found = here.minimised(here.key(rows, "tanh", "hang"), "--strategy", "binary-search-dims", "--budget", "40")
-    assert code == SMALLER
+    assert code == NO_SCRIPT
     assert (found["outcome"]["status"], found["shapes"][1]) == ("timeout", [[1, 3]])
 
 
-def test_a_crash_that_takes_an_earlier_case_names_it(tmp_path: Path, cache: Path) -> None:
+def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_nothing(
+    tmp_path: Path, cache: Path
+) -> None:
     here = Lake(tmp_path)
-    rows = launched(tmp_path, "[neg, gather, relu, softmax]", "small-clean")
-    row = rows.loc[("small:neg", "small-clean")]
-    # As a farm that did not ask twice would have written it.
-    table = lake.read_table(here.results, row.run_id).to_pylist()
-    for number, one in enumerate(sorted(table, key=lambda x: x["op"] == "small:neg")):
-        one["backend"] = "small-after"
-        one["started_at"] = one["started_at"] + pd.Timedelta(seconds=number)
-        if one["op"] == "small:neg":
-            one |= {"status": "crash", "kind": "SIGSEGV", "stage": "run", "error_type": "SIGSEGV"}
-    opened = lake.open_lake(here.results)
-    lake.append(opened, row.run_id, pa.Table.from_pylist(table, lake.SCHEMA).to_batches())
+    rows = launched(tmp_path, "[gather, neg, relu, softmax]", "small-after, small-clean", "--cpus", "1")
+    row = rows.loc[("small:neg", "small-after")]
+    # By itself it is right: the row says what killed the process that it was in at first.
+    assert row.status == "pass" and "died of SIGSEGV" in row["flags"]
+    assert "after forward/small:gather/float32/0 it does" in row["flags"]
+    others = rows.drop(("small:neg", "small-after"))
+    assert set(others.status) == {"pass"} and not others["flags"].fillna("").str.contains("died").any()
     code, found = here.minimised(f"{row.run_id}:{row.case_id}:small-after")
-    assert code == SMALLER
+    assert code == NO_SCRIPT
     assert found["after"] == ["forward/small:gather/float32/0"]
+    assert (found["outcome"]["status"], found["outcome"]["kind"]) == ("crash", "SIGSEGV")
     assert "by itself it does not fail" in " ".join(found["why"])
 
 
@@ -162,6 +187,23 @@ def test_what_fails_at_times_is_said_to(tmp_path: Path, cache: Path, monkeypatch
     assert "script" not in found["files"]
 
 
+def test_a_model_with_its_inputs_is_run_and_made_small(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(told, "_told", [""])
+    model = graph("a = Tanh(x)", "b = Softmax(a; axis=0)", "y = Neg(b)")
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 6]))
+    onnx.save(model, "mine.onnx")
+    np.savez("mine.npz", x=np.random.default_rng(0).uniform(-1, 1, (4, 6)).astype(np.float32))
+    asked = ["--model", "mine.onnx", "--inputs", "mine.npz", "--backend"]
+    assert minimise.main([*asked, "small-numbers", "--results", "lake"]) == SMALLER
+    (found,) = minimal.read("lake")
+    assert (found["finding"]["ops"], found["finding"]["attributes"]) == (["Softmax"], {"Softmax.axis": 0})
+    assert minimise.main([*asked, "small-clean", "--results", "lake"]) == BAD_INPUT
+    assert "only what failed" in capsys.readouterr().err
+
+
 def test_what_cannot_be_made_smaller_is_refused_in_a_line(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +214,10 @@ def test_what_cannot_be_made_smaller_is_refused_in_a_line(
         (key, "--strategy", "shrink-al"): "did you mean",
         (key, "--budget", "3"): "too few",
         ("nonsense",): "is no key",
+        ("12345",): "no case of the seed 12345",
+        (): "what is to be made small",
+        ("--model", "mine.onnx"): "--model takes --inputs",
+        ("--inputs", "mine.npz"): "name it with --model",
         (key.replace("small-numbers", "small-gone"),): "no row of",
     }
     for arguments, words in refused.items():
@@ -196,7 +242,7 @@ def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: 
         said = capsys.readouterr().err
         assert "1.0, here is 2.0" in said and "==1.0" in said and "--here" in said
         code, found = here.minimised(key, "--here", "--strategy", "binary-search-dims")
-        assert code == SMALLER and found["runtime_version"] == "2.0"
+        assert code in (SMALLER, NO_SCRIPT) and found["runtime_version"] == "2.0"
     finally:
         path.write_text(before)
 
@@ -224,7 +270,7 @@ def test_findings_are_the_distinct_defects_with_their_minimal_cases(
     assert (gather["first"], gather["last"]) == (rows.iloc[0].run_id, rows.iloc[0].run_id)
     assert gather.right == "small-dies" and gather.versions == "1.0"
     # What failed and is like none of these is counted apart.
-    assert "small:errors" not in table.index and "have no minimal case" in said
+    assert "small:errors" not in table.index and "have none yet" in said and "rows failed or are imprecise" in said
     bundle = out / f"small-numbers-Gather-{gather.finding}"
     text = (bundle / "issue.md").read_text()
     assert text.startswith("# [small-numbers] Gather") and "| put otherwise | then |" in text
@@ -246,6 +292,52 @@ def test_two_rows_of_one_defect_are_one_finding() -> None:
     assert finding_id(one) == finding_id(other)
     assert finding_id(one) != finding_id({**one, "attributes": {}})
     assert finding_id(one) != finding_id({**one, "modes": ["open sizes"]})
+    gelu, tanh = ({**base, "ops": ["gelu"], "attributes": {"gelu.approximate": x}} for x in ("none", "tanh"))
+    assert finding_id(gelu) != finding_id(tanh)
+
+
+def test_a_call_tells_its_arguments_and_what_its_inputs_are_like() -> None:
+    args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0, (2, 2), (4, 1))), 1]}
+    case = CallCase(args, encode({"keepdim": True}), (np.ones(8, np.float32),), Group("torch:sum", "", "float32", 1), 1)
+    found = described(case)
+    assert found["attributes"] == {"sum.argument 1": 1, "sum.keepdim": True}
+    assert found["modes"] == ["input with gaps"]
+
+
+def test_rows_that_failed_are_of_one_finding_or_of_none_yet_and_none_is_counted_twice() -> None:
+    def failed(case: str, op: str = "x:A", status: str = "wrong", error: str = "3 of 4") -> dict[str, str]:
+        return {
+            "run_id": "r",
+            "case_id": case,
+            "backend": "b",
+            "op": op,
+            "status": status,
+            "kind": "numbers",
+            "error": error,
+        }
+
+    rows = distinct(
+        pd.DataFrame(
+            [
+                failed("0"),
+                failed("1"),
+                failed("2", status="imprecise"),
+                failed("3", "x:B"),
+                failed("4", "x:B"),
+                failed("5", "x:B"),
+                {**failed("6"), "status": "pass", "kind": ""},
+            ]
+        )
+    )
+    found = [
+        {"case_id": case, "backend": "b", "finding": {"id": name}}
+        for case, name in (("0", "one"), ("3", "two"), ("4", "three"))
+    ]
+    of = defects.finding_of(found, rows)
+    # The second row of A failed as the first; of B nobody knows of which of its two defects the last is.
+    assert of.tolist() == ["one", "one", "", "two", "three", ""]
+    left = defects.without_minimal(found, rows)
+    assert left["rows"].sum() == 2 and (of != "").sum() + left["rows"].sum() == 6
 
 
 def test_findings_of_a_lake_without_any_are_said(
@@ -261,13 +353,19 @@ def test_findings_of_a_lake_without_any_are_said(
 # --- scripts -------------------------------------------------------------------------------------------------------
 
 
+def shows(text: str, row: dict[str, Any]) -> tuple[bool, str]:
+    with trial.written(text) as path:
+        return trial.check(path, row, 300, sys.executable, short=True)
+
+
 def scripted(model: Any, feeds: dict[str, np.ndarray], expected: list[np.ndarray]) -> str:
     """The short script of a case on ONNX Runtime whose expected output is told."""
     spec = BackendSpec.parse("ort-cpu")
     form = Form("onnx", "onnx:test", "float32", list(feeds.values()), model=model.SerializeToString())
     leaves = [Leaf(str(y.dtype), y.shape, y.astype(np.float64) if y.dtype.kind == "f" else y) for y in expected]
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
-    return short(form, leaves, row, spec.create(), "ort", 'a "title" \\ of text', ["onnxruntime"])
+    group = Group("onnx:test", "", "float32", 1)
+    return short(form, group, leaves, row, spec.create(), 'a "title" \\ of text', ["onnxruntime"])
 
 
 def test_a_short_script_shows_what_is_wrong_and_nothing_else() -> None:
@@ -277,18 +375,67 @@ def test_a_short_script_shows_what_is_wrong_and_nothing_else() -> None:
     model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 6
     feeds = {"x": np.random.default_rng(0).uniform(-1, 1, (4, 6)).astype(np.float32)}
     (right,) = stand_in.run(model, feeds).outputs
-    for expected, shows in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
+    for expected, expectedly in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
         text = scripted(model, feeds, [expected])
         assert len(text.splitlines()) <= 40 and "farm" not in text
-        good, said = shown.shows(text, {"status": "wrong", "kind": "numbers"}, 20, sys.executable)
-        assert good is shows, said
+        good, said = shows(text, {"status": "wrong", "kind": "numbers"})
+        assert good is expectedly, said
 
 
 def test_a_script_that_raises_another_error_does_not_show_it() -> None:
     row = {"status": "error", "error": "no kernel for 'x' in this build", "kind": ""}
     same, other = "raise RuntimeError(\"no kernel for 'y' in this build\")", 'raise RuntimeError("a disk is full")'
-    assert shown.shows(same, row, 10, sys.executable)[0]
-    assert not shown.shows(other, row, 10, sys.executable)[0]
+    assert shows(same, row)[0]
+    assert not shows(other, row)[0]
     died = {"status": "crash", "error": "", "kind": "SIGSEGV"}
-    assert shown.shows("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", died, 10, sys.executable)[0]
-    assert not shown.shows("print('fine')", died, 10, sys.executable)[0]
+    assert shows("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", died)[0]
+    assert not shows("print('fine')", died)[0]
+
+
+def called(backend: str, op: str, call: Any, x: np.ndarray, expected: np.ndarray, **kwargs: Any) -> str:
+    """The short script of a call of one tensor whose expected output is told."""
+    tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
+    kind = call.framework if isinstance(call, counterparts.Counterpart) else "torch"
+    form = Form(kind, op, x.dtype.name, [x], call=call, args=tree, kwargs=encode(kwargs))
+    leaf = Leaf(x.dtype.name, expected.shape, expected.astype(np.float64))
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+    group = Group(op, "", x.dtype.name, 1)
+    return short(form, group, [leaf], row, BackendSpec.parse(backend).create(), "a title", ["numpy"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_short_script_calls_torch_by_a_public_name(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3).astype(np_dtype(dtype))
+    right = torch.nn.functional.softmax(torch.tensor(x.astype(np.float64)), dim=0).numpy()
+    for expected, good in ((right, False), (right + 0.25, True)):
+        text = called("torch-cpu", "torch:softmax", torch.nn.functional.softmax, x, expected, dim=0)
+        assert len(text.splitlines()) <= 40 and "farm" not in text and "softmax" in text
+        found, said = shows(text, {"status": "wrong", "kind": "numbers"})
+        assert found is good, said
+
+
+@pytest.mark.parametrize(
+    ("framework", "says"), [("jax", "jnp.divide"), ("paddle", "paddle.divide"), ("tensorflow", "tf.divide")]
+)
+def test_a_short_script_calls_a_framework_that_is_not_here(framework: str, says: str) -> None:
+    call = counterparts.counterpart(framework, "torch:div", "no_rounding_mode", "float32")
+    x = np.ones((2, 2), np.float32)
+    text = called(f"{framework}-cpu", "torch:div", call, x, x)
+    compile(text, framework, "exec")
+    assert len(text.splitlines()) <= 40 and says in text and "tasks" not in text
+
+
+def test_every_expression_of_the_table_can_be_written_down() -> None:
+    """But for those that name another op's counterpart."""
+    lacking = []
+    for label, row in counterparts.rows().items():
+        for framework in counterparts.table.FRAMEWORKS:
+            if text := getattr(row, framework):
+                made = counterparts.Counterpart(framework, label, row.signature, text)
+                try:
+                    imports, lines = call_lines._source(made)
+                    compile("\n".join([*imports, *lines]), label, "exec")
+                except NoScript as error:
+                    lacking.append(str(error))
+    assert len(lacking) < 10, lacking

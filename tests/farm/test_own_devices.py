@@ -14,7 +14,7 @@ import yaml
 from farm import lake
 from farm.fleet.child_process import child_env
 from tasks import variables
-from tests.conftest import ROOT, launch
+from tests.conftest import ROOT, here, launch
 
 
 def config(path: Path, *backends: object) -> Path:
@@ -54,7 +54,7 @@ def test_nonsense_in_a_variable_ends_the_run_before_it_begins(tmp_path: Path, re
 def test_out_of_memory_is_believed_of_a_case_that_is_alone_in_its_process(tmp_path: Path, results: Path) -> None:
     leaks = {"name": "leaks", "like": "gpu-nvidia", "options": {"full_after": 3}}
     full = {"name": "full", "like": "gpu-nvidia", "options": {"full_after": 0}}
-    launch(config(tmp_path / "c.yaml", leaks, full), "--no-ray", "--results", results, FARM_LOAD_OPS="4")
+    here(config(tmp_path / "c.yaml", leaks, full), "--no-ray", "--results", results, FARM_LOAD_OPS="4")
     rows = lake.read(results, lake.run_ids(results)[-1]).groupby("backend")
     leaky, small = rows.get_group("leaks"), rows.get_group("full")
     assert set(leaky["status"]) == {"pass"}
@@ -66,7 +66,7 @@ def test_out_of_memory_is_believed_of_a_case_that_is_alone_in_its_process(tmp_pa
 
 def test_variables_that_change_numbers_are_left_out_or_named(tmp_path: Path, results: Path) -> None:
     env = {"NVIDIA_TF32_OVERRIDE": "1", "HSA_OVERRIDE_GFX_VERSION": "11.0.0"}
-    launch(config(tmp_path / "c.yaml", "null-cpu"), "--no-ray", "--results", results, FARM_LOAD_OPS="1", **env)
+    here(config(tmp_path / "c.yaml", "null-cpu"), "--no-ray", "--results", results, FARM_LOAD_OPS="1", **env)
     flags = lake.read(results, lake.run_ids(results)[-1])["flags"]
     assert flags.str.contains("HSA_OVERRIDE_GFX_VERSION=11.0.0").all()
     assert not flags.str.contains("TF32").any()

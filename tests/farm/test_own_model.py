@@ -10,9 +10,11 @@ import pytest
 
 from farm import lake
 from farm.commands.run import main
-from farm.exits import BAD_INPUT, OK
+from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan.config import ConfigError, load
 from tasks.catalogs import told
+from tasks.catalogs.models import judged
+from tasks.graphs import floor
 from tests import residual_model
 
 
@@ -95,7 +97,7 @@ def test_bad_models_are_a_line_each_and_the_run_goes_on(here: Path, capsys: pyte
     Path("c.yaml").write_text(
         f"dtypes: [float32]\ncatalogs:\n- name: models\n  own:\n{lines}  - {{name: nothing, model: mine.onnx}}\nbackends: [ort-cpu]\n"
     )
-    assert run("c.yaml") == OK
+    assert run("c.yaml") == FOUND
     found = {case.split(":")[1].split("/")[0]: (status, error) for case, status, error in rows()}
     assert found.pop("good") == ("pass", "")
     says = {
@@ -113,6 +115,28 @@ def test_bad_models_are_a_line_each_and_the_run_goes_on(here: Path, capsys: pyte
         status, error = found[name]
         assert status == "invalid" and text in error and "\n" not in error, (name, error)
         assert f"not judged: models:{name}: " in out
+    assert f"{len(says)} samples of your own could not be judged: " in out
+
+
+@pytest.mark.parametrize(("sizes", "status", "references"), [([6], "vacuous", 0), ([-1], "pass", 1)])
+def test_no_reference_is_made_of_a_model_that_has_one_size(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], status: str, references: int
+) -> None:
+    made = []
+    monkeypatch.setattr(judged, "reference_and_floor", lambda *of: made.append(of) or floor.reference_and_floor(*of))
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float[N] y)'
+        f" <int64[1] s = {{{sizes[0]}}}> {{ e = Exp(x) y = Reshape(e, s) }}"
+    )
+    onnx.save(model, "flat.onnx")
+    np.savez("flat.npz", x=np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3))
+    own = "{name: flat, model: flat.onnx, inputs: flat.npz}"
+    Path("c.yaml").write_text(
+        f"dtypes: [float32]\nchecks: [shapes]\ncatalogs: [{{name: models, own: [{own}]}}]\nbackends: [ort-cpu]\n"
+    )
+    assert run("c.yaml") == OK
+    assert [x[1] for x in rows()] == [status]
+    assert len(made) == references
 
 
 def test_a_config_s_own_models_are_checked_with_their_place(here: Path) -> None:

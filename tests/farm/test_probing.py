@@ -12,7 +12,7 @@ from farm import lake
 from farm.fleet import probing
 from farm.fleet.asking import probe
 from tasks.backends import BackendSpec
-from tests.conftest import launch
+from tests.conftest import here
 
 STRUCK = (2, 5)
 
@@ -26,7 +26,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def run(config: Path, results: Path, *more: str, **env: str) -> pd.DataFrame:
-    done = launch(config, "--no-ray", "--results", results, *more, **env)
+    done = here(config, "--no-ray", "--results", results, *more, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     return lake.read(results, lake.run_ids(results)[-1]).set_index(["op", "sample"]).sort_index()
 

@@ -247,9 +247,7 @@ def test_a_bad_policy_names_file_and_key(
     (tmp_path / "c.yaml").write_text(
         f"policy: {bad}\ncatalogs: [{{name: torch, ops: [sum], samples: 1}}]\nbackends: [torch-cpu]\n"
     )
-    assert (
-        launch.main([str(tmp_path / "c.yaml"), "--inline", "--dry-run", "--results", str(tmp_path)]) == launch.BAD_INPUT
-    )
+    assert launch.main([str(tmp_path / "c.yaml"), "--inline", "--dry-run", "--results", str(tmp_path)]) == BAD_INPUT
     assert says in capsys.readouterr().err
 
 

@@ -29,9 +29,11 @@ from farm.reproduce.again import run_here
 from farm.reproduce.bundled import bundled
 from farm.reproduce.in_torch import literal
 from farm.reproduce.show import METRICS, conclusion
-from farm.reproduce.source import NoScript, templates
+from farm.reproduce.source import templates
 from tasks.backends import BackendSpec
+from tasks.backends.shared.few_lines import NoScript
 from tasks.model import Form, Group
+from tests import prepared
 
 CONFIG = """
 catalogs:
@@ -93,9 +95,7 @@ def run_isolated(script: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         "import sys, runpy\nsys.modules['farm'] = sys.modules['tasks'] = None\n"
         f"sys.argv = [{str(script)!r}]\nrunpy.run_path({str(script)!r}, run_name='__main__')"
     )
-    return subprocess.run(
-        [sys.executable, "-I", "-c", code], cwd=cwd, env=env, capture_output=True, text=True, timeout=120
-    )
+    return prepared.run([sys.executable, "-I", "-c", code], cwd=cwd, env=env, timeout=120)
 
 
 def said(text: str) -> dict[str, str]:
@@ -233,11 +233,13 @@ def test_the_script_alone_gives_the_same_numbers(
     rows: pd.DataFrame,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     backend: str,
     op: str,
     dtype: str,
     status: str,
 ) -> None:
+    monkeypatch.setattr(trial, "subprocess", prepared.SUBPROCESS)
     row = pick(rows, backend=backend, op=op, dtype=dtype, status=status)
     script = tmp_path / "out.py"
     assert reproduce.main([key_of(row), "--results", str(results), "--script", str(script)]) == SAME

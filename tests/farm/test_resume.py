@@ -18,7 +18,8 @@ import yaml
 
 from farm import lake
 from farm.report.tables.coverage import distinct
-from tests.conftest import ROOT, launch
+from farm.work import outages
+from tests.conftest import ROOT, here
 
 OPS, SAMPLES = 10, 20
 CASES = OPS * 2 * SAMPLES
@@ -117,9 +118,9 @@ def test_a_killed_driver_is_resumed_to_exactly_the_planned_rows(
     release()
     known = lake.run_ids(results)
     done = (
-        launch("--resume", known[0], "--results", results)
+        here("--resume", known[0], "--results", results)
         if how == "id"
-        else launch(config, "--resume", "last", "--results", results)
+        else here(config, "--resume", "last", "--results", results)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert lake.run_ids(results) == known
@@ -167,7 +168,7 @@ def test_a_killed_raylet_stops_the_run_which_is_resumed(
     assert "stopped: Ray on this machine has died" in out
     assert set(rows(results)["status"]) == {"pass"}
     release()
-    assert launch("--resume", "last", "--results", results, "--no-ray").returncode == 0
+    assert here("--resume", "last", "--results", results, "--no-ray").returncode == 0
     complete(rows(results))
 
 
@@ -181,7 +182,7 @@ def test_ctrl_c_flushes_and_is_resumable(
     assert "--resume" in out
     assert 0 < len(rows(results)) < CASES
     release()
-    assert launch("--resume", "last", "--results", results).returncode == 0
+    assert here("--resume", "last", "--results", results).returncode == 0
     complete(rows(results))
 
 
@@ -199,7 +200,8 @@ def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows_that_are_run
     process.communicate()
     release()
     (tmp_path / "vanished").touch()
-    done = launch("--resume", "last", "--results", results)
+    monkeypatch.setattr(outages, "REST_S", (0.1, 0.2))
+    done = here("--resume", "last", "--results", results)
     assert done.returncode == 3, done.stdout + done.stderr
     frame = rows(results)
     assert frame.groupby("backend").size().to_dict() == {"null-cpu": CASES, "vanishing-cpu": CASES}
@@ -208,12 +210,12 @@ def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows_that_are_run
     assert gone["error"].str.contains("gone since: planted: it has gone").all()
     assert f"{len(gone)} cases were not run, since their backend went away (vanishing-cpu {len(gone)})" in done.stderr
     (tmp_path / "vanished").unlink()
-    assert launch("--resume", "last", "--results", results).returncode == 0
+    assert here("--resume", "last", "--results", results).returncode == 0
     complete(rows(results).query("backend == 'vanishing-cpu'"))
     assert set(rows(results)["status"]) == {"pass"}
     # A finished run stays as it is, whatever is there now.
     (tmp_path / "vanished").touch()
-    done = launch("--resume", "last", "--results", results)
+    done = here("--resume", "last", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"is finished: {2 * CASES} rows" in done.stdout
     assert set(rows(results)["status"]) == {"pass"}
@@ -221,6 +223,6 @@ def test_a_backend_that_is_gone_when_the_run_is_resumed_leaves_rows_that_are_run
 
 @pytest.mark.parametrize("flag", ["--ops=softmax", "--dtypes=float32", "--backends=null-cpu", "--samples=1"])
 def test_flags_that_a_resumed_run_cannot_obey_are_refused(results: Path, flag: str) -> None:
-    done = launch("--resume", "last", flag, "--results", results)
+    done = here("--resume", "last", flag, "--results", results)
     assert done.returncode == 2
     assert f"{flag.partition('=')[0]}: a resumed run keeps the cells that it was started with" in done.stderr

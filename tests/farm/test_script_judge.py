@@ -24,6 +24,7 @@ from farm import lake
 from farm.commands.reproduce import main as reproduce
 from farm.commands.run import FOUND
 from farm.commands.run import main as launch
+from farm.reproduce import trial
 from farm.reproduce.script import _policy, generate, import_lines, judge_source
 from farm.reproduce.source import Source
 from farm.reproduce.trial import LABELS
@@ -34,6 +35,7 @@ from tasks.judge.meaning import interpret
 from tasks.judge.plain import compare
 from tasks.judge.policy import OWN_TOLERANCE, Policy, judge, only_stored
 from tasks.model import DTYPES, EPS, Form, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
+from tests import prepared
 
 POLICIES = {name: verdict.load(name) for name in verdict.names()}
 #: Values at which comparing goes astray: zeros, subnormals, ties, the border of overflow, infinities, NaN.
@@ -174,6 +176,7 @@ def test_an_integer_that_is_off_by_one_is_wrong_in_the_farm_and_in_its_script(
     op_class: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(trial, "subprocess", prepared.SUBPROCESS)
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "k.py").write_text(KERNELS)
     (tmp_path / "c.yaml").write_text(CONFIG.replace("CLASS", op_class))
@@ -184,5 +187,5 @@ def test_an_integer_that_is_off_by_one_is_wrong_in_the_farm_and_in_its_script(
     assert reproduce([f"last:{rows['case_id'].iloc[0]}:torch-cpu", "--results", results, "--script", str(script)]) == 0
     assert "shows the failure (wrong) with the same numbers" in capsys.readouterr().out
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run([sys.executable, "-I", str(script)], cwd="/", env=env, capture_output=True, text=True)
+    done = prepared.run([sys.executable, "-I", str(script)], cwd="/", env=env)
     assert done.returncode == 1 and re.search("^verdict +wrong$", done.stdout, re.M), done.stderr

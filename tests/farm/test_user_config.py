@@ -15,7 +15,7 @@ from farm.exits import BAD_INPUT, FOUND, OK
 from farm.plan import kernels as user
 from farm.plan.config import Config, ConfigError, load
 from tasks.catalogs import told
-from tests.conftest import launch
+from tests.conftest import here
 
 KERNELS = """
 import tasks
@@ -177,7 +177,7 @@ def test_mistakes_that_show_when_it_is_listed(
 def test_a_module_that_kills_its_process_when_imported(config: Path, results: Path) -> None:
     (config.parent / "deadly.py").write_text("import os\nos._exit(3)\n")
     write(config, modules="k.py, deadly.py")
-    said = launch(config, "--cpus", 1, "--results", results)
+    said = here(config, "--cpus", 1, "--results", results)
     where = f"{config}:4:19: catalogs.0.modules.1: {config.parent / 'deadly.py'}: "
     assert (
         said.returncode == BAD_INPUT
@@ -224,7 +224,7 @@ def test_what_a_kernel_does_to_the_environment_harms_no_other(config: Path, resu
     names = ("clearing", "changing", "right")
     write(config, *(kernel(name=f"op{k}", kernel=f'"k.py:{name}"') for k, name in enumerate(names)))
     with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        assert main([str(config), how, "--results", str(results)]) == OK
+        assert main([str(config), how, "--cpus", "1", "--results", str(results)]) == OK
     assert set(lake.read(results)["status"]) == {"pass"}
 
 
@@ -273,7 +273,7 @@ def test_kernels_and_references_that_die_or_hang_harm_their_own_rows_alone(confi
     )
     write(config, kernel(), *lines, kernel(name="slow-script", reference="waits.py"), end="deadline_s: 10\n")
     config.write_text(config.read_text().replace("samples: 2", "samples: 1"))
-    done = launch(config, "--cpus", 2, "--results", results)
+    done = here(config, "--cpus", 2, "--results", results)
     assert done.returncode == FOUND, done.stderr
     rows = lake.read(str(results)).set_index("op")
     assert rows["status"].to_dict() == {
@@ -309,6 +309,6 @@ def test_a_compiled_kernel_that_wobbles_is_seen(config: Path, results: Path) -> 
         "import torch\ndef right(x): return 2 * x\ndef wobbles(x): return x * 2 + torch.rand_like(x) * 1e-2\n"
     )
     config.write_text(HEAD + "  kernels:\n" + kernel(kernel='"k.py:wobbles"') + "backends: [inductor-cpu]\n")
-    assert main([str(config), "--no-ray", "--results", str(results)]) == FOUND
+    assert main([str(config), "--no-ray", "--cpus", "1", "--results", str(results)]) == FOUND
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["kind"]) == {"nondeterministic"}

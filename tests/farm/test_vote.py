@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 
 from farm import lake as lakes
 from farm.commands import run as command
-from farm.policies.vote import COLUMNS, suspects
-from tasks.graphs.references import REFERENCES
+from farm.policies.rejudge import rejudge
+from farm.policies.vote import COLUMNS, suspects, unvoted
+from tasks.graphs.ops import OPERATORS
+from tasks.judge import verdict
+from tasks.judge.policy import Limit
 
-SUSPECT = ("invalid", "oracle")
+SUSPECT = ("invalid", "suspect")
 
 
 def row(vendor: str, status: str, **values: Any) -> dict[str, Any]:
@@ -48,6 +52,35 @@ def after(*rows: dict[str, Any]) -> list[str]:
     assert all((s, k) == SUSPECT for s, k in zip(changed["status"], changed["kind"]))
     assert all(text.startswith("suspect reference: ") for text in changed["error"])
     return table["status"].where(~table.index.isin(changed.index), "invalid").tolist()
+
+
+def judged(vendor: str, ulps: float, **values: Any) -> dict[str, Any]:
+    """A row with what judging it again reads."""
+    metrics = {
+        "max_ulp": ulps,
+        "max_diff": ulps,
+        "error_units": ulps,
+        "mismatched": 1,
+        "nonfinite": 0,
+        "numel": 4,
+        "classic": False,
+    }
+    common = {"op": "fuzz:Neg", "variant": "g1", "dtype": "float32", "op_class": "elementary", "oracle": "farm-float64"}
+    status = "wrong" if ulps > 4 else "pass"
+    return row(vendor, status, **{"oracles_units": None, "flip_units": None} | common | metrics | values)
+
+
+def test_judging_again_votes_as_the_run_does() -> None:
+    strict, lax = (replace(verdict.load("error_units"), limits=(Limit("bound", "", ulps=x),)) for x in (0.5, 64.0))
+    # The only one that is right by the run's policy is wrong by a stricter one: nobody stands with the reference any more.
+    rows = pd.DataFrame([judged("A", 9.0), judged("B", 1.0, output_digest="near", signature=[1.0])])
+    assert suspects(rows).empty
+    made = rejudge(rows, strict)
+    assert made["status"].tolist() == ["invalid", "invalid"] and made["kind"].tolist() == ["suspect", "suspect"]
+    # What a vote has acquitted is judged as it was, and voted on again.
+    kept = rows.assign(status=made["status"], kind=made["kind"], error=made["error"])
+    assert unvoted(kept)["status"].tolist() == ["wrong", "imprecise"]
+    assert rejudge(kept, lax)["status"].tolist() == ["pass", "pass"]
 
 
 def test_one_runtime_alone_is_not_blamed() -> None:
@@ -84,6 +117,13 @@ def test_three_that_agree_with_one_another_outvote_reference_and_second_oracle()
     assert after(*one_vendor) == ["wrong"] * 3
 
 
+def test_who_contradicts_itself_needs_no_reference() -> None:
+    rows = pd.DataFrame(
+        [row("A", "wrong", kind="contradicted"), row("B", "wrong"), row("C", "wrong"), row("D", "wrong")]
+    )
+    assert list(suspects(rows).index) == [1, 2, 3]
+
+
 def test_crashes_and_other_catalogs_are_left_alone() -> None:
     assert after(row("A", "crash")) == ["crash"]
     assert after(row("A", "wrong", catalog="onnx")) == ["wrong"]
@@ -94,7 +134,7 @@ def test_a_wrong_reference_blames_nobody(planted: bool, tmp_path: Path, monkeypa
     """Every runtime is against it, and onnx's evaluator too; with the right one all pass."""
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
     if planted:
-        monkeypatch.setitem(REFERENCES, "Neg", lambda call: [np.array(call.inputs[0])])
+        monkeypatch.setitem(OPERATORS, "Neg", lambda call: [np.array(call.inputs[0])])
     (tmp_path / "x.yaml").write_text(
         "catalogs: [{name: fuzz, ops: [Neg], samples: 4}]\ndtypes: [float32]\nbackends: [ort-cpu, openvino-cpu]\n"
     )

@@ -312,6 +312,34 @@ def test_what_no_model_gives_has_no_cause(fault: str) -> None:
     assert diagnose.cause(arrays, [actual], [leaf], planted.op_class) == ""
 
 
+def test_what_real_runtimes_did_is_not_taken_for_something_else() -> None:
+    """Each was named wrongly once: the runtime's own source, or a script, says what it was."""
+    x = np.linspace(0.1, 4.0, 200).astype(np.float32)
+    y = 1 / np.sqrt(x.astype(np.float64))
+    low = y - 1.7 * np.spacing(y.astype(np.float32))  # a polynomial that is 2 ulps off is not cut off
+    leaf = Leaf("float32", y.shape, y)
+    assert diagnose.cause([x], [low.astype(np.float32)], [leaf], ELEMENTARY) == ""
+    x = np.array(
+        [-12.0, -14.0, 0.5, 2.0], np.float16
+    )  # where exp(-x) overflows, 1/(1 + exp(-x)) is 0: nothing is flushed
+    y = 1 / (1 + np.exp(-x.astype(np.float64)))
+    got = np.where(x < -11, 0, y).astype(np.float16)
+    assert "flushed" not in diagnose.cause([x], [got], [Leaf("float16", y.shape, y)], ELEMENTARY)
+    x = np.array([[1.0, 3.0, 2.0]], np.float32)  # the axis of the sum was lost: no other axis was summed over
+    y = np.exp(x.astype(np.float64)) / np.exp(x.astype(np.float64)).sum()
+    assert "over axis" not in diagnose.cause([x], [np.ones_like(x)], [Leaf("float32", y.shape, y)], NORM)
+
+
+def test_what_is_not_held_to_the_range_is_not_an_input_returned_as_it_is() -> None:
+    import ml_dtypes
+
+    kind = ml_dtypes.float8_e5m2
+    x = np.array([0.5, 1.0, -3.0, 1e6, -1e7, 2e6], np.float32)
+    y = np.clip(x.astype(np.float64), -57344, 57344)
+    said = diagnose.cause([x], [x.astype(kind)], [Leaf("float8_e5m2", y.shape, y)], EXACT)
+    assert said == "beyond the range of float8_e5m2 it is not held to the largest number"
+
+
 def test_nothing_is_computed_again_where_it_would_take_long() -> None:
     x = np.zeros(diagnose.LARGE + 1, np.float32)
     leaf = Leaf("float32", x.shape, x + 1.0)

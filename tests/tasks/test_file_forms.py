@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import os
 import subprocess
 import zipfile
@@ -13,8 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+from farm.fleet import envs
 from tasks import catalogs
 from tasks.arrays.tree import TensorSpec
 from tasks.backends import BackendSpec, tensorflow
@@ -104,6 +107,28 @@ def test_without_a_converter_a_saved_model_is_told_how_to_make_its_onnx_form(
     said = refusal(saved, tmp_path)
     assert "tensorflow and tf2onnx cannot be imported here: install them" in said
     assert "python -m tf2onnx.convert --saved-model" in said and "net.onnx" in said
+
+
+def test_a_saved_model_is_converted_in_an_environment_that_the_farm_built(
+    saved: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = json.dumps({"models": [{"name": "net", "model": saved.source}]})
+    monkeypatch.setattr(envs, "build", lambda environment, cache: Path("/built") / environment.packages[1])
+    (name, python), *_ = envs.converter(told, tmp_path).items()
+    assert envs.converter(told.replace('net"}', 'none.onnx"}'), tmp_path) == {}
+
+    def converts(command: list[str], **_: object) -> object:
+        """As tf2onnx: an operator that it does not know stays what it was."""
+        assert command[:4] == ["/built/tf2onnx==1.17.0", "-I", "-m", "tf2onnx.convert"]
+        node = onnx.helper.make_node("Erfc", ["x"], ["y"])
+        x, y = (onnx.helper.make_tensor_value_info(n, 1, [1]) for n in "xy")
+        onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y])), command[-1])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setenv(name, python)
+    monkeypatch.setattr(subprocess, "run", converts)
+    said = refusal(saved, tmp_path)
+    assert "net, as tf2onnx converts it: no valid ONNX model: No Op registered for Erfc" in said
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tasks.backends.shared import function_form, network
-from tasks.counterparts import onnx_names
-from tasks.graphs import by_torch
+from tasks.counterparts import by_torch, onnx_names
 from tasks.graphs.evaluate import Graph
 from tasks.model import Form, Unsupported
 
@@ -21,7 +20,7 @@ RNG = np.random.default_rng(5)
 
 @pytest.fixture(autouse=True)
 def torch_as_framework(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_named", lambda framework: by_torch._named)
+    monkeypatch.setattr(network, "_named", lambda framework: by_torch.named)
     monkeypatch.setattr(network, "_made", lambda framework: lambda x: torch.from_numpy(np.array(x)))
 
 

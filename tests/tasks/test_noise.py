@@ -65,13 +65,13 @@ def in_torch(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch:
 def in_onnx(seen: Seen, op_class: str, off: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from onnx import TensorProto, helper
 
-    run = float64.Widened.run
+    run = float64.Graph.run
 
-    def watched(self: float64.Widened, inputs: list[Any]) -> list[Any]:
-        seen.append(inputs[0].copy())
-        return run(self, inputs)
+    def watched(self: float64.Graph, feeds: dict[str, Any]) -> dict[str, Any]:
+        seen.append(feeds["x"].copy())
+        return run(self, feeds)
 
-    monkeypatch.setattr(float64.Widened, "run", watched)
+    monkeypatch.setattr(float64.Graph, "run", watched)
     axis = helper.make_node("Constant", [], ["axis"], value_int=0)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [40]) for name in "xy")
     graph = helper.make_graph([axis, helper.make_node("CumSum", ["x", "axis"], ["y"])], "g", [x], [y])

@@ -69,6 +69,13 @@ def squeezing(model: Any, target: int) -> Any:
     return made
 
 
+def opening(model: Any, target: int) -> Any:
+    """Converts, and declares the first dimension -1, as Paddle's converter does of one that is open."""
+    made = convert(model, target)
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    return made
+
+
 convert = version_converter.convert_version
 
 
@@ -88,6 +95,11 @@ def test_a_converter_that_makes_another_model_is_to_blame(
     found = rows(ort(), prepared(tmp_path))
     assert {(row["status"], row["culprit"]) for row in found.values()} == {("invalid", "converter")}
     assert all(text in row["error"] for row in found.values())
+
+
+def test_a_dimension_of_minus_one_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version_converter, "convert_version", opening)
+    assert {row["status"] for row in rows(ort(), prepared(tmp_path)).values()} == {"pass"}
 
 
 def test_an_opset_that_lacks_the_op_is_nobodys_fault(tmp_path: Path) -> None:

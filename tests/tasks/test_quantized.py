@@ -20,6 +20,7 @@ from tasks.model import Form, Group, Leaf, OpClass, Program
 from tasks.prepare import cases
 from tasks.prepare.cases import PreparedGroup, prepare
 from tasks.prepare.derived import quantized
+from tasks.prepare.derived.parts import Spoilt
 from tasks.runner import Runner, whole
 
 GROUP = Group("tiny:perceptron", "", "float32", 2, check="quantized")
@@ -144,6 +145,19 @@ def test_the_loss_is_not_what_a_runtime_is_judged_by(tmp_path: Path, monkeypatch
     monkeypatch.setattr(quantized, "_int8", badly)
     found = rows("ort-cpu", tmp_path)
     assert found[8]["status"] == "pass" and found[8]["loss"] > 0.05
+
+
+def test_a_scale_of_infinity_is_the_tools(tmp_path: Path) -> None:
+    # What a causal mask is filled with.
+    weights = [numpy_helper.from_array(np.array([0, -np.inf], np.float32), "mask")]
+    nodes = [helper.make_node("Add", ["x", "mask"], ["a"]), helper.make_node("Softmax", ["a"], ["y"])]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    base = Sample(0, (TensorSpec(0),), arrays=[np.ones((1, 2), np.float32)], model=model.SerializeToString())
+    with pytest.raises(Spoilt, match="an infinite scale") as raised:
+        quantized.derive(base, 8, GROUP, 1)
+    assert raised.value.culprit == "quantizer"
 
 
 def test_a_tool_that_refuses_is_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tasks.backends.base import Backend
 from tasks.checks import paired
 from tasks.checks.speedup import Race, Speedup, varied
 from tasks.model import Form, Misbehaviour, Unsupported, Vacuous
-from tests.conftest import launch
+from tests.conftest import here
 from tests.farm.test_report import frame, make_row
 
 X = np.random.default_rng(0).uniform(-2, 2, (4, 15)).astype(np.float32)
@@ -171,7 +171,7 @@ def test_rows_of_a_run_name_their_eager_arm_and_the_report_shows_them(tmp_path: 
         "dtypes: [float32]\nchecks: [speedup]\ncatalogs: [{name: critical, ops: [softmax], samples: 1}]\n"
         "backends: [torch-cpu, ort-cpu]\n"
     )
-    done = launch(config, "--inline", "--results", results)
+    done = here(config, "--inline", "--results", results)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["status"]) == {"pass"} and set(rows["check"]) == {"speedup"}

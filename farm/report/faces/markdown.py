@@ -10,10 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import headline, words
 from farm.report.tables.view import Column, Line, Report, View, cell
-from farm.report.words import DASH, plain
+from farm.report.words import DASH
 
 
 def _code(value: Any) -> str:

@@ -81,6 +81,11 @@ function start(event) {
   if (state.a >= 0 && state.b >= 0 && !state.sel) $("two").scrollIntoView();
   else if (location.hash.includes("=")) $("filters").scrollIntoView();
 }
+for (const line of document.querySelectorAll("#main code.cmd")) {
+  const box = make("span", { class: "copied" }), button = make("button", { type: "button", onclick: () => copy(line.textContent, button) }, "copy");
+  line.replaceWith(box);
+  box.append(button, line);
+}
 window.addEventListener("hashchange", start);
 start();
 document.documentElement.dataset.ready = String(Math.round(performance.now()));

@@ -11,13 +11,13 @@ import pandas as pd
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from farm.commandline import plain
 from farm.fitting import Head, fitted
 from farm.report.faces.curve import blocks
 from farm.report.tables.agreement import case_views
 from farm.report.tables.changes import diff_views
 from farm.report.tables.overview import headline, words
 from farm.report.tables.view import Cell, Report, View, cell
-from farm.report.words import plain
 from tasks.model import Status
 
 #: The colours of statuses, of lines and of what changed.
@@ -79,8 +79,8 @@ def show(view: View, console: Console, limit: int, most: int = _COMMANDS) -> Non
 
 
 def screen() -> Console:
-    """The terminal; a file or a pipe has no width, and 80 columns would break every name."""
-    width = None if sys.stdout.isatty() else max(180, shutil.get_terminal_size((180, 50)).columns)
+    """The terminal; a file or a pipe has the width that COLUMNS says, else one that breaks no name."""
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((180, 50)).columns
     return Console(width=width, highlight=False)
 
 

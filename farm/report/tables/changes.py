@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.agreement import figure, units
 from farm.report.tables.coverage import commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, View, label, measured, status, text
-from farm.report.words import DASH, percent, plain
+from farm.report.words import DASH, percent
 from tasks.checks.base import FORWARD
 from tasks.model import Status
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.causes import KNOWN, many, worst_first
 from farm.report.tables.coverage import (
     CELL,
@@ -25,7 +26,6 @@ from farm.report.tables.coverage import (
     commands,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, text
-from farm.report.words import plain
 from tasks.model import Status
 
 #: What can be said of an item, and its colour.

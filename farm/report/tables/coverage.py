@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from farm.lake.columns import COLUMNS, KEY
+from farm.lake.key import Key
 from farm.program import program
 from tasks import checks
 from tasks.model import BY_SEVERITY, DEADLY, FAILED, FINDINGS, JUDGED, MEASURED, NOT_VALID, PASSED, Status, names
@@ -307,7 +308,7 @@ def reproduce_command(run_id: str, case_id: str, backend: str, results: str = "r
 
     ``status``: the row's; one that takes the process down is run in a child.
     """
-    what = f"{run_id}:{case_id}:{backend}".replace("'", "'\"'\"'")
+    what = str(Key(run_id, case_id, backend)).replace("'", "'\"'\"'")
     return f"{command()} '{what}'{where_option(results)}{how_option(status)}"
 
 

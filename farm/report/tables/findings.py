@@ -8,14 +8,15 @@ from typing import Any
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.program import program
 from farm.report.tables.agreement import UNITS, units
 from farm.report.tables.causes import HOW, NEW, many, worst_first
 from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, commands, distinct, records, where_option
 from farm.report.tables.overview import how_much
 from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, label, measured, op, status, text, view
-from farm.report.words import plain
 from tasks.model import Status
+from tasks.model.kind import KIND_ORACLE
 
 #: What a finding tells.
 _TOLD = [
@@ -32,7 +33,7 @@ def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     """
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
-    rows = rows[(rows["status"] == Status.INVALID.value) & (rows["kind"] == "oracle")]
+    rows = rows[(rows["status"] == Status.INVALID.value) & (rows["kind"] == KIND_ORACLE)]
     keys = ["check", "op", "variant", "dtype"]
     rows = rows.assign(units=units(rows), size=-rows["oracles_units"].fillna(math.inf))
     seen = rows.groupby(keys, sort=False)
@@ -99,11 +100,11 @@ def _found(name: str, caption: str, frame: pd.DataFrame, columns: Sequence[Colum
 
 @view(2)
 def new(report: Report) -> Iterator[View]:
-    """The user's own kernels that were not judged, and what no known failure covers: failures, what is alike in one line, and
+    """The user's own kernels and models that were not judged, and what no known failure covers: failures, what is alike in one line, and
     what is imprecise."""
     frame = findings(report.rows, limit=None, standing=NEW)
     own, imprecise = (frame["status"] == status.value for status in (Status.INVALID, Status.IMPRECISE))
-    caption = "Own kernels not judged, their reference or inputs are broken"
+    caption = "Your own that could not be judged: model, reference or inputs are broken"
     shown: dict[str, Any] = {"open": True, "faces": ("terminal", "markdown", "page")}
     yield _found("own_not_judged", caption, frame[own], **shown)
     said = report.verdict

@@ -6,27 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
-from farm.report.tables.causes import KNOWN, many, stale
+from farm.report.tables.causes import KNOWN, counted, many, stale
 from farm.report.tables.changes import TONES
 from farm.report.tables.coverage import records
 from farm.report.tables.since import Since, since
 from farm.report.tables.view import Cell, Column, Line, Report, View, label, measured, status, text, view
-from farm.report.words import percent, plain
+from farm.report.words import percent
 from tasks import catalogs
 from tasks.cache import default_cache
 
 _SEEN = 'A cause that begins with "seen" was shown again with the runtime\'s own API, without the farm.'
-_CASES = "What several backends of a vendor fail for the same cause is one case."
 
 
 @view(3)
 def why(report: Report) -> Iterator[View]:
     """The causes of what is known to fail by the backends' fault, and the known failures that were not seen."""
     known = report.causes.query(f"standing == '{KNOWN}' and fault == 'backend'")
-    lead = [_CASES, *[_SEEN] * bool(known["reason"].str.startswith("seen").any())]
+    lead = [*filter(None, [counted(report.causes)]), *[_SEEN] * bool(known["reason"].str.startswith("seen").any())]
     yield View(
         "causes",
         many(int(known["rows"].sum()), "known failure"),

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.agreement import figure
 from farm.report.tables.coverage import MEASURED_STATUSES, commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, Report, View, op, status, text, view
-from farm.report.words import DASH, number, plain
+from farm.report.words import DASH, number
+from tasks.judge.plain import USUAL_UNITS
 from tasks.model import OpClass, Status
 
 #: A line of the frame.
@@ -21,7 +23,7 @@ _KEYS = ["check", "op", "variant", "label", "dtype", "backend"]
 _WORST = ("error_units", "strict_units", "flip_units", "divergence")
 _SUMMED = ("decisions", "flips", "ties")
 #: Told by the worst sample.
-_OF_WORST = ("status", "kind", "limit", "unasked", "error", "run_id", "case_id")
+_OF_WORST = ("status", "kind", "limit", "unasked", "error", "cause", "run_id", "case_id")
 #: Told by a sample that was localised.
 _OF_CULPRIT = ("culprit", "probe_effect", "node_units")
 
@@ -29,13 +31,14 @@ _OF_CULPRIT = ("culprit", "probe_effect", "node_units")
 def models(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per check, model, dtype and backend, the models in the order of their names.
 
-    samples, weak: how many, and of them no evidence; status, kind, limit, unasked, error: of the worst sample; culprit,
+    samples, weak: how many, and of them no evidence; status, kind, limit, unasked, error, cause: of the worst sample; culprit,
     probe_effect, node_units: of the worst that was localised; error_units, strict_units, flip_units, divergence: the largest; overlap: the smallest; decisions, flips, ties:
     summed; unobserved: layers that no sample observes, licence.
     """
     rows = distinct(rows)
     rows = rows[rows["op_class"] == OpClass.MODEL.value]
-    rows = rows.assign(**{name: None if name == "node_units" else "" for name in _OF_CULPRIT if name not in rows})
+    absent = {name: None if name == "node_units" else "" for name in (*_OF_CULPRIT, "cause") if name not in rows}
+    rows = rows.assign(**absent)
     rows = rows.assign(rank=severity(rows["status"]), size=-rows["error_units"].fillna(-1.0))
     rows = rows.sort_values([*_KEYS, "rank", "size"], kind="stable")
     groups = rows.groupby(_KEYS, sort=True)
@@ -43,7 +46,8 @@ def models(rows: pd.DataFrame) -> pd.DataFrame:
     followed = rows[rows["culprit"] != ""].drop_duplicates(_KEYS).set_index(_KEYS)  # one sample tells whom to blame
     for name in _OF_CULPRIT:
         made[name] = followed[name].reindex(made.index)
-    made[["culprit", "probe_effect"]] = made[["culprit", "probe_effect"]].fillna("")
+    told = ["culprit", "probe_effect", "cause"]
+    made[told] = made[told].fillna("")
     made = made.join(groups[list(_WORST)].max()).join(groups[["overlap"]].min())
     made = made.join(groups[list(_SUMMED)].sum(min_count=1))
     made.insert(0, "samples", groups.size())
@@ -112,7 +116,7 @@ def whole_models(report: Report) -> Iterator[View]:
     licence = text("licence", faces=("markdown", "page"))
     yield View(
         "models",
-        "Models by backends: error units (up to 32 pass), decisions that flip, precision that nobody asked for",
+        f"Models by backends: error units (up to {USUAL_UNITS:g} pass), decisions that flip, precision that nobody asked for",
         frame.drop(columns="node_units"),
         (op("model"), *told("check"), *told("dtype"), *map(on, backends), licence),
         lines=lines,
@@ -145,6 +149,9 @@ def _not_right(report: Report, frame: pd.DataFrame) -> View:
         effect = f"probing: {line['probe_effect']}" if line.get("probe_effect") else ""
         return Cell(plain(line["culprit"]) or DASH, small=effect)
 
+    def known(line: Line) -> Cell:
+        return Cell(plain(line["cause"] or line["error"] or DASH, 160))
+
     return View(
         "models_not_right",
         "Models that are not right, and who is to blame",
@@ -155,7 +162,7 @@ def _not_right(report: Report, frame: pd.DataFrame) -> View:
             text("backend"),
             Column("how far", far),
             Column("culprit", blamed, foreign=True),
-            text("error", "what is known", length=160),
+            Column("what is known", known, foreign=True),
         ),
         unit="models",
         counted=True,

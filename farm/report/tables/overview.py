@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.program import program
 from farm.report.tables.agreement import UNITS, figure, unit
 from farm.report.tables.causes import NEW, many
@@ -28,7 +29,7 @@ from farm.report.tables.coverage import (
     worst_matrix,
 )
 from farm.report.tables.view import Cell, Column, Line, Report, View, rate, view
-from farm.report.words import DASH, number, percent, plain
+from farm.report.words import DASH, number, percent
 from tasks import catalogs
 from tasks.backends.needs import install_line
 from tasks.model import Status

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.agreement import REFERENCE, figure, groups, units
 from farm.report.tables.coverage import (
     FAILED_STATUSES,
@@ -19,7 +20,7 @@ from farm.report.tables.coverage import (
     severity,
 )
 from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, op, text, view
-from farm.report.words import DASH, percent, plain
+from farm.report.words import DASH, percent
 from tasks import checks
 from tasks.model import Status
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import pandas as pd
 
+from farm.commandline import plain
 from farm.report.tables.causes import Verdict, causes, verdict, with_standing
 from farm.report.tables.coverage import distinct, ready, with_code
 from farm.report.tables.ranking import ranking
-from farm.report.words import DASH, number, percent, plain
+from farm.report.words import DASH, number, percent
 from tasks.model import label_of
 
 FACES = ("terminal", "markdown", "csv", "page")

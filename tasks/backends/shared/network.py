@@ -13,8 +13,9 @@ import numpy as np
 
 from tasks import counterparts
 from tasks.backends.shared import onnx_graph
+from tasks.counterparts import by_torch
 from tasks.counterparts.onnx_names import OPERATORS, Over
-from tasks.model import Unsupported, np_dtype
+from tasks.model import Form, Unsupported, np_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 
 #: A constant of more elements than these is handed over as an input: compilers fold what they are told is constant.
@@ -52,7 +53,7 @@ class _Step:
 
 
 class Network:
-    """An ONNX model as a function of a framework ("jax", "tensorflow", "paddle"): of the arrays of its inputs, then of `weights`.
+    """An ONNX model as a function of a framework ("jax", "tensorflow", "paddle", "torch"): of the arrays of its inputs, then of `weights`.
 
     weights: its large constants in order. Raises Unsupported for what there is no counterpart of.
     """
@@ -99,7 +100,23 @@ def network(framework: str, model: bytes) -> Network:
     return Network(framework, model)
 
 
+def in_torch(form: Form) -> Any:
+    """An ONNX form as a torch program (a torch.fx.GraphModule) of its inputs: its graph of operations, weights within. Raises
+    Unsupported for what torch has no function for."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    assert form.model is not None
+    found = network("torch", form.model)
+    weights = [torch.from_numpy(np.array(x)) for x in found.weights]
+    given = [torch.from_numpy(np.array(x)) for x in form.arrays]
+    with torch.no_grad():
+        return make_fx(lambda *tensors: tuple(found(*tensors, *weights)), pre_dispatch=True)(*given)
+
+
 def _named(framework: str) -> Callable[[str], Callable[..., Any]]:
+    if framework == "torch":
+        return by_torch.named
     rows = counterparts.rows()
 
     def named(name: str) -> Callable[..., Any]:
@@ -113,6 +130,10 @@ def _named(framework: str) -> Callable[[str], Callable[..., Any]]:
 
 def _made(framework: str) -> Callable[[Any], Any]:
     """What makes a tensor of an array."""
+    if framework == "torch":  # which takes no array that must not be written to
+        import torch
+
+        return lambda x: torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x
     module, name = _TENSOR[framework]
     found: Callable[[Any], Any] = getattr(import_module(module), name)
     return found

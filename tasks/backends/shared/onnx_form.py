@@ -83,6 +83,16 @@ def of_sizes(form: Form) -> Form:
     return replace(form, model=onnx_graph.with_shapes(form.model or b"", shapes))
 
 
+def with_rows_open(form: Form) -> Form:
+    """The form with a model that leaves the first dimension of its ``batched`` arrays open, and says nothing of the shapes of
+    tensors that it computes."""
+    shapes: dict[str, list[int | str]] = {}
+    for place, (name, x) in enumerate(inputs_by_name(form).items()):
+        if isinstance(x, np.ndarray):
+            shapes[name] = ["rows", *x.shape[1:]] if place in form.batched else list(x.shape)
+    return replace(form, model=onnx_graph.with_shapes(form.model or b"", shapes, forget=True))
+
+
 def with_constants(model: bytes, values: dict[str, np.ndarray]) -> bytes:
     """The model with ``values`` for inputs of these names, as initializers (GraphProto.initializer 5).
 

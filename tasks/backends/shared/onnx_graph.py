@@ -61,8 +61,12 @@ def input_names(model: bytes) -> list[str]:
     return [name for name in names if name not in defaults]
 
 
-def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """The model with these shapes of its inputs, by name: nothing else of it is read. Raises ValueError for damaged bytes."""
+def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int | str]], forget: bool = False) -> bytes:
+    """The model with these shapes of its inputs, by name, a word for a dimension that is open: nothing else of it is read.
+
+    forget: what it says of the shapes of all other tensors is left out, as it may hold for the old ones alone. Raises
+    ValueError for damaged bytes.
+    """
     parts = []
     for number, data in fields(memoryview(model)):
         if number != 7 or isinstance(data, int):
@@ -70,18 +74,25 @@ def with_shapes(model: bytes, shapes: Mapping[str, Sequence[int]]) -> bytes:
             continue
         inside = []
         for inner, value in fields(data):
+            if inner == 13 and forget:
+                continue
             if inner == 11 and not isinstance(value, int) and (name := text(last(value, 1))) in shapes:
                 value = memoryview(_shaped(value, name, shapes[name]))
+            if inner == 12 and not isinstance(value, int) and forget:
+                value = memoryview(_shaped(value, text(last(value, 1)), None))
             inside.append(_field(inner, value))
         parts.append(message(7, b"".join(inside)))
     return b"".join(parts)
 
 
-def _shaped(value: memoryview, name: str, shape: Sequence[int]) -> bytes:
-    """A ValueInfoProto of a tensor with another shape."""
+def _shaped(value: memoryview, name: str, shape: Sequence[int | str] | None) -> bytes:
+    """A ValueInfoProto of a tensor with another shape; None for one that is not said."""
     element = next((x for n, x in fields(last(last(value, 2), 1)) if n == 1 and isinstance(x, int)), 0)
-    sizes = b"".join(message(1, b"\x08" + as_varint(size)) for size in shape)
-    return message(1, name.encode()) + message(2, message(1, b"\x08" + as_varint(element) + message(2, sizes)))
+    sizes = b"".join(
+        message(1, message(2, x.encode()) if isinstance(x, str) else b"\x08" + as_varint(x)) for x in shape or ()
+    )
+    said = b"" if shape is None else message(2, sizes)
+    return message(1, name.encode()) + message(2, message(1, b"\x08" + as_varint(element) + said))
 
 
 def _field(number: int, value: int | memoryview) -> bytes:

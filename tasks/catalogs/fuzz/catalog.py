@@ -1,4 +1,4 @@
-"""The catalog "fuzz": generated cases of ONNX operators, each a model of one node with a float64 reference of the farm's own."""
+"""The catalog "fuzz": generated cases of ONNX operators, of two that may be fused, and of graphs, with float64 references."""
 
 from __future__ import annotations
 
@@ -8,24 +8,30 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
+from tasks.catalogs.fuzz import GENERATED, graphs
 from tasks.fuzz.choices import Choices
+from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second, table
-from tasks.fuzz.onnx.generate import GENERATOR, Case
-from tasks.fuzz.onnx.spec import Open
+from tasks.fuzz.onnx.generate import GENERATOR, Generated
 from tasks.fuzz.seeds import derive
+from tasks.graphs.floor import input_floors, inputs_of
+from tasks.graphs.left_open import LeftOpen
 from tasks.graphs.moving import structural_places
-from tasks.graphs.widening import NoOracle, widen
+from tasks.graphs.widening import NoOracle
 from tasks.judge import op_classes
-from tasks.model import EPS, Group, Leaf, OpClass
+from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass
+from tasks.model.kind import KIND_SPEC
 from tasks.nearest import nearest
 
-#: The variant of today's generator; that of a case made by choices alone begins with CHOICES.
+#: The variant of today's generator of single operators; that of a case made by choices alone begins with CHOICES.
 VARIANT, CHOICES = f"g{GENERATOR}", "c"
-#: Kind of a row whose case the specification leaves open.
-SPEC = "spec"
+
+
+def variant(op: str) -> str:
+    """The variant of today's generator of an op."""
+    return graphs.VARIANT if op in graphs.NAMES else VARIANT
 
 
 def variant_of(choices: Sequence[int]) -> str:
@@ -34,37 +40,37 @@ def variant_of(choices: Sequence[int]) -> str:
 
 
 class Fuzz(Catalog):
-    """An op is "fuzz:<OpType>", its variant the generator's version: sample n of a group is made from a seed derived of the
-    group's seed, its op, its dtype and n. With the variant `variant_of` some choices, sample 0 is made of them."""
+    """An op is "fuzz:<OpType>", "fuzz:<OpType>+", "fuzz:graph" or "fuzz:rewritten" (`tasks.catalogs.fuzz.graphs`), its variant the generator's
+    version: sample n of a group is made from a seed derived of the group's seed, its op, its dtype and n. With the variant
+    `variant_of` some choices, sample 0 is made of them."""
 
-    name = "fuzz"
+    name = GENERATED
     about = "generated cases of ONNX operators"
     forms = ("onnx",)
 
     def version(self) -> str:
-        return f"fuzz {GENERATOR} " + " ".join(
+        return f"fuzz {VARIANT} {graphs.VARIANT} " + " ".join(
             f"{x}{importlib.metadata.version(x)}" for x in ("numpy", "onnx", "ml_dtypes")
         )
 
     def entries(self) -> list[Entry]:
-        return [Entry(f"{self.name}:{op}", VARIANT, table.dtypes(op)) for op in sorted(table.SPECS)]
+        dtypes = {op: table.dtypes(op) for op in table.SPECS} | dict.fromkeys(graphs.NAMES, build.DTYPES)
+        return [Entry(f"{self.name}:{op}", variant(op), dtypes[op]) for op in sorted(dtypes)]
 
     def load(self) -> None:
         import onnx.checker  # noqa: F401
 
     def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
         """Samples 0 … group.samples − 1. Raises ValueError for an op, a dtype or a variant that there is not."""
-        if group.op_name not in table.SPECS:
-            raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, sorted(table.SPECS))}")
-        made_of = _choices(group.variant)
+        if group.op_name not in table.SPECS and group.op_name not in graphs.NAMES:
+            every = sorted((*table.SPECS, *graphs.NAMES))
+            raise ValueError(f"no op {group.op_name!r} is generated{nearest(group.op_name, every)}")
+        made_of = _choices(group)
         for index in range(group.samples if made_of is None else 1):
             if index in skip:
                 yield Sample(index)
                 continue
-            if made_of is None:
-                choose = Choices.from_seed(seed_of(group, index))
-            else:
-                choose = Choices.from_list(made_of)
+            choose = choices_of(group, index) if made_of is None else Choices.from_list(made_of)
             yield self._made(index, group, choose, draws)
 
     def chosen(self, group: Group, choose: Choices, draws: int) -> Sample:
@@ -72,12 +78,18 @@ class Fuzz(Catalog):
 
     @staticmethod
     def _made(index: int, group: Group, choose: Choices, draws: int) -> Sample:
+        stage = "sample"
         try:
-            return _sample(index, generate.case(group.op_name, group.dtype, choose), draws)
-        except (Open, NoOracle) as error:
-            stage = "sample" if isinstance(error, Open) else "reference"
-            columns = {"choices": tuple(choose.taken)}
-            return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=SPEC))
+            if group.op_name in graphs.NAMES:
+                one = graphs.made(group.op_name, group.dtype, choose)
+                stage = "reference"
+                return graphs.sample(index, group.op_name, one, draws)
+            case = generate.case(group.op_name, group.dtype, choose)
+            stage = "reference"
+            return _sample(index, case, draws)
+        except NoOracle as error:
+            columns, kind = {"choices": tuple(choose.taken)}, KIND_SPEC if isinstance(error, LeftOpen) else ""
+            return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=kind))
 
 
 def seed_of(group: Group, index: int) -> int:
@@ -85,26 +97,45 @@ def seed_of(group: Group, index: int) -> int:
     return derive(group.seed, f"fuzz {group.op_name} {group.dtype} {index}")
 
 
-def _choices(variant: str) -> list[int] | None:
-    """The choices that a variant holds; None for that of today's generator. Raises ValueError for any other."""
-    if variant == VARIANT:
+def choices_of(group: Group, index: int) -> Choices:
+    """The choices of a sample of a group, those of a seed of its own."""
+    return Choices.from_seed(
+        seed_of(group, index), graphs.begun(group.op_name, group.seed, index) if group.op_name in graphs.NAMES else ()
+    )
+
+
+def words(group: Group, index: int) -> list[str]:
+    """Modes and attributes of a sample of a group; none where the specification leaves it open."""
+    choose = choices_of(group, index)
+    try:
+        if group.op_name in graphs.NAMES:
+            return graphs.made(group.op_name, group.dtype, choose).words.split()
+        return generate.case(group.op_name, group.dtype, choose).words.split()
+    except LeftOpen:
+        return []
+
+
+def _choices(group: Group) -> list[int] | None:
+    """The choices that a group's variant holds; None for that of today's generator. Raises ValueError for any other."""
+    today, given = variant(group.op_name), group.variant
+    if given == today:
         return None
-    if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", variant):
-        return [int(x) for x in variant.removeprefix(CHOICES).split("-") if x]
+    if re.fullmatch(rf"{CHOICES}(\d+(-\d+)*)?", given):
+        return [int(x) for x in given.removeprefix(CHOICES).split("-") if x]
     raise ValueError(
-        f"the generator is {VARIANT} here, not {variant!r}: a case of another version is made again of its choices, which "
+        f"the generator is {today} here, not {given!r}: a case of another version is made again of its choices, which "
         "its row holds (farm reproduce)"
     )
 
 
-def _sample(index: int, case: Case, draws: int) -> Sample:
+def _sample(index: int, case: Generated, draws: int) -> Sample:
     """The sample of a case. Raises NoOracle, and onnx's ValidationError for a model that is none."""
     exact = generate.evaluate(case)
     model = generate.model(case, exact)
     _check(model)
     op_class = op_classes.of(f"onnx:{case.op}", kwargs=case.made.attributes).op_class
     names = generate.output_dtypes(case)
-    floors = _floors(case, exact, op_class, draws)
+    floors = _floors(case, exact, names, op_class, draws)
     expected = [Leaf(name, y.shape, y, floor) for name, y, floor in zip(names, exact, floors)]
     arrays = [np.array(x, order="C") for x in case.inputs]
     others = second.witness(case, model, expected, op_class)
@@ -127,29 +158,20 @@ def _check(model: bytes) -> None:
     onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
 
 
-def _floors(case: Case, exact: list[np.ndarray], op_class: OpClass, draws: int) -> list[np.ndarray | None]:
+def _floors(
+    case: Generated, exact: list[np.ndarray], names: list[str], op_class: OpClass, draws: int
+) -> list[np.ndarray | None]:
     """δ per output: what says on what is computed is moved, not what says how."""
-    still = structural_places(case.op)
-    wide = [None if x is None else widen(x.array) for x in case.made.inputs]
-    eps = [0.0 if x is None else EPS.get(x.array.dtype.name, 0.0) for x in case.made.inputs]
-    movable = [k for k, x in enumerate(wide) if x is not None and x.dtype == np.float64 and k not in still]
-    if not movable or not any(y.dtype == np.float64 for y in exact):
-        return [None] * len(exact)
-
-    def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
-        for draw in drawn:
-            given = [
-                noise.moved(x, eps[k], draw, k + 1) if k in movable and x is not None else x for k, x in enumerate(wide)
-            ]
-            try:
-                yield generate.evaluate(case, given)
-            except NoOracle:
-                yield None
-
-    elements = sum(x.size for x in wide if x is not None)
-    witness = [None] * len(exact) if op_class in _WITHOUT else None
-    return noise.floor(exact, evaluate, op_class, draws, elements, witness)
-
-
-#: Classes of which a floor is asked only by who declares a coarser precision: few draws will do.
-_WITHOUT = frozenset((OpClass.EXACT, OpClass.ELEMENTARY))
+    if not any(y.dtype == np.float64 for y in exact):
+        return [None] * len(exact)  # generated numbers lie at ties: an integer that is made of them is exact
+    given = [None if x is None else x.array for x in case.made.inputs]
+    return input_floors(
+        exact,
+        lambda moved, draw: generate.evaluate(case, moved),
+        inputs_of(given, structural_places(case.op)),
+        (case.op,),
+        names,
+        op_class,
+        draws,
+        [None] * len(exact) if op_class in WITHOUT_NOISE else None,  # that floor is asked by few: few draws will do
+    )

@@ -40,6 +40,10 @@ class Models(Catalog):
     def any_size(self, group: Group) -> bytes | None:
         return self._model(group).any_size(default_cache())
 
+    def bare(self, group: Group) -> Sample:
+        model, cache = self._model(group), default_cache()
+        return judged.bare(model.model(cache), model.inputs(0, group.seed, cache))
+
     def group_version(self, group: Group) -> str:
         mine = own.declared().get(group.op_name)
         return mine.digest() if mine else ""
@@ -66,15 +70,16 @@ class Models(Catalog):
 
     def _made(self, model: Model, group: Group, draws: int, skip: Collection[int], cache: Path) -> Iterator[Sample]:
         network: judged.Network | None = None
+        about = {"licence": model.licence}
         for index in range(min(group.samples, getattr(model, "samples", group.samples))):
             if index in skip:
-                yield Sample(index)
+                yield Sample(index, columns=about)
                 continue
             try:
                 network = network or judged.Network(model, cache)
                 yield network.sample(index, model.inputs(index, group.seed, cache), draws)
             except Exception as error:
-                yield Sample(index, failure=_failure(error))
+                yield Sample(index, failure=_failure(error), columns=about)
 
     def call(self, group: Group) -> Callable[..., Any]:
         """The network as a torch module, in evaluation mode, or a training step of it. Raises Unsupported where it is ONNX

@@ -11,7 +11,8 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.models import parameters
 from tasks.catalogs.models.table import Model
-from tasks.graphs import adequacy, by_torch
+from tasks.counterparts import by_torch
+from tasks.graphs import adequacy
 from tasks.graphs.coarse import with_weights_in
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
@@ -40,7 +41,7 @@ class Network:
     def sample(self, index: int, feeds: Mapping[str, np.ndarray], draws: int) -> Sample:
         """A sample with these inputs. Raises NoOracle."""
         graph = self.graph
-        arrays = [np.array(feeds[name], order="C") for name in graph.inputs]
+        arrays = _arrays(graph, feeds)
         references, floors, rows = reference_and_floor(graph, feeds, draws)
         if self._module is None:
             self._hidden = adequacy.unobserved(graph, feeds, references, rows, self._hidden)
@@ -48,7 +49,7 @@ class Network:
             self._hidden = parameters.unobserved(self._module, arrays, references, rows, self._hidden)
         return Sample(
             index,
-            tuple(TensorSpec(id=i) for i in range(len(arrays))),
+            _specs(arrays),
             arrays=arrays,
             expected=[self._leaf(name, y, delta) for name, y, delta in zip(graph.outputs, references, floors)],
             op_class=OpClass.MODEL,
@@ -70,6 +71,23 @@ class Network:
             found = Graph(self._proto, by_torch.operators()).run(feeds)
             return Oracle("torch-operators-float64", [np.array(found[name], order="C") for name in self.graph.outputs])
         return Oracle("torch-float64", parameters.by_module(self._module, [feeds[name] for name in self.graph.inputs]))
+
+
+def bare(content: bytes, feeds: Mapping[str, np.ndarray]) -> Sample:
+    """A sample of a serialized ModelProto with nothing expected of it."""
+    import onnx
+
+    arrays = _arrays(Graph(onnx.load_from_string(content)), feeds)
+    return Sample(0, _specs(arrays), arrays=arrays, op_class=OpClass.MODEL, model=content)
+
+
+def _arrays(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """What each input is given, in the graph's order."""
+    return [np.array(feeds[name], order="C") for name in graph.inputs]
+
+
+def _specs(arrays: Sequence[np.ndarray]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(id=i) for i in range(len(arrays)))
 
 
 def _ranks(names: Sequence[str]) -> list[int]:

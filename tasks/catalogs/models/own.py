@@ -20,9 +20,13 @@ from tasks.catalogs.models.inputs import Arrays
 from tasks.catalogs.user import load, sources
 from tasks.graphs import given
 from tasks.graphs.given import GivenError
+from tasks.model.row import YOUR_OWN
 
 #: Seconds that converting a SavedModel may take.
 PATIENCE_S = 600
+#: What converts one, in an environment that the farm builds, and the variable that then names its interpreter.
+CONVERTER = ("tensorflow-cpu==2.21.0", "tf2onnx==1.17.0", "onnx==1.23.2")
+INTERPRETER = "FARM_TF2ONNX"
 #: A model is held as it is stored, and in part in float64: it needs so many times its own size.
 TIMES = 3
 
@@ -36,7 +40,7 @@ class Own:
     source: str
     files: tuple[str, ...]
     root: str
-    licence: str = "your own"
+    licence: str = YOUR_OWN
 
     @property
     def outputs(self) -> Mapping[str, str]:
@@ -54,8 +58,7 @@ class Own:
         else:
             path = Path(self.source)
             _fits(path)
-            with tempfile.TemporaryDirectory() as folder:
-                made = given.loaded(_converted(path, Path(folder)) if path.is_dir() else path)
+            made = _loaded(path) if path.is_dir() else given.loaded(path)
         return self._bytes(made)
 
     def any_size(self, cache: Path) -> bytes | None:
@@ -137,6 +140,11 @@ def declared() -> dict[str, Own]:
     }
 
 
+def saved_model(definitions: str) -> bool:
+    """Whether one of the models that definitions (`tasks.catalogs.told`) name is a SavedModel."""
+    return any(Path(one["model"]).is_dir() for one in told.parsed(definitions).get("models", []))
+
+
 def _fits(path: Path) -> None:
     """Raise GivenError for a model that this machine's memory does not hold."""
     files = path.rglob("*") if path.is_dir() else [path, *path.parent.glob(f"{path.name}?*")]
@@ -149,14 +157,25 @@ def _fits(path: Path) -> None:
         )
 
 
+def _loaded(folder: Path) -> Any:
+    """The ModelProto that tf2onnx makes of a SavedModel. Raises GivenError."""
+    with tempfile.TemporaryDirectory() as target:
+        made = _converted(folder, Path(target))
+        try:
+            return given.loaded(made)
+        except GivenError as error:  # it leaves in what it does not know
+            raise GivenError(str(error).replace(str(made), f"{folder}, as tf2onnx converts it", 1)) from None
+
+
 def _converted(folder: Path, target: Path) -> Path:
     """The .onnx file that tf2onnx makes of a SavedModel. Raises GivenError."""
     if not (folder / "saved_model.pb").is_file():
         raise GivenError(f"{folder}: no SavedModel: there is no saved_model.pb in it")
     lacking = [x for x in ("tensorflow", "tf2onnx") if importlib.util.find_spec(x) is None]
+    apart = os.environ.get(INTERPRETER, "")
     made = target / "model.onnx"
     command = ["-m", "tf2onnx.convert", "--saved-model", str(folder), "--output"]
-    if lacking:
+    if lacking and not apart:
         raise GivenError(
             f"{folder}: a SavedModel is judged by its ONNX form, and {' and '.join(lacking)} cannot be imported here: install "
             f"them, or give the file that python {' '.join(command)} {folder.name}.onnx makes where they are"
@@ -164,7 +183,11 @@ def _converted(folder: Path, target: Path) -> Path:
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
         done = subprocess.run(
-            [sys.executable, *command, str(made)], capture_output=True, text=True, timeout=PATIENCE_S, env=environment
+            [*([apart, "-I"] if apart else [sys.executable]), *command, str(made)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env=environment,
         )
     except subprocess.TimeoutExpired:
         raise GivenError(f"{folder}: tf2onnx had not converted it in {PATIENCE_S} s: convert it yourself") from None

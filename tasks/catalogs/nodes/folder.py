@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.harvest import Instance
+from tasks.model import Refusal
 
 INDEX = "nodes.json"
 #: Counts up when an older reader would take a folder wrongly.
 FORMAT = 1
 
 
-class FolderError(Exception):
+class FolderError(Refusal):
     """A folder that cannot be read; the text says what to do."""
 
 

@@ -24,6 +24,7 @@ from tasks.judge.policy import OWN_TOLERANCE
 from tasks.model import (
     DISTRIBUTIONS,
     EPS,
+    EXHAUSTIVE,
     FUZZ,
     PART,
     WITHOUT_NOISE,
@@ -38,6 +39,8 @@ from tasks.model import (
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "3"
+#: Where an op's values may come from.
+_DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
 TELLING = 16
 
@@ -76,7 +79,7 @@ class User(Catalog):
             elif not one.script.is_file():
                 raise one.mistake("reference", f"no such file {one.script}")
         return [
-            Entry(f"{self.name}:{name}", "", tuple(one.op.dtypes), _checks(one.op), DISTRIBUTIONS)
+            Entry(f"{self.name}:{name}", "", tuple(one.op.dtypes), _checks(one.op), _DISTRIBUTIONS)
             for name, one in sorted(found.items())
         ]
 

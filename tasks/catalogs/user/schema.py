@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.catalogs.user import dims
 from tasks.catalogs.user.ops import UserOp
-from tasks.model import DISTRIBUTIONS, DTYPES, FUZZ, OpClass
+from tasks.model import DISTRIBUTIONS, DTYPES, EXHAUSTIVE, FUZZ, OpClass
 from tasks.nearest import nearest
 
 FRAMEWORKS = ("torch", "numpy")
@@ -69,7 +69,7 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
 
 
 def _values() -> tuple[str, ...]:
-    return tuple(d for d in DISTRIBUTIONS if d not in ("own", FUZZ))
+    return tuple(d for d in DISTRIBUTIONS if d not in ("own", FUZZ, EXHAUSTIVE))
 
 
 def _dtype(name: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:

@@ -12,7 +12,7 @@ from tasks.fuzz.choices import Choices
 from tasks.fuzz.onnx import table
 from tasks.fuzz.onnx.spec import Draw, Made
 from tasks.graphs.call import Call
-from tasks.graphs.references import REFERENCES
+from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import NoOracle, widen
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 
@@ -21,7 +21,7 @@ GENERATOR = 1
 
 
 @dataclass(frozen=True)
-class Case:
+class Generated:
     """A generated case.
 
     feeds: of each place of the node whether its input is one of the graph's (else an initializer); symbolic: whether the
@@ -48,9 +48,9 @@ class Case:
         return Call([widen(x) for x in arrays], _attributes(self.made), self.opset, self.made.outputs)
 
 
-def case(op: str, dtype: str, choose: Choices) -> Case:
+def case(op: str, dtype: str, choose: Choices) -> Generated:
     """The case of some choices. Raises KeyError for an operator that is not in the table, ValueError for a dtype that it
-    does not take, Open where the specification says nothing."""
+    does not take, LeftOpen where the specification says nothing."""
     known = table.opsets(op, dtype)
     if not known:
         raise ValueError(f"fuzz: {op} does not take {dtype}; it takes {', '.join(table.dtypes(op))}")
@@ -69,7 +69,7 @@ def case(op: str, dtype: str, choose: Choices) -> Case:
     words += ["dims=symbolic"] * symbolic
     words += [f"{name}={_short(value)}" for name, value in sorted(made.attributes.items())]
     words += [f"values={name}" for name in draw.notes]
-    return Case(op, dtype, opset, made, feeds, symbolic, " ".join(words), tuple(choose.taken))
+    return Generated(op, dtype, opset, made, feeds, symbolic, " ".join(words), tuple(choose.taken))
 
 
 def _short(value: Any) -> str:
@@ -81,7 +81,7 @@ def _attributes(made: Made) -> dict[str, Any]:
     return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in made.attributes.items()}
 
 
-def evaluate(one: Case, arrays: list[np.ndarray | None] | None = None) -> list[np.ndarray]:
+def evaluate(one: Generated, arrays: list[np.ndarray | None] | None = None) -> list[np.ndarray]:
     """The outputs in float64 (integers in their own dtype), of the case's inputs or of others, which may be wider.
 
     Raises NoOracle where there is no reference, or the specification leaves the result open.
@@ -89,13 +89,13 @@ def evaluate(one: Case, arrays: list[np.ndarray | None] | None = None) -> list[n
     given = [None if x is None else x.array for x in one.made.inputs] if arrays is None else arrays
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        found = REFERENCES[one.op](one.call(given))
+        found = OPERATORS[one.op](one.call(given))
     if found is None:
         raise NoOracle(f"{one.op} has no reference of the farm's own for {one.words}")
     return [np.array(y, order="C") for y in found]
 
 
-def output_dtypes(one: Case) -> list[str]:
+def output_dtypes(one: Generated) -> list[str]:
     """Dtype of each output: as its operator says it by the types of the inputs, where the spec does not."""
     import onnx
 
@@ -119,7 +119,7 @@ def output_dtypes(one: Case) -> list[str]:
     return found
 
 
-def model(one: Case, outputs: list[np.ndarray]) -> bytes:
+def model(one: Generated, outputs: list[np.ndarray]) -> bytes:
     """The case as ONNX; outputs: their shapes are declared, unless the case is symbolic."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -131,7 +131,7 @@ def model(one: Case, outputs: list[np.ndarray]) -> bytes:
             continue
         kind = ELEMENT_TYPE[dtype_name(given.array.dtype)]
         if fed:
-            inputs.append(helper.make_tensor_value_info(name, kind, _dims(given.array, name, one.symbolic)))
+            inputs.append(helper.make_tensor_value_info(name, kind, dims(given.array, name, one.symbolic)))
         elif dtype_name(given.array.dtype) == "bfloat16":
             constants.append(
                 helper.make_tensor(name, TensorProto.BFLOAT16, given.array.shape, given.array.tobytes(), raw=True)
@@ -141,19 +141,19 @@ def model(one: Case, outputs: list[np.ndarray]) -> bytes:
     ends = [f"y{k}" for k in range(one.made.outputs)]
     node = helper.make_node(one.op, names, ends, **one.made.attributes)
     values = [
-        helper.make_tensor_value_info(name, ELEMENT_TYPE[kind], _dims(y, name, one.symbolic))
+        helper.make_tensor_value_info(name, ELEMENT_TYPE[kind], dims(y, name, one.symbolic))
         for name, kind, y in zip(ends, output_dtypes(one), outputs)
     ]
     graph = helper.make_graph([node], one.op, inputs, values, constants)
     opset = helper.make_opsetid("", one.opset)
-    made = helper.make_model(graph, opset_imports=[opset], ir_version=_ir_version(one.opset), producer_name="farm")
+    made = helper.make_model(graph, opset_imports=[opset], ir_version=ir_version(one.opset), producer_name="farm")
     return bytes(made.SerializeToString(deterministic=True))
 
 
-def _ir_version(opset: int) -> int:
+def ir_version(opset: int) -> int:
     """The IR version that came with an operator set."""
     return {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}[opset]
 
 
-def _dims(array: np.ndarray, name: str, symbolic: bool) -> list[Any]:
+def dims(array: np.ndarray, name: str, symbolic: bool) -> list[Any]:
     return [f"{name}_{k}" for k in range(array.ndim)] if symbolic else list(array.shape)

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.fuzz.onnx.generate import Case
-from tasks.graphs import by_torch
-from tasks.graphs.widening import NoOracle, widen
+from tasks.counterparts import by_torch
+from tasks.fuzz.onnx.generate import Generated
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.widening import NoOracle
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Leaf, OpClass, Oracle
 
@@ -79,14 +80,19 @@ _MOST = 1 << 14
 _AGREE = 4.0
 
 
-def witness(one: Case, model: bytes, expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
+def witness(one: Generated, model: bytes, expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
     """The second oracle of a case, if there is one and it agrees."""
     if sum(int(np.prod(leaf.shape)) for leaf in expected) > _MOST:
         return []
     name, found = (
         ("torch-operators-float64", _torch(one)) if one.op in _BY_TORCH else ("onnx-float64", _onnx(one, model))
     )
-    if found is None or len(found) != len(expected):
+    return [] if found is None else agrees(name, found, expected, op_class)
+
+
+def agrees(name: str, found: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
+    """The outputs of a second oracle, if they are those that are expected."""
+    if len(found) != len(expected):
         return []
     made = []
     for y, leaf in zip(found, expected):
@@ -98,7 +104,7 @@ def witness(one: Case, model: bytes, expected: Sequence[Leaf], op_class: OpClass
     return [Oracle(name, made)] if compare_oracles(made, expected, op_class)["units"] <= _AGREE else []
 
 
-def _torch(one: Case) -> list[np.ndarray] | None:
+def _torch(one: Generated) -> list[np.ndarray] | None:
     try:
         operator = by_torch.alone(one.op)
         with np.errstate(all="ignore"):
@@ -107,13 +113,12 @@ def _torch(one: Case) -> list[np.ndarray] | None:
         return None
 
 
-def _onnx(one: Case, model: bytes) -> list[np.ndarray] | None:
+def _onnx(one: Generated, model: bytes) -> list[np.ndarray] | None:
     import onnx
 
-    from tasks.graphs.widened import Widened
-
     try:
-        evaluator = Widened(onnx.load_from_string(model))
-        return list(evaluator.run([widen(x) for x in one.inputs]))
+        graph = Graph(onnx.load_from_string(model), {})
+        found = graph.run(dict(zip(graph.inputs, one.inputs)))
     except NoOracle:
         return None
+    return [found[name] for name in graph.outputs]

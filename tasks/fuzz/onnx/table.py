@@ -14,19 +14,23 @@ SPECS: dict[str, Spec] = {spec.op: spec for part in (elements, axes, windows, mo
 @functools.cache
 def opsets(op: str, dtype: str) -> tuple[int, ...]:
     """Operator sets in which an operator takes a first input of a dtype, the simplest first; none where it never does."""
-    import onnx
-
     spec = SPECS[op]
     if dtype not in spec.dtypes:
         return ()
+    within = [version for version in OPSETS if spec.since <= version <= spec.until]
+    return tuple(version for version in within if takes(op, version, dtype, spec.place))
+
+
+@functools.cache
+def takes(op: str, opset: int, dtype: str, place: int) -> bool:
+    """Whether an operator takes an input of a dtype at a place in an operator set (`onnx.defs`)."""
+    import onnx
+
+    if not onnx.defs.has(op, opset):
+        return False
+    schema = onnx.defs.get_schema(op, opset)
     name = "tensor(" + {"float32": "float", "float64": "double"}.get(dtype, dtype) + ")"
-    found = []
-    for version in OPSETS:
-        if spec.since <= version <= spec.until and onnx.defs.has(op, version):
-            schema = onnx.defs.get_schema(op, version)
-            if not schema.deprecated and name in schema.inputs[spec.place].types:
-                found.append(version)
-    return tuple(found)
+    return not schema.deprecated and name in schema.inputs[min(place, len(schema.inputs) - 1)].types
 
 
 #: Dtypes in the order in which they are fuzzed: those of other code paths first. The others follow as they come.

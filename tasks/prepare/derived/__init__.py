@@ -1,4 +1,4 @@
-"""Samples of checks that are made of the first sample of an op that is an ONNX model; one file per check."""
+"""Samples of checks that are made of the first sample of an op; one file per check."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tasks import checks
 from tasks.catalogs.base import Catalog, Failure, Sample
 from tasks.checks.derived import Derived
 from tasks.model import Group, Vacuous
+from tasks.prepare.derived import shapes
 from tasks.prepare.derived.parts import Spoilt
 
 
@@ -22,8 +23,10 @@ def samples(
     if not isinstance(check, Derived):
         yield from catalog.samples(group, draws, skip)
         return
-    derive = importlib.import_module(f"{__name__}.{check.name}").derive
-    base = first()
+    module = importlib.import_module(f"{__name__}.{check.name}")
+    plain = replace(group, check=checks.FORWARD)
+    asked = _vacuous(catalog, plain) if check.any_size else None
+    base = first() if asked is None else Sample(0, failure=asked)
     for place, number in enumerate(check.numbers):
         if place in skip:
             yield Sample(number)
@@ -31,15 +34,28 @@ def samples(
         try:
             if base.failure:
                 yield replace(base, index=number)
+            elif not check.of_model:
+                yield module.derive(base, number, plain, draws)
             elif base.model is None:
                 yield Sample(number, failure=Failure.vacuous("the op is no ONNX model"))
             else:
-                plain = replace(group, check=checks.FORWARD)
                 model = (check.any_size and catalog.any_size(plain)) or base.model
-                yield derive(replace(base, model=model), number, plain, draws)
+                yield module.derive(replace(base, model=model), number, plain, draws)
         except Vacuous as error:
             yield Sample(number, failure=Failure.vacuous(str(error)))
         except Spoilt as error:
             yield Sample(number, failure=Failure("invalid", "sample", "", str(error), error.culprit))
         except Exception as error:
             yield Sample(number, failure=Failure.of(error, "sample"))
+
+
+def _vacuous(catalog: Catalog, plain: Group) -> Failure | None:
+    """Why an op has no other size, where its catalog can be asked that before the reference is made, which takes long."""
+    try:
+        if bare := catalog.bare(plain):
+            shapes.varied(replace(bare, model=catalog.any_size(plain) or bare.model))
+    except Vacuous as error:
+        return Failure.vacuous(str(error))
+    except Exception:  # the sample itself says what is wrong with it
+        return None
+    return None

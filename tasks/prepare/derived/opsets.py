@@ -69,7 +69,8 @@ def _takes_the_same(converted: Any, base: Sample, own: int, number: int) -> None
         tensor = declared[name].type.tensor_type
         if not isinstance(value, np.ndarray) or not tensor.HasField("shape"):
             continue
-        sizes = [x.dim_value if x.HasField("dim_value") else None for x in tensor.shape.dim]
+        # A negative length is how some converters say an open one.
+        sizes = [x.dim_value if x.HasField("dim_value") and x.dim_value >= 0 else None for x in tensor.shape.dim]
         if len(sizes) != value.ndim or any(n not in (None, given) for n, given in zip(sizes, value.shape)):
             raise Spoilt(
                 "converter",

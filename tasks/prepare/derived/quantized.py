@@ -36,7 +36,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     The noise floor is the row floor of a model (`tasks.graphs.floor`), and a share, STEP, of two things: the step of an
     output that comes straight from a DequantizeLinear; and what it does to an output that some elements of every quantised
     tensor fall to the other side of a tie. Raises Spoilt where the
-    tool takes the model not, or makes one that cannot be evaluated; Vacuous for a model that is not float32, or of which
+    tool takes the model not, or makes one that cannot be evaluated or has an infinite scale; Vacuous for a model that is not float32, or of which
     the tool leaves everything as it is.
     """
     import onnx
@@ -59,6 +59,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         raise Spoilt("quantizer", f"ONNX Runtime's tool for {KINDS[number]} does not take the model: {text}") from None
     if not _changed(made, number):
         raise Vacuous(f"ONNX Runtime's tool for {KINDS[number]} leaves the model as it is")
+    _finite(made)
     try:
         exact = Graph(model).run(feeds)
         graph = Graph(made)
@@ -120,6 +121,13 @@ def _changed(made: Any, number: int) -> bool:
         half = {t.name for t in made.graph.initializer if t.data_type == 10}
         return bool(half) or any(node.op_type == "Cast" for node in made.graph.node)
     return any(node.op_type == "QuantizeLinear" for node in made.graph.node)
+
+
+def _finite(made: Any) -> None:
+    """Raise Spoilt for an infinite scale: zero is then NaN, and what a runtime makes of that is its own."""
+    if endless := [name for name, scale in _scales(made).items() if not np.isfinite(scale).all()]:
+        text = f"ONNX Runtime's tool gives a tensor of infinite numbers an infinite scale: {endless[0]}"
+        raise Spoilt("quantizer", text)
 
 
 def _steps(made: Any) -> dict[str, float]:

@@ -28,6 +28,13 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
     (those of one length together). A size counts where the model with it is valid and has a float64 evaluation.
     Raises Vacuous where no other size does.
     """
+    model, open_, sizes = varied(base)
+    return _sample(base, number, opened(model, open_), sizes, draws)
+
+
+def varied(base: Sample) -> tuple[Any, Open, list[dict[str, np.ndarray]]]:
+    """The ModelProto of a sample, which of its dimensions are open, and its inputs at each size, its own first; what is
+    expected of the sample is not asked for. Raises Vacuous."""
     import onnx
 
     if base.definition or base.op_class in _UNSAID:
@@ -43,7 +50,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
             if any(feeds[x].shape != own[x].shape for x in own) and _valid(model, feeds):
                 sizes.append(feeds)
         if len(sizes) > 1:
-            return _sample(base, number, opened(model, open_), sizes, draws)
+            return model, open_, sizes
     raise Vacuous("no dimension of it can be another")
 
 

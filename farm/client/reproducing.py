@@ -14,6 +14,7 @@ from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
 from farm.client.process import LIVE, message_of, undisturbed
 from farm.client.trying import NotHere, started, tried
+from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan.config import Config
 from farm.reproduce.find import ReproduceError, by_seed, find, parse, seed_of
@@ -27,7 +28,7 @@ from tasks.model.row import Row
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """A stored case of a kernel: its row, its group, its sample made again, what it is judged by."""
 
     row: dict[str, Any]
@@ -74,7 +75,7 @@ def reproduce(
         found = tried(case.group, case.sample, backend, info, case.policy)
     row = found.row
     return Reproduction(
-        f"{case.row['run_id']}:{case.row['case_id']}:{case.row['backend']}",
+        str(Key.of(case.row)),
         seed if seed is not None else seed_of(case.row),
         dict(zip(case.names, case.sample.arrays)),
         [leaf.reference for leaf in found.expected],
@@ -98,7 +99,7 @@ def started_here(name: str) -> Any:
 
 
 @contextmanager
-def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[Case]:
+def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[KernelCase]:
     """A stored case, ready to be run; while this lasts its op is the catalog's. Raises ClientError."""
     try:
         lake = lakes.open_lake(str(results))
@@ -118,7 +119,7 @@ def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str
         kernels.announce(config)
         with load.lent(kernel.op, kernel.root) if kernel else undisturbed():
             group, sample, names = _remade(row, config)
-            yield Case(row, kernel, group, sample, policy, names)
+            yield KernelCase(row, kernel, group, sample, policy, names)
 
 
 def _remade(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tuple[str, ...]]:

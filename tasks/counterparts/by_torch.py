@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ NAMES = (
 ).split()
 
 
-def operators() -> dict[str, Operator]:
+def operators(names: Iterable[str] = NAMES) -> dict[str, Operator]:
     """By operator of ONNX's own domain, for `tasks.graphs.evaluate.Graph`: what torch does not do is done by NumPy."""
-    return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in NAMES}
+    return OPERATORS | {name: _or_numpy(alone(name), OPERATORS.get(name)) for name in names}
 
 
 def alone(op: str) -> Operator:
@@ -45,14 +45,14 @@ def _by_torch(over: onnx_names.Operator) -> Operator:
     def by_torch(call: Call) -> list[np.ndarray] | None:
         if call.inputs[0].dtype != np.float64:
             return None
-        found = over(Over(call.inputs, call.attributes, call.opset, call.outputs, _named, _t))
+        found = over(Over(call.inputs, call.attributes, call.opset, call.outputs, named, _t))
         return None if found is None else _out(*(found if isinstance(found, list) else [found]))
 
     return by_torch
 
 
 @functools.cache
-def _named(name: str) -> Callable[..., Any]:
+def named(name: str) -> Callable[..., Any]:
     """torch's function of a name of the table of counterparts: of itself, or of what it is a variant of."""
     import torch
 
@@ -75,7 +75,7 @@ def _named(name: str) -> Callable[..., Any]:
 def _t(x: Any) -> Any:
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(x))
+    return torch.from_numpy(np.array(x, order="C"))  # a scalar stays one
 
 
 def _out(*values: Any) -> list[np.ndarray]:

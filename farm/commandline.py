@@ -1,0 +1,55 @@
+"""What command lines share: options of one meaning, and one line for what cannot be done."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from farm.exits import BAD_INPUT, Main
+from tasks.cache import default_cache
+from tasks.model import Refusal
+
+#: Control characters and direction overrides: an error text must not be able to drive the terminal.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
+
+
+def plain(value: Any, length: int = 0) -> str:
+    """Text on one line without control characters, cut to ``length`` characters (0: not cut)."""
+    text = " ".join(_CONTROL.sub(" ", str(value)).split())
+    return text[: length - 1] + "…" if length and len(text) > length else text
+
+
+def refusing(main: Main) -> Main:
+    """A command's ``main`` that says what it refuses (`Refusal`) in one line and ends with exit code 2."""
+
+    @functools.wraps(main)
+    def told(argv: Sequence[str] | None = None) -> int:
+        try:
+            return main(argv)
+        except Refusal as refusal:
+            print(f"error: {plain(refusal)}", file=sys.stderr)
+            return BAD_INPUT
+
+    return told
+
+
+def results_option(parser: argparse.ArgumentParser, words: str = "the lake: a directory or a URI (s3://…)") -> None:
+    """``--results``: where the lake is."""
+    parser.add_argument("--results", default="results", metavar="PATH", help=words)
+
+
+def cache_option(parser: argparse.ArgumentParser) -> None:
+    """``--cache``: a folder as a `Path`."""
+    words = "where prepared cases are kept (default: $FARM_CACHE)"
+    parser.add_argument("--cache", default=default_cache(), type=Path, metavar="DIR", help=words)
+
+
+def key_argument(parser: argparse.ArgumentParser, more: str = "", **options: Any) -> None:
+    """``key``: which case of which run on which backend."""
+    words = "run_id:case_id:backend, as a report prints it ('last' stands for the newest run)"
+    parser.add_argument("key", help=words + more, **options)

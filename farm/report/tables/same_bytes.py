@@ -1,0 +1,73 @@
+"""The same bytes: per backend and check, yes of how many ops, and of those that are not how far apart."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from farm.report.tables.coverage import distinct
+from farm.report.tables.view import Column, Line, Report, View, text, view
+from farm.report.words import DASH, number
+from tasks.checks.batch_invariance import BatchInvariance
+from tasks.checks.determinism import Determinism, Threads
+from tasks.model import Status
+
+#: Checks that ask whether results are the same bytes, and kinds of their rows that say no.
+CHECKS = (Determinism.name, Threads.name, BatchInvariance.name)
+_NO = ("nondeterministic", "process", "threads", "batch")
+
+
+def answers(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per backend and check: ops whose every row says yes, ops with one that says no, ops without either; the largest
+    distance of a no in units, and the ops that say it, those furthest apart first."""
+    rows = distinct(rows)
+    rows = rows[rows["check"].isin(CHECKS)]
+    no = rows["kind"].isin(_NO)
+    yes = ~no & (rows["apart_units"] == 0)
+    rows = rows.assign(no=no, yes=yes, units=rows["apart_units"].where(no))
+    by_op = rows.groupby(["backend", "check", "op"], sort=False).agg(
+        no=("no", "any"), yes=("yes", "all"), units=("units", "max"), status=("status", "first")
+    )
+    made = []
+    for (backend, check), ops in by_op.reset_index().groupby(["backend", "check"], sort=True):
+        said = ops[ops["no"]].sort_values("units", ascending=False, kind="stable")
+        not_asked = ops["status"].isin([Status.VACUOUS.value, Status.UNSUPPORTED.value]) & ~ops["no"] & ~ops["yes"]
+        made.append(
+            {
+                "backend": backend,
+                "check": check,
+                "yes": int(ops["yes"].sum()),
+                "no": len(said),
+                "neither": len(ops) - int(ops["yes"].sum()) - len(said) - int(not_asked.sum()),
+                "not_asked": int(not_asked.sum()),
+                "units": said["units"].max() if len(said) else None,
+                "ops": " ".join(said["op"]),
+            }
+        )
+    return pd.DataFrame(made, columns=["backend", "check", "yes", "no", "neither", "not_asked", "units", "ops"])
+
+
+def _units(line: Line) -> str:
+    return DASH if pd.isna(line["units"]) else number(line["units"])
+
+
+@view(57)
+def same_bytes(report: Report) -> View | None:
+    """The answers, where one of the checks was run."""
+    if not report.rows["check"].isin(CHECKS).any():
+        return None
+    return View(
+        "same_bytes",
+        "The same inputs, the same bytes",
+        answers(report.rows),
+        (
+            *(text("backend"), text("check")),
+            *(("yes", "yes (ops)"), ("no", "no (ops)"), ("neither", "failed otherwise"), ("not_asked", "not asked")),
+            Column("furthest apart, units", _units, right=True),
+            text("ops", "ops that say no"),
+        ),
+        unit="checks",
+        notes=(
+            "Units: |a - b| ÷ (ε · max(|a|, |b|, root mean square of the output)). Not asked: no rows that are computed each by "
+            "itself, or the backend takes no other number of rows or no second process.",
+        ),
+    )

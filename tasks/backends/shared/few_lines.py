@@ -1,0 +1,55 @@
+"""How a script of few lines calls a runtime, as its backend says (`Backend.few_lines`), and what of that several have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.arrays.tree import tensor_specs
+from tasks.model import Form, Refusal
+
+
+class NoScript(Refusal):
+    """A case that no script can show; the text says why."""
+
+
+@dataclass(frozen=True)
+class FewLines:
+    """imports: of the runtime; lines: that make ``got``, a list of arrays; before: lines before all imports.
+
+    Of a form with an ONNX model the script has ``model``, the ModelProto, and ``feeds``, arrays by name. Of any other it has
+    ``arrays`` and ``call``, which takes them as the framework's own tensors and returns one of these, or several.
+    """
+
+    imports: tuple[str, ...]
+    lines: tuple[str, ...]
+    before: tuple[str, ...] = ()
+
+
+#: Several outputs of a call, or the only one, as a list.
+ALL = "list(found) if isinstance(found, (tuple, list)) else [found]"
+
+
+def in_onnx(form: Form) -> None:
+    """Raises NoScript for a form without an ONNX model."""
+    if form.model is None:
+        raise NoScript(f"no short script: a form {form.kind!r} without a model")
+
+
+def in_torch(form: Form, *found: str, imports: tuple[str, ...] = (), target: str = "cpu") -> FewLines:
+    """Of a framework that takes torch's tensors: ``found`` are the lines that make that of the tensors ``given`` and ``call``."""
+    if form.kind != "torch":
+        raise NoScript(f"no short script: none is known for the form {form.kind!r}")
+    narrow = "bfloat16" in {form.dtype, *(form.arrays[x.id].dtype.name for x in tensor_specs([form.args, form.kwargs]))}
+    given, got = "torch.from_numpy(x)", "x.numpy()"
+    if narrow:  # numpy has it from ml_dtypes alone, which torch does not know
+        given = f"torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == ml_dtypes.bfloat16 else {given}"
+        got = f"x.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if x.dtype == torch.bfloat16 else {got}"
+    if target != "cpu":
+        given, got = f"({given}).to({target!r})", f"({got.replace('x.', 'x.cpu().')})"
+    lines = (
+        "torch.set_num_threads(1)",
+        f"given = [{given} for x in arrays]",
+        *found,
+        f"got = [{got} for x in ({ALL})]",
+    )
+    return FewLines((*["import ml_dtypes"] * narrow, "import torch", *imports), lines)

@@ -1,0 +1,82 @@
+"""Samples that are graphs: the float64 evaluation and the noise floor are those of whole networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tasks.arrays.tree import TensorSpec
+from tasks.catalogs.base import Sample
+from tasks.counterparts import by_torch, onnx_names
+from tasks.fuzz.choices import Choices
+from tasks.fuzz.graphs import build
+from tasks.fuzz.graphs.build import Made
+from tasks.fuzz.onnx.second import agrees
+from tasks.graphs.evaluate import Graph
+from tasks.graphs.floor import reference_and_floor
+from tasks.graphs.widening import NoOracle
+from tasks.model import Leaf, OpClass, Oracle
+
+#: Ends the name of an op whose cases are an operator and another one on what it makes; the op of larger graphs; of graphs that are there twice, once written otherwise.
+AND, GRAPH, TWICE = "+", "graph", "rewritten"
+#: The variant of today's generator of graphs.
+VARIANT = f"g{build.GENERATOR}"
+#: Every op whose cases are graphs.
+NAMES = (*(f"{op}{AND}" for op in sorted(build.KINDS)), GRAPH, TWICE)
+
+
+_OF_MANY = {GRAPH: build.graph, TWICE: build.twice}
+
+
+def begun(op: str, seed: int, index: int) -> tuple[int, ...]:
+    """What is chosen first: of pairs the second operator, in turn, so that a few groups hold every pair."""
+    return () if op in _OF_MANY else ((seed * 8 + index) % len(build.PARTNERS),)
+
+
+def made(op: str, dtype: str, choose: Choices) -> Made:
+    """The graph of some choices. Raises ValueError for a dtype in which none begins."""
+    if dtype not in build.DTYPES:
+        raise ValueError(f"fuzz: {op} does not take {dtype}; it takes {', '.join(build.DTYPES)}")
+    if op in _OF_MANY:
+        return _OF_MANY[op](dtype, choose)
+    return build.pair(op.removesuffix(AND), dtype, choose)
+
+
+def sample(index: int, op: str, one: Made, draws: int) -> Sample:
+    """The sample of a graph. Raises NoOracle."""
+    import onnx
+
+    proto = onnx.load_from_string(one.model)
+    graph = Graph(proto)
+    references, floors, _ = reference_and_floor(graph, one.feeds, draws)
+    expected = [
+        Leaf(graph.dtypes[name], y.shape, y, delta if delta.any() else None)
+        for name, y, delta in zip(graph.outputs, references, floors)
+    ]
+    arrays = [np.array(one.feeds[name], order="C") for name in graph.inputs]
+    others = _witness(proto, one.feeds, expected)
+    columns = {"choices": one.choices, "flags": one.words, "second_oracle": others[0].name if others else ""}
+    return Sample(
+        index,
+        tuple(TensorSpec(id=i) for i in range(len(arrays))),
+        arrays=arrays,
+        expected=expected,
+        op_class=OpClass.MODEL,
+        oracle="farm-float64",
+        others=others,
+        model=one.model,
+        columns=columns,
+        twins=len(expected) // 2 if op == TWICE else 0,
+    )
+
+
+def _witness(proto: object, feeds: Mapping[str, np.ndarray], expected: list[Leaf]) -> list[Oracle]:
+    """The same graph by torch's operators in float64, if they agree."""
+    try:
+        graph = Graph(proto, by_torch.operators(onnx_names.OPERATORS))
+        found = graph.run(feeds)
+    except (ImportError, RuntimeError, NoOracle):
+        return []
+    outputs = [np.array(found[name], order="C") for name in graph.outputs]
+    return agrees("torch-operators-float64", outputs, expected, OpClass.MODEL)

@@ -1,0 +1,1 @@
+"""Matrix products at the edges of tiles."""

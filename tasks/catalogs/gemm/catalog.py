@@ -1,0 +1,248 @@
+"""The `gemm` catalog: matrix products at the edges of tiles, in every transposition, with gaps between rows, down to float8 and int8."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import itertools
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays import noise
+from tasks.arrays.tree import TensorSpec, spec_of
+from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
+from tasks.catalogs.gemm import onnx_form
+from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
+
+#: Counts up whenever the bytes of a sample, a reference or a noise floor change.
+CATALOG_VERSION = "1"
+
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+#: Which of the two matrices is stored transposed.
+TRANSPOSED = ("nn", "nt", "tn", "tt")
+#: Of a scaled product of float8: powers of two, which no dtype rounds.
+SCALES = (0.5, 0.25)
+#: αA·B + βC of `addmm`, as exact in every dtype.
+ALPHA, BETA = 0.5, 2.0
+BATCH = 3
+
+#: (rows, columns, summed): each edge of a tile of 16, 32, 64 and 128 met, missed and passed by one, then vectors and long sums.
+SHAPES: tuple[tuple[int, int, int], ...] = (
+    *(
+        (t + m, t + n, t + k)
+        for t in (16, 32, 64, 128)
+        for m, n, k in ((0, 0, 0), (-1, 0, 0), (1, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, -1), (0, 0, 1), (1, -1, 1))
+    ),
+    *(
+        (1, 128, 64),
+        (128, 1, 64),
+        (128, 64, 1),
+        (1, 1, 257),
+        (257, 255, 65),
+        (1, 96, 4096),
+        (2, 2, 2048),
+        (33, 257, 129),
+    ),
+)
+#: What the kernels of float8 and int8 ask for on GPUs: more than 16 rows, all else a multiple of 16.
+ALIGNED: tuple[tuple[int, int, int], ...] = tuple(
+    (m, n, k) for m in (17, 32, 127, 128) for n in (16, 48, 128) for k in (16, 64, 272)
+)
+#: How a matrix lies in memory: (elements between the end of a row and the next, elements before the first).
+LAYOUTS = ((0, 0), (3, 0), (0, 1), (8, 4))
+
+
+@dataclass(frozen=True)
+class Op:
+    """classes: how its result is judged; dtypes; variants; shapes of its samples; output: dtype of the result by variant and dtype
+    under test."""
+
+    dtypes: tuple[str, ...]
+    variants: tuple[str, ...]
+    shapes: tuple[tuple[int, int, int], ...]
+    output: Callable[[str, str], str]
+    op_class: OpClass = OpClass.CONTRACTION
+
+
+OPS: Mapping[str, Op] = {
+    "addmm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
+    "bmm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
+    "int_mm": Op(("int8",), ("",), ALIGNED, lambda variant, dtype: "int32", OpClass.EXACT),
+    "mm": Op(FLOATS, TRANSPOSED, SHAPES, lambda variant, dtype: dtype),
+    "scaled_mm": Op(FLOAT8, ("bfloat16", "float32"), ALIGNED, lambda variant, dtype: variant),
+}
+
+
+class Gemm(Catalog):
+    """Samples are shapes, those asked for spread over the list; layouts take turns. A matrix of a transposed one is given as it is
+    stored, and the call transposes it."""
+
+    name = "gemm"
+    about = "matrix products at the edges of tiles"
+    forms = ("torch", "onnx")
+
+    def version(self) -> str:
+        return f"{CATALOG_VERSION}+numpy{importlib.metadata.version('numpy')}"
+
+    def entries(self) -> list[Entry]:
+        return [Entry(f"{self.name}:{name}", v, op.dtypes) for name, op in OPS.items() for v in op.variants]
+
+    def samples(self, group: Group, draws: int, skip: Collection[int] = ()) -> Iterator[Sample]:
+        """Raises ValueError for an op, variant or dtype that the catalog does not have."""
+        op = self._op(group)
+        places = stratified(len(op.shapes), group.samples)
+        return (Sample(i) if k in skip else self._sample(op, group, i, draws) for k, i in enumerate(places))
+
+    def remade(self, group: Group, given: Sample, draws: int) -> Sample:
+        specs: list[TensorSpec] = [spec_of(x) for x in given.args["v"]]  # type: ignore[call-overload]
+        return _judged(self._op(group), group, given.index, given.arrays, specs, draws)
+
+    def call(self, group: Group) -> Callable[..., Any]:
+        self._op(group)
+        return functools.partial(_CALLS[group.op_name], group.variant)
+
+    def _op(self, group: Group) -> Op:
+        op = OPS.get(group.op_name)
+        if group.catalog != self.name or op is None or group.variant not in op.variants or group.dtype not in op.dtypes:
+            raise ValueError(f"the catalog gemm has no op {group.label!r} in {group.dtype}")
+        return op
+
+    def _sample(self, op: Op, group: Group, index: int, draws: int) -> Sample:
+        seed = (zlib.crc32(group.label.encode()), zlib.crc32(group.dtype.encode()), index, group.seed % 2**64)
+        rng = np.random.default_rng(seed)
+        arrays, specs = [], []
+        for number, shape in enumerate(_stored(group, op.shapes[index])):
+            array, spec = _laid_out(_values(rng, shape, group.dtype), number, LAYOUTS[(index + number) % len(LAYOUTS)])
+            arrays.append(array)
+            specs.append(spec)
+        try:
+            return _judged(op, group, index, arrays, specs, draws)
+        except Exception as error:
+            return Sample(index, failure=Failure.of(error, "reference"))
+
+
+def _stored(group: Group, shape: tuple[int, int, int]) -> list[tuple[int, ...]]:
+    """Shapes of the matrices as they are stored."""
+    m, n, k = shape
+    flips = group.variant if group.variant in TRANSPOSED else "nn"
+    a, b = ((k, m) if flips[0] == "t" else (m, k)), ((n, k) if flips[1] == "t" else (k, n))
+    if group.op_name == "bmm":
+        return [(BATCH, *a), (BATCH, *b)]
+    return [(m, n), a, b] if group.op_name == "addmm" else [a, b]
+
+
+def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if dtype == "int8":
+        return rng.integers(-128, 128, shape).astype(np.int8)
+    return rng.standard_normal(shape).astype(np_dtype(dtype))
+
+
+def _laid_out(values: np.ndarray, number: int, layout: tuple[int, int]) -> tuple[np.ndarray, TensorSpec]:
+    """The storage of a matrix with gaps of NaN between its rows, where the dtype has one, and the view of it."""
+    gap, lead = layout
+    if not (gap or lead):
+        return values, TensorSpec(number)
+    *outer, rows, columns = values.shape
+    width = columns + gap
+    whole = np.full((int(np.prod(outer, dtype=np.int64)) * rows, width), 1, values.dtype)
+    if values.dtype.kind != "i":
+        whole[:] = np.nan
+    whole[:, :columns] = values.reshape(-1, columns)
+    flat = np.concatenate([np.full(lead, 1, values.dtype), whole.reshape(-1)])
+    strides = (rows * width, width, 1)[-values.ndim :]
+    return flat, TensorSpec(number, values.shape, strides, lead)
+
+
+def _judged(
+    op: Op, group: Group, index: int, arrays: Sequence[np.ndarray], specs: Sequence[TensorSpec], draws: int
+) -> Sample:
+    """A sample with its float64 reference and noise floor: how far the result moves when each element of the matrices moves by ε of
+    the result's dtype. What float8 and int8 hold is exactly given: their own ε would excuse anything."""
+    values = [spec.view(array) for spec, array in zip(specs, arrays)]
+    output = op.output(group.variant, group.dtype)
+    exact = [x.astype(np.int64 if group.dtype == "int8" else np.float64) for x in values]
+    reference = _product(group, exact)
+    noise_floor = None
+    if op.op_class is not OpClass.EXACT:
+
+        def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray]]:
+            for draw in drawn:
+                places = itertools.count(1)
+                yield [_product(group, [noise.moved(x, EPS[output], draw, next(places)) for x in exact])]
+
+        elements = sum(x.size for x in exact)
+        (noise_floor,) = noise.floor([reference], evaluate, op.op_class, draws, elements)
+    else:
+        reference = reference.astype(np_dtype(output))
+    return Sample(
+        index,
+        tuple(specs),
+        arrays=list(arrays),
+        expected=[Leaf(output, reference.shape, reference, noise_floor)],
+        op_class=op.op_class,
+        oracle="numpy-float64" if op.op_class is not OpClass.EXACT else "exact",
+        model=onnx_form.model(group.op_name, group.variant, group.dtype, [x.shape for x in values], reference.shape),
+    )
+
+
+def _product(group: Group, matrices: Sequence[np.ndarray]) -> np.ndarray:
+    *rest, a, b = matrices
+    flips = group.variant if group.variant in TRANSPOSED else "nn"
+    a, b = (np.swapaxes(x, -1, -2) if flip == "t" else x for x, flip in zip((a, b), flips))
+    made: np.ndarray = np.matmul(a, b)
+    if group.op_name == "addmm":
+        made = ALPHA * made + BETA * rest[0]
+    if group.op_name == "scaled_mm":
+        made = made * (SCALES[0] * SCALES[1])
+    return np.ascontiguousarray(made)
+
+
+def _turned(variant: str, a: Any, b: Any) -> tuple[Any, Any]:
+    return (a.mT if variant[0] == "t" else a), (b.mT if variant[1] == "t" else b)
+
+
+def _mm(variant: str, a: Any, b: Any) -> Any:
+    import torch
+
+    return torch.mm(*_turned(variant, a, b))
+
+
+def _bmm(variant: str, a: Any, b: Any) -> Any:
+    import torch
+
+    return torch.bmm(*_turned(variant, a, b))
+
+
+def _addmm(variant: str, c: Any, a: Any, b: Any) -> Any:
+    import torch
+
+    return torch.addmm(c, *_turned(variant, a, b), alpha=ALPHA, beta=BETA)
+
+
+def _int_mm(variant: str, a: Any, b: Any) -> Any:
+    import torch
+
+    return torch._int_mm(a, b)
+
+
+def _scaled_mm(variant: str, a: Any, b: Any) -> Any:
+    """torch wants the first by rows and the second by columns, both without gaps."""
+    import torch
+
+    first, second = (torch.tensor(x, dtype=torch.float32, device=a.device) for x in SCALES)
+    columns = b.t().contiguous().t()
+    return torch._scaled_mm(a.contiguous(), columns, first, second, out_dtype=getattr(torch, variant))
+
+
+_CALLS: Mapping[str, Callable[..., Any]] = {
+    "addmm": _addmm,
+    "bmm": _bmm,
+    "int_mm": _int_mm,
+    "mm": _mm,
+    "scaled_mm": _scaled_mm,
+}

@@ -1,0 +1,143 @@
+"""The check batch_invariance: a row gives the same bytes alone and among others, wherever it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.checks.derived import Derived
+from tasks.checks.same import APART, Difference, broken, copied, difference
+from tasks.model import Form, Program, Unsupported, is_inexact
+
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
+
+#: Rows of the batches that a row is put in.
+BATCHES = (2, 17, 33, 128, 257)
+#: Elements of inputs and outputs that a batch may have; larger ones are left out, and flags say which were run.
+MOST = 1 << 24
+
+#: Outputs for other inputs.
+_Again = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass
+class _Batched(Program):
+    """backend: what builds programs for other numbers of rows."""
+
+    backend: Any = None
+
+
+class BatchInvariance(Derived):
+    """The row stands first, in the middle and last of each batch, among other rows. Programs are one for any number of rows
+    where the runtime makes one, else one for each number: flags say which, and what ``batches`` were run.
+
+    Nobody promises it, but who trains on what another engine has sampled, or answers the same question twice, relies on it.
+    """
+
+    name = "batch_invariance"
+    about = (
+        "a row alone and in batches of 2, 17, 33, 128 and 257, first, in the middle and last, gives the same bytes; of ops of which "
+        "float64 says that they compute each row by itself"
+    )
+    of_model = False
+
+    def build(self, backend: Backend, form: Form) -> Program:
+        """The program of the sample as it is. Raises what building it raises."""
+        program = backend.build(form)
+        return _Batched(**{f.name: getattr(program, f.name) for f in fields(Program)}, backend=backend)
+
+    def run(self, program: Program, form: Form) -> Sequence[Any]:
+        """The outputs of the sample as it is. Raises Misbehaviour with them, of the kind "batch", with the largest distance
+        of all batches; Unsupported where the runtime takes no other number of rows."""
+        assert isinstance(program, _Batched)
+        first = copied(program.run())
+        rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
+        rows += [_varied(rows[0], form.batched)]
+        way, run, alone = _way(program, form, rows)
+        elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in form.batched)))
+        sizes = [m for m in BATCHES if m * elements <= MOST or m == BATCHES[0]]
+        worst: tuple[float, Difference, str] | None = None
+        for m in sizes:
+            outputs = run(_batch(rows, form.batched, m))
+            for place in dict.fromkeys((0, m // 2, m - 1)):
+                found = difference(alone, [x[place : place + 1] for x in outputs])
+                far = float("inf") if found is None or found.units is None else found.units
+                if found and (worst is None or far > worst[0]):
+                    worst = far, found, f"where the row is number {place} of {m} and not alone"
+        program.flags = f"{program.flags} batches={','.join(map(str, sizes))} programs={way}".strip()
+        if worst is not None:
+            raise broken(program, worst[1], "batch", worst[2], first)
+        program.columns = program.columns | {APART: 0.0}
+        return first
+
+
+def rows_of(arrays: Sequence[Any], batched: Sequence[int], k: int) -> list[Any]:
+    """The arrays with row ``k`` of those ``batched`` alone, which keep their number of dimensions."""
+    return [np.ascontiguousarray(x[k : k + 1 or None]) if i in batched else x for i, x in enumerate(arrays)]
+
+
+def in_batch(rows: Sequence[list[Any]], batched: Sequence[int]) -> list[Any]:
+    """Arrays whose ``batched`` ones have these rows."""
+    return [np.concatenate([row[i] for row in rows]) if i in batched else x for i, x in enumerate(rows[0])]
+
+
+def _varied(row: list[Any], batched: Sequence[int]) -> list[Any]:
+    """Another row: its elements turned by one place; what is no floating number stands as it is, and is valid so."""
+    return [
+        np.roll(x.reshape(-1), 1).reshape(x.shape) if i in batched and is_inexact(x.dtype.name) else x
+        for i, x in enumerate(row)
+    ]
+
+
+def _batch(rows: Sequence[list[Any]], batched: Sequence[int], m: int) -> list[Any]:
+    """A batch of ``m`` rows: the first row first, in the middle and last, the others between."""
+    others = rows[1:]
+    chosen = [rows[0] if k in (0, m // 2, m - 1) else others[k % len(others)] for k in range(m)]
+    return in_batch(chosen, batched)
+
+
+def _way(program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[str, _Again, list[Any]]:
+    """How the backend runs other numbers of rows: in words, the way, and what it gives for the first row alone.
+
+    Raises Unsupported where there is none, and what no other way would mend.
+    """
+    backend, said = program.backend, None
+    for way, make in _ways(program, form):
+        try:
+            run = make()
+            alone = copied(run(rows[0]))
+            if _wide(alone, 1) and _wide(run(_batch(rows, form.batched, BATCHES[0])), BATCHES[0]):
+                return way, run, alone
+        except Exception as error:
+            if backend.is_sticky(error) or backend.is_out_of_memory(error):
+                raise
+            said = said or error
+    raise Unsupported(f"it takes no other number of rows: {said or 'its outputs keep theirs'}")
+
+
+def _ways(program: _Batched, form: Form) -> Iterator[tuple[str, Callable[[], _Again]]]:
+    backend = program.backend
+
+    def taken(made: Program) -> _Again:
+        if made.again is None:
+            raise Unsupported(f"{backend.name} gives a program its inputs only once")
+        return made.again
+
+    if form.model is None:
+        any_size = backend.any_size()
+        yield "one", lambda: taken(program if any_size is backend else any_size.build(form))
+        yield "each", lambda: lambda arrays: backend.build(replace(form, arrays=arrays)).run()
+        return
+    yield "one", lambda: taken(backend.any_size().build(backend.rows_open(form)))
+    yield (
+        "each",
+        lambda: lambda arrays: backend.build(backend.fixed(replace(backend.rows_open(form), arrays=arrays))).run(),
+    )
+
+
+def _wide(outputs: Sequence[Any], m: int) -> bool:
+    return bool(outputs) and all(x is not None and np.ndim(x) and np.shape(x)[0] == m for x in outputs)

@@ -1,0 +1,74 @@
+"""Whether results that should be the same bytes are, where they are not, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.model import EPS, Misbehaviour, Program
+
+#: Column of a row: the largest distance that was seen, 0 where all bytes are the same.
+APART = "apart_units"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs. units: the largest |a − b| ÷ (ε·max(|a|, |b|, root mean square of the output)); None where that is
+    nothing: another shape or dtype, integers, NaN on one side."""
+
+    text: str
+    units: float | None = None
+
+
+def copied(outputs: Sequence[Any]) -> list[Any]:
+    """What was returned, in memory of its own: a program that writes to it again is found out."""
+    return [None if x is None else np.array(x) for x in outputs]
+
+
+def difference(first: Sequence[Any], outputs: Sequence[Any]) -> Difference | None:
+    """How the outputs differ from the first ones, at the first output that does; None where all bytes are the same."""
+    if len(outputs) != len(first):
+        return Difference(f"{len(outputs)} outputs instead of {len(first)}")
+    for number, (a, b) in enumerate(zip(first, outputs)):
+        if a is None or b is None:
+            if a is not b:
+                return Difference(f"output {number} is {'none' if b is None else 'there'}")
+        elif a.shape != b.shape or a.dtype != b.dtype:
+            return Difference(f"output {number} is {b.dtype}{list(b.shape)} instead of {a.dtype}{list(a.shape)}")
+        elif a.dtype.kind == "O":
+            if a.tolist() != b.tolist():
+                return Difference(f"output {number} differs")
+        elif a.tobytes() != b.tobytes():
+            size = a.dtype.itemsize
+            left, right = (np.frombuffer(x.tobytes(), np.uint8).reshape(-1, size) for x in (a, b))
+            where = np.flatnonzero((left != right).any(axis=1))
+            at = tuple(int(i) for i in np.unravel_index(where[0], a.shape))
+            words = f"output {number} differs in {where.size} of {a.size} elements, first at {at}: {b[at]} for {a[at]}"
+            return Difference(words, _units(a, b))
+    return None
+
+
+def _units(a: np.ndarray, b: np.ndarray) -> float | None:
+    eps = EPS.get(a.dtype.name)
+    if eps is None:
+        return None
+    wide = np.complex128 if a.dtype.kind == "c" else np.float64
+    a, b = a.astype(wide), b.astype(wide)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(a)
+        size = np.sqrt(np.mean(np.square(np.abs(a[finite])))) if finite.any() else 0.0
+        apart = np.abs(a - b) / (eps * np.maximum(np.maximum(np.abs(a), np.abs(b)), size))
+    apart[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+    return float(apart.max(initial=0.0)) if np.isfinite(apart).all() else None
+
+
+def broken(program: Program, found: Difference, kind: str, when: str, first: Sequence[Any]) -> Misbehaviour:
+    """What is raised of a difference: outputs ``first`` are measured all the same, and the distance is a column of the row."""
+    program.columns = program.columns | {APART: found.units}
+    far = "" if found.units is None else f" (at most {found.units:.3g} units apart)"
+    raised = Misbehaviour(kind, f"{found.text}{far} {when}")
+    raised.outputs = list(first)
+    return raised

@@ -1,0 +1,1 @@
+"""Generated graphs of ONNX operators: two that may be fused, or up to fifteen."""

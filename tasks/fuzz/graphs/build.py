@@ -1,0 +1,162 @@
+"""From choices to a graph: two operators, the second on what the first makes, or three to fifteen; rewritten at times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.fuzz import values
+from tasks.fuzz.choices import Choices
+from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
+from tasks.fuzz.graphs.rewrites import rewritten
+from tasks.fuzz.graphs.steps import KINDS, Kind
+from tasks.fuzz.onnx.generate import dims, ir_version
+from tasks.fuzz.onnx.spec import OPSETS
+from tasks.fuzz.values import Domain
+from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
+
+#: Dtypes in which graphs begin.
+DTYPES = ("float32", "float16")
+#: Version of what choices mean: counts up with every change of a step or of the order of choices.
+GENERATOR = 2
+#: Numbers that most functions take as they are.
+_NEAR = Domain(-1.0, 1.0, ("halves", "zeros"))
+#: What is put in the place of a step that does not go.
+_SIMPLEST = "Relu"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A generated graph. model: serialized; feeds: an array for each of its inputs, in order; words: see `Grown`."""
+
+    model: bytes
+    feeds: dict[str, np.ndarray]
+    words: str
+    choices: tuple[int, ...]
+
+
+def pair(first: str, dtype: str, choose: Choices) -> Made:
+    """A graph of two operators, the second on what ``first`` makes; nodes between them where it takes no such tensor. The
+    first choice says which is the second (`PARTNERS`). Raises KeyError for an operator that is not in KINDS."""
+    second = choose.of(PARTNERS)
+    grown = _begun(dtype, choose, max(KINDS[first].since, KINDS[second].since))
+    x = _start(grown)
+    for name in (first, second):
+        x = _put(grown, KINDS[name], x)
+    return _with_ends(grown)
+
+
+def graph(dtype: str, choose: Choices) -> Made:
+    """A graph of three to fifteen operators, each on one of the tensors that are there, mostly the latest."""
+    grown = _begun(dtype, choose, 13)
+    x = _start(grown)
+    names = [name for name, kind in KINDS.items() if kind.since <= grown.opset]
+    for _ in range(choose.int(3, 15)):
+        with choose.span("step"):
+            there = grown.made[::-1] or [x]
+            x = there[choose.int(0, len(there) - 1)] if choose.chance(1, 4) else there[0]
+            x = _put(grown, KINDS[choose.of(names)], x)
+    return _with_ends(grown)
+
+
+def twice(dtype: str, choose: Choices) -> Made:
+    """A graph of two to six operators, and the same once more, written otherwise: the second half of the outputs is to be
+    the first."""
+    grown = _begun(dtype, choose, 13)
+    x = _start(grown)
+    names = [name for name, kind in KINDS.items() if kind.since <= grown.opset]
+    for _ in range(choose.int(2, 6)):
+        with choose.span("step"):
+            x = _put(grown, KINDS[choose.of(names)], x)
+    taken = grown.taken()
+    ends = [t for t in grown.made if t.name not in taken]
+    return _made(grown, [*ends, *rewritten(grown, ends)])
+
+
+PARTNERS = tuple(KINDS)
+
+
+def _begun(dtype: str, choose: Choices, since: int) -> Grown:
+    opset = choose.of([n for n in OPSETS if n >= since])
+    return Grown(choose, dtype, opset, fed=choose.chance(1, 3))
+
+
+def _start(grown: Grown) -> Tensor:
+    """The first input: most often an image."""
+    rank = grown.choose.weighted([(4, 5), (2, 2), (3, 2), (1, 1), (5, 1)])
+    left, shape = 256, []
+    for place in range(rank):
+        with grown.choose.span("dim"):
+            most = 3 if rank > 2 and place == 0 else 9 if rank > 3 else 33
+            shape.append(grown.size(min(most, left)))
+        left = max(left // shape[-1], 1)
+    return grown.input(shape, grown.choose.of([values.MILD, _NEAR]))
+
+
+def _put(grown: Grown, kind: Kind, x: Tensor) -> Tensor:
+    """What an operator makes of a tensor; of one that it does not take, after a node that makes it fit. Where that does not
+    go either, what the simplest operator makes."""
+    before = len(grown.steps), len(grown.made)
+    try:
+        made = kind.put(grown, _fitted(grown, kind, x))
+    except Refused:
+        del grown.steps[before[0] :], grown.made[before[1] :]
+        made = KINDS[_SIMPLEST].put(grown, x)
+    return made[grown.choose.int(0, len(made) - 1)]
+
+
+def _fitted(grown: Grown, kind: Kind, x: Tensor) -> Tensor:
+    if x.rank in kind.ranks and not (kind.op == "Squeeze" and 1 not in x.shape):
+        return x
+    least, most = kind.ranks[0], kind.ranks[-1]
+    if x.rank > most:
+        keep = x.shape[x.rank - most + 1 :] if most > 1 else ()
+        return grown.add("Reshape", [x, grown.ints([-1, *keep])])[0]
+    axes = list(range(max(least - x.rank, 1)))
+    return grown.add("Unsqueeze", [x, grown.ints(axes)])[0]
+
+
+def _with_ends(grown: Grown) -> Made:
+    """The graph with what nobody takes as its outputs, at times also something that is taken."""
+    taken = grown.taken()
+    ends = [t for t in grown.made if t.name not in taken]
+    inner = [t for t in grown.made if t.name in taken]
+    if inner and grown.choose.chance(1, 5):
+        ends.append(inner[grown.choose.int(0, len(inner) - 1)])
+        grown.words.append("outputs=inner")
+    return _made(grown, ends)
+
+
+def _made(grown: Grown, ends: list[Tensor]) -> Made:
+    taken = grown.taken()
+    words = [f"opset={grown.opset}"]
+    if grown.fed:
+        words.append("parameters=run-time")
+    symbolic = grown.choose.chance(1, 4)
+    words += ["dims=symbolic"] * symbolic
+    words += [*dict.fromkeys(grown.words), *(f"values={name}" for name in grown.notes)]
+    read = {name: x for name, x in grown.feeds.items() if name in taken}
+    return Made(_model(grown, ends, read, symbolic), read, " ".join(words), tuple(grown.choose.taken))
+
+
+def _model(grown: Grown, ends: list[Tensor], feeds: dict[str, np.ndarray], symbolic: bool) -> bytes:
+    from onnx import helper, numpy_helper
+
+    nodes = [helper.make_node(s.op, s.inputs, s.outputs, **s.attributes) for s in grown.steps]
+
+    def value(name: str, dtype: str, array: np.ndarray) -> Any:
+        return helper.make_tensor_value_info(name, ELEMENT_TYPE[dtype], dims(array, name, symbolic))
+
+    inputs = [value(name, dtype_name(x.dtype), x) for name, x in feeds.items()]
+    outputs = [value(t.name, t.dtype, t.value) for t in ends]
+    taken = grown.taken()
+    weights = [numpy_helper.from_array(x, name) for name, x in grown.weights.items() if name in taken]
+    made = helper.make_model(
+        helper.make_graph(nodes, "graph", inputs, outputs, weights),
+        opset_imports=[helper.make_opsetid("", grown.opset)],
+        ir_version=ir_version(grown.opset),
+        producer_name="farm",
+    )
+    return bytes(made.SerializeToString(deterministic=True))

@@ -1,0 +1,147 @@
+"""A graph of ONNX operators while it grows: every tensor's shape, dtype and exact values are known, so each step is valid."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tasks.fuzz import values
+from tasks.fuzz.choices import Choices
+from tasks.fuzz.onnx.spec import ELEMENTS, Draw
+from tasks.fuzz.onnx.table import takes
+from tasks.fuzz.values import Domain
+from tasks.graphs.call import Call
+from tasks.graphs.ops import OPERATORS
+from tasks.graphs.widening import WIDENED, NoOracle, widen
+from tasks.model.dtypes import dtype_name, np_dtype
+
+#: Largest number that a node may make, by dtype: what follows is to stay far from overflow.
+_MOST = {"float16": 256.0}
+_LARGEST = 4096.0
+
+
+class Refused(Exception):
+    """A step that does not go with the tensors that there are; the text says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """value: exact, floats as float64; dtype: as the model has it; source: the operator that makes it, "" for an input."""
+
+    name: str
+    dtype: str
+    value: np.ndarray
+    source: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def rank(self) -> int:
+        return self.value.ndim
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node: operator, names of inputs ("" for one left out) and outputs, attributes."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+class Grown(Draw):
+    """The choices of one graph and what has grown so far.
+
+    feeds: arrays of the graph's inputs, weights: of its initializers, both by name; tensors: these; made: what nodes gave, in order; fed:
+    whether weights are inputs of the graph; words: modes, attributes, edges, for people and for telling findings apart.
+    """
+
+    def __init__(self, choose: Choices, dtype: str, opset: int, fed: bool) -> None:
+        super().__init__(choose, dtype, opset)
+        self.fed = fed
+        self.feeds: dict[str, np.ndarray] = {}
+        self.weights: dict[str, np.ndarray] = {}
+        self.steps: list[Step] = []
+        self.made: list[Tensor] = []
+        self.words: list[str] = []
+        self.tensors: dict[str, Tensor] = {}
+
+    def input(self, shape: Sequence[int], domain: Domain = values.MILD, dtype: str = "") -> Tensor:
+        """An input of the graph with values of its own."""
+        return self._given(self.feeds, "x", self.tensor(shape, domain, dtype=dtype).array)
+
+    def weight(self, shape: Sequence[int], domain: Domain = values.MILD, dtype: str = "") -> Tensor:
+        """An initializer, or an input of the graph, as the case has it."""
+        store = self.feeds if self.fed else self.weights
+        return self._given(store, "w", self.tensor(shape, domain, dtype=dtype).array)
+
+    def constant(self, array: Any) -> Tensor:
+        """An initializer of these values: what says what is computed."""
+        return self._given(self.weights, "c", np.asarray(array))
+
+    def number(self, value: float, like: Tensor) -> Tensor:
+        """A scalar initializer of the dtype of a tensor."""
+        return self.constant(np.asarray(value, np_dtype(like.dtype)))
+
+    def ints(self, numbers: Sequence[int]) -> Tensor:
+        """An initializer of int64: axes, sizes, pads."""
+        return self.constant(np.asarray(numbers, np.int64))
+
+    def _given(self, store: dict[str, np.ndarray], letter: str, array: np.ndarray) -> Tensor:
+        name = f"{letter}{len(self.feeds) + len(self.weights)}"
+        store[name] = np.array(array, order="C")
+        self.tensors[name] = Tensor(name, dtype_name(array.dtype), widen(store[name]))
+        return self.tensors[name]
+
+    def add(
+        self, op: str, inputs: Sequence[Tensor | None], outputs: int = 1, dtype: str = "", **attributes: Any
+    ) -> list[Tensor]:
+        """A node; what it makes is of the dtype of its first input, or of another. Raises Refused where its exact result is not
+        finite, too large, or not defined."""
+        for place, x in enumerate(inputs):
+            if x is not None and not takes(op, self.opset, x.dtype, place):
+                raise Refused(f"{op} takes no {x.dtype} in operator set {self.opset}")
+        given = [None if x is None else x.value for x in inputs]
+        exact = {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in attributes.items()}
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                found = OPERATORS[op](Call(given, exact, self.opset, outputs))
+        except NoOracle as error:
+            raise Refused(f"{op}: {error}") from None
+        if found is None:
+            raise Refused(f"{op} has no reference for {attributes}")
+        assert inputs[0] is not None
+        kind = dtype or inputs[0].dtype
+        for y in found:
+            self._check(op, np.asarray(widen(y)), kind)
+        names = tuple(f"y{len(self.made) + k}" for k in range(outputs))
+        new = [Tensor(name, kind, np.array(widen(y), order="C"), op) for name, y in zip(names, found)]
+        self.steps.append(Step(op, tuple("" if x is None else x.name for x in inputs), names, attributes))
+        self.made += new
+        self._tell(op, inputs, attributes)
+        return new
+
+    @staticmethod
+    def _check(op: str, y: np.ndarray, dtype: str) -> None:
+        if not 0 < y.size <= 2 * ELEMENTS:
+            raise Refused(f"{op} makes {y.size} elements")
+        if dtype in WIDENED and not np.abs(y).max() <= _MOST.get(dtype, _LARGEST):
+            raise Refused(f"{op} makes numbers that are too large")
+
+    def _tell(self, op: str, inputs: Sequence[Tensor | None], attributes: dict[str, Any]) -> None:
+        self.words += [f"{x.source}>{op}" for x in inputs if x is not None and x.source]
+        for name, value in sorted(attributes.items()):
+            shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            self.words.append(f"{op}.{name}={shown}")
+
+    def taken(self) -> set[str]:
+        """Names of the tensors that some node reads."""
+        return {name for step in self.steps for name in step.inputs}

@@ -1,0 +1,108 @@
+"""The same graph written otherwise: between its operators stand nodes that change nothing, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
+from tasks.model.dtypes import ELEMENT_TYPE
+
+#: Puts nodes after a tensor that give the very same one.
+Rewrite = Callable[[Grown, Tensor], Tensor]
+#: Steps of a graph of which one in so many inputs is rewritten.
+OFTEN = 3
+
+
+def _transposed(g: Grown, x: Tensor) -> Tensor:
+    order = g.choose.order(x.rank)[::-1]
+    (y,) = g.add("Transpose", [x], perm=order)
+    return g.add("Transpose", [y], perm=[order.index(k) for k in range(x.rank)])[0]
+
+
+def _reshaped(g: Grown, x: Tensor) -> Tensor:
+    (y,) = g.add("Reshape", [x, g.ints([-1])])
+    return g.add("Reshape", [y, g.ints(x.shape)])[0]
+
+
+def _split(g: Grown, x: Tensor) -> Tensor:
+    axis = g.choose.int(0, x.rank - 1)
+    if x.shape[axis] < 2:
+        raise Refused("one element is not split")
+    first = g.choose.int(1, x.shape[axis] - 1)
+    parts = g.add("Split", [x, g.ints([first, x.shape[axis] - first])], 2, axis=axis)
+    return g.add("Concat", parts, axis=axis)[0]
+
+
+def _squeezed(g: Grown, x: Tensor) -> Tensor:
+    axes = g.ints([g.choose.int(0, x.rank)])
+    return g.add("Squeeze", [*g.add("Unsqueeze", [x, axes]), axes])[0]
+
+
+def _sliced(g: Grown, x: Tensor) -> Tensor:
+    axis = g.choose.int(0, x.rank - 1)
+    backwards = [g.ints([-1]), g.ints([-x.shape[axis] - 1]), g.ints([axis]), g.ints([-1])]
+    return g.add("Slice", [*g.add("Slice", [x, *backwards]), *backwards])[0]
+
+
+def _selected(g: Grown, x: Tensor) -> Tensor:
+    return g.add("Where", [g.constant(np.asarray(True)), x, x], dtype=x.dtype)[0]
+
+
+def _wider(g: Grown, x: Tensor) -> Tensor:
+    to = "float64" if x.dtype == "float32" else "float32"
+    (y,) = g.add("Cast", [x], dtype=to, to=ELEMENT_TYPE[to])
+    return g.add("Cast", [y], dtype=x.dtype, to=ELEMENT_TYPE[x.dtype])[0]
+
+
+def _with(op: str, number: float) -> Rewrite:
+    return lambda g, x: g.add(op, [x, g.number(number, x)])[0]
+
+
+#: By name, with the least rank of the tensor.
+REWRITES: Mapping[str, tuple[Rewrite, int]] = {
+    "transposed": (_transposed, 2),
+    "reshaped": (_reshaped, 0),
+    "split": (_split, 1),
+    "squeezed": (_squeezed, 0),
+    "backwards": (_sliced, 1),
+    "selected": (_selected, 0),
+    "wider": (_wider, 0),
+    "plus 0": (_with("Add", 0.0), 0),
+    "times 1": (_with("Mul", 1.0), 0),
+    "by 1": (_with("Div", 1.0), 0),
+    "negated": (lambda g, x: g.add("Neg", g.add("Neg", [x]))[0], 0),
+    "identity": (lambda g, x: g.add("Identity", [x])[0], 0),
+    "padded": (lambda g, x: g.add("Pad", [x, g.ints([0] * 2 * x.rank)])[0], 1),
+    "largest": (lambda g, x: g.add("Max", [x, x])[0], 0),
+}
+
+
+def rewritten(g: Grown, ends: list[Tensor]) -> list[Tensor]:
+    """What the same steps once more make of the same inputs, some of them rewritten: twins of ``ends`` in order."""
+    twins: dict[str, Tensor] = {}
+    known = {t.name: t for t in g.made}
+    for step in list(g.steps):
+        inputs = [twins.get(x) or known.get(x) or g.tensors.get(x) for x in step.inputs]
+        place = g.choose.int(0, len(inputs) - 1) if g.choose.chance(1, OFTEN) else -1
+        inputs = [_one(g, x) if k == place and x is not None else x for k, x in enumerate(inputs)]
+        dtype = known[step.outputs[0]].dtype
+        made = g.add(step.op, inputs, len(step.outputs), dtype, **step.attributes)
+        twins.update(zip(step.outputs, made))
+    return [_one(g, twins[t.name]) if t.dtype in ("float32", "float16") else twins[t.name] for t in ends]
+
+
+def _one(g: Grown, x: Tensor) -> Tensor:
+    """A tensor after a rewrite; as it is where it takes none."""
+    if x.dtype not in ("float32", "float16") or x.name in g.weights:
+        return x
+    name = g.choose.of([name for name, (_, rank) in REWRITES.items() if rank <= x.rank < 6])
+    before = len(g.steps), len(g.made)
+    try:
+        made = REWRITES[name][0](g, x)
+    except Refused:
+        del g.steps[before[0] :], g.made[before[1] :]
+        return x
+    g.words.append(f"rewrite={name.replace(' ', '-')}")
+    return made

@@ -1,0 +1,383 @@
+"""The operators of generated graphs: how each is put after a tensor that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.fuzz import values
+from tasks.fuzz.graphs.grown import Grown, Refused, Tensor
+from tasks.fuzz.values import Domain
+from tasks.model.dtypes import ELEMENT_TYPE
+
+#: Puts an operator after a tensor: what it makes.
+Put = Callable[[Grown, Tensor], list[Tensor]]
+
+_AWAY = Domain(0.5, 4.0, ("halves", "powers"))
+#: For functions whose usual formulas cancel far below 0, which single operators show: in graphs it would hide all else.
+_NO_TAIL = (-1.5, 4096.0)
+_SMALL = Domain(-2.0, 2.0, ("halves", "zeros"))
+#: Least spread of what is divided by its deviation, as a share of its largest number: below it rounding is all that is left.
+_SPREAD = 1 / 64
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An operator. ranks: those of the tensor that it takes; since: its first operator set here."""
+
+    op: str
+    put: Put
+    ranks: range = range(0, 6)
+    since: int = 13
+
+
+def _within(g: Grown, x: Tensor, low: float, high: float) -> Tensor:
+    """The tensor, clipped by a node of its own where its numbers are outside."""
+    if (x.value >= low).all() and (x.value <= high).all():
+        return x
+    ends = [g.number(end, x) for end in (low, high)]
+    return g.add("Clip", [x, *ends])[0]
+
+
+def _one(op: str, low: float = -np.inf, high: float = np.inf, **options: Sequence[Any]) -> Put:
+    def put(g: Grown, x: Tensor) -> list[Tensor]:
+        attributes: dict[str, Any] = {}
+        for name, some in options.items():
+            attributes |= g.maybe(name, some)
+        if np.isfinite(low) or np.isfinite(high):
+            x = _within(g, x, low, high)
+        return g.add(op, [x], **attributes)
+
+    return put
+
+
+def _clip(g: Grown, x: Tensor) -> list[Tensor]:
+    low, high = g.choose.of([(-1.0, 1.0), (0.0, 6.0), (-0.5, 2.0)])
+    return g.add("Clip", [x, *(g.number(end, x) for end in (low, high))])
+
+
+def _cast(g: Grown, x: Tensor) -> list[Tensor]:
+    to = "float32" if x.dtype == "float16" else "float16"
+    return g.add("Cast", [_within(g, x, -128.0, 128.0)], dtype=to, to=ELEMENT_TYPE[to])
+
+
+def _other(g: Grown, x: Tensor, domain: Domain = values.MILD) -> Tensor:
+    """What meets a tensor element by element: a weight that is broadcast, an input, or what was made before."""
+    kind = g.choose.of(["weight", "input", "before"])
+    if kind == "before":
+        fits = [t for t in (*g.made, x) if t.dtype == x.dtype and _broadcast(t, x) and _inside(t.value, domain)]
+        if fits:
+            return fits[g.choose.int(0, len(fits) - 1)]
+    shape = g.broadcast(x.shape)
+    return (g.input if kind == "input" else g.weight)(shape, domain, x.dtype)
+
+
+def _inside(value: np.ndarray, domain: Domain) -> bool:
+    return bool((value >= domain.low).all() and (value <= domain.high).all())
+
+
+def _broadcast(a: Tensor, b: Tensor) -> bool:
+    try:
+        np.broadcast_shapes(a.shape, b.shape)
+    except ValueError:
+        return False
+    return True
+
+
+def _two(op: str, turned: bool = True) -> Put:
+    def put(g: Grown, x: Tensor) -> list[Tensor]:
+        other = _other(g, x)
+        return g.add(op, [other, x] if turned and g.choose.chance(1, 3) else [x, other])
+
+    return put
+
+
+def _div(g: Grown, x: Tensor) -> list[Tensor]:
+    if g.choose.chance(1, 3):
+        return g.add("Div", [_other(g, x), _within(g, x, 0.5, 4096.0)])
+    return g.add("Div", [x, _other(g, x, _AWAY)])
+
+
+def _pow(g: Grown, x: Tensor) -> list[Tensor]:
+    power = g.choose.of([2.0, 0.5, 3.0, -1.0])
+    return g.add("Pow", [_within(g, x, 0.25, 4.0), g.number(power, x)])
+
+
+def _prelu(g: Grown, x: Tensor) -> list[Tensor]:
+    return g.add("PRelu", [x, g.weight(g.broadcast(x.shape), _SMALL, x.dtype)])
+
+
+def _where(g: Grown, x: Tensor) -> list[Tensor]:
+    condition = g.weight(g.broadcast(x.shape), values.ANY, "bool")
+    pair = [_other(g, x), x]
+    return g.add("Where", [condition, *(pair if g.choose.chance(1, 2) else pair[::-1])], dtype=x.dtype)
+
+
+def _reduced(op: str, axes_input: int = 18) -> Put:
+    def put(g: Grown, x: Tensor) -> list[Tensor]:
+        axes = g.axes(x.rank) if g.choose.chance(3, 4) else [-1]
+        keep = g.maybe("keepdims", [1, 0])
+        if g.opset < axes_input:
+            return g.add(op, [x], axes=axes, **keep)
+        return g.add(op, [x, g.ints(axes)], **keep)
+
+    return put
+
+
+def _cumulated(g: Grown, x: Tensor) -> list[Tensor]:
+    return g.add("CumSum", [x, g.constant(np.asarray(g.axis(x.rank), np.int64))])
+
+
+def _along(op: str) -> Put:
+    return lambda g, x: g.add(op, [x], axis=g.axis(x.rank))
+
+
+def _spread(value: np.ndarray, axes: tuple[int, ...]) -> None:
+    """Raises Refused where numbers along axes are nearly equal."""
+    if (value.std(axis=axes) < _SPREAD * np.abs(value).max(axis=axes)).any():
+        raise Refused("numbers that are nearly equal are divided by their deviation")
+
+
+def _layer(g: Grown, x: Tensor) -> list[Tensor]:
+    _spread(x.value, (-1,))
+    shape = x.shape[-1:]
+    bias = [g.weight(shape, dtype=x.dtype)] if g.choose.chance(1, 2) else []
+    return g.add(
+        "LayerNormalization", [x, g.weight(shape, dtype=x.dtype), *bias], axis=-1, **g.maybe("epsilon", [1e-5, 1e-2])
+    )
+
+
+def _batch(g: Grown, x: Tensor) -> list[Tensor]:
+    scale, bias, mean = (g.weight((x.shape[1],), _SMALL, x.dtype) for _ in range(3))
+    variance = g.weight((x.shape[1],), _AWAY, x.dtype)
+    return g.add("BatchNormalization", [x, scale, bias, mean, variance], **g.maybe("epsilon", [1e-5, 1e-2]))
+
+
+def _instance(g: Grown, x: Tensor) -> list[Tensor]:
+    _spread(x.value, tuple(range(2, x.rank)))
+    scale, bias = (g.weight((x.shape[1],), _SMALL, x.dtype) for _ in range(2))
+    return g.add("InstanceNormalization", [x, scale, bias], **g.maybe("epsilon", [1e-5, 1e-2]))
+
+
+def _matmul(g: Grown, x: Tensor) -> list[Tensor]:
+    n = g.size(9)
+    if g.choose.chance(1, 3):
+        return g.add("MatMul", [g.weight((n, x.shape[-2]), _SMALL, x.dtype), x])
+    return g.add("MatMul", [x, g.weight((x.shape[-1], n), _SMALL, x.dtype)])
+
+
+def _gemm(g: Grown, x: Tensor) -> list[Tensor]:
+    attributes: dict[str, Any] = g.maybe("transA", [0, 1]) | g.maybe("transB", [0, 1])
+    attributes |= g.maybe("alpha", [1.0, 0.5, 2.0]) | g.maybe("beta", [1.0, 0.5, 2.0])
+    rows, inner = x.shape[::-1] if attributes.get("transA") else x.shape
+    n = g.size(9)
+    w = g.weight((n, inner) if attributes.get("transB") else (inner, n), _SMALL, x.dtype)
+    shape = g.choose.of([None, (n,), (rows, n), (1, n), (rows, 1), ()])
+    return g.add("Gemm", [x, w, *([] if shape is None else [g.weight(shape, dtype=x.dtype)])], **attributes)
+
+
+def _windows(g: Grown, x: Tensor, strides: Sequence[int] = (1, 2)) -> tuple[list[int], dict[str, Any]]:
+    """(kernel, strides and pads): each window meets the image."""
+    kernel = [min(g.choose.of([3, 1, 2]), n) for n in x.shape[2:]]
+    attributes: dict[str, Any] = {}
+    if g.choose.chance(1, 2):
+        attributes["strides"] = [g.choose.of(strides) for _ in kernel]
+    if g.choose.chance(1, 2):
+        attributes["pads"] = [g.choose.int(0, k // 2) for k in (*kernel, *kernel)]
+    return kernel, attributes
+
+
+def _conv(g: Grown, x: Tensor) -> list[Tensor]:
+    kernel, attributes = _windows(g, x)
+    channels = x.shape[1]
+    groups = channels if g.choose.chance(1, 4) else 2 if channels % 2 == 0 and g.choose.chance(1, 4) else 1
+    many = groups * g.choose.of([1, 2, 3])
+    if groups > 1:
+        attributes["group"] = groups
+    w = g.weight((many, channels // groups, *kernel), _SMALL, x.dtype)
+    bias = [g.weight((many,), dtype=x.dtype)] if g.choose.chance(1, 2) else []
+    return g.add("Conv", [x, w, *bias], **attributes)
+
+
+def _conv_transpose(g: Grown, x: Tensor) -> list[Tensor]:
+    kernel = [g.choose.of([3, 1, 2]) for _ in x.shape[2:]]
+    attributes: dict[str, Any] = {}
+    if g.choose.chance(1, 2):
+        attributes["strides"] = [g.choose.of([1, 2]) for _ in kernel]
+    w = g.weight((x.shape[1], g.choose.of([1, 2, 3]), *kernel), _SMALL, x.dtype)
+    bias = [g.weight((w.shape[1],), dtype=x.dtype)] if g.choose.chance(1, 2) else []
+    return g.add("ConvTranspose", [x, w, *bias], **attributes)
+
+
+def _pool(op: str, **options: Sequence[Any]) -> Put:
+    def put(g: Grown, x: Tensor) -> list[Tensor]:
+        kernel, attributes = _windows(g, x, (1, 2, 3))
+        for name, some in options.items():
+            attributes |= g.maybe(name, some)
+        return g.add(op, [x], kernel_shape=kernel, **attributes)
+
+    return put
+
+
+def _transpose(g: Grown, x: Tensor) -> list[Tensor]:
+    order = g.choose.order(x.rank)
+    return g.add("Transpose", [x], perm=order if order != sorted(order) else order[::-1])
+
+
+def _reshape(g: Grown, x: Tensor) -> list[Tensor]:
+    shape = list(x.shape)
+    kind = g.choose.of(["flat", "merge", "split", "turn"])
+    if kind == "merge" and x.rank > 1:
+        at = g.choose.int(0, x.rank - 2)
+        shape[at : at + 2] = [shape[at] * shape[at + 1]]
+    elif kind == "split" and (even := [k for k, n in enumerate(shape) if n % 2 == 0]):
+        shape[even[0] : even[0] + 1] = [2, shape[even[0]] // 2]
+    elif kind == "turn":
+        shape = shape[::-1]
+    else:
+        shape = [-1]
+    return g.add("Reshape", [x, g.ints(shape)])
+
+
+def _concat(g: Grown, x: Tensor) -> list[Tensor]:
+    axis = g.axis(x.rank)
+    fits = [t for t in (*g.made, x) if t.dtype == x.dtype and _but(t, axis) == _but(x, axis)]
+    if g.choose.chance(1, 2) and fits:
+        other = fits[g.choose.int(0, len(fits) - 1)]
+    else:
+        shape = list(x.shape)
+        shape[axis] = g.size(5)
+        other = g.weight(shape, dtype=x.dtype)
+    return g.add("Concat", [x, other] if g.choose.chance(1, 2) else [other, x], axis=axis, dtype=x.dtype)
+
+
+def _but(x: Tensor, axis: int) -> list[int]:
+    """A shape without an axis; of another rank nothing is like it."""
+    shape = list(x.shape)
+    if not -len(shape) <= axis < len(shape):
+        return [-1]
+    del shape[axis]
+    return [len(x.shape), *shape]
+
+
+def _split(g: Grown, x: Tensor) -> list[Tensor]:
+    axis = g.axis(x.rank)
+    length = x.shape[axis]
+    if length < 2:
+        raise Refused("one element is not split")
+    first = g.choose.int(1, length - 1)
+    return g.add("Split", [x, g.ints([first, length - first])], 2, axis=axis)
+
+
+def _slice(g: Grown, x: Tensor) -> list[Tensor]:
+    axis = g.axis(x.rank)
+    length = x.shape[axis]
+    start = g.choose.int(0, length - 1)
+    step = g.choose.of([1, 2, -1])
+    end = length if step > 0 else -length - 1
+    return g.add("Slice", [x, g.ints([start]), g.ints([end]), g.ints([axis]), g.ints([step])])
+
+
+def _pad(g: Grown, x: Tensor) -> list[Tensor]:
+    pads = [g.choose.int(0, 2) for _ in range(2 * x.rank)]
+    value = [g.number(g.choose.of([1.0, 0.0, -2.0]), x)] if g.choose.chance(1, 2) else []
+    return g.add("Pad", [x, g.ints(pads), *value])
+
+
+def _expand(g: Grown, x: Tensor) -> list[Tensor]:
+    shape = [g.choose.of([2, 3]) if n == 1 else n for n in x.shape]
+    return g.add("Expand", [x, g.ints([2, *shape] if x.rank < 5 and g.choose.chance(1, 2) else shape)])
+
+
+def _unsqueeze(g: Grown, x: Tensor) -> list[Tensor]:
+    return g.add("Unsqueeze", [x, g.ints([g.axis(x.rank + 1)])])
+
+
+def _squeeze(g: Grown, x: Tensor) -> list[Tensor]:
+    ones = [k for k, n in enumerate(x.shape) if n == 1]
+    if not ones:
+        raise Refused("no axis of length 1")
+    return g.add("Squeeze", [x, g.ints([g.choose.of(ones)])])
+
+
+def _gather(g: Grown, x: Tensor) -> list[Tensor]:
+    axis = g.axis(x.rank)
+    indices = g.indices(g.choose.of([(2,), (), (1,), (2, 2), (5,)]), x.shape[axis]).array
+    return g.add("Gather", [x, g.constant(indices)], axis=axis)
+
+
+def _tile(g: Grown, x: Tensor) -> list[Tensor]:
+    return g.add("Tile", [x, g.ints([g.choose.of([1, 2]) for _ in x.shape])])
+
+
+def _flatten(g: Grown, x: Tensor) -> list[Tensor]:
+    return g.add("Flatten", [x], axis=g.choose.int(0, x.rank))
+
+
+_IMAGE, _ROWS = range(3, 6), range(1, 6)
+
+KINDS: dict[str, Kind] = {
+    kind.op: kind
+    for kind in (
+        Kind("Relu", _one("Relu")),
+        Kind("Sigmoid", _one("Sigmoid")),
+        Kind("Tanh", _one("Tanh")),
+        Kind("Abs", _one("Abs")),
+        Kind("Neg", _one("Neg")),
+        Kind("Erf", _one("Erf")),
+        Kind("Exp", _one("Exp", -8.0, 5.0)),
+        Kind("Log", _one("Log", 0.25, 4096.0)),
+        Kind("Sqrt", _one("Sqrt", 0.25, 4096.0)),
+        Kind("Reciprocal", _one("Reciprocal", 0.25, 4096.0)),
+        Kind("LeakyRelu", _one("LeakyRelu", alpha=[0.01, 0.5])),
+        Kind("Elu", _one("Elu", alpha=[1.0, 0.5])),
+        Kind("HardSigmoid", _one("HardSigmoid", alpha=[0.2, 0.5], beta=[0.5, 0.25])),
+        Kind("HardSwish", _one("HardSwish"), since=14),
+        Kind("Softplus", _one("Softplus", *_NO_TAIL)),
+        Kind("Gelu", _one("Gelu", *_NO_TAIL, approximate=["none", "tanh"]), since=20),
+        Kind("Clip", _clip),
+        Kind("Cast", _cast),
+        Kind("PRelu", _prelu),
+        Kind("Add", _two("Add", False)),
+        Kind("Sub", _two("Sub")),
+        Kind("Mul", _two("Mul", False)),
+        Kind("Div", _div),
+        Kind("Max", _two("Max", False)),
+        Kind("Min", _two("Min", False)),
+        Kind("Pow", _pow),
+        Kind("Where", _where),
+        Kind("ReduceSum", _reduced("ReduceSum", 13), _ROWS),
+        Kind("ReduceMean", _reduced("ReduceMean"), _ROWS),
+        Kind("ReduceMax", _reduced("ReduceMax"), _ROWS),
+        Kind("ReduceMin", _reduced("ReduceMin"), _ROWS),
+        Kind("CumSum", _cumulated, _ROWS),
+        Kind("Softmax", _along("Softmax"), _ROWS),
+        Kind("LogSoftmax", _along("LogSoftmax"), _ROWS),
+        Kind("LayerNormalization", _layer, _ROWS, since=17),
+        Kind("BatchNormalization", _batch, range(2, 6), since=14),
+        Kind("InstanceNormalization", _instance, _IMAGE),
+        Kind("MatMul", _matmul, range(2, 6)),
+        Kind("Gemm", _gemm, range(2, 3)),
+        Kind("Conv", _conv, _IMAGE),
+        Kind("ConvTranspose", _conv_transpose, _IMAGE),
+        Kind("MaxPool", _pool("MaxPool"), _IMAGE),
+        Kind("AveragePool", _pool("AveragePool", count_include_pad=[0, 1]), _IMAGE),
+        Kind("GlobalAveragePool", _one("GlobalAveragePool"), _IMAGE),
+        Kind("GlobalMaxPool", _one("GlobalMaxPool"), _IMAGE),
+        Kind("Transpose", _transpose, range(2, 6)),
+        Kind("Reshape", _reshape),
+        Kind("Flatten", _flatten, _ROWS),
+        Kind("Concat", _concat, _ROWS),
+        Kind("Split", _split, _ROWS),
+        Kind("Slice", _slice, _ROWS),
+        Kind("Pad", _pad, _ROWS),
+        Kind("Expand", _expand),
+        Kind("Unsqueeze", _unsqueeze, range(0, 5)),
+        Kind("Squeeze", _squeeze),
+        Kind("Gather", _gather, _ROWS),
+        Kind("Tile", _tile, _ROWS),
+    )
+}

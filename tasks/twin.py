@@ -1,0 +1,113 @@
+"""A second process of a backend, asked by the first for the outputs of the same sample."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks import checks, wire
+from tasks.arrays.pack import Pack
+from tasks.backends import BackendSpec
+from tasks.catalogs.told import announced
+from tasks.model import Unsupported
+from tasks.variables import threads_of
+
+#: Processes that may stand by at a time: each holds a runtime.
+MOST = 2
+#: Variable that says so to the process itself.
+TWIN = "FARM_TWIN"
+#: Size of the page that a child says its progress on; nobody reads a twin's.
+_PAGE = 4096
+
+
+class Twin:
+    """A process that runs `tasks.child` and ends with this one. Raises Unsupported where it cannot have the backend."""
+
+    def __init__(self, spec: BackendSpec, threads: int) -> None:
+        page = os.memfd_create("farm-twin")
+        os.ftruncate(page, _PAGE)
+        commands, self._commands = os.pipe()
+        self._answers, answers = os.pipe()
+        fds = (commands, answers, page)
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))))
+        # In this process's group: whoever ends this one ends both.
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "tasks.child", *map(str, (*fds, os.getpid()))],
+            stdin=subprocess.DEVNULL,
+            pass_fds=fds,
+            env=os.environ | threads_of(threads) | {"PYTHONPATH": path, TWIN: "1"},
+        )
+        for fd in fds:
+            os.close(fd)
+        self._lines = os.fdopen(self._answers, "r", encoding="utf-8")
+        (ready,) = self.ask(wire.Hello(spec, None, announced()))
+        if isinstance(ready, wire.Refused):
+            self.close()
+            raise Unsupported(f"another process cannot have {spec.name}: {ready.reason}")
+
+    def ask(self, command: Any) -> list[Any]:
+        """What it says to a command. Raises RuntimeError if it ended instead."""
+        data = wire.encode(command)
+        try:
+            while data:
+                data = data[os.write(self._commands, data) :]
+        except BrokenPipeError:
+            pass
+        said = []
+        for line in self._lines:
+            said.append(wire.decode(line))
+            if isinstance(said[-1], wire.Answer):
+                return said
+        raise RuntimeError(f"the other process of this backend ended (exit code {self.process.wait()})")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._lines.close()
+        os.close(self._commands)
+
+
+class Twins:
+    """The other processes of one backend, by their number of threads; the one asked longest ago makes room."""
+
+    def __init__(self, spec: BackendSpec) -> None:
+        self.spec = spec
+        self._by_threads: OrderedDict[int, Twin] = OrderedDict()
+
+    def outputs(self, asked: wire.ToRun, threads: int = 1) -> list[np.ndarray]:
+        """What the forward check gives for the one case of ``asked`` there.
+
+        Raises Unsupported where the backend cannot be had twice, RuntimeError for anything but outputs.
+        """
+        twin = self._by_threads.pop(threads, None)
+        if twin is None:
+            while len(self._by_threads) >= MOST:
+                self._by_threads.popitem(last=False)[1].close()
+            twin = Twin(self.spec, threads)
+        with tempfile.TemporaryDirectory(prefix="farm-twin-") as folder:
+            keep = f"{folder}/outputs.pack"
+            group = replace(asked.group, check=checks.samples_of(asked.group.check))
+            try:
+                done, *_ = twin.ask(wire.Run((replace(asked, group=group, keep=keep),)))
+            except BaseException:
+                twin.close()
+                raise
+            self._by_threads[threads] = twin
+            if not os.path.exists(keep):
+                row = getattr(done, "row", None)
+                why = f"{row.status}: {row.error}" if row is not None else str(done)
+                raise RuntimeError(f"another process of this backend returned nothing: {why}")
+            kept = Pack(keep)
+            return [np.array(kept.array(i)) for i in range(kept.header["outputs"])]
+
+    def close(self) -> None:
+        while self._by_threads:
+            self._by_threads.popitem()[1].close()

@@ -1,0 +1,148 @@
+"""Every input of an op: all bit patterns are there, and a fault at any one of them is seen; its sound twin is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.commands import reproduce, run
+from tasks.arrays import every
+from tasks.judge import verdict
+from tasks.judging import judged
+from tasks.model import EXHAUSTIVE, Group, RuntimeInfo, Status, np_dtype
+from tasks.prepare.cases import PreparedSample, prepare
+
+torch = pytest.importorskip("torch")
+
+from tasks.arrays import torch_tree  # noqa: E402
+from tasks.catalogs.torch.every import LAYOUTS  # noqa: E402
+
+
+def samples(op: str, dtype: str, number: int = 1) -> list[PreparedSample]:
+    group = Group(f"torch:{op}", "", dtype, number, distribution=EXHAUSTIVE)
+    found = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
+    assert not any(s.failure for s in found)
+    return sorted(found, key=lambda s: s.record["sample"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "count"), [("float16", 1 << 16), ("bfloat16", 1 << 16), ("int16", 1 << 16), ("int8", 256)]
+)
+def test_every_bit_pattern_is_there_once(dtype: str, count: int) -> None:
+    made = every.values(dtype)
+    assert len(np.unique(made.view(f"u{made.dtype.itemsize}"))) == len(made) == count
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_sweep_has_every_sign_and_exponent_and_what_lies_around_the_landmarks(dtype: str) -> None:
+    made = every.values(dtype, seed=3)
+    patterns = made.view(f"u{made.dtype.itemsize}")
+    width = every.MANTISSA[dtype]
+    heads = np.unique(patterns >> np.array(width, patterns.dtype))
+    assert len(made) == every.SWEEP and len(heads) == 1 << (8 * made.dtype.itemsize - width)
+    near = every.landmarks(dtype)
+    assert np.isin(near, made).all() and {0.5, 1.0, np_dtype(dtype).type(np.pi / 2)} <= set(near)
+    assert np.isnan(made).any() and np.isposinf(made).any() and {0.0} <= set(made)
+    assert made.tobytes() == every.values(dtype, seed=3).tobytes() != every.values(dtype, seed=4).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "int64", "bool"])
+def test_a_dtype_that_is_too_wide_is_vacuous_and_says_so(dtype: str) -> None:
+    assert not every.has(dtype)
+    op = "abs" if dtype != "bool" else "isnan"
+    group = Group(f"torch:{op}", "", dtype, 1, distribution=EXHAUSTIVE)
+    [sample] = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
+    assert (
+        sample.failure and sample.failure.status == "vacuous" and f"not every value of {dtype}" in sample.failure.error
+    )
+
+
+def test_ops_of_one_tensor_are_offered_it_and_others_are_not() -> None:
+    from tasks import catalogs
+
+    offers = {e.label: EXHAUSTIVE in e.distributions for e in catalogs.get("torch").entries()}
+    assert all(offers[f"torch:{op}"] for op in ("exp", "nn.functional.gelu", "bitwise_not", "special.erfcx", "round"))
+    assert not any(
+        offers[f"torch:{op}"]
+        for op in ("add", "softmax", "matmul", "nn.functional.rrelu", "dropout")
+        if f"torch:{op}" in offers
+    )
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_same_values_in_several_layouts() -> None:
+    found = samples("neg", "bfloat16", len(LAYOUTS))
+    assert [s.record["shapes"] for s in found] == ["65536", "256x256", "256x256", "256x256"]
+    for sample in found:
+        [given] = sample.inputs()
+        assert (
+            len(np.unique(given.reshape(-1)[np.isfinite(given.reshape(-1).astype(np.float64))].view(np.uint16)))
+            == 0xFF00
+        )
+
+
+Fault = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from inputs and outputs, as float64
+
+
+def _at(value: float, factor: float = 1.0, plus: float = 0.0) -> Fault:
+    return lambda x, y: np.where(x == value, y * factor + plus, y)
+
+
+#: Faults of at most 16 of 65,536 inputs: op, dtype, what becomes of the right outputs.
+FAULTS: dict[str, tuple[str, str, Fault]] = {
+    "one value": ("exp", "float16", _at(1.5, 1.05)),
+    "one value, as a sign": ("sin", "float16", _at(2.0, -1.0)),
+    "the largest": ("sqrt", "bfloat16", _at(3.3895313892515355e38, 1.5)),
+    "zero": ("cos", "bfloat16", _at(0.0, 0.9)),
+    "the smallest subnormal flushed": ("neg", "float16", _at(2.0**-24, 0.0)),
+    "one exponent": ("tanh", "bfloat16", lambda x, y: np.where((x >= 2.0) & (x < 2.125), y * 0.9, y)),
+    "infinity": ("sigmoid", "float16", lambda x, y: np.where(x == np.inf, 0.0, y)),
+    "NaN becomes a number": (
+        "nn.functional.relu",
+        "float16",
+        lambda x, y: np.where(np.isnan(x) & (np.cumsum(np.isnan(x)) == 9), 0.0, y),
+    ),
+    "a number becomes NaN": ("log1p", "float16", lambda x, y: np.where(x == 0.25, np.nan, y)),
+    "overflow one step early": ("exp", "float16", lambda x, y: np.where((x > 11.08) & np.isfinite(y), np.inf, y)),
+    "a tie away from zero": ("round", "float16", _at(2.5, plus=1.0)),
+    "a domain that ends early": (
+        "asin",
+        "float16",
+        lambda x, y: np.where((np.abs(x) > 0.9993) & ~np.isnan(y), np.nan, y),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_at_a_few_of_all_inputs_is_caught_and_its_sound_twin_is_not(name: str) -> None:
+    op, dtype, fault = FAULTS[name]
+    [sample] = samples(op, dtype)
+    [given] = [x.astype(np.float64) for x in sample.inputs()]
+    short = op.removeprefix("nn.functional.")
+    right = getattr(torch, short)(torch.from_numpy(given)).numpy()
+    statuses, stored = [], []
+    for outputs in (right, fault(given, right)):
+        stored.append(torch_tree.to_numpy(torch.from_numpy(outputs).to(getattr(torch, dtype))))
+        told = judged(sample, [stored[-1:]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu"), slice(None))
+        statuses.append(told.status)
+    changed = stored[0].view(np.uint16) != stored[1].view(np.uint16)
+    assert 0 < changed.sum() <= 16
+    assert statuses == [Status.PASS, Status.IMPRECISE if name.startswith("overflow") else Status.WRONG]
+
+
+def test_a_reproduction_says_at_which_input(results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "dtypes: [bfloat16]\ncatalogs: [{name: torch, ops: [erf], samples: 1, distributions: [exhaustive]}]\n"
+        "backends: [torch-cpu]\n"
+    )
+    run.main([str(config), "--inline", "--results", str(results)])
+    assert reproduce.main(["last:forward/torch:erf/bfloat16/exhaustive/0:torch-cpu", "--results", str(results)]) == 0
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
+    x, y = float(told["input"]), float(told["expected"])
+    assert y == pytest.approx(2 / np.sqrt(np.pi) * x, rel=1e-6) and 0 < x < 1e-5

@@ -1,0 +1,126 @@
+"""The catalog gemm: every tile's edge, each planted fault of a product found beside its sound twin, the same in torch and ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import catalogs
+from tasks.arrays.tree import spec_of
+from tasks.backends import BackendSpec
+from tasks.backends.base import Backend
+from tasks.catalogs.gemm.catalog import ALIGNED, OPS, SHAPES
+from tasks.judge import verdict
+from tasks.model import Form, Group, Program, RuntimeInfo
+from tasks.prepare.cases import prepare
+from tasks.runner import Runner, whole
+
+Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def sound(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a.astype(np.float64) @ b.astype(np.float64)).astype(a.dtype)
+
+
+def short(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The tail of the sum beyond whole tiles is left out."""
+    k = a.shape[-1] // 16 * 16 or a.shape[-1]
+    return sound(a[..., :k], b[..., :k, :])
+
+
+def last_row(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The row behind whole tiles is the one before it."""
+    made = sound(a, b)
+    if made.shape[-2] % 16 == 1 and made.shape[-2] > 1:
+        made[..., -1, :] = made[..., -2, :]
+    return made
+
+
+def coarse(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return sound(a, b).astype(np.float16).astype(a.dtype)
+
+
+class Planted(Backend):
+    """flips: whether it heeds which matrix is transposed; packed: whether it takes rows for adjoining."""
+
+    forms = ("torch",)
+
+    def __init__(self, product: Product = sound, flips: bool = True, packed: bool = False) -> None:
+        super().__init__("planted-cpu", "cpu", {})
+        self.product, self.flips, self.packed = product, flips, packed
+
+    def build(self, form: Form) -> Program:
+        specs = [spec_of(x) for x in form.args["v"]]
+        a, b = (np.array(spec.view(form.arrays[spec.id])) for spec in specs)
+        if self.packed and specs[0].strides is not None:
+            a = np.nan_to_num(form.arrays[0][specs[0].offset :][: a.size].reshape(a.shape))
+        variant = form.call.args[0]  # type: ignore[union-attr]
+        if self.flips:
+            a, b = (x.T if flip == "t" else x for x, flip in zip((a, b), variant))
+        elif variant == "tt":
+            a, b = (x.T.copy().reshape(x.T.shape)[::-1].copy() for x in (a, b))
+        return Program(lambda: [self.product(a, b)])
+
+
+def statuses(backend: Backend, group: Group, cache: Path) -> list[tuple[Any, Any]]:
+    _, made = prepare(group, cache)
+    info = backend.probe() if not isinstance(backend, Planted) else RuntimeInfo("1", "cpu")
+    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
+    return [(done.row.sample, done.row.status) for done in runner.run([whole(made)])]
+
+
+def test_a_fault_at_a_tiles_edge_is_found_and_only_there(cache: Path) -> None:
+    group = Group("gemm:mm", "nt", "float32", len(SHAPES))
+    assert {s for _, s in statuses(Planted(), group, cache)} == {"pass"}
+    off = {i for i, s in statuses(Planted(short), group, cache) if s == "wrong"}
+    assert off == {i for i, (_, _, k) in enumerate(SHAPES) if k % 16 and k > 16}
+    off = {i for i, s in statuses(Planted(last_row), group, cache) if s == "wrong"}
+    assert off == {i for i, (m, _, _) in enumerate(SHAPES) if m % 16 == 1 and m > 1}
+    assert {s for _, s in statuses(Planted(coarse), group, cache)} <= {"wrong", "imprecise"}
+
+
+def test_transposes_and_gaps_that_are_not_heeded_are_found(cache: Path) -> None:
+    group = Group("gemm:mm", "tt", "float32", 8)
+    assert {s for _, s in statuses(Planted(flips=True), group, cache)} == {"pass"}
+    assert "pass" not in {s for _, s in statuses(Planted(flips=False), group, cache)}
+    found = dict(statuses(Planted(packed=True), Group("gemm:mm", "nn", "float32", len(SHAPES)), cache))
+    assert (
+        {i % 4 == 0 for i, s in found.items() if s == "pass"} <= {True, False}
+        and found[1] == "wrong"
+        and found[0] == "pass"
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "variant", "dtype"),
+    [
+        ("mm", "tn", "bfloat16"),
+        ("addmm", "tt", "float16"),
+        ("bmm", "nt", "float32"),
+        ("scaled_mm", "float32", "float8_e4m3fn"),
+        ("scaled_mm", "bfloat16", "float8_e5m2"),
+        ("int_mm", "", "int8"),
+    ],
+)
+def test_torch_and_onnx_runtime_make_the_same_products(op: str, variant: str, dtype: str, cache: Path) -> None:
+    group = Group(f"gemm:{op}", variant, dtype, 6)
+    for name, taken in (("torch-cpu", True), ("ort-cpu", dtype != "bfloat16" and variant != "bfloat16")):
+        pytest.importorskip({"torch-cpu": "torch", "ort-cpu": "onnxruntime"}[name])
+        # Its optimiser makes MatMulIntegerToFloat of float8, which it does not take then.
+        options = {"graph_optimization": "disable"} if (op, name) == ("scaled_mm", "ort-cpu") else {}
+        said = {s for _, s in statuses(BackendSpec.parse(name, options=options).create(), group, cache)}
+        assert said == ({"pass"} if taken else {"unsupported"}), name
+
+
+def test_every_op_has_samples_in_every_dtype_and_no_two_alike() -> None:
+    made = catalogs.get("gemm")
+    assert sum(len(OPS[e.op.partition(":")[2]].shapes) * len(e.dtypes) for e in made.entries()) > 2000
+    assert len(set(SHAPES)) == len(SHAPES) and len(set(ALIGNED)) == len(ALIGNED)
+    first, second = made.samples(Group("gemm:mm", "nn", "float16", 2), 2)
+    assert first.arrays[0].tobytes() != second.arrays[0].tobytes() and first.expected[0].noise is not None
+    with pytest.raises(ValueError, match="gemm:mm.xx"):
+        made.samples(Group("gemm:mm", "xx", "float16", 2), 2)

@@ -1,0 +1,139 @@
+"""Modes of a runtime are backends that say what they compute in and take: a switch without effect is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.arrays.tree import spec_of
+from tasks.backends import BackendSpec
+from tasks.backends.base import TF32_OPS, Backend
+from tasks.judge import verdict
+from tasks.model import Form, Group, Program, RuntimeInfo
+from tasks.prepare.cases import PreparedGroup, prepare
+from tasks.runner import Runner, whole
+
+
+class Product(Backend):
+    """A matrix product of float32 whose inputs are rounded to a precision first."""
+
+    forms = ("torch",)
+
+    def __init__(self, really: str) -> None:
+        super().__init__("product-cpu", "cpu", {})
+        self.really = really
+
+    def build(self, form: Form) -> Program:
+        arrays = [form.arrays[spec_of(x).id].astype(np.float64) for x in form.args["v"]]
+        if self.really:
+            arrays = [_rounded(x, self.really) for x in arrays]
+        return Program(lambda: [(arrays[0] @ arrays[1]).astype(np.float32)])
+
+
+def _rounded(x: np.ndarray, precision: str) -> np.ndarray:
+    """To nearest even, in so many bits of a float32."""
+    cut = {"tfloat32": 13, "bfloat16": 16}[precision]
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + ((1 << (cut - 1)) - 1) + (bits >> cut & 1)) >> cut << cut).view(np.float32).astype(np.float64)
+
+
+def run(backend: Backend, info: RuntimeInfo, op: str, cache: Path, check: str = "forward") -> dict[str, Any]:
+    _, made = prepare(Group(f"critical:{op}", "", "float32", 1), cache)
+    runner = Runner(backend, info, verdict.load("error_units"), lambda *step: None)
+    return next(iter(runner.run([whole(PreparedGroup(made.pack.path, check))]))).row.values()
+
+
+@pytest.mark.parametrize(
+    ("declared", "really", "status", "kind"),
+    [
+        ("tfloat32", "tfloat32", "pass", ""),
+        ("tfloat32", "", "wrong", "no effect"),
+        ("tfloat32", "bfloat16", "wrong", "numbers"),
+        ("", "", "vacuous", ""),
+        ("bfloat16", "bfloat16", "pass", ""),
+    ],
+)
+def test_a_switch_without_effect_is_found(declared: str, really: str, status: str, kind: str, cache: Path) -> None:
+    info = RuntimeInfo("1", "cpu", "", declared, TF32_OPS if declared else ())
+    row = run(Product(really), info, "matmul", cache, "switch")
+    if (really, status) == (
+        "bfloat16",
+        "wrong",
+    ):  # three bits coarser than TF32: which of the two words is the policy's
+        assert row["status"] in ("wrong", "imprecise")
+        return
+    assert (row["status"], row["kind"]) == (status, kind), row["error"]
+    if kind == "no effect":
+        assert row["error"].startswith("it declares tfloat32 and is as precise as float32")
+    assert run(Product(really), info, "matmul", cache)["status"] == "pass"  # the forward check alone does not see it
+
+
+CHILD = """
+import json, sys
+from pathlib import Path
+from tests.tasks.test_modes import run
+from tasks.backends import BackendSpec
+made = BackendSpec.parse("torch-cpu", options=json.loads(sys.argv[1])).create()
+print(json.dumps({op: {k: str(v) for k, v in run(made, made.start(), op, Path(sys.argv[2])).items()} for op in sys.argv[3:]}))
+"""
+
+
+def torch_rows(options: str, cache: Path, *ops: str) -> dict[str, dict[str, str]]:
+    """In a process of its own: these switches are torch's, for a whole process."""
+    import json
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, options, str(cache), *ops], capture_output=True, text=True, check=True
+    )
+    found: dict[str, dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_attention_runs_the_kernel_that_was_asked_for_or_says_that_it_does_not(cache: Path) -> None:
+    pytest.importorskip("torch")
+    ops = ("scaled_dot_product_attention", "scaled_dot_product_attention_gqa", "matmul")
+    made = {mode: torch_rows(f'{{"sdpa": "{mode}"}}', cache, *ops) for mode in ("flash", "math", "efficient")}
+    for mode in ("flash", "math"):
+        assert {row["status"] for row in made[mode].values()} == {"pass"}, made[mode]
+        assert f"sdpa={mode}" in made[mode][ops[0]]["flags"]
+    assert made["flash"][ops[0]]["output_digest"] != made["math"][ops[0]]["output_digest"]
+    assert [made["efficient"][x]["status"] for x in ops] == ["unsupported", "unsupported", "pass"]
+
+
+def test_a_convolution_says_which_algorithm_it_took(cache: Path) -> None:
+    pytest.importorskip("torch")
+    native = torch_rows('{"convolution": "native"}', cache, "conv2d")["conv2d"]
+    onednn = torch_rows('{"convolution": "onednn"}', cache, "conv2d")["conv2d"]
+    assert native["status"] == onednn["status"] == "pass"
+    assert "took=Slow2d" in native["flags"] and "took=Mkldnn" in onednn["flags"]
+
+
+def test_what_was_taken_in_place_of_what_was_asked_for_is_a_fallback() -> None:
+    torch = pytest.importorskip("torch")
+    from tasks.backends.shared.torch_modes import Modes
+
+    q = torch.randn(1, 2, 8, 8)
+    for asked, said in (("flash", None), ("math", "asked for sdpa math, it ran flash")):
+        program = Program(lambda: [])
+        with torch.no_grad(), Modes(sdpa=asked).watched(program):  # not set: torch takes flash
+            torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        assert program.fallback == said
+    program = Program(lambda: [])
+    x, w = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    with torch.no_grad(), Modes(convolution="onednn").watched(program):
+        torch.nn.functional.conv2d(x, w)
+    assert (program.fallback is None) == ("Mkldnn" in program.flags)
+
+
+def test_a_mode_that_there_is_not_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="sdpa is one of flash, efficient, cudnn, math, not 'fast'"):
+        BackendSpec.parse("torch-cpu", options={"sdpa": "fast"}).create()
+    with pytest.raises(ValueError, match="convolution is one of onednn, native"):
+        BackendSpec.parse("torch-cpu", options={"convolution": "benchmark"}).create()
+    with pytest.raises(ValueError, match="unknown option 'sdpa'"):
+        BackendSpec.parse("inductor-cpu", options={"sdpa": "math"}).create()
