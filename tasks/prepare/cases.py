@@ -38,7 +38,6 @@ from tasks.prepare.ranked import ranked
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
 WEAK_THRESHOLD = 32.0
-_SORTED = json.JSONEncoder(sort_keys=True).encode
 
 
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
@@ -59,7 +58,7 @@ def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None)
     ]
     if bad:
         parts.append({str(k): asdict(v) for k, v in bad.items()})
-    return hashlib.sha256(_SORTED(parts).encode()).hexdigest()[:40]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
 
 
 def _sampled(group: Group) -> Group:
@@ -171,8 +170,7 @@ def save_alone(path: Path, group: Group, sample: Sample) -> None:
 
 
 def _strong(found: list[tuple[Sample, float]], sound: list[bool], single: list[int]) -> list[bool]:
-    """Which samples are evidence: those of one element (``single``) are not, if one and the same constant would pass for all
-    of them."""
+    """Which samples are evidence: ``single``, those of one element, are not, if one constant would pass for all of them."""
     if any(sound[k] for k in single) and _one_constant_for_all([found[k][0] for k in single]):
         return [is_sound and k not in single for k, is_sound in enumerate(sound)]
     return list(sound)
@@ -335,8 +333,7 @@ def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
 class PreparedGroup:
     """A prepared group read from its pack; ``samples`` in the order in which they are chosen.
 
-    ``check``: what is to hold for them, if not what the pack was prepared for ("build" for those of "forward"). written:
-    see `Pack`.
+    check: what is to hold, if not what the pack was prepared for ("build" for those of "forward"); written: see `Pack`.
     """
 
     def __init__(self, path: str | os.PathLike[str], check: str = "", written: Written | None = None) -> None:
