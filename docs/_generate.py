@@ -180,6 +180,15 @@ def exercises() -> str:
     return table(["exercise", "command", "what it found"], rows)
 
 
+def kinds() -> str:
+    from tasks.model.kind import OF_INVALID
+
+    return table(
+        ["kind", "why nobody is judged"],
+        ([code([kind]) if kind else "none", text] for kind, text in OF_INVALID.items()),
+    )
+
+
 def vendor_row() -> str:
     """Coverage and pass rate of every backend of configs/vendors.yaml: judged, valid and passed are figures of the bench."""
     figures = _benches()["vendors"]["figures"]
@@ -208,6 +217,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "evaluator": evaluator,
     "exercises": exercises,
     "generated": generated,
+    "kinds of invalid": kinds,
     "limits": limits,
     "measured": measured,
     "needs": needs,

@@ -16,6 +16,7 @@ from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
 from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
+from tasks.model.kind import KIND_ORACLE
 from tasks.prepare.cases import PreparedSample
 
 
@@ -167,7 +168,7 @@ def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) 
                 f"the oracles {record['oracle']} and {other['name']} disagree ({other['units']:.3g} units; "
                 f"{other['detail']}); this backend agrees with {' and '.join(sides) or 'neither'}"
             )
-            return _Others(columns | {"error": error}, (Status.INVALID, "oracle"))
+            return _Others(columns | {"error": error}, (Status.INVALID, KIND_ORACLE))
     return _Others(columns)
 
 

@@ -27,7 +27,10 @@ sys.dont_write_bytecode = False
 
 
 #: The files that take longest, in that order. They are run first: at the end no process waits long for another.
-LONGEST = "benches heterogeneous faults resume docs recipes reproduce dispatch launch_errors cluster plugins envs zoo generated"
+LONGEST = (
+    "benches heterogeneous resume faults docs user_config minimise reproduce rejudge recipes cluster dispatch plugins envs client "
+    "zoo generated launch_errors"
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

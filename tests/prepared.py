@@ -52,7 +52,7 @@ def run(
     **asked: Any,
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` does it with captured text, for a command of this Python: [sys.executable, "-I", "-m" NAME or
-    "-c" CODE or FILE, arguments …]. asked: of subprocess.run's, check and timeout; the others are as here anyway.
+    "-c" CODE or FILE, arguments …]. asked: of subprocess.run's, check, errors and timeout; the others are as here anyway.
 
     Raises CalledProcessError, TimeoutExpired. Such a process costs its parent no CPU time that getrusage would tell.
     """
@@ -69,11 +69,17 @@ def run(
             process.kill()
             process.join()
             raise subprocess.TimeoutExpired(words, asked["timeout"])
-        out, err = (Path(name).read_text() if Path(name).exists() else "" for name in files[1:])
+        out, err = (
+            Path(name).read_text(errors=asked.get("errors")) if Path(name).exists() else "" for name in files[1:]
+        )
     done = subprocess.CompletedProcess([python, *words], process.exitcode, out, err)
     if asked.get("check"):
         done.check_returncode()
     return done
+
+
+#: The module subprocess for code that is to start such processes.
+SUBPROCESS = types.SimpleNamespace(**vars(subprocess) | {"run": run})
 
 
 def _be(words: list[str], env: Mapping[str, str], cwd: str, files: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.cut import producers
-from tasks.localise.asking import Ask, Found, Ran
+from tasks.localise.dialogue import Ask, Found, Ran
 
 
 @dataclass(frozen=True)

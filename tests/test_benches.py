@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import prepared
+from tests.bench import running
 from tests.bench.__main__ import BENCHES
 from tests.bench.record import Result, write
 
@@ -15,7 +17,8 @@ DISTINCT = {(bench.run, str(bench.small)): name for name, bench in BENCHES.items
 
 
 @pytest.mark.parametrize("name", DISTINCT.values())
-def test_every_bench_runs(name: str, tmp_path: Path) -> None:
+def test_every_bench_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "subprocess", prepared.SUBPROCESS)
     result = BENCHES[name].run(tmp_path, BENCHES[name].small)
     assert result.text and result.figures
     assert all(isinstance(value, (int, float)) for value in result.figures.values())

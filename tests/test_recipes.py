@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests import prepared
 from tests.conftest import ROOT
 
 
@@ -273,7 +273,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFram
 
 def python(tree: Path, *args: str, codes: tuple[int, ...] = (0,)) -> str:
     env = os.environ | {"PYTHONPATH": str(tree), "FARM_CACHE": str(tree / "cache"), "COLUMNS": "250"}
-    done = subprocess.run([sys.executable, *args], capture_output=True, text=True, cwd=tree, env=env)
+    done = prepared.run([sys.executable, *args], cwd=tree, env=env)
     assert done.returncode in codes, done.stdout + done.stderr
     return done.stdout
 

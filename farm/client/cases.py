@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.asking import at_least_one, checks_of
+from farm.client.judging import at_least_one, checks_of
 from farm.client.keeping import Keeper
 from farm.client.kernels import Kernel, kernel_of
 from farm.client.process import backend_here, message_of, undisturbed

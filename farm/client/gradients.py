@@ -12,11 +12,9 @@ import numpy as np
 from farm.client.kernels import ClientError
 from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.user import functions
+from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Leaf, OpClass
-
-#: Error units of float64 that a gradient may be off by beside the differences' own error: the default policy's limit.
-UNITS = 32.0
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def _gradient(
         np.allclose(g, y, rtol, atol, equal_nan=True) for g, y in zip(found, oracle.references)
     )
     units = float(compared["units"])
-    passed = units <= UNITS or forgiven
+    passed = units <= USUAL_UNITS or forgiven
     return Check(check, passed, units, f"{units:.3g} error units from differences in float64, {compared['detail']}")
 
 
@@ -162,7 +160,7 @@ def validate_autograd_function(
 
 
 def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], settings: dict[str, Any]) -> Check:
-    from farm.client.asking import assert_correct
+    from farm.client.judging import assert_correct
 
     try:
         found = assert_correct(function, args, reference, **settings)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from farm.client.again import Case, opened, started_here
 from farm.client.kernels import ClientError
 from farm.client.process import message_of
+from farm.client.reproducing import KernelCase, opened, started_here
 from farm.client.trying import tried
 from farm.lake.key import Key
 from farm.minimise.drive import row_of
@@ -102,12 +102,12 @@ def minimize(
     )
 
 
-def _taken_apart(case: Case) -> CallCase:
+def _taken_apart(case: KernelCase) -> CallCase:
     given = tuple(case.sample.arrays[: len(case.names)])
     return CallCase(encode(case.sample.args), encode(case.sample.kwargs), given, case.group, DRAWS)
 
 
-def _driven(case: Case, hunt: Generator[Ask, Row, Minimal]) -> Minimal:
+def _driven(case: KernelCase, hunt: Generator[Ask, Row, Minimal]) -> Minimal:
     """What a search comes to whose cases are run here."""
     backend, info = started_here(str(case.row["backend"]))
     row: Any = None

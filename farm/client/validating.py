@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.client import process
-from farm.client.asking import checks_of, given
+from farm.client.judging import checks_of, given
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.running import config_of

@@ -17,7 +17,7 @@ from farm.minimise import show
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.report.faces import terminal
 from farm.report.tables.coverage import distinct, records
-from farm.report.tables.defects import defects, defects_view, without_minimal
+from farm.report.tables.defects import counted, defects, defects_view, without_minimal
 from farm.reproduce.find import Key, ReproduceError, load
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
@@ -127,15 +127,11 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
     if args.backend:
         table, left = (x[x["backend"] == args.backend] for x in (table, left))
     if len(table):
-        terminal.show(defects_view(table, len(table)), terminal.screen(), _MOST)
+        terminal.show(defects_view(table, left, len(table)), terminal.screen(), _MOST)
     by = table["backend"].value_counts()
     told = ", ".join(f"{name} {count}" for name, count in by.items())
     print(f"{len(table)} distinct defects" + (f": {told}" if told else ", no case has been made small yet"))
-    if rows := int(left["rows"].sum()):
-        print(
-            f"{rows} more failed rows in {len(left)} groups (backend, op, status, kind, error) have no minimal case: "
-            "farm findings --minimise N makes one row of N groups small"
-        )
+    print(counted(table, left) + (": farm findings --minimise N makes one row of N groups small" if len(left) else ""))
 
 
 def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path) -> str:

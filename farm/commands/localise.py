@@ -12,13 +12,13 @@ from pathlib import Path
 
 from farm import lake as lakes
 from farm.commandline import cache_option, key_argument, refusing, results_option
-from farm.localise.drive import SOUGHT, localise
 from farm.localise.show import print_case, print_located
 from farm.program import program
 from farm.reproduce import writing
 from farm.reproduce.again import job_of, ready, run_child
 from farm.reproduce.find import Case, Key, ReproduceError, load, parse
 from farm.work.child_pool import POOL
+from farm.work.culprits import SOUGHT, localise
 from tasks.backends.shared.few_lines import NoScript
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Located, ToRun

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,10 +13,24 @@ from pyarrow import fs as pafs
 
 from farm.lake.store import AnyLake, Lake, LakeError, open_lake, run_ids
 
+#: What a word that stands for a way of computing has not: a list of sizes is no such word.
+_NUMBER = re.compile(r"\d")
 #: The folder of a run that they lie in; dataset readers leave it alone for its underscore.
 FOLDER = "_minimal"
 #: Files of a minimal case: what is known of it, and the case itself.
 RECORD, PACK = "minimal.json", "case.pack"
+
+
+def finding_id(finding: Mapping[str, Any]) -> str:
+    """Equal for minimal cases of one defect: backend, ops, status, kind, masked error, attributes that are not the default (which
+    of its words one has, but not which number) and modes."""
+    names = ("backend", "ops", "status", "kind", "words", "modes", "after")
+    given = [
+        f"{k}={v}" if isinstance(v, (str, bool)) and not _NUMBER.search(str(v)) else k
+        for k, v in finding.get("attributes", {}).items()
+    ]
+    told = [*(finding.get(name) for name in names), sorted(given)]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def place(lake: Lake, run_id: str, case_id: str, backend: str) -> str:
@@ -58,7 +73,9 @@ def read(results: AnyLake, runs: Iterable[str] | None = None) -> list[dict[str, 
             except (OSError, ValueError):
                 continue
             if isinstance(record, dict) and {"run_id", "case_id", "backend", "finding"} <= record.keys():
-                found.append({**record, "folder": info.path})
+                # By today's definition, whichever wrote it.
+                finding = {**record["finding"], "id": finding_id(record["finding"])}
+                found.append({**record, "finding": finding, "folder": info.path})
     return found
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from farm import lake as lakes
 from farm.lake import minimal
 from farm.reproduce.find import Case
+from tasks.checks.base import FORWARD
 from tasks.model import Status
 from tasks.wire import Minimised
 
@@ -23,7 +22,7 @@ def record_of(case: Case, found: Minimised, strategy: str, seconds: float) -> di
     """What is known of the minimal case of a row."""
     assert found.row is not None and found.item is not None
     facts, row = found.facts, case.row
-    ops = facts.get("ops") or [case.group.op_name]
+    ops = facts.get("ops") or [case.group.label.partition(":")[2]]  # left as it is: nobody knows which part of it
     failure = facts["failure"]
     finding = {
         "backend": row["backend"],
@@ -32,7 +31,7 @@ def record_of(case: Case, found: Minimised, strategy: str, seconds: float) -> di
         "kind": failure["kind"],
         "words": " ".join([failure["error_type"], failure["words"]]).strip(),
         "attributes": facts.get("attributes", {}),
-        "modes": facts.get("modes", []),
+        "modes": [*facts.get("modes", []), *[case.group.check] * (case.group.check != FORWARD)],
         "after": len(facts["before"]) > 0,
     }
     return {
@@ -50,16 +49,8 @@ def record_of(case: Case, found: Minimised, strategy: str, seconds: float) -> di
         "original": {name: _plain(row[name]) for name in (*_TOLD, "op", "shapes")},
         "outcome": {name: getattr(found.row, name) for name in _TOLD},
         **facts,
-        "finding": {**finding, "id": finding_id(finding)},
+        "finding": {**finding, "id": minimal.finding_id(finding)},
     }
-
-
-def finding_id(finding: Mapping[str, Any]) -> str:
-    """Equal for minimal cases of one defect: backend, ops, status, kind, masked error, attributes that are not the default and
-    modes."""
-    names = ("backend", "ops", "status", "kind", "words", "attributes", "modes", "after")
-    told = [finding[name] if name != "attributes" else sorted(finding[name]) for name in names]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def keep(results: lakes.Lake, record: dict[str, Any], files: Mapping[str, bytes], pack: Path | None) -> None:

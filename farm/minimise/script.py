@@ -13,8 +13,8 @@ from farm.reproduce.in_torch import literal, op_lines
 from tasks.arrays.tree import contiguous, spec_of
 from tasks.backends.shared.few_lines import NoScript
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.judge.plain import unit_of
-from tasks.model import WITHOUT_NOISE, Form, Group, Leaf, OpClass, Status, is_inexact
+from tasks.judge.plain import allowed
+from tasks.model import Form, Group, Leaf, OpClass, Status, is_inexact
 from tasks.model.dtypes import NATIVE, dtype_name
 
 #: Lines that a script may have.
@@ -211,7 +211,7 @@ def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -
     for leaf in expected:
         if leaf.reference is None:
             raise NoScript("no short script: an output is defined by its shape alone")
-        most = allowed(leaf, row)
+        most = _allowed(leaf, row)
         told.append(f"({writer.dtype(leaf.dtype)}, {writer.value(leaf.reference)}, {_bound(most, writer)})")
     lines = ["expected = [  # dtype, exact result, largest difference allowed", *(f"    {x}," for x in told), "]"]
     compared = (
@@ -238,21 +238,11 @@ def _bound(most: np.ndarray, writer: _Writer) -> str:
     return writer.value(rounded).replace(", np.float64", "")
 
 
-def allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
-    """The largest difference that the limit of a row leaves to each element: the judge's measure (`tasks.judge.plain`)."""
-    y = np.asarray(leaf.reference)
-    op_class = OpClass(row["op_class"] or OpClass.COMPOSITE)
+def _allowed(leaf: Leaf, row: Mapping[str, Any]) -> np.ndarray:
+    """The largest difference that the limit of a row leaves to each element, by the judge."""
     precision = str(row.get("compute_precision") or "")
-    eps, smallest, noise = unit_of(leaf, op_class, precision if is_inexact(precision) else "")
-    limit = float(row["limit"] or 0.0)
-    if y.dtype.kind not in "fc":
-        return np.zeros(y.shape) if noise is None else limit * noise
-    size = np.abs(y)
-    with np.errstate(all="ignore"):
-        if op_class in WITHOUT_NOISE:
-            return np.asarray(limit * np.ldexp(eps, np.frexp(np.maximum(size, smallest))[1] - 1))
-        scale = np.zeros_like(size) if op_class is OpClass.DISCONTINUOUS else size * eps + smallest * eps
-        return np.asarray(limit * (scale if noise is None else scale + noise))
+    op_class = OpClass(row["op_class"] or OpClass.COMPOSITE)
+    return allowed(leaf, op_class, float(row["limit"] or 0.0), precision if is_inexact(precision) else "")
 
 
 def _plain(text: str) -> str:

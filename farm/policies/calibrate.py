@@ -22,6 +22,7 @@ import pandas as pd
 from farm import lake
 from farm.policies.rejudge import DECIDED, NUMBERS
 from farm.report.words import number
+from tasks.judge.plain import USUAL_UNITS
 from tasks.judge.verdict import Limit, Policy, PolicyError
 from tasks.model import EPS, OpClass, Status
 from tasks.nearest import nearest
@@ -32,7 +33,7 @@ CALIBRATED = (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION, OpC
 MARGIN = 2.0
 #: Nobody is asked for less. Sums are accumulated in float32 itself, in whatever order: one after another, 14 units were
 #: measured over 65,536 elements (cumsum of ort-cpu and openvino-cpu), and that is no fault; MARGIN times that is 28.
-LEAST = 32.0
+LEAST = USUAL_UNITS
 #: Types of 16 bits are accumulated in float32: inputs, result and one step between them are rounded.
 LEAST_ROUNDED_ONCE = 4.0
 ROUNDED_ONCE = ("float16", "bfloat16")

@@ -2,7 +2,7 @@
 
 A failure of a generated case is a runtime's only if somebody independent stands with the reference: another vendor's
 runtime, or the case's second oracle. If nobody does, or if three vendors agree with one another against it, the reference
-is suspect: the row becomes `invalid`, kind `oracle`.
+is suspect: the row becomes `invalid`, kind `suspect`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import Status
+from tasks.model.kind import KIND_ORACLE, KIND_SUSPECT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +55,11 @@ def unvoted(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows as they were before a vote: a suspect has its status, kind and error again. Other frames are returned as they are."""
     if not {"catalog", "status", "kind", "error"} <= set(rows.columns):
         return rows
-    some = (rows["catalog"] == GENERATED) & (rows["status"] == Status.INVALID.value) & (rows["kind"] == "oracle")
+    some = (
+        (rows["catalog"] == GENERATED)
+        & (rows["status"] == Status.INVALID.value)
+        & rows["kind"].isin([KIND_SUSPECT, KIND_ORACLE])
+    )
     told = rows.loc[some, "error"].astype(object).str.extract(_WAS).dropna()
     if told.empty:
         return rows
@@ -102,6 +107,11 @@ def _of_case(rows: pd.DataFrame) -> list[tuple[Any, str, str, str]]:
         why = "neither another vendor's runtime nor a second oracle computes what it says"
         blamed = rows["status"].isin(_BLAMED) & (rows["kind"] != CONTRADICTED)
     return [
-        (index, Status.INVALID.value, "oracle", _SUSPECT.format(why=why, was=" ".join(filter(None, (s, k))), error=e))
+        (
+            index,
+            Status.INVALID.value,
+            KIND_SUSPECT,
+            _SUSPECT.format(why=why, was=" ".join(filter(None, (s, k))), error=e),
+        )
         for index, s, k, e in rows.loc[blamed, ["status", "kind", "error"]].fillna("").itertuples()
     ]

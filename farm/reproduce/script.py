@@ -32,6 +32,7 @@ from tasks.model.dtypes import NATIVE, PACKED_BITS
 #: What a script embeds as it stands: the judge, and what that knows of dtypes and classes of ops.
 JUDGE = (
     "model/dtypes.py",
+    "model/kind.py",
     "model/op_class.py",
     "model/leaf.py",
     "judge/plain.py",

@@ -32,7 +32,7 @@ _EMPTY = 50
 #: By how much a round may change what is thought to be done in a second: one is not like the other.
 _PACE_LOW, _PACE_HIGH = 0.25, 4.0
 #: Columns that a schedule learns from.
-LEARNT = "run_id case_id backend op dtype seed sample status kind error flags build_ms run_ms attempts".split()
+LEARNT = "run_id case_id backend op dtype seed sample status kind stage error_type error flags build_ms run_ms attempts".split()
 
 
 @dataclass(frozen=True)

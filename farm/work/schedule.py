@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.model import FAILED, names
-from tasks.model.errors import masked
+from tasks.model.failing import manner
 
 #: Cases of one group: those of one op and dtype under one seed.
 CHUNK = 8
@@ -26,14 +26,14 @@ RARE = 20
 #: What is guessed of a case that nobody has run.
 GUESS_MS = 20.0
 _FAILED = frozenset(names(FAILED))
-#: Of a finding: backend, op, status, kind, what the error says without its own words.
+#: Of a finding: backend, op, and how it failed (`tasks.model.failing.Manner`): status, kind, the rest.
 Key = tuple[str, str, str, str, str]
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
-    """The finding that a failed row is one of, as long as nobody has made it smaller."""
-    said = "" if row["status"] in ("wrong", "imprecise") else masked(str(row["error"] or ""))
-    return str(row["backend"]), str(row["op"]), str(row["status"]), str(row["kind"] or ""), said
+    """The finding that a failed row is one of, as long as nobody has made it smaller (`tasks.model.failing`)."""
+    how = manner(row)
+    return str(row["backend"]), str(row["op"]), how.status, how.kind, " ".join(filter(None, how[2:]))
 
 
 @dataclass(frozen=True)

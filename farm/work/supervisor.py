@@ -14,8 +14,8 @@ from typing import Any
 from farm.fleet import envs
 from farm.fleet.child_process import KILLS, Death
 from farm.lake import Origin, from_stream, to_stream
-from farm.localise.drive import is_sought, localise
 from farm.work.child_pool import POOL, Children
+from farm.work.culprits import is_sought, localise
 from farm.work.job import Job
 from farm.work.sequences import MOST, Doubt, culprits
 from tasks import wire

@@ -29,6 +29,9 @@ BUILT_IN = {
     "tensorflow": "tasks.backends.tensorflow:TensorFlow",
     "litert": "tasks.backends.litert:LiteRt",
     "paddle": "tasks.backends.paddle:Paddle",
+    "gloo": "tasks.backends.collectives:Gloo",
+    "nccl": "tasks.backends.collectives:Nccl",
+    "rccl": "tasks.backends.collectives:Rccl",
     "tfxla": "tasks.backends.tensorflow:TensorFlowXla",
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 from tasks.arrays import autograd, torch_tree
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.needs import CXX_COMPILER, PYTHON_HEADERS
+from tasks.backends.shared import inductor_settings
 from tasks.backends.shared.few_lines import FewLines, in_torch
 from tasks.backends.torch import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
@@ -63,9 +64,14 @@ def _forget() -> None:
 
 
 class Inductor(TorchEager):
-    """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own."""
+    """torch.compile with the backend ``compiler``; a subclass says by `_fallback` and `_where` what counts as its own.
+
+    option settings: what of inductor's config is set otherwise, by name, or "drawn": of each case one to four of those that
+    change nothing of what is computed (`tasks.backends.shared.inductor_settings`).
+    """
 
     joint = True
+    takes = ("settings",)
     devices: tuple[str, ...] = ("cpu", "cuda", "rocm", "xpu")
     compiler = "inductor"
     modal = False
@@ -76,6 +82,9 @@ class Inductor(TorchEager):
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)
+        self.given = inductor_settings.checked(options.get("settings"))
+        if self.given == inductor_settings.DRAWN:
+            self.joint = False  # each case has its own
         if self.target == "cpu":
             self.needs = (CXX_COMPILER, PYTHON_HEADERS)
 
@@ -121,10 +130,18 @@ class Inductor(TorchEager):
         return self.but(off=tuple(passes))
 
     def few_lines(self, form: Form) -> FewLines:
-        options = f", options={dict.fromkeys(self.off, False)!r}" if self.off else ""
+        settings = self._settings(form)
+        options = f", options={settings!r}" if settings else ""
         compiled = f'torch.compile(call, fullgraph=True, dynamic={self.dynamic}, backend="{self.compiler}"{options})'
         lines = (f"compiled = {compiled}", "with torch.no_grad():", "    found = compiled(*given)")
         return in_torch(form, *lines, target=self.target)
+
+    def _settings(self, form: Form) -> dict[str, Any]:
+        """Of inductor's config, what is not the default."""
+        if self.compiler in ("eager", "aot_eager", "aot_eager_decomp_partition"):
+            return {}
+        given = inductor_settings.drawn(form) if isinstance(self.given, str) else self.given
+        return given | dict.fromkeys(self.off, False)
 
     def build(self, form: Form) -> Program:
         built = self._compile([form])
@@ -158,8 +175,9 @@ class Inductor(TorchEager):
         def joint(bundle: list[Any]) -> list[Any]:
             return [call(*args, **kwargs) for call, (args, kwargs) in zip(calls, bundle)]  # type: ignore[misc]
 
-        off: Any = dict.fromkeys(self.off, False) or None
-        compiled = torch.compile(joint, fullgraph=True, dynamic=self.dynamic, backend=self.compiler, options=off)
+        settings = self._settings(forms[0])
+        options: Any = settings or None
+        compiled = torch.compile(joint, fullgraph=True, dynamic=self.dynamic, backend=self.compiler, options=options)
 
         def compute(bundle: list[Any]) -> list[Any]:
             if forms[0].check != "forward":  # alone: the gradient's kernels are compiled when it is asked for
@@ -180,7 +198,8 @@ class Inductor(TorchEager):
         if 0 < kernels < len(forms):
             raise RuntimeError(f"{kernels} kernels for {len(forms)} samples")
         fallback = self._fallback(kernels) if graphs else "no graph was compiled"
-        flags = f"kernels={kernels}/{len(forms)}" + (f" {self.flags}" if self.flags else "")
+        words = [self.flags, *inductor_settings.words(settings)]
+        flags = " ".join([f"kernels={kernels}/{len(forms)}", *filter(None, words)])
         made = Program(lambda: [], self._where(kernels), fallback, flags)
         return self._programs(forms, made, lambda bundle: list(self.settled(lambda: compute(bundle))))
 

@@ -14,6 +14,7 @@ BUILT_IN = {
     "onnx-1.16": "tasks.catalogs.onnx.releases:Onnx116",
     "onnx-1.13": "tasks.catalogs.onnx.releases:Onnx113",
     "critical": "tasks.catalogs.critical.catalog:Critical",
+    "collective": "tasks.catalogs.collective.catalog:Collective",
     "gemm": "tasks.catalogs.gemm.catalog:Gemm",
     "models": "tasks.catalogs.models.catalog:Models",
     "nodes": "tasks.catalogs.nodes.catalog:Nodes",

@@ -13,12 +13,13 @@ import numpy as np
 
 from tasks.graphs.evaluate import Graph, Values
 from tasks.graphs.nodes import Node
+from tasks.judge.plain import USUAL_UNITS
 from tasks.model import EPS, SMALLEST_NORMAL
 
 #: By how much a layer is scaled: 10⁵ times what float32 rounds.
 SCALE = 1.0 + 2.0**-6
-#: Row units by which some output is to move: the judge's own limit.
-NOTICED = 32.0
+#: Row units by which some output is to move: what the judge notices.
+NOTICED = USUAL_UNITS
 
 
 def layers(graph: Graph) -> list[str]:

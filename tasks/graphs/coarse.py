@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.graphs import moving
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.nodes import Node
-from tasks.judge import op_classes
 from tasks.model import EPS, OpClass
 
 #: Products whose class is another one, since more is done in them.
@@ -40,18 +40,14 @@ def product_weights(graph: Graph) -> frozenset[str]:
         name = left.pop()
         if name in graph.movable:
             found.add(name)
-        elif name in made_by and _class(made_by[name]) is OpClass.EXACT:
+        elif name in made_by and moving.op_class(made_by[name]) is OpClass.EXACT:
             left += made_by[name].inputs[:1]
     return frozenset(found)
 
 
 def is_product(node: Node) -> bool:
     """Whether matrix units compute a node: a contraction, or what is made of some."""
-    return node.op in _PRODUCTS or _class(node) is OpClass.CONTRACTION
-
-
-def _class(node: Node) -> OpClass:
-    return op_classes.of(f"onnx:{node.op}").op_class
+    return node.op in _PRODUCTS or moving.op_class(node) is OpClass.CONTRACTION
 
 
 def rounded_to(x: np.ndarray, precision: str) -> np.ndarray:

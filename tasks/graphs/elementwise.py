@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.call import Call, Operator, since
-from tasks.graphs.widening import NARROW, NoOracle
+from tasks.graphs.left_open import LeftOpen
+from tasks.graphs.widening import NARROW
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, NATIVE, integers, np_dtype, rounded
 
 
@@ -89,7 +90,7 @@ def divide(call: Call) -> list[np.ndarray]:
     if a.dtype.kind == "f":
         return [np.divide(a, b)]
     if not b.all():
-        raise NoOracle("Div of an integer by zero is left open")
+        raise LeftOpen("Div of an integer by zero is left open")
     quotient = np.abs(a) // np.abs(b) if a.dtype.kind == "i" else a // b
     return [np.where((a < 0) != (b < 0), -quotient, quotient).astype(a.dtype) if a.dtype.kind == "i" else quotient]
 
@@ -98,7 +99,7 @@ def modulo(call: Call) -> list[np.ndarray]:
     """Mod: the sign of the divisor, with fmod that of the dividend."""
     a, b = call.arrays()
     if a.dtype.kind != "f" and not b.all():
-        raise NoOracle("Mod of an integer by zero is left open")
+        raise LeftOpen("Mod of an integer by zero is left open")
     return [np.asarray(np.fmod(a, b) if call.attributes.get("fmod") else np.mod(a, b))]
 
 
@@ -109,7 +110,7 @@ def power(call: Call) -> list[np.ndarray]:
         found = np.power(x.astype(np.float64), y.astype(np.float64))
         return [found if x.dtype.kind == "f" else found.astype(x.dtype)]
     if (y < 0).any():
-        raise NoOracle("Pow of integers with a negative exponent is left open")
+        raise LeftOpen("Pow of integers with a negative exponent is left open")
     return [np.power(x, y.astype(x.dtype))]
 
 
@@ -152,7 +153,7 @@ def cast(call: Call) -> list[np.ndarray] | None:
     if x.dtype.kind != "f":
         return [x.astype(np_dtype(to))]
     if not np.isfinite(x).all() or ((np.trunc(x) < low) | (np.trunc(x) > high)).any():
-        raise NoOracle("Cast of a float outside the range of an integer is left open")
+        raise LeftOpen("Cast of a float outside the range of an integer is left open")
     return [np.trunc(x).astype(np_dtype(to))]
 
 
@@ -203,6 +204,17 @@ def mish(call: Call) -> list[np.ndarray]:
     return [x * np.tanh(np.logaddexp(0.0, x))]
 
 
+def _window(*a: float) -> Operator:
+    """Σ (−1)ᵏ·aₖ·cos(2πkn/N) for n below the size; N is the size, or where it is not periodic one less."""
+
+    def operator(call: Call) -> list[np.ndarray]:
+        size = int(np.asarray(call.inputs[0]).reshape(-1)[0])
+        turns = np.arange(size) / max(size if call.attributes.get("periodic", 1) else size - 1, 1)
+        return [sum(((-1) ** k * x * np.cos(2 * np.pi * k * turns) for k, x in enumerate(a)), np.zeros(size))]
+
+    return operator
+
+
 #: What functions of a number and operators of two are, by operator.
 OPERATORS: dict[str, Operator] = {
     "Abs": _of_one(np.abs),
@@ -219,6 +231,7 @@ OPERATORS: dict[str, Operator] = {
     "BitwiseNot": _of_one(np.bitwise_not),
     "BitwiseOr": _of_two(np.bitwise_or),
     "BitwiseXor": _of_two(np.bitwise_xor),
+    "BlackmanWindow": _window(0.42, 0.5, 0.08),
     "Cast": since(6, cast),
     "Ceil": _of_one(np.ceil),
     "Celu": celu,
@@ -234,6 +247,8 @@ OPERATORS: dict[str, Operator] = {
     "Gelu": gelu,
     "Greater": since(7, _of_two(np.greater)),
     "GreaterOrEqual": _of_two(np.greater_equal),
+    "HammingWindow": _window(25 / 46, 21 / 46),
+    "HannWindow": _window(0.5, 0.5),
     "HardSigmoid": hard_sigmoid,
     "HardSwish": hard_swish,
     "Identity": _of_one(np.asarray),

@@ -14,7 +14,7 @@ from tasks.graphs.call import Call, Operator
 from tasks.graphs.nodes import Block, Node
 from tasks.graphs.ops import OPERATORS
 from tasks.graphs.widening import NARROW, NoOracle, widen
-from tasks.model import EPS
+from tasks.model import EPS, OpClass
 
 #: A moved twin of a tensor: of its name, its float64 values and the ε of the dtype that it has in the model.
 Move = Callable[[str, np.ndarray, float], np.ndarray]
@@ -133,8 +133,10 @@ class Graph:
             return self._execute(block, captured | dict(given), move, kept, keep)
 
         try:
-            if node.blocks:
-                return _CONTROL.get(node.op, _unknown)(node, inputs, body)
+            if node.op in _CONTROL:
+                return _CONTROL[node.op](node, inputs, body)
+            if any(block.captured for block in node.blocks.values()):
+                raise NoOracle(f"node {node.name!r}: {node.op} has no float64 evaluation here")
             found = None
             if node.op in self._operators and not any(
                 isinstance(x, list) for x in inputs
@@ -153,7 +155,8 @@ class Graph:
         """A result with its floats in float64. Raises NoOracle for digits that were lost on the way."""
         if not isinstance(value, np.ndarray) or value.dtype.name not in NARROW:
             return value
-        if any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in inputs):
+        floats = any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in inputs)
+        if floats or (node.op not in moving.DRAWN and moving.op_class(node) is not OpClass.EXACT):
             raise NoOracle(f"node {node.name!r}: onnx computes {node.op} in {value.dtype.name}")
         return value.astype(np.float64)
 
@@ -187,8 +190,10 @@ def _evaluator(node: Node, given: Mapping[str, Any]) -> Any:
             values.append(onnx.ValueInfoProto(name=name))
     outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs if name]
     graph = helper.make_graph([node.proto], "node", values, outputs)
-    opset = helper.make_opsetid(node.proto.domain, node.version)
-    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=[opset]))
+    inside = [inner for block in node.blocks.values() for inner in block.walk()]
+    opsets = {x.proto.domain: x.version for x in (*inside, node)}
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=imports))
     for operator in evaluator.rt_nodes_:  # a float32 attribute times a Python number is float32: digits would be lost
         for name, value in list(vars(operator).items()):
             if isinstance(value, np.float32):
@@ -247,8 +252,5 @@ def _scan(node: Node, inputs: list[Any], body: Body) -> list[Any]:
     return [*states, *(np.stack(made, axis=axis) for made, axis in zip(found, axes))]
 
 
-def _unknown(node: Node, inputs: list[Any], body: Body) -> list[Any]:
-    raise NoOracle(f"node {node.name!r}: {node.op} has no float64 evaluation here")
-
-
+#: By the operators of `moving.CONTROL`.
 _CONTROL: dict[str, Callable[[Node, list[Any], Body], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}

@@ -7,31 +7,34 @@ from typing import Any
 
 import numpy as np
 
+from tasks.graphs import moving
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.floor import node_floor, reference_and_floor
+from tasks.graphs.floor import node_floor, raised, reference_and_floor
 from tasks.graphs.harvest import dtype_of
-from tasks.graphs.moving import rounds
-from tasks.graphs.widening import NoOracle
-from tasks.judge import op_classes
+from tasks.graphs.widening import NoOracle, is_floating
 from tasks.model import Leaf, OpClass
 
 
 def expected(graph: Graph, feeds: Mapping[str, Any], draws: int) -> tuple[list[Leaf], OpClass]:
     """(a leaf per output in order, the class they are judged by): the class of its op for one node, "composite" for many, or
     "exact" where none of them rounds. Raises NoOracle."""
+    values: list[tuple[Any, np.ndarray | None]]
     if len(graph.nodes) == 1 and not graph.nodes[0].blocks:
         (node,) = graph.nodes
-        op_class = op_classes.of(f"onnx:{node.op}", kwargs=dict(node.attributes)).op_class
+        op_class = moving.op_class(node)
         given = [_value(graph, feeds, name) for name in node.inputs]
         exact = dict(zip(node.outputs, graph.run_node(node, given)))
         floors = dict(zip(node.outputs, node_floor(graph, node, given, draws)))
         values = [(exact[name], floors[name]) for name in graph.outputs]
     else:
         op_class = OpClass.COMPOSITE
-        if not any(rounds(node, graph.dtypes) for node in graph.block.walk()):
+        if not any(moving.rounds(node, graph.dtypes) for node in graph.block.walk()):
             op_class = OpClass.EXACT
         references, element_floors, _ = reference_and_floor(graph, dict(feeds), draws)
-        values = list(zip(references, element_floors))
+        ops = {node.op for node in graph.nodes}
+        floats = any(is_floating(x) for x in feeds.values())
+        dtypes = [dtype_of(graph, name, y) for name, y in zip(graph.outputs, references)]
+        values = [(y, raised(d, y, name, ops, floats)) for y, d, name in zip(references, element_floors, dtypes)]
     return [_leaf(graph, name, y, floor) for name, (y, floor) in zip(graph.outputs, values)], op_class
 
 

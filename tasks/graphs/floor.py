@@ -1,12 +1,15 @@
-"""The noise floor of a whole model, and of one node of it: how far float64 results move when what rounds moves by ε.
+"""The noise floor of a whole model, of one node and of one call: how far float64 results move when what rounds moves by ε.
 
-Of a model, inputs, movable weights and the outputs of all nodes that round are moved: inputs alone are no floor, since those
-of a language model are integers. Of a node, its inputs alone. The steps are those of `tasks.arrays.noise`.
+One draw (`step`) moves a tensor in all of them. Of a model, inputs, movable weights and the outputs of all nodes that round
+are moved (`reference_and_floor`): inputs alone are no floor, since those of a language model are integers. Of a node, a
+generated case or a case of ONNX's node suite, the inputs alone (`input_floors`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,8 @@ from tasks.arrays import noise
 from tasks.graphs import moving
 from tasks.graphs.evaluate import Graph, Move
 from tasks.graphs.nodes import Node
-from tasks.graphs.widening import WIDENED, NoOracle, widen
-from tasks.judge import op_classes
-from tasks.model import EPS, OpClass, row_floor
+from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
+from tasks.model import EPS, WITHOUT_NOISE, OpClass, row_floor
 
 #: Recurrent ops: gates and states lie in [-1, 1] and are rounded there, so 1 - z of a saturated gate z is off by ε.
 RECURRENT = ("GRU", "LSTM", "RNN")
@@ -27,20 +29,6 @@ RECURRENT = ("GRU", "LSTM", "RNN")
 TRANSFORMS = ("DFT", "STFT")
 
 
-def raised(
-    floor: np.ndarray | None, y: np.ndarray, dtype: str, kinds: Collection[str], moved: bool
-) -> np.ndarray | None:
-    """The noise floor of an output ``y`` of nodes of some kinds: at least ε in RECURRENT, ε of the largest element in
-    TRANSFORMS and where no input is moved; None for zero everywhere."""
-    found = np.zeros(y.shape) if floor is None else floor
-    if dtype in WIDENED and not {*kinds}.isdisjoint(RECURRENT):
-        found = np.maximum(found, EPS[dtype])
-    elif dtype in WIDENED and (not {*kinds}.isdisjoint(TRANSFORMS) or not moved):
-        size = np.abs(y)
-        found = np.maximum(found, EPS[dtype] * size.max(initial=0.0, where=np.isfinite(size)))
-    return found if found.any() else None
-
-
 #: Operators whose results are sums of products of two inputs, and of a third one's elements.
 SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
@@ -48,17 +36,100 @@ SUMS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 _LEAST = 2.0**-24
 
 
+def step(x: np.ndarray, eps: float, draw: int, place: int) -> np.ndarray:
+    """float64 numbers as a draw moves what has this ε in the model (`tasks.arrays.noise`); ``place`` tells tensors apart."""
+    made = noise.moved(x, eps, draw, place)
+    if eps == EPS["float16"] and x.size:  # whose subnormal numbers are not rare: 3e-8 is rounded by as much, 0 is not
+        least = np.where(x == 0.0, 0.0, _LEAST)
+        made += noise.moved(least, 1.0, draw, place) - least
+    return made
+
+
 def mover(graph: Graph, draw: int) -> Move:
     """How a draw moves the tensors of a graph."""
+    return lambda name, x, eps: step(x, eps, draw, graph.places[name])
 
-    def move(name: str, x: np.ndarray, eps: float) -> np.ndarray:
-        made = noise.moved(x, eps, draw, graph.places[name])
-        if eps == EPS["float16"] and x.size:  # whose subnormal numbers are not rare: 3e-8 is rounded by as much
-            least = np.full(x.shape, _LEAST)
-            made += noise.moved(least, 1.0, draw, graph.places[name]) - least
-        return made
 
-    return move
+@dataclass(frozen=True, eq=False)
+class Input:
+    """An input of a node or a case. value: an array in float64 (integers in their own dtype), a list of them, or None; eps: of the
+    dtype that it has in the model, 0 for one that stands still; places: a number for each of its arrays."""
+
+    value: Any
+    eps: float
+    places: tuple[int, ...]
+
+    def at(self, draw: int) -> Any:
+        """The value as a draw moves it."""
+        if not self.eps:
+            return self.value
+        if isinstance(self.value, list):
+            return [step(x, self.eps, draw, place) for x, place in zip(self.value, self.places)]
+        return step(self.value, self.eps, draw, self.places[0])
+
+
+def inputs_of(values: Sequence[Any], still: Collection[int] = ()) -> list[Input]:
+    """Inputs in the dtypes of a case, which all move but those at the places ``still``."""
+    found, counted = [], itertools.count(1)
+    for place, value in enumerate(values):
+        arrays = value if isinstance(value, list) else [value]
+        known = {x.dtype.name for x in arrays if isinstance(x, np.ndarray)}
+        eps = EPS[known.pop()] if place not in still and len(known) == 1 and known <= {*WIDENED} else 0.0
+        found.append(Input(widen(value), eps, tuple(itertools.islice(counted, len(arrays) if eps else 0))))
+    return found
+
+
+#: Outputs of a case for other inputs; the draw says how what is inside of it moves. It may raise NoOracle.
+Evaluate = Callable[[list[Any], int], "list[np.ndarray]"]
+
+
+def input_floors(
+    references: list[np.ndarray],
+    evaluate: Evaluate,
+    inputs: Sequence[Input],
+    ops: Collection[str],
+    dtypes: Sequence[str],
+    op_class: OpClass,
+    draws: int,
+    witness: noise.Witness | None = None,
+) -> list[np.ndarray | None]:
+    """δ of every output of one or more nodes whose inputs move; None for zero everywhere, infinite where a draw is refused or
+    changes a shape.
+
+    ops: of the nodes; dtypes: of the outputs in the model; witness: see `tasks.arrays.noise.floor`. What rounds to nothing
+    counts as moved (`_flushed`), and no δ is lower than `raised` says.
+    """
+
+    def drawn(places: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
+        for draw in places:
+            try:
+                yield [np.asarray(y) for y in evaluate([x.at(draw) for x in inputs], draw)]
+            except NoOracle:
+                yield None
+
+    values = [x.value for x in inputs]
+    elements = sum(x.size for value in values for x in (value if isinstance(value, list) else [value]) if x is not None)
+    floors: list[np.ndarray | None] = [None] * len(references)
+    if any(x.eps for x in inputs):
+        floors = noise.floor(references, drawn, op_class, draws, elements, witness)
+    if op_class in WITHOUT_NOISE or not draws:
+        return floors
+    if flushed := _flushed(ops, values):
+        floors = [flushed + (np.zeros(y.shape) if d is None else d) for d, y in zip(floors, references)]
+    given = any(is_floating(x) for x in values)
+    return [raised(d, y, dtype, ops, given) for d, y, dtype in zip(floors, references, dtypes)]
+
+
+def raised(floor: np.ndarray | None, y: np.ndarray, dtype: str, ops: Collection[str], given: bool) -> np.ndarray | None:
+    """The noise floor of an output ``y`` of some nodes: at least ε in RECURRENT, ε of the largest element in
+    TRANSFORMS and where no input is a float; None for zero everywhere."""
+    found = np.zeros(y.shape) if floor is None else floor
+    if dtype in WIDENED and not {*ops}.isdisjoint(RECURRENT):
+        found = np.maximum(found, EPS[dtype])
+    elif dtype in WIDENED and (not {*ops}.isdisjoint(TRANSFORMS) or not given):
+        size = np.abs(y)
+        found = np.maximum(found, EPS[dtype] * size.max(initial=0.0, where=np.isfinite(size)))
+    return found if found.any() else None
 
 
 def reference_and_floor(
@@ -88,35 +159,35 @@ def node_floor(graph: Graph, node: Node, inputs: Sequence[Any], draws: int) -> l
     """
     wide = [widen(x) for x in inputs]
     references = [np.asarray(y) for y in graph.run_node(node, wide)]
-    movable = [
-        isinstance(x, np.ndarray)
-        and x.dtype == np.float64
-        and not moving.is_structural(node, place)
-        and node.inputs[place] not in graph.fixed
+    given = [
+        Input(x, 0.0, ())
+        if not _is_wide(x) or moving.is_structural(node, place) or node.inputs[place] in graph.fixed
+        else Input(x, graph.eps(node.inputs[place]), (graph.places[node.inputs[place]],))
         for place, x in enumerate(wide)
     ]
 
-    def outputs(draw: int) -> list[np.ndarray]:
-        move = mover(graph, draw)
-        moved = [move(name, x, graph.eps(name)) if moves else x for name, x, moves in zip(node.inputs, wide, movable)]
-        return [np.asarray(y) for y in graph.run_node(node, moved, move)]
+    def outputs(moved: list[Any], draw: int) -> list[np.ndarray]:
+        return graph.run_node(node, moved, mover(graph, draw))
 
-    op_class = op_classes.of(f"onnx:{node.op}").op_class
-    elements = sum(x.size for x in wide if isinstance(x, np.ndarray))
-    flushed = _flushed(node, wide)
-    return [delta + flushed for delta in _floors(references, outputs, op_class, draws, elements)]
+    dtypes = [graph.dtypes.get(name) or "float32" for name in node.outputs]
+    found = input_floors(references, outputs, given, (node.op,), dtypes, moving.op_class(node), draws)
+    return [np.zeros(y.shape) if delta is None else delta for y, delta in zip(references, found)]
 
 
-def _flushed(node: Node, inputs: Sequence[Any]) -> float:
+def _is_wide(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype == np.float64
+
+
+def _flushed(ops: Collection[str], inputs: Sequence[Any]) -> float:
     """What a sum of products loses where every subnormal float32, of its inputs and of its terms, is taken as 0.
 
     Devices may do so (OpenCL 3.0 C, 5.5: support of single precision denormals is optional), and trained networks have
     channels whose weights are all that small.
     """
-    if node.op not in SUMS or any(not isinstance(x, np.ndarray) for x in inputs[:2]):
+    if len(ops) != 1 or not {*ops} <= {*SUMS} or not all(map(_is_wide, inputs[:2])):
         return 0.0
-    data, weights = inputs[:2]
-    terms = data.shape[-1] if node.op in ("MatMul", "Gemm") else weights.size // max(weights.shape[0], 1)
+    (op,), (data, weights) = ops, inputs[:2]
+    terms = data.shape[-1] if op in ("MatMul", "Gemm") else weights.size // max(weights.shape[0], 1)
     largest = max([1.0, *(float(np.abs(x).max(initial=0.0)) for x in (data, weights))])
     return float(terms * np.finfo(np.float32).tiny * largest) if np.isfinite(largest) else 0.0
 

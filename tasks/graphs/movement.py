@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.call import Call, Operator, since
+from tasks.graphs.left_open import LeftOpen
 from tasks.graphs.reductions import axes_of
-from tasks.graphs.widening import NoOracle
 from tasks.model.dtypes import DTYPE_OF_ELEMENT, np_dtype, wide
 
 
@@ -173,7 +173,7 @@ def gather(call: Call) -> list[np.ndarray]:
 
 def _inside(indices: np.ndarray, count: int) -> np.ndarray:
     if ((indices < -count) | (indices >= count)).any():
-        raise NoOracle("an index outside of its axis is left open")
+        raise LeftOpen("an index outside of its axis is left open")
     return np.where(indices < 0, indices + count, indices)
 
 
@@ -278,7 +278,7 @@ def shape_of(call: Call) -> list[np.ndarray]:
 
 def range_of(call: Call) -> list[np.ndarray]:
     """Range: start + k·delta, ⌈(limit − start) / delta⌉ of them."""
-    start, limit, delta = (np.asarray(x) for x in call.inputs)
+    start, limit, delta = (np.asarray(x).reshape(()) for x in call.inputs)  # bodies of functions give them an axis
     count = max(int(np.ceil((float(limit) - float(start)) / float(delta))), 0)
     return [(start + np.arange(count) * delta).astype(start.dtype)]
 

@@ -36,6 +36,8 @@ _STRUCTURAL: Mapping[str, Collection[int]] = {
 DRAWN = frozenset(
     ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
+#: Ops with subgraphs, in which what is inside is evaluated, and moved, node by node.
+CONTROL = ("If", "Loop", "Scan")
 #: Ops whose output does not depend on the values of their input.
 _OF_SHAPES = ("Shape", "Size")
 #: Ops that round to an integer: their input counts as structural where it depends on shapes and weights alone.
@@ -44,12 +46,17 @@ _TO_INTEGERS = ("Cast", "Ceil", "Floor", "Round", "Range")
 
 def rounds(node: Node, dtypes: Mapping[str, str]) -> bool:
     """Whether a node's outputs carry a rounding of their own; those of subgraphs have got it inside."""
-    if node.blocks:
+    if node.op in CONTROL:
         return False
     if node.op == "Cast":
         before, after = (EPS.get(dtypes.get(names[0], ""), 0.0) for names in (node.inputs, node.outputs))
         return after > before > 0.0
-    return op_classes.of(f"onnx:{node.op}").op_class is not OpClass.EXACT
+    return op_class(node) is not OpClass.EXACT
+
+
+def op_class(node: Node) -> OpClass:
+    """The class by which a node's results are judged."""
+    return op_classes.of(f"onnx:{node.op}", kwargs=dict(node.attributes)).op_class
 
 
 def structural_places(op: str) -> Collection[int]:

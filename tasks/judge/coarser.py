@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.judge.plain import compare, unit_of
+from tasks.judge.plain import compare, error_unit
 from tasks.judge.policy import Policy, judge
 from tasks.model import Leaf, OpClass, Status, is_inexact
 
@@ -79,8 +79,6 @@ def _errors(found: Sequence[np.ndarray], expected: Sequence[Leaf]) -> np.ndarray
         for a, leaf in zip(found, expected):
             if leaf.reference is None or not is_inexact(leaf.dtype):
                 continue
-            eps, smallest, noise = unit_of(leaf, OpClass.MODEL)
-            tolerance = eps * np.abs(leaf.reference) + eps * smallest + (0.0 if noise is None else noise)
-            errors = (np.asarray(a, np.float64) - leaf.reference) / tolerance
+            errors = (np.asarray(a, np.float64) - leaf.reference) / error_unit(leaf, OpClass.MODEL)
             parts.append(np.where(np.isfinite(errors), errors, 0.0).reshape(-1))
     return np.concatenate(parts) if parts else np.zeros(0)

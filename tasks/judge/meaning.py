@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import Metrics, unit_of
+from tasks.judge.plain import USUAL_UNITS, Metrics, error_unit
 from tasks.model.dtypes import SMALLEST_NORMAL, is_complex, is_inexact
 from tasks.model.leaf import Leaf
 from tasks.model.op_class import OpClass
@@ -22,7 +22,7 @@ from tasks.model.op_class import OpClass
 WORDS = ("logits", "probabilities", "mask", "embedding")
 _FORM = re.compile(rf"({'|'.join(WORDS)})(?: (axis|above) (-?\d+(?:\.\d+)?))?")
 #: Error units up to which a flipped decision is a tie, where the policy counts no units.
-TIE = 32.0
+TIE = USUAL_UNITS
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,8 @@ def interpret(
             continue
         if not is_inexact(leaf.dtype) or is_complex(leaf.dtype):
             continue
-        eps, smallest, noise = unit_of(leaf, op_class, precision)
         with np.errstate(all="ignore"):
-            a, y = a.astype(np.float64), leaf.reference
-            tolerance = eps * np.abs(y) + eps * smallest + (0.0 if noise is None else noise)
+            a, y, tolerance = a.astype(np.float64), leaf.reference, error_unit(leaf, op_class, precision)
             if meaning.word == "mask":
                 _mask(metrics, a, y, tolerance, meaning.above, limit)
             else:

@@ -29,6 +29,11 @@ from tasks.model.op_class import WITHOUT_NOISE, OpClass
 
 #: Elements handled at a time: the working set of one block stays inside a core's cache.
 BLOCK = 1 << 15
+#: Error units up to which a result is right where nothing closer is said: the default policy's first limit (error_units.json).
+USUAL_UNITS = 32.0
+#: Noise floors beyond which rounded inputs excuse nothing: a few draws of a sum that cancels may miss as much; it is what the
+#: strictest limit in error units allows.
+_MISSED = 4
 
 
 @dataclass
@@ -201,6 +206,36 @@ def unit_of(leaf: Leaf, op_class: OpClass, precision: str = "") -> tuple[float, 
     return EPS[precision], max(smallest, SMALLEST_NORMAL.get(precision, 0.0)), noise
 
 
+def error_unit(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray:
+    """One error unit of each element of a leaf's reference: ε|y| + δ + ε·smallest (`unit_of`)."""
+    assert leaf.reference is not None
+    eps, smallest, noise = unit_of(leaf, op_class, precision)
+    return np.asarray(eps * np.abs(leaf.reference) + eps * smallest + (0.0 if noise is None else noise))
+
+
+def spacing_of(size: np.ndarray, eps: float, smallest: float) -> np.ndarray:
+    """One ulp at numbers of these sizes: the distance of their neighbours, no less than at the smallest normal number."""
+    return np.asarray(np.ldexp(eps, np.frexp(np.maximum(size, smallest))[1] - 1))
+
+
+def allowed(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") -> np.ndarray:
+    """The largest difference that a limit leaves to each finite element of a leaf, in ulps for a class WITHOUT_NOISE, else in
+    error units: `measure` turned round."""
+    assert leaf.reference is not None
+    y = leaf.reference
+    eps, smallest, noise = unit_of(leaf, op_class, precision)
+    delta = np.zeros(y.shape) if noise is None else noise
+    if y.dtype.kind not in "fc":
+        return limit * delta
+    with np.errstate(all="ignore"):
+        spacing = spacing_of(np.abs(y), eps, smallest)
+        if op_class in WITHOUT_NOISE:
+            return np.asarray(limit * (spacing + delta) + _MISSED * delta)
+        if op_class is OpClass.DISCONTINUOUS:
+            return np.maximum(0.5 * spacing, limit * delta)
+        return np.asarray(limit * error_unit(leaf, op_class, precision))
+
+
 class _How(NamedTuple):
     """How one output is measured: its ε, smallest normal number and classic tolerance. stepwise: equal or a jump as high
     as the noise floor; rounded: the device rounds the inputs of an op whose inputs else count as given exactly."""
@@ -257,10 +292,11 @@ def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, su
         sums.noise = max(sums.noise, float(_most(noise)))
     if top == 0:
         return
-    spacing = np.ldexp(eps, np.frexp(np.maximum(size, smallest))[1] - 1)
-    # Of rounded inputs, what is beyond four times the noise floor (a few draws of a sum that cancels may miss as much; it is
-    # what the strictest limit in error units allows), in spacings of a result that moves as much.
-    ulps = diff / spacing if noise is None or not rounds else np.maximum(diff - 4 * noise, 0.0) / (spacing + noise)
+    spacing = spacing_of(size, eps, smallest)
+    # Of rounded inputs, what is beyond _MISSED times the noise floor, in spacings of a result that moves as much.
+    ulps = (
+        diff / spacing if noise is None or not rounds else np.maximum(diff - _MISSED * noise, 0.0) / (spacing + noise)
+    )
     tolerance = size * eps if not stepwise else np.zeros_like(size)
     if noise is not None:
         tolerance += noise

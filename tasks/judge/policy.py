@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from tasks.judge.plain import Metrics, is_coarser
 from tasks.model.dtypes import EPS
+from tasks.model.kind import KIND_ORACLE
 from tasks.model.op_class import OpClass
 from tasks.model.status import Status
 
@@ -130,7 +131,7 @@ def judge(
     if metrics.numel == 0 and oracle != "metadata":
         return Status.VACUOUS, "no elements"
     if op_class == OpClass.MODEL and metrics.noise_floor == math.inf:
-        return Status.INVALID, "oracle"
+        return Status.INVALID, KIND_ORACLE
     kind = "nonfinite" if metrics.nonfinite else "numbers"
     if policy.rule == "absolute":
         near = metrics.classic if metrics.max_diff is None else metrics.max_diff < policy.bound

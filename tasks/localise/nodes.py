@@ -12,7 +12,7 @@ import numpy as np
 from tasks.graphs.moving import DRAWN
 from tasks.graphs.widening import NoOracle
 from tasks.judge.plain import compare
-from tasks.localise.asking import Ask, Clock, Ran, Search
+from tasks.localise.dialogue import Ask, Clock, Ran, Search
 from tasks.localise.searched import Searched
 from tasks.model import Leaf, OpClass
 from tasks.model.dtypes import dtype_name

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tasks.localise import nodes, settings, windows
-from tasks.localise.asking import NOTHING, Ask, Clock, Found, NotFailing, Ran, Search, Settings
+from tasks.localise.dialogue import NOTHING, Ask, Clock, Found, NotFailing, Ran, Search, Settings
 from tasks.localise.nodes import PRODUCTS, Probe, Suspect
 from tasks.localise.searched import FURTHER, Searched
 

@@ -24,7 +24,7 @@ from tasks.graphs.program import Part
 from tasks.graphs.widening import NoOracle
 from tasks.judge.policy import Policy
 from tasks.judging import judged
-from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran, Settings
+from tasks.localise.dialogue import Ask, Clock, Found, NotFailing, Ran, Settings
 from tasks.localise.search import search
 from tasks.localise.searched import Searched
 from tasks.localise.subject import Subject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tasks.localise.asking import Ask, Clock, Ran, Search, Settings
+from tasks.localise.dialogue import Ask, Clock, Ran, Search, Settings
 
 #: Whether what a run returned is wrong.
 Wrong = Callable[[Ran], bool]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tasks.localise.asking import Ask, Clock, Search
+from tasks.localise.dialogue import Ask, Clock, Search
 from tasks.localise.searched import Searched
 
 #: Nodes up to which a window is a culprit; a larger one says only that the failure needs nodes together.

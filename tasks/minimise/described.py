@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from tasks.arrays.tree import tensor_specs
+from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case
+from tasks.minimise.chosen_case import ChosenCase
 from tasks.minimise.graph_case import GraphCase
 
 #: Elements up to which all values of a tensor are told.
@@ -15,11 +20,14 @@ ALL = 64
 
 def described(case: Case) -> dict[str, Any]:
     """ops, attributes (those that are not the default, by op), modes, opset, inputs (name, dtype, shape, how it is given, values)."""
+    if isinstance(case, ChosenCase):  # as it was made: what it says is what the choices came to
+        case = case.graph() or case.call()
     if not isinstance(case, GraphCase):
+        call = case if isinstance(case, CallCase) else None
         return {
             "ops": list(case.ops),
-            "attributes": {},
-            "modes": [],
+            "attributes": dict(_arguments(call)) if call else {},
+            "modes": _layouts(call) if call else [],
             "inputs": [_told(name, x, "input") for name, x in case.arrays.items()],
         }
     weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
@@ -31,6 +39,26 @@ def described(case: Case) -> dict[str, Any]:
         "opset": {x.domain: int(x.version) for x in case.model.opset_import},
         "inputs": given,
     }
+
+
+def _arguments(case: CallCase) -> Iterator[tuple[str, Any]]:
+    """(name, value) of the arguments that are no tensors: those left at their default are not among them any more."""
+    op = case.ops[0].rpartition(".")[2]
+    given = [*((f"argument {k}", x) for k, x in enumerate(case.args["v"])), *case.kwargs["v"]]
+    for name, node in given:
+        if node is not None and not tensor_specs(node):
+            yield f"{op}.{name}", node if isinstance(node, (bool, int, float, str)) else json.dumps(node)[:100]
+
+
+def _layouts(case: CallCase) -> list[str]:
+    specs = tensor_specs([case.args, case.kwargs])
+    return sorted(
+        {
+            "input with gaps" if x.layout == "strided" else f"{x.layout} input"
+            for x in specs
+            if x.strides or x.layout != "strided"
+        }
+    )
 
 
 def _attributes(case: GraphCase) -> dict[str, Any]:

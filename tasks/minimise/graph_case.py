@@ -14,31 +14,13 @@ from tasks.catalogs.base import Sample
 from tasks.graphs.cut import reads, types_of
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.expected import expected
-from tasks.graphs.floor import raised
 from tasks.graphs.harvest import dtype_of
+from tasks.graphs.left_open import LeftOpen, check_zeros
 from tasks.graphs.widening import NoOracle
 from tasks.minimise.case import Unfit
 from tasks.model import Group, Leaf, OpClass, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, dtype_name
 
-#: Inputs by place of which the specification says nothing if they are 0: sizes, steps, scales. A reference may take them.
-_NOT_ZERO: Mapping[str, Collection[int]] = {
-    "ConstantOfShape": (0,),
-    "DFT": (1,),
-    "DequantizeLinear": (1,),
-    "Expand": (1,),
-    "OneHot": (1,),
-    "QLinearConv": (1, 4, 6),
-    "QLinearMatMul": (1, 4, 6),
-    "QuantizeLinear": (1,),
-    "Range": (2,),
-    "Resize": (2, 3),
-    "STFT": (1, 3),
-    "Slice": (4,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Upsample": (1,),
-}
 #: Ops that the name of a case of several nodes tells.
 _TOLD = 3
 
@@ -255,23 +237,15 @@ class GraphCase:
             raise Unfit(f"{type(error).__name__}: {error}") from None
         if any(0 in leaf.shape for leaf in leaves):
             raise Unfit("an output has no elements")
-        kinds = {node.op for node in graph.nodes}
-        moved = any(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in self.feeds.values())
-        floors = [leaf.reference is not None and leaf.reference.dtype == np.float64 for leaf in leaves]
-        return [
-            replace(leaf, noise=raised(leaf.noise, leaf.reference, leaf.dtype, kinds, moved))  # type: ignore[arg-type]
-            if has
-            else leaf
-            for leaf, has in zip(leaves, floors)
-        ], op_class
+        return leaves, op_class
 
     def _check_zeros(self) -> None:
         arrays = self.arrays
         for node in self._computing:
-            for place in _NOT_ZERO.get(node.op_type, ()):
-                given = arrays.get(node.input[place]) if place < len(node.input) else None
-                if given is not None and not given.all():
-                    raise Unfit(f"input {place} of {node.op_type} is 0: the specification does not say what that is")
+            try:
+                check_zeros(node.op_type, [arrays.get(name) for name in node.input])
+            except LeftOpen as error:
+                raise Unfit(str(error)) from None
 
     def _check(self, model: Any) -> None:
         import onnx

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tasks.model import WITHOUT_NOISE, Leaf, OpClass, Status
-from tasks.model.errors import masked
+from tasks.model.failing import manner
 from tasks.model.row import Row
 
 #: Statuses of a row that can be made smaller.
@@ -38,13 +38,10 @@ class Failure:
     @classmethod
     def of(cls, row: Row, expected: Collection[Leaf] = (), names: Collection[str] = ()) -> Failure:
         """That of a row. expected: what its outputs were to be; names: of the case's own tensors and nodes."""
-        status = Status(row.status)
-        if status.deadly:  # what is printed on the way down is not the same twice
-            return cls(row.status, row.kind, row.stage or "")
-        if status in (Status.WRONG, Status.IMPRECISE) and not row.stage:
-            finite = all(_finite(leaf) for leaf in expected)
-            return cls(row.status, row.kind, times=_times(row) if row.kind in _NUMBERS else None, finite=finite)
-        return cls(row.status, row.kind, row.stage or "", row.error_type or "", masked(row.error or "", names))
+        how = manner(row.values(), names)
+        numbers = how.status in (Status.WRONG, Status.IMPRECISE) and not how.stage
+        times = _times(row) if numbers and row.kind in _NUMBERS else None
+        return cls(*how, times=times, finite=not numbers or all(_finite(leaf) for leaf in expected))
 
     def again(self, other: Failure) -> bool:
         """Whether ``other``, of a smaller case, is the same failure. It must not slide into what may be noise."""

@@ -7,10 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tasks import wire
+from tasks import checks, wire
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack
 from tasks.backends.shared.onnx_form import inputs_by_name
+from tasks.checks.base import FORWARD
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case, Unfit, elements
 from tasks.minimise.chosen_case import ChosenCase
@@ -79,8 +80,9 @@ class Minimiser:
             except (Unsupported, Vacuous, Invalid) as error:
                 why = why or str(error)
                 continue
-            if self._asked.group.check != "forward":
-                raise Unfit(f"a case of the {self._asked.group.check} check cannot be taken apart yet")
+            check = self._asked.group.check
+            if check != FORWARD and (form.model is not None or not checks.installed(check).prepared):
+                raise Unfit(f"a case of the {check} check cannot be taken apart")
             choices = sample.record["columns"].get("choices")
             if choices and self._command.strategy in ("shrink-all", "choices"):
                 self._first = ChosenCase(tuple(choices), self._asked.group, DRAWS)

@@ -88,7 +88,7 @@ class Row:
     kind: str = column(
         "string",
         "outcome",
-        "for wrong: numbers, flip, nonfinite, shape, dtype, structure, mutation, nondeterministic, contradicted, …; for invalid: oracle; "
+        "for wrong: numbers, flip, nonfinite, shape, dtype, structure, mutation, nondeterministic, contradicted, …; for invalid: oracle, suspect, spec; "
         "for crash: the signal",
         default="",
     )

@@ -75,7 +75,7 @@ class Status(str, enum.Enum):
         meaning="The backend says that it does not implement this, or it takes none of the op's forms.")
     INVALID = "invalid", Facts(
         120, "void", "X", "", "#eceff2 #59636e", "#262c32 #9aa5b0",
-        meaning="The case itself is bad: the reference raises too, or two oracles disagree (`kind` is then `oracle`).")
+        meaning="The case itself is bad: the reference raises too, or nobody can tell what is right; `kind` says why.")
     VACUOUS = "vacuous", Facts(
         130, "void", "V", "", "#eceff2 #59636e", "#262c32 #9aa5b0",
         meaning="Nothing was computed or compared: no samples, no elements, an exported graph without a node.")

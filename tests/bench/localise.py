@@ -16,7 +16,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.cache import default_cache
 from tasks.judge import verdict
-from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran
+from tasks.localise.dialogue import Ask, Clock, Found, NotFailing, Ran
 from tasks.localise.search import search
 from tasks.localise.serving import parsed, settings_of, subject_of
 from tasks.localise.subject import Subject

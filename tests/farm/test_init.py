@@ -13,16 +13,13 @@ from pathlib import Path
 import pytest
 
 from farm.commands.init import BAD_INPUT, OK, main
+from tests import prepared
 from tests.conftest import ROOT, here
 
 
 def pytest_of(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "farm_pytest", "-p", "no:cacheprovider", folder],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "farm_pytest", "-p", "no:cacheprovider", folder]
+    return prepared.run(command, cwd=ROOT)
 
 
 def test_the_project_runs_as_it_is(tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -233,11 +233,13 @@ def test_the_script_alone_gives_the_same_numbers(
     rows: pd.DataFrame,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     backend: str,
     op: str,
     dtype: str,
     status: str,
 ) -> None:
+    monkeypatch.setattr(trial, "subprocess", prepared.SUBPROCESS)
     row = pick(rows, backend=backend, op=op, dtype=dtype, status=status)
     script = tmp_path / "out.py"
     assert reproduce.main([key_of(row), "--results", str(results), "--script", str(script)]) == SAME

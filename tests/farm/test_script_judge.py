@@ -24,6 +24,7 @@ from farm import lake
 from farm.commands.reproduce import main as reproduce
 from farm.commands.run import FOUND
 from farm.commands.run import main as launch
+from farm.reproduce import trial
 from farm.reproduce.script import _policy, generate, import_lines, judge_source
 from farm.reproduce.source import Source
 from farm.reproduce.trial import LABELS
@@ -175,6 +176,7 @@ def test_an_integer_that_is_off_by_one_is_wrong_in_the_farm_and_in_its_script(
     op_class: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(told, "_told", [""])
+    monkeypatch.setattr(trial, "subprocess", prepared.SUBPROCESS)
     monkeypatch.setenv("FARM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "k.py").write_text(KERNELS)
     (tmp_path / "c.yaml").write_text(CONFIG.replace("CLASS", op_class))

@@ -18,7 +18,7 @@ from tasks.graphs.ops import OPERATORS
 from tasks.judge import verdict
 from tasks.judge.policy import Limit
 
-SUSPECT = ("invalid", "oracle")
+SUSPECT = ("invalid", "suspect")
 
 
 def row(vendor: str, status: str, **values: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_judging_again_votes_as_the_run_does() -> None:
     rows = pd.DataFrame([judged("A", 9.0), judged("B", 1.0, output_digest="near", signature=[1.0])])
     assert suspects(rows).empty
     made = rejudge(rows, strict)
-    assert made["status"].tolist() == ["invalid", "invalid"] and made["kind"].tolist() == ["oracle", "oracle"]
+    assert made["status"].tolist() == ["invalid", "invalid"] and made["kind"].tolist() == ["suspect", "suspect"]
     # What a vote has acquitted is judged as it was, and voted on again.
     kept = rows.assign(status=made["status"], kind=made["kind"], error=made["error"])
     assert unvoted(kept)["status"].tolist() == ["wrong", "imprecise"]

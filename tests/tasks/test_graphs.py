@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from tasks.catalogs.onnx import node_suite
-from tasks.graphs import by_torch
+from tasks.counterparts import by_torch
 from tasks.graphs.adequacy import layers, unobserved
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import node_floor, reference_and_floor

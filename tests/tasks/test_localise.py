@@ -14,7 +14,7 @@ from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
 from tasks.judge.plain import compare
 from tasks.localise import nodes
-from tasks.localise.asking import NOTHING, Ask, Clock, Found, NotFailing, Ran, Settings
+from tasks.localise.dialogue import NOTHING, Ask, Clock, Found, NotFailing, Ran, Settings
 from tasks.localise.search import search
 from tasks.localise.serving import parsed
 from tasks.localise.subject import Subject

@@ -10,8 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tasks.backends.shared import function_form, network
-from tasks.counterparts import onnx_names
-from tasks.graphs import by_torch
+from tasks.counterparts import by_torch, onnx_names
 from tasks.graphs.evaluate import Graph
 from tasks.model import Form, Unsupported
 

@@ -14,7 +14,7 @@ from tasks.graphs import program as programs
 from tasks.graphs.program import Part
 from tasks.judge.plain import compare
 from tasks.localise import nodes
-from tasks.localise.asking import Ask, Clock, Found, NotFailing, Ran
+from tasks.localise.dialogue import Ask, Clock, Found, NotFailing, Ran
 from tasks.localise.search import search
 from tasks.localise.traced import Traced
 from tasks.model import Form, Leaf, OpClass, Unsupported

@@ -15,13 +15,12 @@ from farm.report.tables.view import Cell, Column, Line, View, measured, text
 from farm.report.words import DASH, number
 from tasks import checks
 from tasks.judge.fingerprint import distance
+from tasks.judge.plain import USUAL_UNITS
 from tasks.model import FAILED, MEASURED, WITHOUT_NOISE, Status, names
 from tasks.nearest import nearest
 
 #: Group of the results that agree with the reference; of an older row, which keeps nothing to compare; of no result.
 REFERENCE, UNKNOWN, NO_RESULT = "reference", "?", ""
-#: Two results count as the same within this many error units where a row has no limit (the default policy's).
-_LIMIT = 32.0
 _WITHOUT_NOISE = [c.value for c in WITHOUT_NOISE]
 #: What the error of a result is counted in.
 UNITS = {
@@ -142,7 +141,7 @@ def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two rows of one case have the same result: the same bytes, or within the limit of each other."""
     if one["output_digest"] and one["output_digest"] == other["output_digest"]:
         return True
-    limit = one["limit"] if one["limit"] == one["limit"] else _LIMIT
+    limit = one["limit"] if one["limit"] == one["limit"] else USUAL_UNITS  # within which two results count as the same
     return apart(one, other) <= limit
 
 

@@ -26,7 +26,8 @@ import pandas as pd
 from farm.plan import known
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, records, severity
 from tasks.model import Status
-from tasks.model.errors import masked
+from tasks.model.failing import manner
+from tasks.model.kind import KIND_ORACLE
 from tasks.model.row import YOUR_OWN
 
 #: What a row means for who looks at it: see the module's text.
@@ -117,7 +118,7 @@ def broken(rows: pd.DataFrame) -> pd.Series:
     own = rows["catalog"] == "user"
     if "licence" in rows:
         own |= rows["licence"] == YOUR_OWN
-    return own & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != "oracle")
+    return own & (rows["status"] == Status.INVALID.value) & (rows["kind"].fillna("") != KIND_ORACLE)
 
 
 def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
@@ -211,6 +212,17 @@ def causes(rows: pd.DataFrame) -> pd.DataFrame:
     return made.assign(reproduce=commands(made, results))[_TOLD].reset_index(drop=True)
 
 
+def counted(causes: pd.DataFrame) -> str:
+    """How many failed rows, cases and causes there are, and why these are not the same; "" where nothing failed. causes: of
+    `causes`."""
+    failed = causes[causes["status"] != Status.INVALID.value]
+    rows, cases = (int(failed[name].sum()) for name in ("rows", "cases"))
+    return (
+        f"{many(rows, 'failed row')} (a row is a case on a backend): {many(cases, 'case')}, those that several backends of a vendor "
+        f"fail for the same cause counted once, of {many(len(failed), 'cause')}."
+    ) * bool(rows)
+
+
 def _commonest(names: pd.Series) -> pd.Series:
     """How often each occurs, the commonest first."""
     return names.value_counts().sort_index().sort_values(ascending=False, kind="stable")
@@ -219,10 +231,9 @@ def _commonest(names: pd.Series) -> pd.Series:
 def _alike(line: Mapping[str, Any]) -> str:
     """What new failures that are told in one line have in common."""
     shared = line["culprit"].startswith(("exporter", "optimiser", "precision"))  # of whatever op or model
-    what = line["culprit"] if shared else line["op"]
-    if line["error_type"]:
-        what = masked(line["error"], [line["op"].partition(":")[2]])
-    return "\0".join([*(line[name] for name in ("vendor", "status", "kind", "stage", "error_type", "cause")), what])
+    how = manner(line, [line["op"].partition(":")[2]])
+    what = "" if line["error_type"] else line["culprit"] if shared else line["op"]  # an error says the same of any op
+    return "\0".join([line["vendor"], *how, line["cause"], what])
 
 
 def _said(line: Mapping[str, Any]) -> str:

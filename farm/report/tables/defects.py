@@ -10,19 +10,20 @@ import pandas as pd
 from farm.lake import minimal
 from farm.lake.key import Key
 from farm.plan import known
-from farm.report.tables.coverage import FAILED_STATUSES, where_option
+from farm.report.tables.causes import many
+from farm.report.tables.coverage import FAILED_STATUSES, severity, where_option
 from farm.report.tables.view import Column, Line, Report, View, measured, status, text, view
 from farm.report.words import number
 from tasks.model import Status
-from tasks.model.errors import masked
+from tasks.model.failing import Manner, manner
 
 #: Columns of `defects`.
 _TOLD = [
     *("finding", "backend", "ops", "status", "kind", "what", "words", "flaky", "nodes", "elements", "cases", "rows"),
     *("first", "last", "versions", "right", "alike", "known", "script", "folder", "run_id", "case_id", "command"),
 ]
-#: Columns by which rows without a minimal case are taken to be one defect until one has been made small.
-_ALIKE = ["backend", "op", "status", "kind", "error_type", "words"]
+#: Rows that can be made small.
+_SOUGHT = (*FAILED_STATUSES, Status.IMPRECISE.value)
 
 
 def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
@@ -31,14 +32,18 @@ def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mappin
     found: records of minimal cases (`farm.lake.minimal`); rows: of the lake, of all the runs that are to be told of; runs:
     their records, by id. what: attributes that are not the default, and modes; words: the masked error; nodes, elements,
     case_id, run_id, folder: of the smallest minimal case; cases: minimal cases of the finding, and rows: rows of the lake that
-    failed as they did; first, last: runs in which they did; versions: of the runtime; right: backends that got these cases
+    are of it (`finding_of`); first, last: runs of these; versions: of the runtime; right: backends that got these cases
     right, and alike: that failed in the same status; known: the reason of the known failure that covers it.
     """
-    results = str(rows.attrs.get("results", "results"))
+    results, found = str(rows.attrs.get("results", "results")), list(found)
+    of = finding_of(found, rows)
     by_finding: dict[str, list[Mapping[str, Any]]] = {}
     for record in found:
         by_finding.setdefault(record["finding"]["id"], []).append(record)
-    lines = [_line(several, rows, runs, results) for several in by_finding.values()]
+    lines = [
+        _line(several, rows, rows.loc[of.index[of == finding]], runs, results)
+        for finding, several in by_finding.items()
+    ]
     made = pd.DataFrame(lines, columns=_TOLD)
     if made.empty:
         return made
@@ -47,13 +52,12 @@ def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mappin
 
 
 def _line(
-    several: list[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any], results: str
+    several: list[Mapping[str, Any]], rows: pd.DataFrame, mine: pd.DataFrame, runs: Mapping[str, Any], results: str
 ) -> dict[str, Any]:
     best = min(several, key=lambda x: (x["flaky"], *(x.get(name, [0, 1 << 40])[1] for name in ("nodes", "elements"))))
     finding = best["finding"]
     cases = {x["case_id"] for x in several}
     of_cases = rows[rows["case_id"].isin(cases)]
-    mine = of_cases[(of_cases["backend"] == finding["backend"]) & (of_cases["status"] == finding["status"])]
     seen = sorted(set(mine["run_id"])) or sorted({x["run_id"] for x in several})
     others = of_cases[of_cases["backend"] != finding["backend"]]
     given = [f"{name}={value}" for name, value in finding["attributes"].items()]
@@ -90,21 +94,51 @@ def _reason(mine: pd.DataFrame, runs: Mapping[str, Any]) -> str:
     return ""
 
 
+def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Series:
+    """The finding that each row is of which failed or is imprecise, "" for none yet; every such row is of one at most.
+
+    A row's own minimal case tells; else those of rows of its backend and op that failed alike (`tasks.model.failing`), where
+    they all are one finding.
+    """
+    sought = rows[rows["status"].isin(_SOUGHT)]
+    own = {(x["case_id"], x["backend"]): x["finding"]["id"] for x in found}
+    mine = [own.get(pair, "") for pair in zip(sought["case_id"], sought["backend"])]
+    groups = _groups(sought)
+    of_group: dict[Any, set[str]] = {}
+    for group, finding in zip(groups, mine):
+        of_group.setdefault(group, set()).update([finding] if finding else [])
+    one = {group: next(iter(several)) for group, several in of_group.items() if len(several) == 1}
+    told = [finding or one.get(group, "") for group, finding in zip(groups, mine)]
+    return pd.Series(told, index=sought.index, dtype=object)
+
+
+def _groups(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Of each row its backend, its op, and how it failed."""
+    columns = rows[["backend", "op", *Manner._fields[:-1], "error"]].to_dict("records")
+    return [(line["backend"], line["op"], *manner(line)) for line in columns]  # type: ignore[arg-type]
+
+
 def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.DataFrame:
-    """Failed rows that are like none that has a minimal case: one line per backend, op, status, kind and masked error, with the
-    number of ``rows`` and the key of one: run_id, case_id."""
-    failed = rows[rows["status"].isin(FAILED_STATUSES)]
-    failed = failed.assign(
-        words=[masked(x or "") if s == Status.ERROR else "" for x, s in zip(failed["error"], failed["status"])]
-    )
-    done = {(x["case_id"], x["backend"]) for x in found}
-    has = pd.Series([pair in done for pair in zip(failed["case_id"], failed["backend"])], failed.index, dtype=bool)
-    keys = pd.Series(list(failed[_ALIKE].fillna("").itertuples(index=False, name=None)), failed.index, dtype=object)
-    left = failed[~keys.isin(set(keys[has]))].fillna({name: "" for name in _ALIKE})
-    sums = left.groupby(_ALIKE, sort=False).agg(
+    """The rows that are of no finding yet (`finding_of`): one line per backend, op and manner of failing, the worst first, with
+    the number of ``rows`` and the key of one: run_id, case_id."""
+    of = finding_of(found, rows)
+    left = rows.loc[of.index[of == ""]]
+    columns = ["backend", "op", *Manner._fields]
+    left = left[["run_id", "case_id"]].join(pd.DataFrame(_groups(left), columns=columns, index=left.index))
+    sums = left.groupby(columns, sort=False).agg(
         rows=("case_id", "size"), run_id=("run_id", "last"), case_id=("case_id", "last")
     )
-    return sums.reset_index()
+    made = sums.reset_index()
+    return made.assign(rank=severity(made["status"])).sort_values("rank", kind="stable").drop(columns="rank")
+
+
+def counted(table: pd.DataFrame, left: pd.DataFrame) -> str:
+    """How the rows that failed or are imprecise are divided. table: of `defects`; left: of `without_minimal`."""
+    done, rest = int(table["rows"].sum()), int(left["rows"].sum())
+    return (
+        f"{done + rest:,} rows failed or are imprecise: {done:,} are of {many(len(table), 'distinct defect')} with a minimal case, "
+        f"{rest:,} in {many(len(left), 'group')} (backend, op, manner of failing) have none yet"
+    )
 
 
 def _failing(line: Line) -> str:
@@ -125,11 +159,12 @@ COLUMNS = (
 )
 
 
-def defects_view(frame: pd.DataFrame, most: int = 0) -> View:
-    """The table of `defects`."""
+def defects_view(frame: pd.DataFrame, left: pd.DataFrame, most: int = 0) -> View:
+    """The table of `defects`; left: of `without_minimal`."""
     return View(
         "defects", "Distinct defects, each with a minimal case", frame, COLUMNS, unit="findings", counted=True, turns="backend",
         notes=("A finding is a backend, the ops, status, kind and error of the reduced case, its attributes and modes.",),
+        lead=[f"{counted(frame, left)}."],
         command="command", most=most,
     )  # fmt: skip
 
@@ -143,4 +178,5 @@ def found_defects(report: Report) -> View | None:
     found = minimal.read(results, sorted(set(report.rows["run_id"])))
     if not found:
         return None
-    return defects_view(defects(found, report.rows, {str(report.run.get("run_id")): report.run}))
+    table = defects(found, report.rows, {str(report.run.get("run_id")): report.run})
+    return defects_view(table, without_minimal(found, report.rows))

@@ -16,6 +16,7 @@ from farm.report.tables.coverage import CELL, FINDING_STATUSES, SEVERITY, comman
 from farm.report.tables.overview import how_much
 from farm.report.tables.view import FACES, Cell, Column, Line, Report, View, label, measured, op, status, text, view
 from tasks.model import Status
+from tasks.model.kind import KIND_ORACLE
 
 #: What a finding tells.
 _TOLD = [
@@ -32,7 +33,7 @@ def disagreements(rows: pd.DataFrame) -> pd.DataFrame:
     """
     results = str(rows.attrs.get("results", "results"))
     rows = distinct(rows)
-    rows = rows[(rows["status"] == Status.INVALID.value) & (rows["kind"] == "oracle")]
+    rows = rows[(rows["status"] == Status.INVALID.value) & (rows["kind"] == KIND_ORACLE)]
     keys = ["check", "op", "variant", "dtype"]
     rows = rows.assign(units=units(rows), size=-rows["oracles_units"].fillna(math.inf))
     seen = rows.groupby(keys, sort=False)

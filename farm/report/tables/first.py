@@ -10,7 +10,7 @@ from farm.commandline import plain
 from farm.fleet import envs
 from farm.plan.known import WHOSE
 from farm.plan.model import BackendConfig
-from farm.report.tables.causes import KNOWN, many, stale
+from farm.report.tables.causes import KNOWN, counted, many, stale
 from farm.report.tables.changes import TONES
 from farm.report.tables.coverage import records
 from farm.report.tables.since import Since, since
@@ -20,14 +20,13 @@ from tasks import catalogs
 from tasks.cache import default_cache
 
 _SEEN = 'A cause that begins with "seen" was shown again with the runtime\'s own API, without the farm.'
-_CASES = "What several backends of a vendor fail for the same cause is one case."
 
 
 @view(3)
 def why(report: Report) -> Iterator[View]:
     """The causes of what is known to fail by the backends' fault, and the known failures that were not seen."""
     known = report.causes.query(f"standing == '{KNOWN}' and fault == 'backend'")
-    lead = [_CASES, *[_SEEN] * bool(known["reason"].str.startswith("seen").any())]
+    lead = [*filter(None, [counted(report.causes)]), *[_SEEN] * bool(known["reason"].str.startswith("seen").any())]
     yield View(
         "causes",
         many(int(known["rows"].sum()), "known failure"),

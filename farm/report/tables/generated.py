@@ -13,14 +13,16 @@ from farm.report.tables.causes import NEW
 from farm.report.words import number
 from tasks.catalogs.fuzz import GENERATED
 from tasks.model import FAILED, names
-from tasks.model.errors import gist, masked
+from tasks.model.errors import gist
+from tasks.model.failing import manner
+from tasks.model.kind import KIND_ORACLE, KIND_SPEC, KIND_SUSPECT
 
 #: Columns of `findings`.
 _FOUND = ["backend", "op", "said", "rows", "dtypes", "what", "words", "key", "known"]
 
 
 def findings(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per backend, op, status, kind and error (without the words of its own), the most frequent first.
+    """One line per backend, op and manner of failing (`tasks.model.failing`), the most frequent first.
 
     Columns: backend, op, said (status and kind), rows, dtypes, what (of the row with the fewest choices), words (modes and
     attributes that all its cases have in common), key (run_id:case_id:backend of that row), known (bool). rows: with the
@@ -29,15 +31,11 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     failed = rows[(rows["catalog"] == GENERATED) & rows["status"].isin(names(FAILED))]
     if failed.empty:
         return pd.DataFrame(columns=_FOUND).astype({"known": bool, "rows": int})
-    groups = failed.groupby(["backend", "op", "status", "kind", failed.apply(_masked, axis=1)], sort=True)
+    groups = failed.groupby(["backend", "op", failed.apply(manner, axis=1)], sort=True)
     right = rows[rows["status"] == "pass"]
     always = {name: set.intersection(*map(_words, some["flags"])) for name, some in right.groupby("backend")}
     found = pd.DataFrame([_line(some, always) for _, some in groups], columns=_FOUND)
     return found.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
-
-
-def _masked(row: pd.Series) -> str:
-    return "" if row["status"] in ("wrong", "imprecise") else masked(str(row["error"] or ""))
 
 
 def _words(flags: Any) -> set[str]:
@@ -67,11 +65,13 @@ def _listed(rows: pd.DataFrame, why: Callable[[str], str]) -> pd.DataFrame:
 
 def suspect(rows: pd.DataFrame) -> pd.DataFrame:
     """The references that nobody independent stands with, by op. Columns: op, why, rows."""
-    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == "oracle")]
+    some = rows[
+        (rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & rows["kind"].isin([KIND_SUSPECT, KIND_ORACLE])
+    ]
     return _listed(some, lambda text: plain(text, 160))
 
 
 def left_open(rows: pd.DataFrame) -> pd.DataFrame:
     """What the specification does not say, by op; a case counts once. Columns: op, why, rows."""
-    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == "spec")]
+    some = rows[(rows["catalog"] == GENERATED) & (rows["status"] == "invalid") & (rows["kind"] == KIND_SPEC)]
     return _listed(some.drop_duplicates("case_id"), lambda text: plain(text, 200))

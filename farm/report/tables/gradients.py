@@ -7,7 +7,9 @@ import pandas as pd
 from farm.report.tables.coverage import MEASURED_STATUSES, PASSED_STATUSES, distinct
 from farm.report.tables.view import Report, View, view
 from tasks import checks
+from tasks.judge.plain import USUAL_UNITS
 from tasks.model import Status
+from tasks.model.kind import KIND_ORACLE
 
 #: Column of the table → what it says; the first four are the four ways two oracles can answer.
 MEANING = {
@@ -29,19 +31,17 @@ WORST_FIRST = (
 )
 #: Those in which nothing disagrees.
 AGREE = ("no differences", "both agree")
-#: Limit of a row whose policy does not count error units: the default policy's.
-_LIMIT = 32.0
 
 
 def agreement(rows: pd.DataFrame) -> pd.Series:
     """Per row a key of MEANING; empty for a row whose gradient was not compared (forward, random, error, vacuous, …)."""
-    oracle = (rows.status == Status.INVALID.value) & (rows.kind == "oracle")
+    oracle = (rows.status == Status.INVALID.value) & (rows.kind == KIND_ORACLE)
     compared = (
         rows.check.isin(checks.where(gradient=True))
         & (rows.oracle != "metadata")
         & (rows.status.isin(MEASURED_STATUSES) | oracle)
     )
-    limit = rows.limit.astype(float).fillna(_LIMIT)
+    limit = rows.limit.astype(float).fillna(USUAL_UNITS)  # of a policy that counts none
     first = rows.status.isin(PASSED_STATUSES) | (oracle & (rows.error_units <= limit))
     # Oracles that agree are one oracle: the verdict on the first, "imprecise" included, holds for the second.
     second = first.where(rows.oracles_units <= limit, rows.second_units <= limit)

@@ -15,6 +15,7 @@ from farm.report.tables.agreement import figure
 from farm.report.tables.coverage import MEASURED_STATUSES, commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, Report, View, op, status, text, view
 from farm.report.words import DASH, number
+from tasks.judge.plain import USUAL_UNITS
 from tasks.model import OpClass, Status
 
 #: A line of the frame.
@@ -115,7 +116,7 @@ def whole_models(report: Report) -> Iterator[View]:
     licence = text("licence", faces=("markdown", "page"))
     yield View(
         "models",
-        "Models by backends: error units (up to 32 pass), decisions that flip, precision that nobody asked for",
+        f"Models by backends: error units (up to {USUAL_UNITS:g} pass), decisions that flip, precision that nobody asked for",
         frame.drop(columns="node_units"),
         (op("model"), *told("check"), *told("dtype"), *map(on, backends), licence),
         lines=lines,

@@ -13,8 +13,8 @@ import numpy as np
 
 from tasks import counterparts
 from tasks.backends.shared import onnx_graph
+from tasks.counterparts import by_torch
 from tasks.counterparts.onnx_names import OPERATORS, Over
-from tasks.graphs import by_torch
 from tasks.model import Form, Unsupported, np_dtype
 from tasks.model.dtypes import DTYPE_OF_ELEMENT
 

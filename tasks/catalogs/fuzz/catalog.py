@@ -8,26 +8,25 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.fuzz import GENERATED, graphs
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.onnx import generate, second, table
-from tasks.fuzz.onnx.generate import GENERATOR, Case
-from tasks.fuzz.onnx.spec import Open
+from tasks.fuzz.onnx.generate import GENERATOR, Generated
 from tasks.fuzz.seeds import derive
+from tasks.graphs.floor import input_floors, inputs_of
+from tasks.graphs.left_open import LeftOpen
 from tasks.graphs.moving import structural_places
-from tasks.graphs.widening import NoOracle, widen
+from tasks.graphs.widening import NoOracle
 from tasks.judge import op_classes
-from tasks.model import EPS, Group, Leaf, OpClass
+from tasks.model import WITHOUT_NOISE, Group, Leaf, OpClass
+from tasks.model.kind import KIND_SPEC
 from tasks.nearest import nearest
 
 #: The variant of today's generator of single operators; that of a case made by choices alone begins with CHOICES.
 VARIANT, CHOICES = f"g{GENERATOR}", "c"
-#: Kind of a row whose case the specification leaves open.
-SPEC = "spec"
 
 
 def variant(op: str) -> str:
@@ -79,14 +78,18 @@ class Fuzz(Catalog):
 
     @staticmethod
     def _made(index: int, group: Group, choose: Choices, draws: int) -> Sample:
+        stage = "sample"
         try:
             if group.op_name in graphs.NAMES:
-                return graphs.sample(index, group.op_name, graphs.made(group.op_name, group.dtype, choose), draws)
-            return _sample(index, generate.case(group.op_name, group.dtype, choose), draws)
-        except (Open, NoOracle) as error:
-            stage = "sample" if isinstance(error, Open) else "reference"
-            columns = {"choices": tuple(choose.taken)}
-            return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=SPEC))
+                one = graphs.made(group.op_name, group.dtype, choose)
+                stage = "reference"
+                return graphs.sample(index, group.op_name, one, draws)
+            case = generate.case(group.op_name, group.dtype, choose)
+            stage = "reference"
+            return _sample(index, case, draws)
+        except NoOracle as error:
+            columns, kind = {"choices": tuple(choose.taken)}, KIND_SPEC if isinstance(error, LeftOpen) else ""
+            return Sample(index, columns=columns, failure=Failure("invalid", stage, "", str(error), kind=kind))
 
 
 def seed_of(group: Group, index: int) -> int:
@@ -108,7 +111,7 @@ def words(group: Group, index: int) -> list[str]:
         if group.op_name in graphs.NAMES:
             return graphs.made(group.op_name, group.dtype, choose).words.split()
         return generate.case(group.op_name, group.dtype, choose).words.split()
-    except Open:
+    except LeftOpen:
         return []
 
 
@@ -125,14 +128,14 @@ def _choices(group: Group) -> list[int] | None:
     )
 
 
-def _sample(index: int, case: Case, draws: int) -> Sample:
+def _sample(index: int, case: Generated, draws: int) -> Sample:
     """The sample of a case. Raises NoOracle, and onnx's ValidationError for a model that is none."""
     exact = generate.evaluate(case)
     model = generate.model(case, exact)
     _check(model)
     op_class = op_classes.of(f"onnx:{case.op}", kwargs=case.made.attributes).op_class
     names = generate.output_dtypes(case)
-    floors = _floors(case, exact, op_class, draws)
+    floors = _floors(case, exact, names, op_class, draws)
     expected = [Leaf(name, y.shape, y, floor) for name, y, floor in zip(names, exact, floors)]
     arrays = [np.array(x, order="C") for x in case.inputs]
     others = second.witness(case, model, expected, op_class)
@@ -155,29 +158,20 @@ def _check(model: bytes) -> None:
     onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
 
 
-def _floors(case: Case, exact: list[np.ndarray], op_class: OpClass, draws: int) -> list[np.ndarray | None]:
+def _floors(
+    case: Generated, exact: list[np.ndarray], names: list[str], op_class: OpClass, draws: int
+) -> list[np.ndarray | None]:
     """δ per output: what says on what is computed is moved, not what says how."""
-    still = structural_places(case.op)
-    wide = [None if x is None else widen(x.array) for x in case.made.inputs]
-    eps = [0.0 if x is None else EPS.get(x.array.dtype.name, 0.0) for x in case.made.inputs]
-    movable = [k for k, x in enumerate(wide) if x is not None and x.dtype == np.float64 and k not in still]
-    if not movable or not any(y.dtype == np.float64 for y in exact):
-        return [None] * len(exact)
-
-    def evaluate(drawn: Sequence[int]) -> Iterator[list[np.ndarray] | None]:
-        for draw in drawn:
-            given = [
-                noise.moved(x, eps[k], draw, k + 1) if k in movable and x is not None else x for k, x in enumerate(wide)
-            ]
-            try:
-                yield generate.evaluate(case, given)
-            except NoOracle:
-                yield None
-
-    elements = sum(x.size for x in wide if x is not None)
-    witness = [None] * len(exact) if op_class in _WITHOUT else None
-    return noise.floor(exact, evaluate, op_class, draws, elements, witness)
-
-
-#: Classes of which a floor is asked only by who declares a coarser precision: few draws will do.
-_WITHOUT = frozenset((OpClass.EXACT, OpClass.ELEMENTARY))
+    if not any(y.dtype == np.float64 for y in exact):
+        return [None] * len(exact)  # generated numbers lie at ties: an integer that is made of them is exact
+    given = [None if x is None else x.array for x in case.made.inputs]
+    return input_floors(
+        exact,
+        lambda moved, draw: generate.evaluate(case, moved),
+        inputs_of(given, structural_places(case.op)),
+        (case.op,),
+        names,
+        op_class,
+        draws,
+        [None] * len(exact) if op_class in WITHOUT_NOISE else None,  # that floor is asked by few: few draws will do
+    )

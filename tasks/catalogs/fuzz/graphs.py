@@ -8,12 +8,11 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
-from tasks.counterparts import onnx_names
+from tasks.counterparts import by_torch, onnx_names
 from tasks.fuzz.choices import Choices
 from tasks.fuzz.graphs import build
 from tasks.fuzz.graphs.build import Made
 from tasks.fuzz.onnx.second import agrees
-from tasks.graphs import by_torch
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor
 from tasks.graphs.widening import NoOracle

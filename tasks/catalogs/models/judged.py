@@ -11,7 +11,8 @@ from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Sample
 from tasks.catalogs.models import parameters
 from tasks.catalogs.models.table import Model
-from tasks.graphs import adequacy, by_torch
+from tasks.counterparts import by_torch
+from tasks.graphs import adequacy
 from tasks.graphs.coarse import with_weights_in
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.floor import reference_and_floor

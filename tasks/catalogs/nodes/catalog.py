@@ -13,7 +13,7 @@ from tasks.catalogs import told
 from tasks.catalogs.base import Catalog, CatalogError, Entry, Failure, Sample
 from tasks.catalogs.nodes import folder
 from tasks.catalogs.nodes.folder import FolderError, Kept
-from tasks.graphs import by_torch
+from tasks.counterparts import by_torch
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.expected import expected
 from tasks.graphs.widening import NoOracle

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tasks.arrays import noise
 from tasks.catalogs.base import Sample
 from tasks.graphs.evaluate import Graph
-from tasks.graphs.floor import raised
+from tasks.graphs.floor import input_floors, inputs_of
 from tasks.graphs.widening import WIDENED, NoOracle, is_floating, widen
 from tasks.model import EPS, Leaf, OpClass, Oracle, np_dtype, wide
 
@@ -38,7 +35,7 @@ def judge_by(sample: Sample, case: Any, inputs: list[Any], draws: int) -> None:
     graph = Graph(case.model)
     exact = _outputs(graph, [widen(x) for x in inputs])
     references = [_like(y, leaf) for y, leaf in zip(exact, stored, strict=True)]
-    noise_floor = _noise(graph, case, inputs, stored, references, sample.op_class, draws)
+    noise_floor = _noise(graph, inputs, references, stored, sample.op_class, draws)
     sample.expected = [replace(leaf, reference=y, noise=d) for leaf, y, d in zip(stored, references, noise_floor)]
     sample.oracle = "float64"
     sample.others.append(
@@ -61,46 +58,21 @@ def _like(y: Any, leaf: Leaf) -> np.ndarray:
 
 
 def _noise(
-    graph: Graph,
-    case: Any,
-    inputs: list[Any],
-    stored: list[Leaf],
-    references: list[np.ndarray],
-    op_class: OpClass,
-    draws: int,
+    graph: Graph, inputs: list[Any], references: list[np.ndarray], stored: list[Leaf], op_class: OpClass, draws: int
 ) -> list[np.ndarray | None]:
-    """δ per output (`tasks.arrays.noise`), the stored outputs being what somebody computed in the dtype under test.
+    """δ per output (`tasks.graphs.floor`), the stored outputs being what somebody computed in the dtype under test.
 
     Where moving all inputs changes a shape or is refused (the scales of a Resize), only the first floating one is moved.
-    It is `tasks.graphs.floor.raised`.
     """
-    kinds = {node.op_type for node in case.model.graph.node}
-    places = [k for k, x in enumerate(inputs) if is_floating(x)]
-    elements = sum(x.size for value in inputs for x in (value if isinstance(value, list) else [value]) if x is not None)
+    ops, dtypes = {node.op for node in graph.block.walk()}, [leaf.dtype for leaf in stored]
     witness = [None if leaf.reference is None else (leaf.reference, EPS.get(leaf.dtype, 0.0)) for leaf in stored]
-    floor: list[np.ndarray | None] = [np.full(y.shape, np.inf) if places else None for y in references]
-    for movable in (places, places[:1]) if places else ():
-        evaluate = functools.partial(_moved, graph, inputs, references, movable)
-        try:
-            floor = noise.floor(references, evaluate, op_class, draws, elements, witness)
-            break
-        except NoOracle:
-            pass
-    return [raised(d, y, leaf.dtype, kinds, bool(places)) for d, y, leaf in zip(floor, references, stored)]
 
+    def floors(still: Sequence[int]) -> list[np.ndarray | None]:
+        given = inputs_of(inputs, still)
+        return input_floors(
+            references, lambda moved, draw: _outputs(graph, moved), given, ops, dtypes, op_class, draws, witness
+        )
 
-def _moved(
-    graph: Graph, inputs: list[Any], references: list[np.ndarray], movable: list[int], draws: Sequence[int]
-) -> Iterator[list[np.ndarray]]:
-    """The outputs for the inputs of each draw. Raises NoOracle where one is refused or changes a shape."""
-    for draw in draws:
-        places = itertools.count(1)
-
-        def move(x: np.ndarray, eps: float, draw: int = draw, places: Iterator[int] = places) -> np.ndarray:
-            return noise.moved(x, eps, draw, next(places))
-
-        given = [widen(x, move if k in movable else None) for k, x in enumerate(inputs)]
-        outputs = [np.asarray(y) for y in _outputs(graph, given)]
-        if [y.shape for y in outputs] != [y.shape for y in references]:
-            raise NoOracle("the shape of an output depends on the values of the inputs")
-        yield outputs
+    found = floors(())
+    further = [place for place, x in enumerate(inputs) if is_floating(x)][1:]
+    return floors(further) if further and any(d is not None and np.isinf(d).all() for d in found) else found

@@ -24,7 +24,7 @@ _RTOL, _ATOL = 1e-3, 1e-7
 
 
 @dataclass(frozen=True)
-class _Case:
+class _NodeCase:
     """A node case as `onnx.backend.test` has them: a ModelProto, and pairs of inputs and outputs."""
 
     model: Any
@@ -53,14 +53,14 @@ class OnnxRelease(OnnxNode):
                 sample.others += _today(sample, group)
             yield sample
 
-    def _cases(self) -> Mapping[str, _Case]:
+    def _cases(self) -> Mapping[str, _NodeCase]:
         """Every case by name. Raises CatalogError where the wheel cannot be had."""
         try:
             return _read(self.wheel)
         except Unavailable as error:
             raise CatalogError(f"the catalog {self.name} is made of {self.wheel.requirement}: {error}") from None
 
-    def _case(self, name: str, op_type: str) -> _Case:
+    def _case(self, name: str, op_type: str) -> _NodeCase:
         try:
             return self._cases()[name]
         except KeyError:
@@ -115,18 +115,18 @@ def _today(sample: Sample, group: Group) -> list[Oracle]:
 
 
 @functools.lru_cache(maxsize=2)
-def _read(wheel: wheels.Wheel) -> dict[str, _Case]:
+def _read(wheel: wheels.Wheel) -> dict[str, _NodeCase]:
     """The cases of a wheel by name, sorted; data sets in their order."""
     import onnx
 
-    found: dict[str, _Case] = {}
+    found: dict[str, _NodeCase] = {}
     with zipfile.ZipFile(wheels.fetched(wheel, default_cache())) as archive:
         files = sorted(x for x in archive.namelist() if x.startswith(_FOLDER) and not x.endswith("/"))
         for path in files:
             name, _, inside = path.removeprefix(_FOLDER).partition("/")
             if inside == "model.onnx":
                 model = onnx.load_model_from_string(archive.read(path))
-                found[name] = _Case(model, [])
+                found[name] = _NodeCase(model, [])
         values: dict[tuple[str, int], dict[tuple[str, int], Any]] = {}
         for path in files:
             name, _, inside = path.removeprefix(_FOLDER).partition("/")

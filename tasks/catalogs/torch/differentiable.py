@@ -56,6 +56,18 @@ def process_name(sample: Any) -> str | None:
     return None if name.startswith(("SampleInput.", "OpInfo.")) else name
 
 
+def processing(info: Any, name: str | None) -> Callable[..., Any]:
+    """A sample's function of the outputs by its `process_name`."""
+    if name is not None:
+        return _process_functions(info)[name]
+
+    def unchanged(found: Any) -> Any:
+        return found
+
+    unchanged.__qualname__ = "SampleInput.unchanged"
+    return unchanged
+
+
 def _process_functions(info: Any) -> dict[str, Callable[..., Any]]:
     import torch
 

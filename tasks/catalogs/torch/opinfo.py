@@ -19,7 +19,7 @@ from tasks.arrays.tree import decode
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, candidates
 from tasks.catalogs.torch import every, variants
 from tasks.catalogs.torch import generated as torch_generated
-from tasks.catalogs.torch.differentiable import differentiable, has_gradient
+from tasks.catalogs.torch.differentiable import PROCESS, differentiable, has_gradient, processing
 from tasks.catalogs.torch.gradients import GradientMaker
 from tasks.catalogs.torch.samples import Maker, is_random, unseeded
 from tasks.importing import uncollected
@@ -124,9 +124,18 @@ class TorchOpInfo(Catalog):
 
     def remade(self, group: Group, given: Sample, draws: int) -> Sample:
         leaf = torch_tree.decoder(lambda number: given.arrays[number], "cpu")
-        args, kwargs = (decode(tree, leaf) for tree in (given.args, given.kwargs))
-        source = types.SimpleNamespace(input=args[0], args=args[1:], kwargs=kwargs)
-        return self._maker(_op_db()[group.op_name, group.variant], group, draws).make(given.index, source)
+        gradient = checks.installed(group.check).gradient
+
+        def differentiable(kind: str, node: dict[str, Any]) -> Any:
+            made = leaf(kind, node)
+            wanted = gradient and kind == "tensor" and (made.is_floating_point() or made.is_complex())
+            return made.requires_grad_() if wanted else made
+
+        args, kwargs = (decode(tree, differentiable) for tree in (given.args, given.kwargs))
+        info = _op_db()[group.op_name, group.variant]
+        process = processing(info, kwargs.pop(PROCESS, None))
+        source = types.SimpleNamespace(input=args[0], args=args[1:], kwargs=kwargs, **{PROCESS: process})
+        return self._maker(info, group, draws).make(given.index, source)
 
     def _maker(self, info: Any, group: Group, draws: int) -> Maker:
         if group.check == "forward":

@@ -15,10 +15,8 @@ from tasks.arrays.pack import dtype_name
 from tasks.catalogs.user import interpreted
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import invariant
+from tasks.judge.plain import USUAL_UNITS
 from tasks.model import EPS, SMALLEST_NORMAL, Misbehaviour, Unsupported, is_inexact
-
-#: Rounding errors of its elements that a sum of one may be off by: the error units that the default policy allows.
-SUM_UNITS = 32.0
 
 
 def guarded(op: UserOp, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,7 +234,7 @@ def _sums_to_one(x: np.ndarray, axis: Any) -> str:
     total = _wide(x).sum(axis=axis)
     eps = EPS.get(dtype, 0.0)
     off = np.abs(total - 1.0)
-    limit = SUM_UNITS * eps * (1.0 + x.shape[axis] * SMALLEST_NORMAL.get(dtype, 0.0))
+    limit = USUAL_UNITS * eps * (1.0 + x.shape[axis] * SMALLEST_NORMAL.get(dtype, 0.0))
     return _count(~(off <= limit), "not 1", np.asarray(total), "sums")
 
 

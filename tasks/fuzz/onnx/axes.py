@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import FLOATS, NUMBERS, Draw, Given, Made, Open, Spec, ints
+from tasks.fuzz.onnx.spec import FLOATS, NUMBERS, Draw, Given, Made, Spec, ints
 from tasks.fuzz.values import Domain
+from tasks.graphs.left_open import LeftOpen
 from tasks.model.dtypes import ELEMENT_TYPE, integers
 
 _NOOP = (
@@ -50,7 +51,7 @@ def _reduce(domain: Callable[[Draw], Domain], axes_input: int = 18, still: bool 
         if axes is None:
             attributes |= d.maybe("noop_with_empty_axes", [0, 1])
             if attributes.get("noop_with_empty_axes") and not still:
-                raise Open(_NOOP)
+                raise LeftOpen(_NOOP)
             return Made((x,), attributes)
         return Made((x, ints(axes)), attributes)
 
@@ -140,7 +141,7 @@ def _lp(d: Draw) -> Made:
     x = d.tensor(d.shape(1), Domain(-8.0, 8.0, ("halves", "powers", "tiny", "zeros")))
     attributes = d.maybe("axis", _every_axis(x.array.ndim))
     if d.opset < 22 and not np.abs(x.array).astype(np.float64).sum(axis=attributes.get("axis", -1)).all():
-        raise Open(_NO_NORM)
+        raise LeftOpen(_NO_NORM)
     return Made((x,), attributes | d.maybe("p", [2, 1]))
 
 
@@ -148,7 +149,7 @@ def _mean_variance(d: Draw) -> Made:
     x = d.tensor(_image(d, 2, 2), Domain(-8.0, 8.0, ("halves",)))
     axes: list[int] = d.choose.of([[0, 2, 3], [2, 3], [1, 2, 3], [0], [1], [-1], [-2, -1]])
     if not np.ptp(x.array, axis=tuple(axes)).all():
-        raise Open(_CONSTANT)
+        raise LeftOpen(_CONSTANT)
     return Made((x,), {"axes": axes})  # without them onnx's checker fails on the body of the function
 
 

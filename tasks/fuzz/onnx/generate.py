@@ -21,7 +21,7 @@ GENERATOR = 1
 
 
 @dataclass(frozen=True)
-class Case:
+class Generated:
     """A generated case.
 
     feeds: of each place of the node whether its input is one of the graph's (else an initializer); symbolic: whether the
@@ -48,9 +48,9 @@ class Case:
         return Call([widen(x) for x in arrays], _attributes(self.made), self.opset, self.made.outputs)
 
 
-def case(op: str, dtype: str, choose: Choices) -> Case:
+def case(op: str, dtype: str, choose: Choices) -> Generated:
     """The case of some choices. Raises KeyError for an operator that is not in the table, ValueError for a dtype that it
-    does not take, Open where the specification says nothing."""
+    does not take, LeftOpen where the specification says nothing."""
     known = table.opsets(op, dtype)
     if not known:
         raise ValueError(f"fuzz: {op} does not take {dtype}; it takes {', '.join(table.dtypes(op))}")
@@ -69,7 +69,7 @@ def case(op: str, dtype: str, choose: Choices) -> Case:
     words += ["dims=symbolic"] * symbolic
     words += [f"{name}={_short(value)}" for name, value in sorted(made.attributes.items())]
     words += [f"values={name}" for name in draw.notes]
-    return Case(op, dtype, opset, made, feeds, symbolic, " ".join(words), tuple(choose.taken))
+    return Generated(op, dtype, opset, made, feeds, symbolic, " ".join(words), tuple(choose.taken))
 
 
 def _short(value: Any) -> str:
@@ -81,7 +81,7 @@ def _attributes(made: Made) -> dict[str, Any]:
     return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in made.attributes.items()}
 
 
-def evaluate(one: Case, arrays: list[np.ndarray | None] | None = None) -> list[np.ndarray]:
+def evaluate(one: Generated, arrays: list[np.ndarray | None] | None = None) -> list[np.ndarray]:
     """The outputs in float64 (integers in their own dtype), of the case's inputs or of others, which may be wider.
 
     Raises NoOracle where there is no reference, or the specification leaves the result open.
@@ -95,7 +95,7 @@ def evaluate(one: Case, arrays: list[np.ndarray | None] | None = None) -> list[n
     return [np.array(y, order="C") for y in found]
 
 
-def output_dtypes(one: Case) -> list[str]:
+def output_dtypes(one: Generated) -> list[str]:
     """Dtype of each output: as its operator says it by the types of the inputs, where the spec does not."""
     import onnx
 
@@ -119,7 +119,7 @@ def output_dtypes(one: Case) -> list[str]:
     return found
 
 
-def model(one: Case, outputs: list[np.ndarray]) -> bytes:
+def model(one: Generated, outputs: list[np.ndarray]) -> bytes:
     """The case as ONNX; outputs: their shapes are declared, unless the case is symbolic."""
     from onnx import TensorProto, helper, numpy_helper
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tasks.fuzz.onnx.generate import Case
-from tasks.graphs import by_torch
+from tasks.counterparts import by_torch
+from tasks.fuzz.onnx.generate import Generated
 from tasks.graphs.evaluate import Graph
 from tasks.graphs.widening import NoOracle
 from tasks.judge.prepared import compare_oracles
@@ -80,7 +80,7 @@ _MOST = 1 << 14
 _AGREE = 4.0
 
 
-def witness(one: Case, model: bytes, expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
+def witness(one: Generated, model: bytes, expected: Sequence[Leaf], op_class: OpClass) -> list[Oracle]:
     """The second oracle of a case, if there is one and it agrees."""
     if sum(int(np.prod(leaf.shape)) for leaf in expected) > _MOST:
         return []
@@ -104,7 +104,7 @@ def agrees(name: str, found: Sequence[np.ndarray], expected: Sequence[Leaf], op_
     return [Oracle(name, made)] if compare_oracles(made, expected, op_class)["units"] <= _AGREE else []
 
 
-def _torch(one: Case) -> list[np.ndarray] | None:
+def _torch(one: Generated) -> list[np.ndarray] | None:
     try:
         operator = by_torch.alone(one.op)
         with np.errstate(all="ignore"):
@@ -113,7 +113,7 @@ def _torch(one: Case) -> list[np.ndarray] | None:
         return None
 
 
-def _onnx(one: Case, model: bytes) -> list[np.ndarray] | None:
+def _onnx(one: Generated, model: bytes) -> list[np.ndarray] | None:
     import onnx
 
     try:

@@ -27,10 +27,6 @@ NUMBERS = (*FLOATS, *SIGNED, *UNSIGNED)
 EVERY = (*NUMBERS, "bool")
 
 
-class Open(Exception):
-    """What a case would ask, the specification leaves open; the text says what."""
-
-
 @dataclass(frozen=True)
 class Given:
     """An input of a node. role: "data" is always an input of the graph; "weight" and "parameter" (what says what is computed:

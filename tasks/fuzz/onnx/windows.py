@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.fuzz import values
-from tasks.fuzz.onnx.spec import FLOATS, Draw, Made, Open, Spec
+from tasks.fuzz.onnx.spec import FLOATS, Draw, Made, Spec
 from tasks.fuzz.values import Domain
+from tasks.graphs.left_open import LeftOpen
 from tasks.graphs.spatial import window_of
 
 _CEIL = (
@@ -60,7 +61,7 @@ def _window(d: Draw, lengths: list[int], kernel: list[int], dilated: bool = True
     if attributes.get("auto_pad", "").startswith("SAME"):
         strides = attributes.get("strides", [1] * dims)
         if any((-(-n // s) - 1) * s + r < n for n, s, r in zip(lengths, strides, reach)):
-            raise Open(_SAME)
+            raise LeftOpen(_SAME)
     return attributes
 
 
@@ -131,7 +132,7 @@ def _max_pool(d: Draw) -> Made:
 
 
 def _ceil(d: Draw, made: Made) -> dict[str, Any]:
-    """ceil_mode, which only goes with pads of one's own. Raises Open."""
+    """ceil_mode, which only goes with pads of one's own. Raises LeftOpen."""
     a = made.attributes
     more = {} if "auto_pad" in a else d.maybe("ceil_mode", [0, 1])
     if more.get("ceil_mode") and d.opset < 22:
@@ -139,16 +140,16 @@ def _ceil(d: Draw, made: Made) -> dict[str, Any]:
         lengths = zip(made.inputs[0].array.shape[2:], window.begin, window.end, window.kernel, window.dilations)  # type: ignore[union-attr]
         wanted = [-(-(n + b + e - (k - 1) * t - 1) // s) + 1 for (n, b, e, k, t), s in zip(lengths, window.strides)]
         if wanted != list(window.places):
-            raise Open(_CEIL)
+            raise LeftOpen(_CEIL)
     return more
 
 
 def _met(made: Made) -> Made:
-    """The case, if each of its windows meets the image. Raises Open."""
+    """The case, if each of its windows meets the image. Raises LeftOpen."""
     assert made.inputs[0] is not None
     lengths = made.inputs[0].array.shape[2:]
     if not window_of(lengths, made.attributes["kernel_shape"], made.attributes).counts(lengths, False).all():
-        raise Open(_NOTHING)
+        raise LeftOpen(_NOTHING)
     return made
 
 

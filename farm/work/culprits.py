@@ -1,4 +1,4 @@
-"""Two child processes talk through this one: the farm's own searches, the backend's runs what the search wants."""
+"""The culprit of a failing model: two child processes talk through this one, that of the search and the backend's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from farm.work.child_pool import Children
 from farm.work.conversation import Ended, conversation
 from farm.work.job import Job
 from tasks import wire
-from tasks.localise.asking import PATIENCE
+from tasks.localise.dialogue import PATIENCE
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
 from tasks.wire import Located, ToRun

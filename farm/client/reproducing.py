@@ -28,7 +28,7 @@ from tasks.model.row import Row
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """A stored case of a kernel: its row, its group, its sample made again, what it is judged by."""
 
     row: dict[str, Any]
@@ -99,7 +99,7 @@ def started_here(name: str) -> Any:
 
 
 @contextmanager
-def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[Case]:
+def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[KernelCase]:
     """A stored case, ready to be run; while this lasts its op is the catalog's. Raises ClientError."""
     try:
         lake = lakes.open_lake(str(results))
@@ -119,7 +119,7 @@ def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str
         kernels.announce(config)
         with load.lent(kernel.op, kernel.root) if kernel else undisturbed():
             group, sample, names = _remade(row, config)
-            yield Case(row, kernel, group, sample, policy, names)
+            yield KernelCase(row, kernel, group, sample, policy, names)
 
 
 def _remade(row: dict[str, Any], config: Config) -> tuple[Group, Sample, tuple[str, ...]]:

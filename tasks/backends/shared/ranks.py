@@ -1,0 +1,111 @@
+"""One rank of a process group: data come over one pipe, what the collective makes of them goes out over another.
+
+Started as ``python -m tasks.backends.shared.ranks IN OUT OWNER RANK RANKS STORE LIBRARY DEVICE WRAP``. A message is a line of JSON, then
+as many bytes as its dtype and shape say. WRAP: "module:function" that is given the process group's functions and returns others, for
+what tests plant; "" for none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from tasks.model import np_dtype
+
+#: Rank that broadcasts.
+ROOT = 1
+
+
+def write(file: BinaryIO, header: dict[str, Any], array: np.ndarray | None = None) -> None:
+    if array is not None:
+        header |= {"dtype": array.dtype.name, "shape": list(array.shape)}
+    file.write(json.dumps(header).encode() + b"\n")
+    if array is not None:
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    file.flush()
+
+
+def read(file: BinaryIO) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Raises EOFError where the other side has ended."""
+    line = file.readline()
+    if not line:
+        raise EOFError
+    header = json.loads(line)
+    if "dtype" not in header:
+        return header, None
+    dtype = np_dtype(header["dtype"])
+    raw = file.read(int(np.prod(header["shape"], dtype=np.int64)) * dtype.itemsize)
+    return header, np.frombuffer(bytearray(raw), dtype).reshape(header["shape"])
+
+
+def compute(group: Any, op: str, reduction: str, data: Any) -> Any:
+    """What this rank receives. group: torch.distributed, or what stands for it; data: a tensor of one dimension."""
+    import torch
+
+    how = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.ReduceOp.MAX}.get(reduction)
+    ranks = torch.distributed.get_world_size()
+    if op in ("all_reduce", "broadcast"):
+        made = data.clone()
+        group.all_reduce(made, op=how) if op == "all_reduce" else group.broadcast(made, src=ROOT)
+        return made
+    if op == "reduce_scatter":
+        made = data.new_empty(data.numel() // ranks)
+        group.reduce_scatter_tensor(made, data, op=how)
+    elif op == "all_gather":
+        made = data.new_empty(data.numel() * ranks)
+        group.all_gather_into_tensor(made, data)
+    else:
+        made = torch.empty_like(data)
+        group.all_to_all_single(made, data)
+    return made
+
+
+def main() -> None:
+    read_fd, write_fd, owner, rank, ranks = map(int, sys.argv[1:6])
+    store, library, device, wrap = sys.argv[6:10]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the process that asks
+        if os.getppid() != owner:
+            os._exit(1)
+    source, sink = os.fdopen(read_fd, "rb"), os.fdopen(write_fd, "wb")
+    try:
+        import torch
+
+        from tasks.arrays import torch_tree
+
+        torch.set_num_threads(1)
+        place = torch.device(device, rank) if device != "cpu" else torch.device("cpu")
+        if device != "cpu":
+            torch.cuda.set_device(place)
+        torch.distributed.init_process_group(library, init_method=f"file://{store}", rank=rank, world_size=ranks)
+        group: Any = torch.distributed
+        if wrap:
+            module, _, name = wrap.partition(":")
+            group = getattr(importlib.import_module(module), name)(group)
+    except Exception as error:
+        write(sink, {"error": f"{type(error).__name__}: {error}"})
+        os._exit(1)
+    write(sink, {"version": torch.__version__})
+    while True:
+        try:
+            header, data = read(source)
+        except EOFError:
+            os._exit(0)
+        try:
+            assert data is not None
+            tensor = torch_tree.from_numpy(data).to(place)
+            made = torch_tree.to_numpy(compute(group, header["op"], header["reduction"], tensor).cpu())
+            write(sink, {}, made)
+        except Exception as error:
+            write(sink, {"error": str(error), "type": type(error).__name__})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Collectives: what several processes compute together."""

@@ -1,0 +1,37 @@
+"""Which failures are one, as far as their rows tell: how each failed, without the words that are its own case's.
+
+Rows of a backend and an op that failed alike are taken for one defect until their cases have been made small: the ops,
+attributes and modes that are left then tell more (`farm.minimise.kept.finding_id`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from tasks.model.errors import masked
+from tasks.model.status import Status
+
+
+class Manner(NamedTuple):
+    """words: of the error, without what is its own."""
+
+    status: str
+    kind: str
+    stage: str = ""
+    error_type: str = ""
+    words: str = ""
+
+
+def manner(row: Mapping[str, Any], names: Collection[str] = ()) -> Manner:
+    """How a row of the lake failed. names: of its case's own tensors and nodes.
+
+    What is printed on the way down is not the same twice, and of numbers the error only counts them.
+    """
+    told = {name: text if isinstance(text := row.get(name), str) else "" for name in (*Manner._fields, "error")}
+    status, kind, stage = (told[name] for name in ("status", "kind", "stage"))
+    if Status(status).deadly:
+        return Manner(status, kind, stage)
+    if status in (Status.WRONG, Status.IMPRECISE) and not stage:
+        return Manner(status, kind)
+    return Manner(status, kind, stage, told["error_type"], masked(told["error"], names))

@@ -1,0 +1,18 @@
+"""Why a case is `invalid`: the kinds that such a row may have. What is `wrong` has kinds of its own, named where they are seen."""
+
+from __future__ import annotations
+
+#: Two oracles of a case disagree, or one is none.
+KIND_ORACLE = "oracle"
+#: Nobody independent stands with the reference of a generated case, which may be at fault. Rows of older lakes have KIND_ORACLE.
+KIND_SUSPECT = "suspect"
+#: What a generated case asks, the specification leaves open.
+KIND_SPEC = "spec"
+
+#: Meanings, by kind; "" is a case that cannot be made or evaluated.
+OF_INVALID: dict[str, str] = {
+    "": "The case cannot be made or widened to float64, or the reference raises.",
+    KIND_ORACLE: "Two oracles disagree, or the noise floor of a model is not finite.",
+    KIND_SUSPECT: "A generated case with whose reference nobody independent stands (until it had a name of its own: `oracle`).",
+    KIND_SPEC: "What a generated case asks, the specification leaves open.",
+}

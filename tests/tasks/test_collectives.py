@@ -1,0 +1,89 @@
+"""Collectives of four processes of gloo: right, and each planted fault of a process group found beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.backends import BackendSpec
+from tasks.backends.collectives import Collectives
+from tasks.catalogs.collective.catalog import DTYPES, OPS, RANKS, SIZES
+from tasks.judge import verdict
+from tasks.model import Group
+from tasks.prepare.cases import prepare
+from tasks.runner import Runner, whole
+
+pytest.importorskip("torch")
+
+
+def backend(wrap: str = "") -> Collectives:
+    made = BackendSpec.parse("gloo-cpu").create()
+    assert isinstance(made, Collectives)
+    made.wrap = f"planted_ranks:{wrap}" if wrap else ""
+    return made
+
+
+@pytest.fixture(scope="module")
+def sound() -> Iterator[Collectives]:
+    made = backend()
+    made.start()
+    yield made
+    made._ready().close()
+
+
+def statuses(made: Collectives, op: str, dtype: str, cache: Path, samples: int = 3) -> dict[int, str]:
+    name, _, reduction = op.partition(".")
+    _, group = prepare(Group(f"collective:{name}", reduction, dtype, samples), cache)
+    runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
+    return {SIZES[x.row.sample]: x.row.status for x in runner.run([whole(group)])}
+
+
+@pytest.mark.parametrize("op", [f"{op}.{x}" if x else op for op, variants in OPS.items() for x in variants])
+def test_gloo_is_right(op: str, sound: Collectives, cache: Path) -> None:
+    for dtype in ("float32", "bfloat16", "int8"):
+        assert set(statuses(sound, op, dtype, cache).values()) == {"pass"}, dtype
+
+
+@pytest.mark.parametrize(
+    ("fault", "op", "dtype"),
+    [
+        ("Dropped", "all_reduce.sum", "float32"),
+        ("Coarse", "all_reduce.sum", "float32"),
+        ("WrongRoot", "broadcast", "int64"),
+    ],
+)
+def test_a_fault_of_the_group_is_found(fault: str, op: str, dtype: str, cache: Path) -> None:
+    made = backend(fault)
+    found = statuses(made, op, dtype, cache, len(SIZES) if fault == "Dropped" else 3)
+    made._ready().close()
+    if fault == "Dropped":  # only beyond a chunk
+        assert {size for size, status in found.items() if status == "wrong"} == {x for x in SIZES if x > 1024}
+    else:
+        assert set(found.values()) == {"wrong"}
+
+
+def test_a_rank_that_fails_alone_is_named_and_the_next_case_runs(cache: Path) -> None:
+    made = backend("Dies")
+    _, group = prepare(Group("collective:all_gather", "", "float32", 1), cache)
+    runner = Runner(made, made.probe(), verdict.load("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([whole(group)]))
+    assert (row.status, row.stage) == ("error", "run") and "rank 2 lost its link" in row.error
+    assert set(statuses(made, "all_reduce.max", "int32", cache).values()) == {"pass"}
+    made._ready().close()
+
+
+def test_every_size_stands_once_and_samples_are_of_all_ranks(cache: Path) -> None:
+    assert list(SIZES) == sorted(set(SIZES)) and len(DTYPES) == 7
+    _, group = prepare(Group("collective:all_to_all", "", "float16", 2), cache)
+    inputs = group.samples[0].inputs()[0]
+    assert len(inputs) == RANKS and inputs.shape == group.samples[0].expected()[0].shape
+    assert not np.array_equal(inputs[0], inputs[1])
+
+
+def test_a_library_without_devices_says_so() -> None:
+    made = BackendSpec.parse("nccl-cuda").create()
+    with pytest.raises(Exception, match="nccl needs a device for each of 4 ranks, this process sees 0"):
+        made.probe()
