@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; 0 whatever is missing, or 2 for bad input."""
     parser = argparse.ArgumentParser(
         prog="farm doctor",
-        description="What this machine has and what it lacks, with the command that brings it.",
+        description="What this machine has and what it lacks, with the command that brings it where there is one.",
         epilog="Environments are not built to find out: say build, or farm envs build CONFIG.",
     )
     arguments(parser)
@@ -43,23 +43,30 @@ def _told(found: Sequence[Line]) -> Iterator[str]:
         platform.freedesktop_os_release().get("PRETTY_NAME", "") if sys.platform == "linux" else platform.platform()
     )
     yield f"{system}, {platform.machine()}, Python {platform.python_version()}"
-    yield "\ndevices"
     wanted = {line.device_vendor for line in found}
-    for label, finding in detect().items():
-        if label in wanted or finding.because:
-            yield f"  {label:10} {finding.words}"
-    yield "\nneeded of this machine beside Python packages"
+    yield from _headed(
+        "devices", [f"  {k:10} {finding.words}" for k, finding in detect().items() if k in wanted or finding.because]
+    )
     users: dict[tuple[str, str], list[str]] = {}
     for line in found:
         for need, where in line.found.items():
             users.setdefault((need, where), []).append(line.name)
-    for (need, where), names in users.items():
-        yield f"  {need}: {where} (for {', '.join(names)})"
+    yield from _headed(
+        "needed of this machine beside Python packages",
+        [f"  {need}: {where} (for {', '.join(names)})" for (need, where), names in users.items()],
+    )
     yield "\nbackends"
     for (_, state, text), group in sorted(_groups(found).items(), key=lambda item: item[0][0]):
         yield f"  {state:9}  {', '.join(line.name for line in group)}: {text}"
     yield ""
     yield from _summary(found)
+
+
+def _headed(heading: str, told: Sequence[str]) -> Iterator[str]:
+    """Lines with their heading; nothing where there are none."""
+    if told:
+        yield f"\n{heading}"
+        yield from told
 
 
 def _groups(found: Sequence[Line]) -> dict[tuple[int, str, str], list[Line]]:

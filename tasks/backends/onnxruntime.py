@@ -219,6 +219,7 @@ class OnnxRuntime(Backend):
             return
         raise Unavailable(
             f"this onnxruntime {ort.__version__} has no {wanted}; it has {', '.join(sorted(available))}{missing}"
+            f"{f'; {self._known.source}' if self._known.source else ''}"
         )
 
     def _plugin_library(self) -> tuple[str, str]:

@@ -34,6 +34,7 @@ from tasks.judge.prepared import (
 )
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous
 from tasks.prepare import derived
+from tasks.prepare.ranked import ranked
 
 #: A sample is weak if a constant within this many error units of every element exists (the default policy's).
 WEAK_THRESHOLD = 32.0
@@ -154,7 +155,7 @@ def _collect(
         record |= {"weak": not strong[k], "excused": shares[k], "prepare_ms": milliseconds}
         records.append(record)
     found_by_name = bool(arrays) and catalogs.get(group.catalog).is_public(group)
-    return {"group": asdict(group), "public": found_by_name, "samples": _ranked(records)}, arrays
+    return {"group": asdict(group), "public": found_by_name, "samples": ranked(records)}, arrays
 
 
 def save_alone(path: Path, group: Group, sample: Sample) -> None:
@@ -323,28 +324,6 @@ def _digest(sample: Sample) -> str:
 
 def _shape(spec: TensorSpec, arrays: list[np.ndarray]) -> tuple[int, ...]:
     return spec.shape if spec.shape is not None else arrays[spec.id].shape
-
-
-def _ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Order in which samples are chosen when a backend is given fewer than were prepared.
-
-    Strong samples first, and within each kind the middle, then the ends, then what lies between.
-    """
-
-    def spread(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        order: list[int] = []
-        for i in range(len(items)):
-            # van der Corput sequence: every prefix is spread evenly
-            value, base, n = 0.0, 0.5, i + 1
-            while n:
-                value, base, n = value + base * (n & 1), base / 2, n >> 1
-            order.append(min(int(value * len(items)), len(items) - 1))
-        seen = list(dict.fromkeys(order))
-        return [items[k] for k in seen] + [x for k, x in enumerate(items) if k not in seen]
-
-    strong = [r for r in records if not r["failure"] and not r["weak"]]
-    weak = [r for r in records if not r["failure"] and r["weak"]]
-    return spread(strong) + spread(weak) + [r for r in records if r["failure"]]
 
 
 class PreparedGroup:

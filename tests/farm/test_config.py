@@ -60,6 +60,11 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
         ),
         ("catalogs: [torch]\nbackends: [torch]\n", "2:12", "a backend is <runtime>-<device>"),
         ("catalogs: [torch]\nbackends: [cudnn-cuda]\n", "2:12", "the runtimes are"),
+        (
+            "catalogs: [torch]\nbackends: [torch-gpu]\n",
+            "2:12",
+            "no device is called gpu; did you mean torch-cuda, torch-rocm",
+        ),
         ("catalogs: [torch]\nbackends: [{name: mine, like: ortt-cpu}]\n", "2:12", "unknown backend 'ortt-cpu'"),
         (
             "catalogs: [torch]\nbackends: [{name: torch-cpu, options: {tf23: 1}}]\n",

@@ -40,6 +40,15 @@ def test_doctor_says_what_is_missing_and_the_command_that_installs_it(
     assert f"  there      needy-cpu: needy 1, led to {tool}, emulated, on " in said and "more with" not in said
 
 
+def test_doctor_leaves_out_headings_without_a_line_and_says_what_no_command_brings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["doctor", "ort-dnnl"]) == 0
+    said = capsys.readouterr().out
+    assert "needed of this machine" not in said and "\n\n\n" not in said
+    assert "no wheel on PyPI has it: build onnxruntime with --use_dnnl" in said and "more with" not in said
+
+
 def test_the_list_says_what_is_emulated_and_what_is_missing(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backends", NEEDY]) == 0
     assert "no planted tool on this machine: " in capsys.readouterr().out

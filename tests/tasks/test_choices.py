@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.fuzz import seeds
@@ -49,6 +49,7 @@ def _case(choose: Choices) -> Any:
     return made
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**64 - 1))
 def test_a_list_makes_the_case_of_its_seed_again(seed: int) -> None:
     first = Choices.from_seed(seed)
@@ -58,6 +59,7 @@ def test_a_list_makes_the_case_of_its_seed_again(seed: int) -> None:
     assert (again.taken, again.bounds, again.spans) == (first.taken, first.bounds, first.spans)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_hypothesis_drives_the_same_code(data: Any) -> None:
     choose = Choices.from_hypothesis(data.draw)
@@ -65,6 +67,7 @@ def test_hypothesis_drives_the_same_code(data: Any) -> None:
     assert _case(Choices.from_list(choose.taken)) == made
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-3, 2**70)))
 def test_any_list_makes_a_case(taken: list[int]) -> None:
     choose = Choices.from_list(taken)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.judge import verdict
@@ -188,6 +188,7 @@ def test_where_nothing_is_stated_nothing_is_decided() -> None:
     assert (metrics.decisions, metrics.flips, metrics.divergence, metrics.overlap) == (None,) * 4
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     scale=st.sampled_from([0.1, 1.0, 30.0, 300.0, 1e5]),

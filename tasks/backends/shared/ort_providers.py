@@ -17,7 +17,7 @@ class Provider:
     compute_precision: what it computes float32 in with these options ("" = float32). packages: the pip requirements of
     the build of ONNX Runtime that has it (none: the farm's own, or a build from source, may have it). python_package:
     where the provider is a plugin library of its own, the package that holds it. libraries: (package, globs) of what it is
-    linked to.
+    linked to. source: how it is to be had where no package index has it.
     """
 
     provider: str
@@ -29,6 +29,7 @@ class Provider:
     packages: tuple[str, ...] = ()
     python_package: str = ""
     libraries: tuple[str, tuple[str, ...]] | None = None
+    source: str = ""
 
 
 #: The extras bring CUDA 13's runtime, cuBLAS, cuFFT, cuRAND, NVRTC and cuDNN 9 as nvidia-* wheels.
@@ -86,7 +87,13 @@ PROVIDERS: dict[str, Provider] = {
         {"device_type": "CPU", "precision": "FP32"},
         packages=("onnxruntime-openvino==1.24.1",),
     ),
-    "dnnl": Provider("DnnlExecutionProvider", "Intel", "", "CPU"),
+    "dnnl": Provider(
+        "DnnlExecutionProvider",
+        "Intel",
+        "",
+        "CPU",
+        source="no wheel on PyPI has it: build onnxruntime with --use_dnnl and name that wheel in the backend's packages",
+    ),
     # Float tensors are float16 on the HTP by default (its option enable_htp_fp16_precision=1).
     "qnn": Provider(
         "QNNExecutionProvider",

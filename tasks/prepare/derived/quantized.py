@@ -59,11 +59,7 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
         raise Spoilt("quantizer", f"ONNX Runtime's tool for {KINDS[number]} does not take the model: {text}") from None
     if not _changed(made, number):
         raise Vacuous(f"ONNX Runtime's tool for {KINDS[number]} leaves the model as it is")
-    if endless := [name for name, scale in _scales(made).items() if not np.isfinite(scale).all()]:
-        # Zero is then NaN, and what a runtime makes of that is its own.
-        raise Spoilt(
-            "quantizer", f"ONNX Runtime's tool gives a tensor of infinite numbers an infinite scale: {endless[0]}"
-        )
+    _finite(made)
     try:
         exact = Graph(model).run(feeds)
         graph = Graph(made)
@@ -125,6 +121,13 @@ def _changed(made: Any, number: int) -> bool:
         half = {t.name for t in made.graph.initializer if t.data_type == 10}
         return bool(half) or any(node.op_type == "Cast" for node in made.graph.node)
     return any(node.op_type == "QuantizeLinear" for node in made.graph.node)
+
+
+def _finite(made: Any) -> None:
+    """Raise Spoilt for an infinite scale: zero is then NaN, and what a runtime makes of that is its own."""
+    if endless := [name for name, scale in _scales(made).items() if not np.isfinite(scale).all()]:
+        text = f"ONNX Runtime's tool gives a tensor of infinite numbers an infinite scale: {endless[0]}"
+        raise Spoilt("quantizer", text)
 
 
 def _steps(made: Any) -> dict[str, float]:

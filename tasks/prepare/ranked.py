@@ -1,0 +1,27 @@
+"""The order in which the samples of a prepared group are given to a backend that is to have fewer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def ranked(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Order in which samples are chosen when a backend is given fewer than were prepared.
+
+    Strong samples first, and within each kind the middle, then the ends, then what lies between.
+    """
+
+    def spread(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        order: list[int] = []
+        for i in range(len(items)):
+            # van der Corput sequence: every prefix is spread evenly
+            value, base, n = 0.0, 0.5, i + 1
+            while n:
+                value, base, n = value + base * (n & 1), base / 2, n >> 1
+            order.append(min(int(value * len(items)), len(items) - 1))
+        seen = list(dict.fromkeys(order))
+        return [items[k] for k in seen] + [x for k, x in enumerate(items) if k not in seen]
+
+    strong = [r for r in records if not r["failure"] and not r["weak"]]
+    weak = [r for r in records if not r["failure"] and r["weak"]]
+    return spread(strong) + spread(weak) + [r for r in records if r["failure"]]
