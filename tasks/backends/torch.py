@@ -19,7 +19,7 @@ from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
 from tasks.backends.shared import cuda_driver, torch_graphs, torch_switches
-from tasks.backends.shared.few_lines import FewLines, in_torch
+from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
@@ -240,7 +240,7 @@ class TorchEager(Backend):
         return program
 
     def few_lines(self, form: Form) -> FewLines:
-        return in_torch(form, "with torch.no_grad():", "    found = call(*given)", target=self.target)
+        return in_torch(form, *called(form, "call"), target=self.target)
 
     def eager(self, form: Form) -> Arm:
         """Eager torch in this backend's modes: those of a second one would become this process's."""
