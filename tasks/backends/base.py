@@ -65,7 +65,7 @@ class Backend:
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
-    takes_threads: whether it computes with `tasks.variables.threads` threads.
+    takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
     A subclass may set any of these per object, by device or options.
     """
 
@@ -86,6 +86,7 @@ class Backend:
     needs: tuple[Need, ...] = ()
     found: Mapping[str, str] = {}
     takes_threads: bool = False
+    captures: bool = False
     #: What it was made of; None of one that no config names.
     spec: BackendSpec | None = None
 

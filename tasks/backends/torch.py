@@ -18,8 +18,8 @@ from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
-from tasks.backends.shared import cuda_driver, torch_switches
-from tasks.backends.shared.few_lines import FewLines, in_torch
+from tasks.backends.shared import cuda_driver, torch_graphs, torch_switches
+from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
@@ -59,6 +59,7 @@ class TorchEager(Backend):
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
+        self.captures = type(self) is TorchEager and self.target == "cuda"
         self.uuid = ""  # of the GPU, once it is probed, where its driver says
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = bool(options.get(REDUCED, False))
@@ -232,10 +233,14 @@ class TorchEager(Backend):
         program.run = runner(form)
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
         program.threads = self.target == "cpu"
+        if self.captures and form.check == "forward":
+            program.capture = lambda: torch_graphs.captured(
+                call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays
+            )
         return program
 
     def few_lines(self, form: Form) -> FewLines:
-        return in_torch(form, "with torch.no_grad():", "    found = call(*given)", target=self.target)
+        return in_torch(form, *called(form, "call"), target=self.target)
 
     def eager(self, form: Form) -> Arm:
         """Eager torch in this backend's modes: those of a second one would become this process's."""

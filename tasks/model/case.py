@@ -146,6 +146,8 @@ class Program:
     flags: str = ""
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
     threads: bool = False
+    #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.
+    capture: Callable[[], Callable[[list[Any]], Sequence[Any]]] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
 
     @property
