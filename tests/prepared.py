@@ -19,7 +19,8 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-#: Libraries that a command of the farm's may import, and none of its own modules: what those do when imported stays.
+#: Libraries that a command of the farm's may import, and none of its own modules: what those do when imported stays. Nor ONNX
+#: Runtime: it starts a thread and opens a database, which no fork should share.
 LIBRARIES = (
     *(
         "numpy",
@@ -32,7 +33,7 @@ LIBRARIES = (
         "rich.console",
         "yaml",
     ),
-    *("torch", "torch.testing._internal.common_methods_invocations", "onnx.reference", "onnxruntime"),
+    *("torch", "torch.testing._internal.common_methods_invocations", "onnx.reference"),
 )
 
 
