@@ -130,7 +130,7 @@ class TorchEager(Backend):
             except Exception as error:  # a missing driver library is an ImportError, OSError or the plugin's own
                 raise Unavailable(f"{self.known.plugin} cannot be imported: {_line(error)}") from None
         if self.target == "xla":
-            return self._xla()
+            return xla_device(self.known.platform)
         if self.target == "mps":
             if not torch.backends.mps.is_available():
                 raise Unavailable(f"torch {torch.__version__} has no MPS device here")
@@ -149,18 +149,6 @@ class TorchEager(Backend):
         if FRACTION in os.environ and hasattr(module, "set_per_process_memory_fraction"):
             module.set_per_process_memory_fraction(float(os.environ[FRACTION]))
         return str(module.get_device_name(0)) if hasattr(module, "get_device_name") else self.target
-
-    def _xla(self) -> str:
-        """PJRT's name of the device. Raises Unavailable where it is another one than asked for: XLA's CPU is no TPU."""
-        try:
-            runtime = importlib.import_module("torch_xla.runtime")
-            found = str(runtime.device_type())
-            count = int(runtime.addressable_device_count())
-        except Exception as error:
-            raise Unavailable(f"torch_xla finds no {self.known.platform}: {_line(error)}") from None
-        if found.upper() != self.known.platform or not count:
-            raise Unavailable(f"torch_xla runs on {found} here ({count} devices), not on {self.known.platform}")
-        return found
 
     def _try(self) -> None:
         """Add two numbers on the device. Raises Unavailable in its own words, or if it says anything but 2."""
@@ -294,30 +282,16 @@ class TorchEager(Backend):
             return action()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            self._forget_counters()
+            if self.target == "xla":
+                importlib.import_module("torch_xla.debug.metrics").clear_counters()
             out = self.settled(action)
-        words = [
-            str(w.message).splitlines()[0] for w in said if FELL_BACK.search(str(w.message))
-        ] + self._cpu_counters()
+        words = [str(w.message).splitlines()[0] for w in said if FELL_BACK.search(str(w.message))] + (
+            _cpu_counters() if self.target == "xla" else []
+        )
         if words:
             program.fallback = "; ".join(dict.fromkeys(words))
         self._placed(out, program)
         return out
-
-    def _forget_counters(self) -> None:
-        if self.target == "xla":
-            importlib.import_module("torch_xla.debug.metrics").clear_counters()
-
-    def _cpu_counters(self) -> list[str]:
-        """Ops that XLA has no lowering for: its counters name those that ATen computed on the CPU "aten::…"."""
-        if self.target != "xla":
-            return []
-        names = importlib.import_module("torch_xla.debug.metrics").counter_names()
-        return [
-            f"{name} ran on the CPU"
-            for name in names
-            if name.startswith("aten::") and name != "aten::_local_scalar_dense"
-        ]
 
     def _placed(self, out: Sequence[Any], program: Program) -> None:
         import torch
@@ -359,6 +333,25 @@ class TorchEager(Backend):
         except Unavailable:
             return True
         return False
+
+
+def xla_device(platform: str) -> str:
+    """PJRT's name of the device. Raises Unavailable where it is another one than asked for: XLA's CPU is no TPU."""
+    try:
+        runtime = importlib.import_module("torch_xla.runtime")
+        found = str(runtime.device_type())
+        count = int(runtime.addressable_device_count())
+    except Exception as error:
+        raise Unavailable(f"torch_xla finds no {platform}: {_line(error)}") from None
+    if found.upper() != platform or not count:
+        raise Unavailable(f"torch_xla runs on {found} here ({count} devices), not on {platform}")
+    return found
+
+
+def _cpu_counters() -> list[str]:
+    """Ops that XLA has no lowering for: its counters name those that ATen computed on the CPU "aten::…"."""
+    names = importlib.import_module("torch_xla.debug.metrics").counter_names()
+    return [f"{x} ran on the CPU" for x in names if x.startswith("aten::") and x != "aten::_local_scalar_dense"]
 
 
 def _says(pattern: str, text: str) -> bool:
