@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 #: The option that allows sums of 16-bit products in 16 bits.
 REDUCED = "reduced_precision_reduction"
+#: The option that makes a CPU flush subnormal numbers, as many devices do.
+FLUSH = "flush_subnormals"
 
 
 class TorchEager(Backend):
@@ -41,6 +43,8 @@ class TorchEager(Backend):
     checks: tuple[str, ...] = tuple(checks.where(prepared=True))
     #: Whether it can be told which kernels to take, and sees which it took.
     modal = True
+    #: Dtypes whose subnormal results the device makes 0, once it is probed.
+    flushes: tuple[str, ...] = ()
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
         self.known = device(device_name)
@@ -48,7 +52,7 @@ class TorchEager(Backend):
         kind = "cuda" if device_name == "rocm" else device_name
         self.modal = self.modal and kind in CONVOLUTION
         if self.modal:
-            own = (*own, "sdpa", "convolution")
+            own = (*own, "sdpa", "convolution", *([FLUSH] if device_name == "cpu" else []))
         self.takes = tuple(filter(None, (*(self.takes or ()), *own)))
         super().__init__(name, device_name, options)
         known = CONVOLUTION.get(kind, {}) if self.modal else {}
@@ -82,6 +86,8 @@ class TorchEager(Backend):
         torch.set_num_threads(threads())
         precision, driver = "", ""
         self.modes.set()
+        if self.options.get(FLUSH):
+            torch.set_flush_denormal(True)
         if self.target == "cpu":
             where = torch.backends.cpu.get_cpu_capability()
         else:
@@ -92,6 +98,7 @@ class TorchEager(Backend):
             torch_switches.set_precision(self.target, self.device, self.coarse, self.reduced)
             precision = self.known.coarse if self.coarse else ""
             self._try()
+        self.flushes = torch_switches.flushes(self.target)
         if self.target == "cuda":
             driver = torch_switches.driver() or str(torch.version.hip or torch.version.cuda or "")
             where = f"{where}, {torch_switches.architecture()}"
@@ -104,6 +111,7 @@ class TorchEager(Backend):
             driver,
             precision,
             TF32_OPS if precision else (),
+            self.flushes,
         )
 
     def _accelerator(self) -> str:
@@ -183,6 +191,7 @@ class TorchEager(Backend):
             said += [f"uuid={self.uuid}"] if self.uuid else []
         said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
         said += [self.modes.flags] if self.modes.flags else []
+        said += [f"flushes={','.join(self.flushes)}"] if self.flushes else []
         return " ".join(said)
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
