@@ -366,9 +366,9 @@ def shows(text: str, row: dict[str, Any]) -> tuple[bool, str]:
         return trial.check(path, row, 300, sys.executable, short=True)
 
 
-def scripted(model: Any, feeds: dict[str, np.ndarray], expected: list[np.ndarray]) -> str:
-    """The short script of a case on ONNX Runtime whose expected output is told."""
-    spec = BackendSpec.parse("ort-cpu")
+def scripted(model: Any, feeds: dict[str, np.ndarray], expected: list[np.ndarray], backend: str = "ort-cpu") -> str:
+    """The short script of a case whose expected output is told."""
+    spec = BackendSpec.parse(backend)
     form = Form("onnx", "onnx:test", "float32", list(feeds.values()), model=model.SerializeToString())
     leaves = [Leaf(str(y.dtype), y.shape, y.astype(np.float64) if y.dtype.kind == "f" else y) for y in expected]
     row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
@@ -398,6 +398,16 @@ def test_a_script_that_raises_another_error_does_not_show_it() -> None:
     died = {"status": "crash", "error": "", "kind": "SIGSEGV"}
     assert shows("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", died)[0]
     assert not shows("print('fine')", died)[0]
+
+
+@pytest.mark.parametrize("runtime", ["ort", "openvino", "tvm", "tinygrad", "mnn", "iree", "ncnn"])
+def test_a_runtime_that_takes_onnx_models_is_called_in_few_lines(runtime: str) -> None:
+    model = graph("y = Relu(x)")
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 6]))
+    x = np.zeros((4, 6), np.float32)
+    text = scripted(model, {"x": x}, [x], f"{runtime}-cpu")
+    compile(text, runtime, "exec")
+    assert len(text.splitlines()) <= 40
 
 
 def called(backend: str, op: str, call: Any, x: np.ndarray, expected: np.ndarray, **kwargs: Any) -> str:
