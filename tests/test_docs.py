@@ -205,14 +205,14 @@ def test_the_backend_of_the_pages_runs(tmp_path: Path, results: Path) -> None:
     (info / "entry_points.txt").write_text("[farm.backends]\nonnx_python = onnx_python:OnnxPython\n")
     file = tmp_path / "c.yaml"
     catalog = {"name": "onnx", "ops": ["Relu", "Softmax"], "dtypes": ["*"], "samples": 1}
-    file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["onnx_python-cpu", "onnx_python-gpu"]}))
+    file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["onnx_python-cpu", "onnx_python-npu"]}))
     path = os.pathsep.join([str(tmp_path), str(PLUGIN), str(ROOT)])
     done = launch(file, "--inline", "--results", results, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["backend"]) == {"onnx_python-cpu"}
     assert (rows["status"] == "pass").all()
-    assert "runs only on the CPU, not on gpu" in done.stdout
+    assert "runs only on the CPU, not on npu" in done.stdout
 
 
 def test_the_config_of_the_pages_is_valid(tmp_path: Path) -> None:

@@ -96,10 +96,10 @@ class Backend:
             raise ValueError(
                 f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}"
             )
-        runtime, known = name.partition("-")[0], [x for x in self.devices if x not in ("cpu", "aot")]
-        if device == "gpu" and known and "gpu" not in known:  # a runtime that names no GPU of its own may call it so
-            near = ", ".join(f"{runtime}-{x}" for x in known)
-            raise ValueError(f"backend {name}: no device is called gpu; did you mean {near}?")
+        others = [x for x in self.devices if x not in ("cpu", "aot")]
+        if device == "gpu" and others and "gpu" not in others:
+            meant = ", ".join(f"{name.partition('-')[0]}-{x}" for x in others)
+            raise ValueError(f"backend {name}: no device is called gpu; did you mean {meant}?")
         if self.closed and device not in self.devices:
             raise ValueError(f"backend {name}: its device is one of {', '.join(self.devices)}, not {device!r}")
 
