@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from tasks.judge import coarser, fingerprint, steps
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
-from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
+from tasks.model import EPS, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.kind import KIND_ORACLE
 from tasks.prepare.cases import PreparedSample
 
@@ -73,8 +73,11 @@ def judged(
         for i in paired:
             actual[i] = _unpaired(actual[i])
     arrays = [[np.asarray(x) for x in actual] for actual in outputs]
+    raw = arrays[0]
     precision = _precision(sample, info)
     bar = _Bar(sample, op_class, sample.expected()[part], part, policy, precision)
+    if info.flushes:
+        arrays = [_unflushed(actual, bar.expected, info.flushes) for actual in arrays]
     expected, limit = bar.expected, policy.limit_value(group.label, op_class.value, group.dtype, precision)
     metrics = _measure(sample, arrays[0], expected, precision)
     if op_class is OpClass.MODEL:
@@ -82,7 +85,7 @@ def judged(
     _repeated(sample, arrays, metrics)
     oracle = record["oracle"]
     status, kind = bar.verdict(metrics)
-    more: dict[str, Any] = {"limit": limit, "output_digest": fingerprint.digest(arrays[0])}
+    more: dict[str, Any] = {"limit": limit, "output_digest": fingerprint.digest(raw)}
     if status is not Status.PASS and oracle != "stored" and not record["definition"]:
         # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice
         # the limit.
@@ -170,6 +173,19 @@ def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) 
             )
             return _Others(columns | {"error": error}, (Status.INVALID, KIND_ORACLE))
     return _Others(columns)
+
+
+def _unflushed(actual: list[np.ndarray], expected: list[Leaf], flushes: Collection[str]) -> list[np.ndarray]:
+    """The outputs with what a device makes 0, as it declares, put back: where the exact result is below the smallest normal number."""
+    made = []
+    for a, leaf in zip(actual, expected):
+        y = leaf.reference
+        if leaf.dtype in flushes and y is not None and a.shape == y.shape and y.dtype == np.float64:
+            flushed = (a == 0) & (y != 0) & (np.abs(y) < SMALLEST_NORMAL[leaf.dtype])
+            if flushed.any():
+                a = np.where(flushed, y.astype(a.dtype), a)
+        made.append(a)
+    return made + actual[len(made) :]
 
 
 def _effect(bar: _Bar, actual: list[np.ndarray], found: Judgement) -> Judgement:

@@ -19,7 +19,8 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-#: Libraries that a command of the farm's may import, and none of its own modules: what those do when imported stays.
+#: Libraries that a command of the farm's may import, and none of its own modules: what those do when imported stays. Nor ONNX
+#: Runtime: it starts a thread and opens a database, which no fork should share.
 LIBRARIES = (
     *(
         "numpy",
@@ -32,7 +33,7 @@ LIBRARIES = (
         "rich.console",
         "yaml",
     ),
-    *("torch", "torch.testing._internal.common_methods_invocations", "onnx.reference", "onnxruntime"),
+    *("torch", "torch.testing._internal.common_methods_invocations", "onnx.reference"),
 )
 
 
@@ -86,7 +87,9 @@ def _be(words: list[str], env: Mapping[str, str], cwd: str, files: Sequence[str]
     """Body of the fork: from here on it is what Python would be with this command line."""
     for number, name in enumerate(files):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
-    sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = open(2, "w", closefd=False)  # type: ignore[misc]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(env)

@@ -18,6 +18,7 @@ import yaml
 from farm import lake
 from farm.plan import config, model
 from tasks.model import Status
+from tests import prepared
 from tests.conftest import PLUGIN, ROOT, launch
 
 README = ROOT / "README.md"
@@ -51,6 +52,12 @@ RUN_AS = {
         "farm fuzz --cases 40 --ops 'Reduce*' --backends ort-cpu --seed 7 --inline --results fuzzed"
     ),
     "farm fuzz --resume last": "farm fuzz --resume last --cases 41 --inline --results fuzzed",
+    "farm fuzz configs/fuzz.yaml --seconds 600 --ops '*+'": (
+        "farm fuzz configs/fuzz.yaml --cases 20 --ops 'Conv+' --backends ort-cpu --inline --results fuzzed"
+    ),
+    "farm fuzz configs/fuzz.yaml --seconds 600 --ops graph": (
+        "farm fuzz configs/fuzz.yaml --cases 20 --ops graph --backends ort-cpu --inline --results fuzzed"
+    ),
     "farm doctor": "farm doctor torch-cpu torch-cuda",
     "farm doctor configs/vendors.yaml": "farm doctor ort-cpu iree-vulkan",
 }
@@ -142,13 +149,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     first = RUN_AS["farm run configs/quick.yaml"]
     lines = list(dict.fromkeys([first, *(RUN_AS.get(c, c) for _, c in commands() if not not_run(c))]))
     assert all(line.startswith("farm ") for line in lines), "say in NOT_RUN why the others are not run"
-    ended = subprocess.run(
-        [sys.executable, "-c", RUNNER],
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ended = prepared.run(
+        [sys.executable, "-c", RUNNER], input=json.dumps(lines), cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
     assert ended.returncode == 0, ended.stderr
     return Session(folder, {line: (code, said) for line, code, said in json.loads(ended.stdout.splitlines()[-1])})
@@ -174,7 +176,7 @@ def test_the_code_of_the_pages_runs(session: Session) -> None:
     shown = [b for page in PAGES for b in blocks(page.read_text(), "python") if ">>> " in b]
     code = "\n".join(line[4:] for block in shown for line in block.splitlines() if line.startswith(">>> "))
     assert "coverage(rows" in code and "diff(rows" in code
-    done = subprocess.run([sys.executable, "-c", code], cwd=session.folder, capture_output=True, text=True)
+    done = prepared.run([sys.executable, "-c", code], cwd=session.folder)
     assert done.returncode == 0, done.stderr
 
 
@@ -203,14 +205,14 @@ def test_the_backend_of_the_pages_runs(tmp_path: Path, results: Path) -> None:
     (info / "entry_points.txt").write_text("[farm.backends]\nonnx_python = onnx_python:OnnxPython\n")
     file = tmp_path / "c.yaml"
     catalog = {"name": "onnx", "ops": ["Relu", "Softmax"], "dtypes": ["*"], "samples": 1}
-    file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["onnx_python-cpu", "onnx_python-gpu"]}))
+    file.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["onnx_python-cpu", "onnx_python-npu"]}))
     path = os.pathsep.join([str(tmp_path), str(PLUGIN), str(ROOT)])
     done = launch(file, "--inline", "--results", results, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = lake.read(results, lake.run_ids(results)[-1])
     assert set(rows["backend"]) == {"onnx_python-cpu"}
     assert (rows["status"] == "pass").all()
-    assert "runs only on the CPU, not on gpu" in done.stdout
+    assert "runs only on the CPU, not on npu" in done.stdout
 
 
 def test_the_config_of_the_pages_is_valid(tmp_path: Path) -> None:

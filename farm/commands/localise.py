@@ -16,7 +16,7 @@ from farm.localise.show import print_case, print_located
 from farm.program import program
 from farm.reproduce import writing
 from farm.reproduce.again import job_of, ready, run_child
-from farm.reproduce.find import Case, Key, ReproduceError, load, parse
+from farm.reproduce.find import Key, ReproduceError, StoredCase, load, parse
 from farm.work.child_pool import POOL
 from farm.work.culprits import SOUGHT, localise
 from tasks.backends.shared.few_lines import NoScript
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         POOL.close()
 
 
-def _localise(case: Case, seconds: float, script: str | None) -> int:
+def _localise(case: StoredCase, seconds: float, script: str | None) -> int:
     _is_localisable(case)
     print_case(case)
     sys.stdout.flush()
@@ -74,7 +74,7 @@ def _localise(case: Case, seconds: float, script: str | None) -> int:
     return NAMED if found.columns.get("culprit") else UNNAMED
 
 
-def _is_localisable(case: Case) -> None:
+def _is_localisable(case: StoredCase) -> None:
     """Raises ReproduceError for a row that has no culprit to be found."""
     status, key = case.row["status"], case.key
     if case.row["check"] != "forward":
@@ -89,7 +89,7 @@ def _is_localisable(case: Case) -> None:
         )
 
 
-def _found(case: Case, seconds: float, folder: Path) -> Located:
+def _found(case: StoredCase, seconds: float, folder: Path) -> Located:
     """What a search comes to. Raises ReproduceError where the backend cannot be had."""
     job = job_of(case, localise_s=seconds)
     *_, found = localise(job, case.asked, ready(case, job).info, POOL, folder)
@@ -97,7 +97,7 @@ def _found(case: Case, seconds: float, folder: Path) -> Located:
     return found
 
 
-def _alone(case: Case, piece: ToRun, culprit: str) -> Case:
+def _alone(case: StoredCase, piece: ToRun, culprit: str) -> StoredCase:
     """The culprit's nodes as a case of their own."""
     prepared = PreparedGroup(piece.pack)
     key = Key(case.key.run_id, f"{culprit} of {case.key.case_id}", case.key.backend)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.reproduce.find import Case
+from farm.reproduce.find import StoredCase
 from farm.reproduce.show import line, status_text
 from tasks.wire import Located
 
@@ -10,7 +10,7 @@ from tasks.wire import Located
 _TENSORS, _NODES = 4, 4
 
 
-def print_case(case: Case) -> None:
+def print_case(case: StoredCase) -> None:
     """The row that failed."""
     line("case", case.key.case_id)
     units = case.row.get("error_units")
@@ -18,7 +18,7 @@ def print_case(case: Case) -> None:
     line("stored", f"{status_text(case.row)}{said} on {case.key.backend}, run {case.key.run_id}")
 
 
-def print_located(case: Case, found: Located, seconds: float) -> None:
+def print_located(case: StoredCase, found: Located, seconds: float) -> None:
     """The culprit with its facts, how it is known, and the next command."""
     facts = found.culprit
     line("culprit", found.columns.get("culprit") or "none could be named")

@@ -16,7 +16,7 @@ from farm.minimise import issue
 from farm.minimise.script import short
 from farm.reproduce import find, script, trial
 from farm.reproduce.again import Outcome, run_child
-from farm.reproduce.find import Case, Key
+from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.writing import form_of, source_of
 from tasks.backends.shared.few_lines import NoScript
 from tasks.prepare.cases import PreparedGroup
@@ -28,7 +28,7 @@ SCRIPT, ISSUE = "script.py", "issue.md"
 ALL = 64
 
 
-def of(case: Case, found: Minimised, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
+def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
     """Files by name; fills ``record`` with what was expected, what came, what other backends made of the stored case, and what
     the script showed.
 
@@ -51,7 +51,7 @@ def of(case: Case, found: Minimised, record: dict[str, Any], results: lakes.Lake
     return files
 
 
-def _alone(case: Case, found: Minimised) -> Case:
+def _alone(case: StoredCase, found: Minimised) -> StoredCase:
     """The minimal case as one of its own."""
     assert found.item is not None
     sample = PreparedGroup(found.item.pack, found.item.group.check).samples[found.item.positions[0]]
@@ -59,7 +59,7 @@ def _alone(case: Case, found: Minimised) -> Case:
     return replace(case, key=key, stored=None, group=found.item.group, sample=sample, asked=found.item)
 
 
-def _values(minimal: Case, outcome: Outcome) -> tuple[str, str]:
+def _values(minimal: StoredCase, outcome: Outcome) -> tuple[str, str]:
     """What was expected and what came, in words."""
     expected = [_shown(leaf.reference) for leaf in minimal.sample.expected()]
     return "; ".join(expected), "; ".join(map(_shown, outcome.actual or ()))
@@ -72,7 +72,7 @@ def _shown(x: np.ndarray | None) -> str:
     return f"{x.dtype.name} {list(x.shape)} {values}"
 
 
-def _others(case: Case, results: lakes.Lake) -> dict[str, str]:
+def _others(case: StoredCase, results: lakes.Lake) -> dict[str, str]:
     """What other backends of the run made of the stored case."""
     rows = find.find(case.key, results)[1]
     return {row["backend"]: row["status"] for row in rows if row["backend"] != case.key.backend}
@@ -82,7 +82,7 @@ def _sequence(record: Mapping[str, Any]) -> str:
     return f"none: it takes {len(record['before'])} cases that are run before it in one process"
 
 
-def _script(minimal: Case, outcome: Outcome, record: Mapping[str, Any]) -> tuple[str, str]:
+def _script(minimal: StoredCase, outcome: Outcome, record: Mapping[str, Any]) -> tuple[str, str]:
     """(the text of the script that shows the failure, what is said of it). It is run in an environment of the runtime, onnx and
     numpy alone; where the short one does not show it, the one that `farm reproduce --script` writes."""
     backend = outcome.backend or minimal.spec.create()
@@ -114,7 +114,7 @@ def _script(minimal: Case, outcome: Outcome, record: Mapping[str, Any]) -> tuple
     return "", f"none: {'; '.join(said)}"
 
 
-def requirements(case: Case) -> list[str]:
+def requirements(case: StoredCase) -> list[str]:
     """What a script is run with: the runtime's packages as they are installed, onnx and numpy."""
     own = (
         list(case.environment.packages)

@@ -13,7 +13,7 @@ from typing import Any
 from farm.fleet.child_process import Death
 from farm.minimise.earlier import Earlier
 from farm.reproduce.again import job_of, ready
-from farm.reproduce.find import Case, ReproduceError
+from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
 from farm.work.conversation import Ended, conversation
 from farm.work.job import Job
@@ -97,18 +97,18 @@ def row_of(values: Mapping[str, Any]) -> Row:
     return Row.of(found)
 
 
-def job_alone(case: Case) -> Job:
+def job_alone(case: StoredCase) -> Job:
     """The job that runs a case as its run did, without a search for its culprit."""
     return job_of(case, case.asked, localise_s=0.0)
 
 
-def version_here(case: Case) -> str:
+def version_here(case: StoredCase) -> str:
     """Version of the backend's runtime as it is here. Raises ReproduceError where it cannot be had."""
     return str(ready(case, job_alone(case)).info.get("runtime_version", ""))
 
 
 def minimise(
-    case: Case, strategy: str, budget: int, folder: Path, earlier: Earlier | None = None, told: Told | None = None
+    case: StoredCase, strategy: str, budget: int, folder: Path, earlier: Earlier | None = None, told: Told | None = None
 ) -> tuple[Minimised, float]:
     """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays. Raises ReproduceError."""
     began, job = time.monotonic(), job_alone(case)

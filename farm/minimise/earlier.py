@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from farm import lake as lakes
-from farm.reproduce.find import Case, Key, load
+from farm.reproduce.find import Key, StoredCase, load
 from farm.work.sequences import MOST, crash_of
 from tasks.model import Status
 from tasks.wire import ToRun
@@ -38,7 +38,7 @@ class Earlier:
         return self._found[number]
 
 
-def earlier_cases(case: Case, results: lakes.Lake) -> Earlier:
+def earlier_cases(case: StoredCase, results: lakes.Lake) -> Earlier:
     """Those of a row that died; those that its run has found, where it has."""
     row, keys = case.row, list[Key]()
     told = crash_of(row["flags"] or "")

@@ -9,7 +9,7 @@ from typing import Any
 
 from farm import lake as lakes
 from farm.lake import minimal
-from farm.reproduce.find import Case
+from farm.reproduce.find import StoredCase
 from tasks.checks.base import FORWARD
 from tasks.model import Status
 from tasks.wire import Minimised
@@ -18,7 +18,7 @@ from tasks.wire import Minimised
 _TOLD = ("status", "kind", "stage", "error_type", "error", "error_units", "max_ulp", "max_diff", "limit", "op_class")
 
 
-def record_of(case: Case, found: Minimised, strategy: str, seconds: float) -> dict[str, Any]:
+def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float) -> dict[str, Any]:
     """What is known of the minimal case of a row."""
     assert found.row is not None and found.item is not None
     facts, row = found.facts, case.row

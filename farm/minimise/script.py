@@ -34,8 +34,6 @@ def short(
 ) -> str:
     """The text of a script that fails as ``row`` does: exit code 1 and the last word "wrong" for numbers, the runtime's own
     exception, crash or hang else. Raises NoScript."""
-    if form.check != "forward":
-        raise NoScript(f"no short script: none can be written for the {form.check} check")
     writer = _Writer()
     call = backend.few_lines(form)
     given = _model(form, writer) if form.model is not None else _call(form, group, Status(row["status"]), writer)
@@ -84,6 +82,7 @@ def _call(form: Form, group: Group, status: Status, writer: _Writer) -> list[str
         return literal(node, form, tensor)
 
     args = [*map(written, form.args["v"]), *(f"{name}={written(x)}" for name, x in form.kwargs["v"])]
+    arrays += [form.arrays[place] for place in form.cotangents]
     made = op_lines(form, group, tried=not status.deadly).splitlines() if torch else []
     values = ", ".join(map(writer.value, arrays))
     return [*made, f"arrays = [{values}]", f"call = lambda *x: OP({', '.join(args)})"]

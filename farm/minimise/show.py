@@ -10,14 +10,14 @@ import pandas as pd
 
 from farm.commandline import plain
 from farm.report.tables.agreement import figure, units
-from farm.reproduce.find import Case
+from farm.reproduce.find import StoredCase
 from farm.reproduce.show import line, status_text
 
 #: Characters of values, and triggers, that are printed.
 _VALUES, _TRIGGERS = 300, 8
 
 
-def print_case(case: Case) -> None:
+def print_case(case: StoredCase) -> None:
     """The row that failed."""
     line("case", case.key.case_id)
     line(

@@ -14,7 +14,7 @@ from farm.fleet import envs
 from farm.minimise import bundle, kept
 from farm.minimise.drive import minimise, version_here
 from farm.minimise.earlier import earlier_cases
-from farm.reproduce.find import Case, ReproduceError
+from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.sequences import crash_of
 from tasks.minimise.same import SOUGHT
 from tasks.model import Status
@@ -32,7 +32,7 @@ class Kept:
     error: str = ""
 
 
-def checked(case: Case, packages: Sequence[str] = (), here: bool = False) -> Case:
+def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) -> StoredCase:
     """The case on the backend as it is asked for: in an environment of ``packages``, or with what is ``here`` whatever its
     version. Raises ReproduceError for a row that did not fail, or another version of the runtime."""
     status, key = case.row["status"], case.key
@@ -57,7 +57,7 @@ def checked(case: Case, packages: Sequence[str] = (), here: bool = False) -> Cas
     return replace(case, row={**case.row, "runtime_version": found})
 
 
-def made_small(case: Case, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
+def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
     """Make a `checked` case small, and keep what is left in the lake. Raises ReproduceError, LakeError."""
     with tempfile.TemporaryDirectory(prefix="farm-minimise-") as folder:
         earlier = earlier_cases(case, results)

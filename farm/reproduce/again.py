@@ -14,7 +14,7 @@ import numpy as np
 from farm.fleet import envs
 from farm.fleet.child_process import Death
 from farm.program import program
-from farm.reproduce.find import Case, ReproduceError
+from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.child_pool import POOL
 from farm.work.job import Job
 from farm.work.state import limits
@@ -37,7 +37,7 @@ class Outcome:
     actual: list[np.ndarray] | None = None
 
 
-def run_here(case: Case) -> Outcome:
+def run_here(case: StoredCase) -> Outcome:
     """Run the case in this process, its outputs kept."""
     try:
         backend = case.spec.create()
@@ -51,7 +51,7 @@ def run_here(case: Case) -> Outcome:
         return Outcome(done.row.values(), info, backend, _outputs(asked))
 
 
-def job_of(case: Case, *run: ToRun, **bounds: Any) -> Job:
+def job_of(case: StoredCase, *run: ToRun, **bounds: Any) -> Job:
     """The job of a case within the limits of its run, of which ``bounds`` replace some."""
     return Job(
         name=str(case.key),
@@ -64,7 +64,7 @@ def job_of(case: Case, *run: ToRun, **bounds: Any) -> Job:
     )
 
 
-def ready(case: Case, job: Job) -> wire.Ready:
+def ready(case: StoredCase, job: Job) -> wire.Ready:
     """What the backend of a job says of itself here. Raises ReproduceError where it cannot be had."""
     try:
         got = POOL.get(job)
@@ -77,7 +77,7 @@ def ready(case: Case, job: Job) -> wire.Ready:
     return answer
 
 
-def run_child(case: Case) -> Outcome:
+def run_child(case: StoredCase) -> Outcome:
     """Run the case in a child process with a deadline, as a run does, with the Python of the backend's environment."""
     with _kept(case) as asked:
         job = job_of(case, asked)
@@ -94,7 +94,7 @@ def _unavailable(why: str) -> Outcome:
 
 
 @contextlib.contextmanager
-def _kept(case: Case) -> Iterator[ToRun]:
+def _kept(case: StoredCase) -> Iterator[ToRun]:
     """The case, its outputs to be kept in a file that goes at the end."""
     with tempfile.TemporaryDirectory() as folder:
         yield replace(case.asked, keep=f"{folder}/outputs.pack")

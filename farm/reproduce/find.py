@@ -44,7 +44,7 @@ class ReproduceError(Refusal):
 
 
 @dataclass
-class Case:
+class StoredCase:
     """A case ready to run: its row, its run's config, the backend to run it on, and what was prepared of it.
 
     row: the stored outcome; stored: that of the backend it is run on now (None if the run has none).
@@ -146,7 +146,7 @@ def find(key: Key, results: lakes.Lake) -> tuple[dict[str, Any], list[dict[str, 
     return by_backend[key.backend], list(by_backend.values())
 
 
-def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Case:
+def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> StoredCase:
     """Find a case's row, and its inputs and reference in the cache (they are made again if they are gone).
 
     ``backend``: run it on this one instead. Raises LakeError, ReproduceError and PolicyError.
@@ -174,7 +174,7 @@ def load(key: Key, results: lakes.Lake, backend: str | None, cache: Path) -> Cas
         exported = str(_exported(made, cache, max(_export_count(config, record, group), place + 1)))
     asked = ToRun(group, made.pack.path, (place,), exported)
     policy = verdict.from_json(record["policy"]) if "policy" in record else verdict.load(config.policy)
-    return Case(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment)
+    return StoredCase(key, row, stored, record, config, policy, spec, group, cache, sample, asked, environment)
 
 
 def _spec(name: str, config: Config) -> BackendSpec:

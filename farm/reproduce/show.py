@@ -13,7 +13,7 @@ import pandas as pd
 
 from farm.plan.known import WHOSE, met
 from farm.reproduce.again import Outcome
-from farm.reproduce.find import Case, ReproduceError
+from farm.reproduce.find import ReproduceError, StoredCase
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.judge.worst import element, worst
@@ -26,7 +26,7 @@ METRICS = tuple(c.name for c in COLUMNS if c.shown == "metrics" and c.type in ("
 VERDICT = ("kind", "stage", "error_type")
 
 
-def print_case(case: Case) -> None:
+def print_case(case: StoredCase) -> None:
     """What is going to be run: the case, its policy and its inputs."""
     group = case.group
     line("case", case.key.case_id)
@@ -66,7 +66,7 @@ def print_case(case: Case) -> None:
     line("digest", f"{digest} ({agrees})")
 
 
-def _cause(case: Case) -> str:
+def _cause(case: StoredCase) -> str:
     """The reason of the known failure of the run's config that covers the stored outcome."""
     place = int(met(pd.DataFrame([case.row]), case.config.known_failures).entry[0])
     if place < 0:
@@ -84,7 +84,7 @@ def _tensor_text(spec: TensorSpec, arrays: list[np.ndarray]) -> str:
     return text + (f" {spec.layout}" if spec.layout != "strided" else "")
 
 
-def print_outcome(case: Case, outcome: Outcome) -> None:
+def print_outcome(case: StoredCase, outcome: Outcome) -> None:
     """The runtime, the outputs and the worst element, and the metrics beside the stored ones."""
     row = outcome.row
     line(
@@ -120,7 +120,7 @@ def print_outcome(case: Case, outcome: Outcome) -> None:
     print()
 
 
-def _print_outputs(case: Case, actual: list[np.ndarray], precision: str) -> None:
+def _print_outputs(case: StoredCase, actual: list[np.ndarray], precision: str) -> None:
     expected = case.sample.expected()
     for i, leaf in enumerate(expected):
         which = f" {i}" if len(expected) > 1 else ""
@@ -210,7 +210,7 @@ def _different(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [name for name in names if not equal(then.get(name), now.get(name))]
 
 
-def conclusion(case: Case, now: dict[str, Any]) -> tuple[bool, str]:
+def conclusion(case: StoredCase, now: dict[str, Any]) -> tuple[bool, str]:
     """(whether the status is the stored one, the sentence that says so)."""
     there = case.stored
     if case.spec.name != case.key.backend:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from farm.reproduce import trial
 from farm.reproduce.again import Outcome
-from farm.reproduce.find import Case, ReproduceError
+from farm.reproduce.find import ReproduceError, StoredCase
 from farm.reproduce.script import generate
 from farm.reproduce.show import status_text
 from farm.reproduce.source import Source
@@ -20,7 +20,7 @@ from tasks.backends.shared.few_lines import NoScript
 from tasks.model import Form, Status, is_inexact
 
 
-def source_of(case: Case, outcome: Outcome, backend: Backend) -> Source:
+def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
     """What the standalone script of a case is made of. Raises NoScript."""
     row = outcome.row
     form = form_of(case, backend)
@@ -53,7 +53,7 @@ def source_of(case: Case, outcome: Outcome, backend: Backend) -> Source:
     )
 
 
-def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
+def write_script(case: StoredCase, outcome: Outcome, path: Path) -> bool:
     """Write the standalone script and try it; returns whether it shows what the farm says. Raises NoScript, OSError."""
     source = source_of(case, outcome, outcome.backend or case.spec.create())
     try:
@@ -65,7 +65,7 @@ def write_script(case: Case, outcome: Outcome, path: Path) -> bool:
     return shown
 
 
-def write_in_fork(case: Case, outcome: Outcome, path: Path) -> bool:
+def write_in_fork(case: StoredCase, outcome: Outcome, path: Path) -> bool:
     """`write_script` in a process of its own: looking at a deadly case's form may be deadly too. Raises NoScript."""
     sys.stdout.flush()
     child = os.fork()
@@ -95,7 +95,7 @@ def write_in_fork(case: Case, outcome: Outcome, path: Path) -> bool:
     return code == 0
 
 
-def form_of(case: Case, backend: Backend) -> Form:
+def form_of(case: StoredCase, backend: Backend) -> Form:
     exported = Pack(case.asked.exported) if case.asked.exported else None
     for kind in backend.forms:
         try:

@@ -103,9 +103,8 @@ class Stock:
         return self.exporting.get(self._plan.matrix.groups[g].catalog, [])
 
     def to_export(self, g: int) -> list[int]:
-        """Backends that wait for the group to be exported: only samples of the forward check are."""
-        forward = checks.samples_of(self._plan.matrix.groups[g].check) == checks.FORWARD
-        return self.exports(g) if forward else []
+        """Backends that wait for the group to be exported."""
+        return self.exports(g) if checks.installed(self._plan.matrix.groups[g].check).exported else []
 
     def positions(self, g: int, b: int) -> list[int]:
         """Positions of the group's samples that the backend has still to run."""

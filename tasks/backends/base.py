@@ -65,7 +65,7 @@ class Backend:
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
     needs: what the machine must have beside packages (`tasks.backends.needs`); found: where each is, once it is started.
-    takes_threads: whether it computes with `tasks.variables.threads` threads.
+    takes_threads: whether it computes with `tasks.variables.threads` threads; captures: whether its programs have `capture`.
     A subclass may set any of these per object, by device or options.
     """
 
@@ -86,6 +86,7 @@ class Backend:
     needs: tuple[Need, ...] = ()
     found: Mapping[str, str] = {}
     takes_threads: bool = False
+    captures: bool = False
     #: What it was made of; None of one that no config names.
     spec: BackendSpec | None = None
 
@@ -95,10 +96,10 @@ class Backend:
             raise ValueError(
                 f"backend {name}: unknown option {unknown[0]!r}; it takes {', '.join(self.takes or ['none'])}"
             )
-        if device == "gpu" and "gpu" not in self.devices:
-            runtime, known = name.partition("-")[0], [x for x in self.devices if x not in ("cpu", "aot")]
-            near = f"; did you mean {', '.join(f'{runtime}-{x}' for x in known)}?" if known else ""
-            raise ValueError(f"backend {name}: no device is called gpu{near}")
+        others = [x for x in self.devices if x not in ("cpu", "aot")]
+        if device == "gpu" and others and "gpu" not in others:
+            meant = ", ".join(f"{name.partition('-')[0]}-{x}" for x in others)
+            raise ValueError(f"backend {name}: no device is called gpu; did you mean {meant}?")
         if self.closed and device not in self.devices:
             raise ValueError(f"backend {name}: its device is one of {', '.join(self.devices)}, not {device!r}")
 

@@ -13,7 +13,7 @@ from tasks.arrays import autograd, torch_tree
 from tasks.backends.base import Backend, smoke_test
 from tasks.backends.needs import CXX_COMPILER, PYTHON_HEADERS
 from tasks.backends.shared import inductor_settings
-from tasks.backends.shared.few_lines import FewLines, in_torch
+from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.torch import TorchEager
 from tasks.model import Fallback, Form, Program, RuntimeInfo, Unavailable
 
@@ -133,8 +133,7 @@ class Inductor(TorchEager):
         settings = self._settings(form)
         options = f", options={settings!r}" if settings else ""
         compiled = f'torch.compile(call, fullgraph=True, dynamic={self.dynamic}, backend="{self.compiler}"{options})'
-        lines = (f"compiled = {compiled}", "with torch.no_grad():", "    found = compiled(*given)")
-        return in_torch(form, *lines, target=self.target)
+        return in_torch(form, f"compiled = {compiled}", *called(form, "compiled"), target=self.target)
 
     def _settings(self, form: Form) -> dict[str, Any]:
         """Of inductor's config, what is not the default."""

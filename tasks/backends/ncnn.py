@@ -282,6 +282,11 @@ def _runner(
 
     # A Mat over a numpy array is a view that does not keep it alive: the array must outlive it, and a clone owns its memory.
     arrays = [np.array(x, order="C") for x in values]
+    for x, (blob, axis) in zip(arrays, inputs):
+        if x.ndim > _AXES + (axis != _NO_BATCH):
+            raise Unsupported(
+                f"ncnn has tensors of up to {_AXES} axes, not of {x.ndim} without a batch's (input {blob})"
+            )
     mats = [ncnn.Mat(x, batch_index=axis).clone() for x, (_, axis) in zip(arrays, inputs)]
 
     def run() -> list[np.ndarray]:

@@ -18,8 +18,8 @@ from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
-from tasks.backends.shared import cuda_driver, torch_switches
-from tasks.backends.shared.few_lines import FewLines, in_torch
+from tasks.backends.shared import cuda_driver, torch_graphs, torch_switches
+from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 #: The option that allows sums of 16-bit products in 16 bits.
 REDUCED = "reduced_precision_reduction"
+#: The option that makes a CPU flush subnormal numbers, as many devices do.
+FLUSH = "flush_subnormals"
 
 
 class TorchEager(Backend):
@@ -41,6 +43,8 @@ class TorchEager(Backend):
     checks: tuple[str, ...] = tuple(checks.where(prepared=True))
     #: Whether it can be told which kernels to take, and sees which it took.
     modal = True
+    #: Dtypes whose subnormal results the device makes 0, once it is probed.
+    flushes: tuple[str, ...] = ()
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
         self.known = device(device_name)
@@ -48,7 +52,7 @@ class TorchEager(Backend):
         kind = "cuda" if device_name == "rocm" else device_name
         self.modal = self.modal and kind in CONVOLUTION
         if self.modal:
-            own = (*own, "sdpa", "convolution")
+            own = (*own, "sdpa", "convolution", *([FLUSH] if device_name == "cpu" else []))
         self.takes = tuple(filter(None, (*(self.takes or ()), *own)))
         super().__init__(name, device_name, options)
         known = CONVOLUTION.get(kind, {}) if self.modal else {}
@@ -59,6 +63,7 @@ class TorchEager(Backend):
         self.resource = resource_of(self.device_vendor) if self.device_vendor in ("", *BY_LABEL) else "GPU"
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
+        self.captures = type(self) is TorchEager and self.target == "cuda"
         self.uuid = ""  # of the GPU, once it is probed, where its driver says
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = bool(options.get(REDUCED, False))
@@ -81,6 +86,8 @@ class TorchEager(Backend):
         torch.set_num_threads(threads())
         precision, driver = "", ""
         self.modes.set()
+        if self.options.get(FLUSH):
+            torch.set_flush_denormal(True)
         if self.target == "cpu":
             where = torch.backends.cpu.get_cpu_capability()
         else:
@@ -91,6 +98,7 @@ class TorchEager(Backend):
             torch_switches.set_precision(self.target, self.device, self.coarse, self.reduced)
             precision = self.known.coarse if self.coarse else ""
             self._try()
+        self.flushes = torch_switches.flushes(self.target)
         if self.target == "cuda":
             driver = torch_switches.driver() or str(torch.version.hip or torch.version.cuda or "")
             where = f"{where}, {torch_switches.architecture()}"
@@ -103,6 +111,7 @@ class TorchEager(Backend):
             driver,
             precision,
             TF32_OPS if precision else (),
+            self.flushes,
         )
 
     def _accelerator(self) -> str:
@@ -121,7 +130,7 @@ class TorchEager(Backend):
             except Exception as error:  # a missing driver library is an ImportError, OSError or the plugin's own
                 raise Unavailable(f"{self.known.plugin} cannot be imported: {_line(error)}") from None
         if self.target == "xla":
-            return self._xla()
+            return xla_device(self.known.platform)
         if self.target == "mps":
             if not torch.backends.mps.is_available():
                 raise Unavailable(f"torch {torch.__version__} has no MPS device here")
@@ -140,18 +149,6 @@ class TorchEager(Backend):
         if FRACTION in os.environ and hasattr(module, "set_per_process_memory_fraction"):
             module.set_per_process_memory_fraction(float(os.environ[FRACTION]))
         return str(module.get_device_name(0)) if hasattr(module, "get_device_name") else self.target
-
-    def _xla(self) -> str:
-        """PJRT's name of the device. Raises Unavailable where it is another one than asked for: XLA's CPU is no TPU."""
-        try:
-            runtime = importlib.import_module("torch_xla.runtime")
-            found = str(runtime.device_type())
-            count = int(runtime.addressable_device_count())
-        except Exception as error:
-            raise Unavailable(f"torch_xla finds no {self.known.platform}: {_line(error)}") from None
-        if found.upper() != self.known.platform or not count:
-            raise Unavailable(f"torch_xla runs on {found} here ({count} devices), not on {self.known.platform}")
-        return found
 
     def _try(self) -> None:
         """Add two numbers on the device. Raises Unavailable in its own words, or if it says anything but 2."""
@@ -182,6 +179,7 @@ class TorchEager(Backend):
             said += [f"uuid={self.uuid}"] if self.uuid else []
         said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
         said += [self.modes.flags] if self.modes.flags else []
+        said += [f"flushes={','.join(self.flushes)}"] if self.flushes else []
         return " ".join(said)
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -232,10 +230,14 @@ class TorchEager(Backend):
         program.run = runner(form)
         program.given = lambda arrays: runner(replace(form, arrays=arrays))
         program.threads = self.target == "cpu"
+        if self.captures and form.check == "forward":
+            program.capture = lambda: torch_graphs.captured(
+                call, lambda arrays: self.arguments(replace(form, arrays=arrays)), form.arrays
+            )
         return program
 
     def few_lines(self, form: Form) -> FewLines:
-        return in_torch(form, "with torch.no_grad():", "    found = call(*given)", target=self.target)
+        return in_torch(form, *called(form, "call"), target=self.target)
 
     def eager(self, form: Form) -> Arm:
         """Eager torch in this backend's modes: those of a second one would become this process's."""
@@ -280,30 +282,16 @@ class TorchEager(Backend):
             return action()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            self._forget_counters()
+            if self.target == "xla":
+                importlib.import_module("torch_xla.debug.metrics").clear_counters()
             out = self.settled(action)
-        words = [
-            str(w.message).splitlines()[0] for w in said if FELL_BACK.search(str(w.message))
-        ] + self._cpu_counters()
+        words = [str(w.message).splitlines()[0] for w in said if FELL_BACK.search(str(w.message))] + (
+            _cpu_counters() if self.target == "xla" else []
+        )
         if words:
             program.fallback = "; ".join(dict.fromkeys(words))
         self._placed(out, program)
         return out
-
-    def _forget_counters(self) -> None:
-        if self.target == "xla":
-            importlib.import_module("torch_xla.debug.metrics").clear_counters()
-
-    def _cpu_counters(self) -> list[str]:
-        """Ops that XLA has no lowering for: its counters name those that ATen computed on the CPU "aten::…"."""
-        if self.target != "xla":
-            return []
-        names = importlib.import_module("torch_xla.debug.metrics").counter_names()
-        return [
-            f"{name} ran on the CPU"
-            for name in names
-            if name.startswith("aten::") and name != "aten::_local_scalar_dense"
-        ]
 
     def _placed(self, out: Sequence[Any], program: Program) -> None:
         import torch
@@ -345,6 +333,25 @@ class TorchEager(Backend):
         except Unavailable:
             return True
         return False
+
+
+def xla_device(platform: str) -> str:
+    """PJRT's name of the device. Raises Unavailable where it is another one than asked for: XLA's CPU is no TPU."""
+    try:
+        runtime = importlib.import_module("torch_xla.runtime")
+        found = str(runtime.device_type())
+        count = int(runtime.addressable_device_count())
+    except Exception as error:
+        raise Unavailable(f"torch_xla finds no {platform}: {_line(error)}") from None
+    if found.upper() != platform or not count:
+        raise Unavailable(f"torch_xla runs on {found} here ({count} devices), not on {platform}")
+    return found
+
+
+def _cpu_counters() -> list[str]:
+    """Ops that XLA has no lowering for: its counters name those that ATen computed on the CPU "aten::…"."""
+    names = importlib.import_module("torch_xla.debug.metrics").counter_names()
+    return [f"{x} ran on the CPU" for x in names if x.startswith("aten::") and x != "aten::_local_scalar_dense"]
 
 
 def _says(pattern: str, text: str) -> bool:

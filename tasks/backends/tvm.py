@@ -64,6 +64,16 @@ class Tvm(Backend):
         target = _target(**self._target)
         return RuntimeInfo(tvm.__version__, str(target.attrs.get("mcpu", target.kind.name)))
 
+    def few_lines(self, form: Form) -> FewLines:
+        in_onnx(form)
+        lines = (
+            'target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})',
+            "machine = tvm.relax.VirtualMachine(tvm.compile(from_onnx(model), target), tvm.cpu())",
+            'found = machine["main"](*[tvm.runtime.tensor(x) for x in feeds.values()])',
+            "got = [x.numpy() for x in ([found] if hasattr(found, 'numpy') else found)]",
+        )
+        return FewLines(("import tvm", "from tvm.relax.frontend.onnx import from_onnx"), lines)
+
     def build(self, form: Form) -> Program:
         """Import, compile and load the model, and make its inputs.
 
@@ -89,16 +99,6 @@ def _target(**options: Any) -> Any:
 
     own = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
     return tvm.target.Target(own | options)
-
-    def few_lines(self, form: Form) -> FewLines:
-        in_onnx(form)
-        lines = (
-            'target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})',
-            "machine = tvm.relax.VirtualMachine(tvm.compile(from_onnx(model), target), tvm.cpu())",
-            'found = machine["main"](*[tvm.runtime.tensor(x) for x in feeds.values()])',
-            "got = [x.numpy() for x in ([found] if hasattr(found, 'numpy') else found)]",
-        )
-        return FewLines(("import tvm", "from tvm.relax.frontend.onnx import from_onnx"), lines)
 
 
 class _NoObject(Exception):

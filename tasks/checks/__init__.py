@@ -12,6 +12,7 @@ from tasks.checks.build import Build
 from tasks.checks.determinism import Determinism, Threads
 from tasks.checks.forward import Forward
 from tasks.checks.gradients import Amp, Backward, DoubleBackward
+from tasks.checks.graph import Graph
 from tasks.checks.levels import Levels
 from tasks.checks.opsets import Opsets
 from tasks.checks.quantized import Quantized
@@ -40,6 +41,7 @@ BUILT_IN: dict[str, Check] = {
         Threads(),
         BatchInvariance(),
         Switch(),
+        Graph(),
         RoundTrip(),
         Shapes(),
         Speedup(),

@@ -59,6 +59,11 @@ class Check:
         return self.samples
 
     @property
+    def exported(self) -> bool:
+        """Whether its samples are exported for backends that take no form of their catalog."""
+        return self.samples == FORWARD
+
+    @property
     def plain(self) -> bool:
         """Whether a row of it is about one program, built and run as any: what a standalone script can show."""
         own = type(self)

@@ -44,6 +44,7 @@ class BatchInvariance(Derived):
         "float64 says that they compute each row by itself"
     )
     of_model = False
+    exported = True
 
     def build(self, backend: Backend, form: Form) -> Program:
         """The program of the sample as it is. Raises what building it raises."""

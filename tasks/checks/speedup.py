@@ -119,11 +119,11 @@ class _Watch:
         """Raises Misbehaviour: kind "kept" for the bytes of the round before though the eager arm's are others, "other inputs"
         for outputs far from the eager arm's."""
         now = {name: [np.array(x) for x in found] for name, found in outputs.items()}
-        if self.before and _apart(now["eager"], self.before["eager"]):
+        if self.before and far_apart(now["eager"], self.before["eager"]):
             self.told += 1
             if all(a.tobytes() == b.tobytes() for a, b in zip(now["program"], self.before["program"])):
                 raise Misbehaviour("kept", "other inputs give the same bytes: what is timed computes nothing")
-        if self.program.alike and _apart(now["program"], now["eager"]):
+        if self.program.alike and far_apart(now["program"], now["eager"]):
             raise Misbehaviour(
                 "other inputs", "on other inputs of the same shapes it gives another result than the eager arm"
             )
@@ -144,7 +144,7 @@ def varied(arrays: Sequence[Any], turn: int, moved: bool) -> list[Any]:
     return [one(x) for x in arrays]
 
 
-def _apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
+def far_apart(these: Sequence[np.ndarray], those: Sequence[np.ndarray]) -> bool:
     """Whether one of the outputs is another one: of most elements even the sizes differ (signs may be a choice)."""
     if len(these) != len(those):
         return True

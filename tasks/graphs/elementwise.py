@@ -79,8 +79,10 @@ def shrink(call: Call) -> list[np.ndarray]:
 
 
 def prelu(call: Call) -> list[np.ndarray]:
-    """PRelu: slope·x below 0; the slope is broadcast to x."""
+    """PRelu: slope·x below 0; the slope is broadcast to x, never x to the slope."""
     x, slope = call.arrays()
+    if np.broadcast_shapes(x.shape, slope.shape) != x.shape:
+        raise LeftOpen('PRelu: "slope … should be unidirectional broadcastable to input tensor X", and is larger')
     return [np.where(x < 0, slope * x, x)]
 
 

@@ -96,7 +96,8 @@ class ChosenCase:
 
 
 def simpler_choices(hunt: Hunt) -> Search[None]:
-    """The simplest choices with which it fails, then what they made."""
+    """The simplest choices with which it fails, then what they made; of a graph of several nodes at once what they made, since a
+    choice less makes another graph."""
     case = hunt.best
     if not isinstance(case, ChosenCase):
         return
@@ -106,6 +107,9 @@ def simpler_choices(hunt: Hunt) -> Search[None]:
         return tried.choose if (yield from hunt.take(tried, f"{len(taken)} choices")) else None
 
     case.made()
+    graph = case.graph()
+    if graph is not None and len(graph.ops) > 1 and (yield from hunt.take(graph, "the graph")):
+        return
     yield from simplest(case.choose, fails)
     left = hunt.best
     if isinstance(left, ChosenCase):

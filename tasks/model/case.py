@@ -146,6 +146,8 @@ class Program:
     flags: str = ""
     given: Callable[[list[Any]], Callable[[], Sequence[Any]]] | None = None
     threads: bool = False
+    #: Records a run; what it returns replays that for other arrays of the same shapes, which it copies to where the first ones lay.
+    capture: Callable[[], Callable[[list[Any]], Sequence[Any]]] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -164,9 +166,13 @@ class RuntimeInfo:
     driver_version: str = ""
     compute_precision: str = ""  # "" = that of the dtype
     precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
+    flushes: tuple[
+        str, ...
+    ] = ()  # dtypes whose results below the smallest normal number the device makes 0, as measured
     unasked: bool = False  # the runtime chose it: nobody asked for less than the dtype's own
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "flushes", tuple(self.flushes))  # from JSON it comes as a list
         if self.compute_precision and self.compute_precision not in EPS:
             raise ValueError(f"compute precision {self.compute_precision!r} is none of {', '.join(EPS)}")
 

@@ -30,7 +30,7 @@ from tests.bench.running import Size
 TINY: dict[str, Any] = {
     "config": {
         "catalogs": [{"name": "load", "dtypes": ["float32"], "samples": 1}],
-        "backends": ["null-cpu", "null-gpu"],
+        "backends": ["null-cpu", "null-npu"],
     },
     "flags": ["--no-ray"],
 }

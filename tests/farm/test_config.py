@@ -69,7 +69,7 @@ def test_the_configs_that_come_with_the_farm(file: Path) -> None:
         (
             "catalogs: [torch]\nbackends: [{name: torch-cpu, options: {tf23: 1}}]\n",
             "2:12",
-            "unknown option 'tf23'; it takes sdpa, convolution",
+            "unknown option 'tf23'; it takes sdpa, convolution, flush_subnormals",
         ),
         (
             "catalogs: [torch]\nbackends: [torch-cpu, tensorrtrtx-aot]\n",

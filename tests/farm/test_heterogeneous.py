@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from farm.fleet.node import Devices, ray_node
 from farm.work import outages
 from tasks.vendors import BY_LABEL
 from tests.conftest import ROOT, SOON_GONE, here, launch
-from tests.farm.test_resume import wait_for
+from tests.farm.test_resume import descendants, is_child, wait_for
 
 OPS, SAMPLES = 10, 20
 
@@ -129,8 +128,11 @@ def test_every_cell_lands_on_a_node_that_fits_while_nodes_come_and_go(
     )
     process = start(file, nodes, results)
     wait_for(lambda: ran_on(results, "amd-a"), "rows of the node that is to leave", 400)
+    at_work = [p.pid for p in descendants(leaving.all_processes["raylet"][0].process.pid, "tasks.child")]
+    assert at_work
     nodes.remove(leaving)
-    time.sleep(3)  # a worker outlives its raylet by a moment, in which it could do all that is held up
+    # A worker outlives its raylet by a moment, in which it could do all that is held up.
+    wait_for(lambda: not any(map(is_child, at_work)), "the children of the node that left to be gone")
     go.touch()
     nodes.add("amd-b", amd=1)
     out, _ = process.communicate(timeout=400)

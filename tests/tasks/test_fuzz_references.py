@@ -99,3 +99,8 @@ def test_the_sentences_are_those_of_the_specification(op: str) -> None:
             ]
             text += " ".join(" ".join(parts).split())
     assert second.AT_FAULT[op][1] in text
+
+
+def test_a_slope_of_prelu_that_is_larger_than_the_input_is_no_case() -> None:
+    with pytest.raises(LeftOpen, match="unidirectional broadcastable"):
+        OPERATORS["PRelu"](Call([np.ones((1, 1)), np.ones((2, 2))], {}, 16, 1))

@@ -137,3 +137,40 @@ def test_a_mode_that_there_is_not_is_refused_by_name() -> None:
         BackendSpec.parse("torch-cpu", options={"convolution": "benchmark"}).create()
     with pytest.raises(ValueError, match="unknown option 'sdpa'"):
         BackendSpec.parse("inductor-cpu", options={"sdpa": "math"}).create()
+
+
+class Flushing(Backend):
+    """A softmax of float16 that makes 0 of what is smaller than ``below``."""
+
+    forms = ("torch",)
+
+    def __init__(self, below: float) -> None:
+        super().__init__("flushing-cpu", "cpu", {})
+        self.below = below
+
+    def build(self, form: Form) -> Program:
+        x = form.arrays[0].astype(np.float64)
+        y = np.exp(x - x.max(-1, keepdims=True))
+        y /= y.sum(-1, keepdims=True)
+        return Program(lambda: [np.where(y < self.below, 0, y).astype(np.float16)])
+
+
+@pytest.mark.parametrize(
+    ("below", "declared", "right"),
+    [(0, True, True), (2.0**-14, True, True), (2.0**-14, False, False), (2.0**-12, True, False)],
+)
+def test_what_is_flushed_is_right_where_the_device_does_so(
+    below: float, declared: bool, right: bool, cache: Path
+) -> None:
+    _, made = prepare(Group("critical:softmax", "", "float16", 1), cache)
+    info = RuntimeInfo("1", "cpu", flushes=("float16",) if declared else ())
+    runner = Runner(Flushing(below), info, verdict.load("error_units"), lambda *step: None)
+    (row,) = (x.row for x in runner.run([whole(made)]))
+    assert (row.status == "pass") == right, (row.status, row.error_units)
+
+
+def test_flushing_is_measured(cache: Path) -> None:
+    pytest.importorskip("torch")
+    row = torch_rows('{"flush_subnormals": true}', cache, "exp")["exp"]
+    assert "flushes=float32" in row["flags"] and row["status"] == "pass"
+    assert "flushes" not in torch_rows("{}", cache, "exp")["exp"]["flags"]

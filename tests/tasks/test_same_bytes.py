@@ -111,3 +111,20 @@ def test_the_report_says_yes_or_no_per_backend_and_names_what_is_furthest_apart(
         {"backend": "b", "check": "batch_invariance", "yes": 0, "no": 2, "neither": 1, "not_asked": 1, "units": 3.0, "ops": "c:mm c:exp"},
         {"backend": "b", "check": "determinism", "yes": 2, "no": 0, "neither": 0, "not_asked": 0, "units": -1.0, "ops": ""},
     ]  # fmt: skip
+
+
+def test_its_samples_are_exported_for_runtimes_that_take_onnx(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    from farm.__main__ import main
+
+    config = tmp_path / "same.yaml"
+    config.write_text(
+        "checks: [batch_invariance]\ncatalogs: [{name: critical, ops: [add, softmax, scaled_dot_product_attention], samples: 1}]\n"
+        "dtypes: [float32]\nbackends: [ort-cpu]\n"
+    )
+    assert main(["run", str(config), "--inline", "--results", str(tmp_path / "lake")]) == 0
+    rows = pandas.read_parquet(tmp_path / "lake").set_index("op")
+    assert rows.loc[["critical:add", "critical:softmax"], "status"].tolist() == ["pass", "pass"]
+    # The exporter has written its number of rows into a Reshape.
+    attention = rows.loc["critical:scaled_dot_product_attention"]
+    assert attention["status"] == "unsupported" and attention["error"].startswith("it takes no other number of rows: ")

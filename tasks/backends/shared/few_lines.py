@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tasks.arrays.tree import tensor_specs
+from tasks.checks.base import FORWARD
 from tasks.model import Form, Refusal
 
 
@@ -33,6 +34,20 @@ def in_onnx(form: Form) -> None:
     """Raises NoScript for a form without an ONNX model."""
     if form.model is None:
         raise NoScript(f"no short script: a form {form.kind!r} without a model")
+
+
+def called(form: Form, name: str) -> tuple[str, ...]:
+    """The lines that make ``found`` of torch's tensors ``given``: what ``name`` returns, or the gradient of it. Raises NoScript."""
+    if form.check == FORWARD:
+        return ("with torch.no_grad():", f"    found = {name}(*given)")
+    if form.check != "backward" or form.model is not None or min(form.cotangents, default=-1) < 0:
+        raise NoScript(f"no short script: none can be written for the {form.check} check")
+    inputs = len(tensor_specs([form.args, form.kwargs]))
+    return (
+        f"wanted = [given[k].requires_grad_() for k in {list(form.wrt)}]",
+        f"found = {name}(*given[:{inputs}])",
+        f"found = torch.autograd.grad({ALL}, wanted, given[{inputs}:])",
+    )
 
 
 def in_torch(form: Form, *found: str, imports: tuple[str, ...] = (), target: str = "cpu") -> FewLines:

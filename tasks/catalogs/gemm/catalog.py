@@ -16,6 +16,7 @@ from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
 from tasks.catalogs.gemm import onnx_form
+from tasks.catalogs.gemm.onnx_form import ALPHA, BETA, SCALES, TRANSPOSED
 from tasks.model import EPS, Group, Leaf, OpClass, np_dtype
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
@@ -23,12 +24,6 @@ CATALOG_VERSION = "1"
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
-#: Which of the two matrices is stored transposed.
-TRANSPOSED = ("nn", "nt", "tn", "tt")
-#: Of a scaled product of float8: powers of two, which no dtype rounds.
-SCALES = (0.5, 0.25)
-#: αA·B + βC of `addmm`, as exact in every dtype.
-ALPHA, BETA = 0.5, 2.0
 BATCH = 3
 
 #: (rows, columns, summed): each edge of a tile of 16, 32, 64 and 128 met, missed and passed by one, then vectors and long sums.

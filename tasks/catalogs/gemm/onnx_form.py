@@ -7,6 +7,12 @@ from typing import Any
 
 from tasks.model.dtypes import ELEMENT_TYPE
 
+#: Which of the two matrices is stored transposed.
+TRANSPOSED = ("nn", "nt", "tn", "tt")
+#: Of a scaled product of float8: powers of two, which no dtype rounds.
+SCALES = (0.5, 0.25)
+#: αA·B + βC of `addmm`, as exact in every dtype.
+ALPHA, BETA = 0.5, 2.0
 #: Float8 came with opset 19.
 OPSET, IR = 19, 9
 
@@ -17,19 +23,15 @@ def model(op: str, variant: str, dtype: str, shapes: Sequence[Sequence[int]], re
     import onnx
     from onnx import TensorProto, helper
 
-    from tasks.catalogs.gemm import catalog
-
     names = ["c", "a", "b"][-len(shapes) :]
     inputs = [helper.make_tensor_value_info(x, ELEMENT_TYPE[dtype], list(s)) for x, s in zip(names, shapes)]
     weights: list[Any] = []
     output = ELEMENT_TYPE[dtype]
-    flips = (
-        {f"trans{side}": int(flip == "t") for side, flip in zip("AB", variant)} if variant in catalog.TRANSPOSED else {}
-    )
+    flips = {f"trans{side}": int(flip == "t") for side, flip in zip("AB", variant)} if variant in TRANSPOSED else {}
     if op == "mm":
         nodes = [helper.make_node("Gemm", ["a", "b"], ["y"], **flips)]
     elif op == "addmm":
-        nodes = [helper.make_node("Gemm", ["a", "b", "c"], ["y"], alpha=catalog.ALPHA, beta=catalog.BETA, **flips)]
+        nodes = [helper.make_node("Gemm", ["a", "b", "c"], ["y"], alpha=ALPHA, beta=BETA, **flips)]
     elif op == "bmm":
         nodes, given = [], []
         for name, flip in zip("ab", variant):
@@ -40,7 +42,7 @@ def model(op: str, variant: str, dtype: str, shapes: Sequence[Sequence[int]], re
     elif op == "int_mm":
         nodes, output = [helper.make_node("MatMulInteger", ["a", "b"], ["y"])], TensorProto.INT32
     elif variant == "float32":
-        weights = [helper.make_tensor(f"{x}_s", TensorProto.FLOAT, [], [s]) for x, s in zip("ab", catalog.SCALES)]
+        weights = [helper.make_tensor(f"{x}_s", TensorProto.FLOAT, [], [s]) for x, s in zip("ab", SCALES)]
         nodes = [helper.make_node("DequantizeLinear", [x, f"{x}_s"], [f"{x}_f"]) for x in "ab"]
         nodes.append(helper.make_node("MatMul", ["a_f", "b_f"], ["y"]))
         output = TensorProto.FLOAT

@@ -17,9 +17,14 @@ from tasks.model import LARGEST, Group, Leaf
 LAYOUTS = ("contiguous", "strided", "transposed", "offset")
 #: Ops of one tensor, element by element, that op_db does not list as unary.
 MORE = "gelu hardswish leaky_relu silu mish softplus elu celu selu relu6 hardtanh logsigmoid".split()
-#: Unary ones that are not: they draw numbers, ignore what they are given, or are of CUDA alone; and polygamma, whose float64
-#: reflection in torch is a number of chance at a negative integer, a pole, and SciPy takes a step per unit to get there.
-NOT = ("nn.functional.rrelu", "fill", "jiterator_unary", "polygamma", "special.polygamma")
+#: Unary ones that are not given every input, by why.
+NOT = {
+    "they draw numbers, ignore what they are given, or are of CUDA alone": "nn.functional.rrelu fill jiterator_unary",
+    "torch's float64 reflection is a number of chance at a negative integer, a pole, and SciPy takes a step per unit to get "
+    "there": "polygamma special.polygamma",
+    "what a number beyond the range of an integer becomes is not defined": "byte char short int long",
+}
+_NOT = frozenset(" ".join(NOT.values()).split())
 
 
 def offered(info: Any) -> bool:
@@ -27,7 +32,7 @@ def offered(info: Any) -> bool:
     from torch.testing._internal.opinfo.core import UnaryUfuncInfo
 
     more = info.name.removeprefix("nn.functional.") in MORE
-    return (isinstance(info, UnaryUfuncInfo) or more) and info.name not in NOT
+    return (isinstance(info, UnaryUfuncInfo) or more) and info.name not in _NOT
 
 
 def samples(

@@ -1,0 +1,74 @@
+"""The check graph: a captured run that is replayed on changed inputs computes on those, as the eager run does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tasks.checks.base import Check
+from tasks.checks.same import APART, Difference, copied, difference
+from tasks.checks.speedup import far_apart, varied
+from tasks.model import EPS, Form, Misbehaviour, OpClass, Program, Unsupported, Vacuous
+
+if TYPE_CHECKING:
+    from tasks.backends.base import Backend
+
+#: Rounds of changed inputs.
+ROUNDS = 2
+#: The same kernels on the same inputs: an element that is off by this share of itself, or of the output's root mean square, is no
+#: matter of rounding.
+GROSS = 0.1
+
+
+class Graph(Check):
+    """What is returned is the replay on the sample's own inputs, after others: it is judged as the forward check's outputs. The flag
+    ``replayed`` says whether its bytes were the eager run's; ``apart_units`` how far they were at most, which is no fault."""
+
+    name = "graph"
+    about = "a captured run (CUDA graphs) replayed on changed inputs gives what the eager run gives on them"
+    without = (OpClass.RANDOM, OpClass.UNINITIALISED)
+
+    def fits(self, backend: Backend) -> bool:
+        return backend.captures
+
+    def run(self, program: Program, form: Form) -> Sequence[Any]:
+        """Raises Misbehaviour: kind "stale" where a replay heeds no new inputs, "other inputs" where it gives something else on them.
+        Raises Vacuous where the op does not depend on what can be changed."""
+        if program.capture is None or program.again is None:
+            raise Unsupported("this program cannot be captured")
+        program.run()
+        replay = program.capture()
+        first = copied(replay(form.arrays))
+        told, worst = 0, 0.0
+        for turn in range(ROUNDS):
+            for moved in (True, False):
+                other = varied(form.arrays, turn, moved)
+                try:
+                    eager = copied(program.again(other))
+                except Exception:
+                    continue  # perhaps no valid inputs
+                found = copied(replay(other))
+                if far_apart(eager, first):
+                    told += 1
+                    if difference(first, found) is None:
+                        raise Misbehaviour("stale", "a replay on changed inputs gives the outputs of the first ones")
+                apart = difference(eager, found)
+                if apart and _gross(apart, eager):
+                    raise Misbehaviour(
+                        "other inputs", "a replay on changed inputs gives another result than the eager run"
+                    )
+                worst = max(worst, (apart.units or 0.0) if apart else 0.0)
+                break
+        if not told:
+            raise Vacuous(
+                "its outputs do not depend on the inputs that can be changed: a replay that heeds none would pass"
+            )
+        last = copied(replay(form.arrays))
+        program.columns = program.columns | {APART: worst}
+        program.flags = f"{program.flags} replayed={'same' if not worst else 'other'}_bytes".strip()
+        return last
+
+
+def _gross(apart: Difference, outputs: Sequence[Any]) -> bool:
+    eps = max((EPS.get(x.dtype.name, 0.0) for x in outputs if x is not None), default=0.0)
+    return apart.units is None or apart.units * eps > GROSS
