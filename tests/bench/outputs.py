@@ -88,13 +88,18 @@ def _started(name: str, options: Mapping[str, Any]) -> tuple[Backend, RuntimeInf
     return backend, backend.start()
 
 
-def _run(sample: PreparedSample, backend: Backend) -> Outputs | None:
-    """The outputs of a sample on a backend; None where it does not take it."""
+def _run(sample: PreparedSample, backend: Backend, tally: Tally) -> Outputs | None:
+    """The outputs of a sample on a backend; None where it does not take it, or fails: that is counted, and nothing planted."""
     for kind in backend.forms:
         try:
             return [np.array(x) for x in backend.build(sample.form(kind)).run()]
         except Unsupported:
             continue
+        except Exception as error:
+            tally.counts["failed by themselves"] += 1
+            last = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            tally.odd.append(f"{sample.owner.group.label} on {backend.name} fails by itself: {last}")
+            return None
     return None
 
 
@@ -106,7 +111,7 @@ def _of_backend(
     policy: verdict.Policy,
     told: str,
 ) -> None:
-    found = [(x, y) for x in samples if (y := _run(x, backend)) is not None]
+    found = [(x, y) for x in samples if (y := _run(x, backend, tally)) is not None]
 
     def of(sample: PreparedSample, outputs: Outputs) -> Judgement:
         return judged(sample, [list(outputs)], (), policy, info)
@@ -139,7 +144,7 @@ def _told(
     """A runtime in its default precision, judged as if it had said nothing of it."""
     silent = replace(info, compute_precision="", unasked=False)
     for sample in samples:
-        if (outputs := _run(sample, backend)) is None:
+        if (outputs := _run(sample, backend, tally)) is None:
             continue
         found = judged(sample, [outputs], (), policy, silent)
         units = found.metrics.error_units or 0.0
@@ -154,9 +159,10 @@ def _result(tally: Tally) -> Result:
     for word in words:
         figures |= {word: tally.counts[word], f"{word}, of": tally.counts[f"{word} planted"]}
     figures["healthy units at most"] = tally.largest
+    figures["failed by themselves"] = failed = tally.counts["failed by themselves"]
     parts = [f"{word} {tally.counts[word]} of {tally.counts[f'{word} planted']}" for word in words]
     return Result(
         figures,
         f"{tally.counts['samples']} samples, {tally.counts['weak samples']} weak: {'; '.join(parts)}; healthy within "
-        f"{tally.largest:.3g} units",
+        f"{tally.largest:.3g} units; {failed} outputs not had, since the runtime fails by itself",
     )
