@@ -51,7 +51,7 @@ class RoundTrip(Derived):
             try:
                 arm = backend.eager(form)
                 torch = arm.program if arm.name.startswith("torch-") else None
-            except (Unsupported, Unavailable):
+            except (Unsupported, Unavailable, ModuleNotFoundError):
                 pass
         own = {f.name: getattr(made, f.name) for f in fields(Program)}
         trip = _Trip(**own, torch=torch)
