@@ -57,7 +57,9 @@ def derive(base: Sample, number: int, group: Group, draws: int) -> Sample:
             onnx.checker.check_model(made, full_check=True)
     except Exception as error:
         text = " ".join(str(error).split())[:300]
-        raise Spoilt("quantizer", f"ONNX Runtime's tool for {KINDS[number]} does not take the model, or spoils it: {text}") from None
+        raise Spoilt(
+            "quantizer", f"ONNX Runtime's tool for {KINDS[number]} does not take the model, or spoils it: {text}"
+        ) from None
     if not _changed(made, number):
         raise Vacuous(f"ONNX Runtime's tool for {KINDS[number]} leaves the model as it is")
     _finite(made)
