@@ -21,6 +21,7 @@ if str(PLUGIN) not in sys.path:
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # as if activated
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+os.environ.pop("COLUMNS", None)  # lines of a report are looked for whole
 # Hundreds of processes are started: what one of them has compiled, the others read.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -340,7 +340,10 @@ def lake_of(path: Path, *runs: tuple[str, str, list[dict[str, Any]]]) -> Path:
     return path
 
 
-def test_what_changed_since_the_last_run_of_the_same_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_changed_since_the_last_run_of_the_same_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     then = [
         make_row("pass"), make_row("wrong", "torch:mul"), make_row("pass", "torch:div"), make_row("pass", "torch:gone"),
         make_row("pass", "torch:exp"), make_row("wrong", backend="b"),

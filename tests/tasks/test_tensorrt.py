@@ -272,7 +272,7 @@ def test_bad_options(options: dict[str, object], words: str) -> None:
 
 def test_devices() -> None:
     assert TensorRt("t", "cuda.1", {})._ordinal == 1
-    with pytest.raises(ValueError, match="its device is one of cuda, not 'gpu'"):
+    with pytest.raises(ValueError, match="no device is called gpu; did you mean t-cuda"):
         TensorRt("t", "gpu", {})
     on_gpu, ahead = TensorRtRtx("t", "cuda", {}), TensorRtRtx("t", "aot", {})
     assert (on_gpu.resource, on_gpu.device_vendor, on_gpu.checks) == ("GPU", "nvidia", ("forward",))
