@@ -106,6 +106,7 @@ class ChildProcess:
         for fd in fds:
             os.close(fd)
         self._buffer = b""
+        self.answering = False
         self._cpu_s = 0.0
         #: How many cases it has run, and the last of them: what they left behind may be what kills it.
         self.served, self.before = 0, list[ToRun]()
@@ -136,6 +137,7 @@ class ChildProcess:
         ``deadline_s`` bounds one step of the command instead of the limits' own deadline.
         """
         deadline = deadline_s if deadline_s is not None else self.limits.deadline_s
+        self.answering = True  # until its last item: whoever stops before that leaves the rest in the pipe
         self._forget_old_words()
         try:
             self._send(wire.encode(command))
@@ -153,8 +155,9 @@ class ChildProcess:
                 *lines, self._buffer = (self._buffer + data).split(b"\n")
                 for line in lines:
                     message = wire.decode(line)
+                    self.answering = not isinstance(message, wire.Answer)
                     yield message
-                    if isinstance(message, wire.Answer):
+                    if not self.answering:
                         return
             elif self.process.poll() is not None and not select.select([self._answers], [], [], 0)[0]:
                 # Gone, and yet its pipe is open: a process that it forked holds it.

@@ -68,7 +68,8 @@ class ChildPool:
         self._make_room(key, job.limits.pool_bytes)
         if key in self._children:
             self._children.move_to_end(key)
-            if self._children[key][0].alive():
+            child = self._children[key][0]
+            if child.alive() and not child.answering:  # what is left of an earlier call would be taken for this one's
                 return self._children[key]
             self._drop(key)
         began = time.monotonic()

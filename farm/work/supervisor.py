@@ -348,7 +348,8 @@ class _Batch:
             self.add(done)
 
     def due(self) -> bool:
-        return len(self.rows) >= CHUNK_ROWS or time.monotonic() - self._since > CHUNK_S
+        enough = len(self.rows) >= CHUNK_ROWS or time.monotonic() - self._since > CHUNK_S
+        return bool(self.rows) and enough  # all that came may be held back
 
     def rest(self) -> Iterator[wire.Rows]:
         """What has not been handed on yet."""

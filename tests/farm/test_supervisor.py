@@ -6,12 +6,14 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from farm.fleet.child_process import ChildProcess, Death, Limits
+from farm.lake import from_stream
 from farm.work import child_pool
 from farm.work.child_pool import ChildPool, Children
 from farm.work.job import Job
@@ -19,10 +21,13 @@ from farm.work.supervisor import run_job
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.model import Group
+from tasks.prepare.cases import prepare
 
 
 class FakeChild:
     """A child of a certain size that is closed or not."""
+
+    answering = False
 
     def __init__(self, number: int, size: int) -> None:
         self.process, self.size, self.closed, self.used = types.SimpleNamespace(pid=number), size, False, 0.0
@@ -56,6 +61,32 @@ def test_a_device_that_one_process_may_open_is_not_kept_by_a_child_that_waits(po
 @pytest.fixture
 def pool() -> Any:
     return ChildPool()
+
+
+def test_what_a_job_that_was_given_up_leaves_in_a_pipe_is_no_row_of_the_next_one(
+    pool: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARM_LOAD_OPS", "2")
+    monkeypatch.setattr("farm.work.supervisor.CHUNK_S", 0.0)
+
+    def of(op: str) -> Job:
+        group = Group(op, "", "float32", 50)
+        item = wire.ToRun(group, str(prepare(group, cache)[1].pack.path), tuple(range(50)), "")
+        return replace(
+            job("null-cpu", Limits()),
+            backend=BackendSpec.parse("null-cpu", "null-cpu", {}),
+            cache=str(cache),
+            run=(item,),
+        )
+
+    first = run_job(of("load:op000000"), pool)
+    while not isinstance(next(first), wire.Rows):
+        pass
+    first.close()  # as an error of whoever reads it would
+    rows = [m for m in run_job(of("load:op000001"), pool) if isinstance(m, wire.Rows)]
+    told = [op for m in rows for batch in from_stream(m.stream) for op in batch.column("op").to_pylist()]
+    assert told == ["load:op000001"] * 50
+    pool.close()
 
 
 def test_the_children_of_a_worker_are_bounded_together(pool: Any) -> None:
