@@ -12,6 +12,7 @@ from farm.work.child_pool import Children
 from farm.work.conversation import Ended, conversation
 from farm.work.job import Job
 from tasks import wire
+from tasks.catalogs.fuzz import GENERATED
 from tasks.localise.dialogue import PATIENCE
 from tasks.model import OpClass, Status
 from tasks.model.row import Row
@@ -26,7 +27,7 @@ SOUGHT = (Status.WRONG.value, Status.IMPRECISE.value)
 def is_sought(job: Job, row: Row) -> bool:
     """Whether the culprit of a row is looked for by itself."""
     failed = row.op_class == OpClass.MODEL.value and row.status in SOUGHT and row.check == "forward"
-    failed = failed and row.catalog != "fuzz"  # a generated graph is made smaller instead
+    failed = failed and row.catalog != GENERATED  # a generated graph is made smaller instead
     return failed and job.limits.localise_s > 0 and job.backend is not None
 
 
