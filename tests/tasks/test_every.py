@@ -12,6 +12,7 @@ import pytest
 from farm.commands import reproduce, run
 from tasks.arrays import every
 from tasks.backends.base import Backend
+from tasks.catalogs import exactly
 from tasks.judge import verdict
 from tasks.judging import judged
 from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, np_dtype
@@ -22,6 +23,15 @@ torch = pytest.importorskip("torch")
 
 from tasks.arrays import torch_tree  # noqa: E402
 from tasks.catalogs.torch.every import LAYOUTS  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _without_mpmath(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second and more of each op: one test asks for it."""
+    monkeypatch.setattr(exactly, "oracle", lambda op, given, first: [])
+
+
+_ORACLE = exactly.oracle
 
 
 def samples(op: str, dtype: str, number: int = 1) -> list[PreparedSample]:
@@ -211,3 +221,17 @@ def test_a_row_counts_the_inputs_beyond_the_limit_and_names_the_worst() -> None:
     wrong = np.where((given == 1.5) | (given == -2.0), np.float16(1.1) * right, right)
     told = judged(sample, [[wrong]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu"))
     assert told.columns["beyond"] == 2 and told.columns["worst"].startswith("of -2 ")
+
+
+def test_mpmath_is_a_further_oracle_and_judges_the_float64_reference_too() -> None:
+    x = np.array([1e-30, 0.5, -3.0, 0.0, np.inf, np.nan])
+    with np.errstate(all="ignore"):
+        [told] = _ORACLE("nn.functional.tanhshrink", x, x - np.tanh(x))
+    assert told.name == "mpmath" and told.references[0][0] == pytest.approx(1e-90 / 3)  # float64 has no digit of it
+    assert told.references[0][1] == pytest.approx(0.5 - np.tanh(0.5))
+    assert np.isnan(told.references[0][5]) and told.references[0][3] == 0  # as the first oracle says
+    assert (
+        _ORACLE("nn.functional.tanhshrink", x, x - np.tanh(x))[0].references[0].tobytes()
+        == told.references[0].tobytes()
+    )
+    assert _ORACLE("add", x, x) == [] == _ORACLE("exp", x, x.astype(np.float32))
