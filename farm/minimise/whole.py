@@ -36,7 +36,7 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
     """The case on the backend as it is asked for: in an environment of ``packages``, or with what is ``here`` whatever its
     version. Raises ReproduceError for a row that did not fail, or another version of the runtime."""
     status, key = case.row["status"], case.key
-    if told := crash_of(case.row["flags"] or ""):  # what it does alone is not what is sought
+    if told := crash_of(case.row):  # what it does alone is not what is sought
         case = replace(case, row={**case.row, "status": Status.CRASH.value, "kind": told[0], "stage": told[1]})
     elif status not in SOUGHT:
         raise ReproduceError(

@@ -216,8 +216,8 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
         doubt = batch.doubted.get(done.number)
         if isinstance(doubt, Doubt) and batch.in_sequence(done):
             found = yield from culprits(batch.job, batch.alone(done.number), doubt, children)
-            told = (done.row.flags or "").replace(doubt.told(), doubt.told(found))
-            done = Done(done.number, done.row.with_values({"flags": told}))
+            told = doubt.told(done.row.flags, len(doubt.before), found)
+            done = Done(done.number, done.row.with_values(told))
         if not is_sought(batch.job, done.row):
             batch.held.pop(0)
             batch.add(done)
@@ -317,8 +317,9 @@ class _Batch:
         story = self.doubted.get(done.number)
         if not story or done.row.status == Status.OOM:
             return done
-        said = story.told() if isinstance(story, Doubt) else story
-        return Done(done.number, done.row.with_values({"flags": "; ".join(filter(None, [done.row.flags, said]))}))
+        if isinstance(story, Doubt):
+            return Done(done.number, done.row.with_values(story.told(done.row.flags)))
+        return Done(done.number, done.row.with_values({"flags": "; ".join(filter(None, [done.row.flags, story]))}))
 
     def in_sequence(self, done: Done) -> bool:
         """Whether the earlier case that a crash takes is looked for: when all else of the batch is done."""
