@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import lake as lakes
-from farm.fleet import envs
+from farm.fleet import envs, scratch
 from farm.minimise import bundle, kept
 from farm.minimise.drive import minimise, version_here
 from farm.minimise.earlier import earlier_cases
@@ -59,7 +59,7 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
 
 def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
     """Make a `checked` case small, and keep what is left in the lake. Raises ReproduceError, LakeError."""
-    with tempfile.TemporaryDirectory(prefix="farm-minimise-") as folder:
+    with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.folder()) as folder:
         earlier = earlier_cases(case, results)
         sys.stdout.flush()
         found, seconds = minimise(case, strategy, budget, Path(folder), earlier)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs
+from farm.fleet import envs, scratch
 from farm.fleet.child_process import KILLS, Death
 from farm.lake import Origin, from_stream, to_stream
 from farm.work.child_pool import POOL, Children
@@ -222,7 +222,7 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
             batch.held.pop(0)
             batch.add(done)
             continue
-        with tempfile.TemporaryDirectory(prefix="farm-localise-") as folder:
+        with tempfile.TemporaryDirectory(prefix="localise-", dir=scratch.folder()) as folder:
             for message in localise(batch.job, batch.alone(done.number), batch.info, children, Path(folder)):
                 if isinstance(message, wire.Located):
                     columns = message.columns
