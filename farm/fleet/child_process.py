@@ -177,7 +177,8 @@ class ChildProcess:
             flying = self.page.read()
             steps = max(flying.together, 1) if flying.number >= 0 else 1
             if now - max(flying.since, begun) > deadline * steps:
-                yield self._stop(Status.TIMEOUT.value, f"exceeded its {deadline * steps:g} s deadline")
+                fix = "" if deadline_s is not None else "; deadline_s of the config sets it"
+                yield self._stop(Status.TIMEOUT.value, f"exceeded its {deadline * steps:g} s deadline{fix}")
                 return
             self.cpu_s()  # a dead process can no longer be asked
             if self.resident() > (bound := self.limits.memory_gib) * (1 << 30):
