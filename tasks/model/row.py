@@ -110,6 +110,12 @@ class Row:
         "own error units of each node of a failing model, in the graph's order; NaN for a node that was not judged",
         "1",
     )
+    crash_after: str | None = column(
+        "string",
+        "outcome",
+        "of a case that killed its process, and does not where it is the first one: kind and stage of that crash, and the case_ids "
+        "of the earlier cases that it takes, as JSON",
+    )
     cause: str | None = column(
         "string",
         "outcome",
