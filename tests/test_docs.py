@@ -90,7 +90,9 @@ NOT_RUN = {
     "RAY_AUTH_MODE=token": "needs a cluster; tests/farm/test_cluster.py has one",
 }
 #: Exit code 1 of these says that something was found, or is otherwise than it was stored.
-FINDS = re.compile("farm run|farm fuzz|farm rejudge|farm known check|farm report --(diff|checklist)|farm reproduce .* --backend")
+FINDS = re.compile(
+    "farm run|farm fuzz|farm rejudge|farm known check|farm report --(diff|checklist)|farm reproduce .* --backend"
+)
 
 #: Exit code 3 of these says that not everything is proved: the session is a small run on CPUs.
 UNPROVED = re.compile("farm report --checklist")
