@@ -204,6 +204,12 @@ class Row:
         "1",
     )
     bias_sigmas: float | None = column("float64", "metrics", "by how many standard errors the bias is not 0", "1")
+    breaks: str | None = column(
+        "string",
+        "outcome",
+        "of an exhaustive case: what mathematics promises of the op and its results break (order, symmetry, a bound, an exact point), "
+        "with the inputs that show it",
+    )
     beyond: int | None = column(
         "int64", "metrics", "of a result outside the limit: elements beyond it, misplaced NaN and Inf included"
     )

@@ -13,7 +13,7 @@ from farm.commands import reproduce, run
 from tasks.arrays import every
 from tasks.backends.base import Backend
 from tasks.catalogs import exactly
-from tasks.judge import verdict
+from tasks.judge import properties, verdict
 from tasks.judging import judged
 from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, np_dtype
 from tasks.prepare.cases import PreparedSample, prepare
@@ -278,3 +278,38 @@ def test_the_gradient_of_an_op_of_one_tensor_is_given_every_input() -> None:
     x, gradient = sample.inputs()[0].astype(np.float64), sample.inputs()[1].astype(np.float64)
     at = (x > 1) & (x < 4)
     assert y is not None and np.allclose(y[at], (gradient / (2 * np.sqrt(x)))[at])
+
+
+#: Faults that no reference is needed for: op, what becomes of right outputs, a word of what is said.
+BROKEN: dict[str, tuple[str, Fault, str]] = {
+    "order": ("sqrt", lambda x, y: np.where((x > 8) & (x < 8.02), y * 0.996, y), "not rising"),
+    "oddness": ("tanh", lambda x, y: np.where((x > 0.5) & (x < 0.51), y * 0.999, y), "not odd"),
+    "a bound": ("sigmoid", lambda x, y: np.where(x == 40, 1.001, y), "outside [0, 1]"),
+    "an exact point": ("cos", lambda x, y: np.where(np.abs(x) < 2e-5, 0.9995, y), "f(-0) = 0.999511719"),
+    "once more": ("round", lambda x, y: np.where(x == 3, 4, y), "not"),
+    "commutation": ("mul", lambda a, b: np.where((a == 96) & (b == 112), a * b * 1.001, a * b), "not commutative"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_mathematics_promises_is_asked_of_all_inputs(name: str) -> None:
+    op, fault, said = BROKEN[name]
+    [sample] = samples(op, "float16")
+    given = [x.astype(np.float64) for x in sample.tensors()]
+    right = given[0] * given[1] if len(given) > 1 else getattr(torch, op)(torch.from_numpy(given[0])).numpy()
+    outputs = [y.astype(np.float16) for y in (right, fault(given[0], given[1] if len(given) > 1 else right))]
+    told = [judged(sample, [[y]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu")) for y in outputs]
+    assert told[0].status == Status.PASS and "breaks" not in told[0].columns
+    assert said in told[1].columns["breaks"] and told[1].status != Status.PASS
+
+
+@pytest.mark.parametrize("op", ["add", "maximum", "relu", "floor", "exp2", "erf", "neg"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_correctly_rounded_kernel_breaks_none(op: str) -> None:
+    name = f"nn.functional.{op}" if op == "relu" else op
+    [sample] = samples(name, "bfloat16")
+    [leaf] = sample.expected()
+    assert leaf.reference is not None
+    rounded = torch_tree.to_numpy(torch.from_numpy(leaf.reference.copy()).bfloat16())
+    assert properties.broken(f"torch:{name}", sample.tensors(), rounded) == ""
