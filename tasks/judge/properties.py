@@ -21,7 +21,7 @@ _FALLS = "acos erfc neg".split()
 _ODD = "asin asinh atan atanh deg2rad erf erfinv i1 i1e neg rad2deg round sign sin sinh softsign tan tanh tanhshrink trunc".split()
 _EVEN = "abs cos cosh i0 i0e sinc square".split()
 _AGAIN = "abs ceil floor hardtanh relu relu6 round sign trunc".split()
-_BACK = ("neg",)
+_BACK = ["neg"]
 #: Smallest and largest value.
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys("tanh erf sin cos softsign".split(), (-1.0, 1.0)),
