@@ -348,7 +348,7 @@ IGNORED = [
     ("input min is ignored", "Clip(x, l, h)", "Clip(x, , h)"),
     ("attribute ignore_index is ignored", "NegativeLogLikelihoodLoss(x, t; ignore_index=1)", "NegativeLogLikelihoodLoss(x, t)"),
     ("mode is taken for linear", "Resize(p, , s; mode='cubic')", "Resize(p, , s; mode='linear')"),
-    ("fmod is taken for 0", "Mod(x, z; fmod=1)", "Mod(x, z)"),
+    ("attribute fmod is ignored", "Mod(x, z; fmod=1)", "Mod(x, z)"),
 ]  # fmt: skip
 
 
