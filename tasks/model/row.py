@@ -197,6 +197,15 @@ class Row:
         "int64", "metrics", "elements outside the classic tolerance, misplaced NaN and Inf included"
     )
     numel: int | None = column("int64", "metrics", "elements compared")
+    beyond: int | None = column(
+        "int64", "metrics", "of a result outside the limit: elements beyond it, misplaced NaN and Inf included"
+    )
+    worst: str | None = column(
+        "string",
+        "metrics",
+        "of a result outside the limit: the element furthest off, for what was expected, and its place; of an exhaustive case "
+        "with its input",
+    )
     apart_units: float | None = column(
         "float64",
         "metrics",
