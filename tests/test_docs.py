@@ -76,6 +76,7 @@ NOT_RUN = {
     "farm harvest --run": "needs a culprit; tests/tasks/test_harvest.py has one",
     "farm run --model mine.onnx": "needs a model; tests/farm/test_own_model.py has one",
     "farm run configs/cuda.yaml": "needs a GPU; tests/farm/test_own_devices.py runs planted ones",
+    "farm bisect": "an environment a version; tests/farm/test_bisect.py finds a planted release",
     "farm known add": "tests/farm/test_known.py adds one",
     "farm envs build": "gigabytes; tests/farm/test_envs.py builds a small one",
     "farm envs remove KEY": "tests/farm/test_envs.py removes one",
