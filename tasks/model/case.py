@@ -158,6 +158,23 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Flushes:
+    """Dtypes whose subnormal numbers a device takes for zero, as measured: as results, and as inputs."""
+
+    results: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+    def __or__(self, other: Flushes) -> Flushes:
+        both = (dict.fromkeys(a + b) for a, b in ((self.results, other.results), (self.inputs, other.inputs)))
+        return Flushes(*map(tuple, both))
+
+    def __str__(self) -> str:
+        """As a row's flags say it."""
+        parts = (("flushes", self.results), ("flushes_inputs", self.inputs))
+        return " ".join(f"{name}={','.join(found)}" for name, found in parts if found)
+
+
+@dataclass(frozen=True)
 class RuntimeInfo:
     """What a backend says of itself once it has been imported."""
 
@@ -166,9 +183,7 @@ class RuntimeInfo:
     driver_version: str = ""
     compute_precision: str = ""  # "" = that of the dtype
     precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
-    flushes: tuple[
-        str, ...
-    ] = ()  # dtypes whose results below the smallest normal number the device makes 0, as measured
+    flushes: tuple[str, ...] = ()  # `Flushes.results`, where it is measured at the start
     unasked: bool = False  # the runtime chose it: nobody asked for less than the dtype's own
 
     def __post_init__(self) -> None:

@@ -11,10 +11,13 @@ import pytest
 
 from farm.commands import reproduce, run
 from tasks.arrays import every
-from tasks.judge import verdict
+from tasks.backends.base import Backend
+from tasks.catalogs import exactly
+from tasks.judge import properties, verdict
 from tasks.judging import judged
-from tasks.model import EXHAUSTIVE, Group, RuntimeInfo, Status, np_dtype
+from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, np_dtype
 from tasks.prepare.cases import PreparedSample, prepare
+from tasks.runner import Runner, whole
 
 torch = pytest.importorskip("torch")
 
@@ -22,8 +25,20 @@ from tasks.arrays import torch_tree  # noqa: E402
 from tasks.catalogs.torch.every import LAYOUTS  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def _without_mpmath(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second and more of each op: one test asks for it."""
+    monkeypatch.setattr(exactly, "oracle", lambda op, given, first: [])
+
+
+_ORACLE = exactly.oracle
+
+
 def samples(op: str, dtype: str, number: int = 1) -> list[PreparedSample]:
-    group = Group(f"torch:{op}", "", dtype, number, distribution=EXHAUSTIVE)
+    return prepared(Group(f"torch:{op}", "", dtype, number, distribution=EXHAUSTIVE))
+
+
+def prepared(group: Group) -> list[PreparedSample]:
     found = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
     assert not any(s.failure for s in found)
     return sorted(found, key=lambda s: s.record["sample"])
@@ -68,7 +83,7 @@ def test_ops_of_one_tensor_are_offered_it_and_others_are_not() -> None:
     assert all(offers[f"torch:{op}"] for op in ("exp", "nn.functional.gelu", "bitwise_not", "special.erfcx", "round"))
     assert not any(
         offers[f"torch:{op}"]
-        for op in ("add", "softmax", "matmul", "nn.functional.rrelu", "dropout")
+        for op in ("addmm", "softmax", "matmul", "nn.functional.rrelu", "dropout", "polar")
         if f"torch:{op}" in offers
     )
 
@@ -146,3 +161,155 @@ def test_a_reproduction_says_at_which_input(results: Path, capsys: pytest.Captur
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
     x, y = float(told["input"]), float(told["expected"])
     assert y == pytest.approx(2 / np.sqrt(np.pi) * x, rel=1e-6) and 0 < x < 1e-5
+
+
+def test_onnx_operators_are_given_every_input_they_take() -> None:
+    from tasks import catalogs
+
+    found = {e.label: e for e in catalogs.get("onnx").entries() if EXHAUSTIVE in e.distributions}
+    assert {"onnx:Exp", "onnx:Gelu.tanh", "onnx:Sign", "onnx:Tanh"} <= set(found) and "onnx:Add" not in found
+    assert not any("own" in e.distributions for e in found.values())
+    for label, dtype in (("onnx:Sigmoid", "bfloat16"), ("onnx:Round", "float16"), ("onnx:IsNaN", "float8_e5m2")):
+        assert dtype in found[label].dtypes
+        [sample] = prepared(Group(label, "", dtype, 1, distribution=EXHAUSTIVE))
+        [given] = sample.inputs()
+        assert given.size == 1 << 8 * given.dtype.itemsize and sample.record["model"] is not None
+    [sample] = prepared(Group("onnx:Relu", "", "float16", 1, distribution=EXHAUSTIVE))
+    assert not np.isnan(sample.inputs()[0]).any()  # max(NaN, 0) is open
+
+
+class Flushing(Backend):
+    """Computes exp, taking subnormal numbers for zero: as results, as inputs, or not at all."""
+
+    forms = ("onnx",)
+
+    def __init__(self, results: bool, inputs: bool) -> None:
+        super().__init__("flushing-cpu", "cpu", {})
+        self.results, self.inputs = results, inputs
+
+    def build(self, form: Form) -> Program:
+        def flushed(x: np.ndarray) -> np.ndarray:
+            return np.where(np.abs(x) < 2.0**-126, 0 * x, x)
+
+        def run() -> list[np.ndarray]:
+            given = [x.astype(np.float64) for x in form.arrays]
+            given = [flushed(x) for x in given] if self.inputs else given
+            with np.errstate(all="ignore"):
+                y = given[0] * given[1] if len(given) > 1 else np.log(given[0])
+                return [(flushed(y) if self.results else y).astype(form.arrays[0].dtype)]
+
+        return Program(run)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("results", "inputs"), [(False, False), (True, False), (True, True)])
+def test_what_a_device_takes_for_zero_is_measured_and_judged_as_such(results: bool, inputs: bool) -> None:
+    group = Group("onnx:Log", "", "bfloat16", 1, distribution=EXHAUSTIVE)
+    made = prepare(group, Path(os.environ["FARM_CACHE"]))[1]
+    runner = Runner(Flushing(results, inputs), RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
+    [row] = (x.row for x in runner.run([whole(made)]))
+    assert row.status == Status.PASS
+    assert (row.flags or "") == ("flushes=bfloat16 flushes_inputs=bfloat16" if inputs else "")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_row_counts_the_inputs_beyond_the_limit_and_names_the_worst() -> None:
+    [sample] = samples("exp", "float16")
+    [given] = sample.inputs()
+    with np.errstate(all="ignore"):
+        right = np.exp(given.astype(np.float64)).astype(np.float16)
+    wrong = np.where((given == 1.5) | (given == -2.0), np.float16(1.1) * right, right)
+    told = judged(sample, [[wrong]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu"))
+    assert told.columns["beyond"] == 2 and told.columns["worst"].startswith("of -2 ")
+
+
+def test_mpmath_is_a_further_oracle_and_judges_the_float64_reference_too() -> None:
+    x = np.array([1e-30, 0.5, -3.0, 0.0, np.inf, np.nan])
+    with np.errstate(all="ignore"):
+        [told] = _ORACLE("nn.functional.tanhshrink", x, x - np.tanh(x))
+    assert told.name == "mpmath" and told.references[0][0] == pytest.approx(1e-90 / 3)  # float64 has no digit of it
+    assert told.references[0][1] == pytest.approx(0.5 - np.tanh(0.5))
+    assert np.isnan(told.references[0][5]) and told.references[0][3] == 0  # as the first oracle says
+    assert (
+        _ORACLE("nn.functional.tanhshrink", x, x - np.tanh(x))[0].references[0].tobytes()
+        == told.references[0].tobytes()
+    )
+    assert _ORACLE("add", x, x) == [] == _ORACLE("exp", x, x.astype(np.float32))
+
+
+def test_hard_cases_of_float64_and_float32_are_in_the_sweep() -> None:
+    # The float and the double nearest to a multiple of π/2 (J.-M. Muller, Elementary Functions, 2nd ed., table 9.1).
+    assert 16367173 * 2.0**72 in every.values("float32") and 6381956970095103 * 2.0**797 in every.values("float64")
+    for dtype, square in (("float32", 4095.0**2), ("float64", 67108863.0**2)):
+        hard = every.hard_cases(dtype)
+        assert {square, np.nextafter(np_dtype(dtype).type(square), np_dtype(dtype).type(0))} <= set(hard)
+        assert np.isfinite(hard).all() and np.isin(hard, every.values(dtype)).mean() > 0.9
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("op", "dtype", "pairs"),
+    [("maximum", "int8", 1 << 16), ("floor_divide", "uint8", 255 << 8), ("mul", "float16", 249 * 249)],
+)
+def test_an_op_of_two_tensors_is_given_every_pair(op: str, dtype: str, pairs: int) -> None:
+    [sample] = samples(op, dtype)
+    a, b = (x.reshape(-1).astype(np.float64) for x in sample.inputs())
+    assert len({(x, y) for x, y in zip(a, b) if x == x and y == y}) >= pairs  # of float8_e5m2 249 are numbers
+    statuses = []
+    for wrong in (False, True):
+        right = np.where(b == 0, 0, a // b) if op == "floor_divide" else a * b if op == "mul" else np.maximum(a, b)
+        right = np.where(wrong & (a == 96) & (b == 112), right + (right if op == "mul" else 8), right)
+        given = torch_tree.to_numpy(torch.from_numpy(right.reshape(256, 256)).to(getattr(torch, dtype)))
+        statuses.append(judged(sample, [[given]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu")).status)
+    assert statuses == [Status.PASS, Status.WRONG]
+
+
+def test_pairs_of_a_wide_integer_are_not_tried_and_it_says_so() -> None:
+    group = Group("torch:mul", "", "int16", 1, distribution=EXHAUSTIVE)
+    [sample] = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
+    assert sample.failure and "not every pair of values of int16 can be tried" in sample.failure.error
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_gradient_of_an_op_of_one_tensor_is_given_every_input() -> None:
+    [sample] = prepared(Group("torch:sqrt", "", "bfloat16", 1, check="backward", distribution=EXHAUSTIVE))
+    assert sample.inputs()[0].size == 1 << 16 and sample.record["wrt"] == [0]
+    [y] = (leaf.reference for leaf in sample.expected())
+    x, gradient = sample.inputs()[0].astype(np.float64), sample.inputs()[1].astype(np.float64)
+    at = (x > 1) & (x < 4)
+    assert y is not None and np.allclose(y[at], (gradient / (2 * np.sqrt(x)))[at])
+
+
+#: Faults that no reference is needed for: op, what becomes of right outputs, a word of what is said.
+BROKEN: dict[str, tuple[str, Fault, str]] = {
+    "order": ("sqrt", lambda x, y: np.where((x > 8) & (x < 8.02), y * 0.996, y), "not rising"),
+    "oddness": ("tanh", lambda x, y: np.where((x > 0.5) & (x < 0.51), y * 0.999, y), "not odd"),
+    "a bound": ("sigmoid", lambda x, y: np.where(x == 40, 1.001, y), "outside [0, 1]"),
+    "an exact point": ("cos", lambda x, y: np.where(np.abs(x) < 2e-5, 0.9995, y), "0.999511719"),
+    "once more": ("round", lambda x, y: np.where(x == 3, 4, y), "not"),
+    "commutation": ("mul", lambda a, b: np.where((a == 96) & (b == 112), a * b * 1.001, a * b), "not commutative"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_mathematics_promises_is_asked_of_all_inputs(name: str) -> None:
+    op, fault, said = BROKEN[name]
+    [sample] = samples(op, "float16")
+    given = [x.astype(np.float64) for x in sample.tensors()]
+    right = given[0] * given[1] if len(given) > 1 else getattr(torch, op)(torch.from_numpy(given[0])).numpy()
+    outputs = [y.astype(np.float16) for y in (right, fault(given[0], given[1] if len(given) > 1 else right))]
+    told = [judged(sample, [[y]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu")) for y in outputs]
+    assert told[0].status == Status.PASS and "breaks" not in told[0].columns
+    assert said in told[1].columns["breaks"] and told[1].status != Status.PASS
+
+
+@pytest.mark.parametrize("op", ["add", "maximum", "relu", "floor", "exp2", "erf", "neg"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_correctly_rounded_kernel_breaks_none(op: str) -> None:
+    name = f"nn.functional.{op}" if op == "relu" else op
+    [sample] = samples(name, "bfloat16")
+    [leaf] = sample.expected()
+    assert leaf.reference is not None
+    rounded = torch_tree.to_numpy(torch.from_numpy(leaf.reference.copy()).bfloat16())
+    assert properties.broken(f"torch:{name}", sample.tensors(), rounded) == ""
