@@ -11,10 +11,13 @@ from farm.exits import BAD_INPUT, OK, command, guarded
 COMMANDS = {
     "run": "run a config: every op, dtype and backend it names, judged and kept in the lake",
     "report": "show a run, or many: tables, CSV, Markdown, one HTML page; compare two backends or two runs",
+    "site": "write a static site over many runs and lakes: what failed since when, by vendor, backend, op, model and defect",
     "reproduce": "run one row of a lake again, by itself; or write it as a standalone script",
     "fuzz": "generate cases, run them on every backend, and go on where something is found",
     "localise": "name the node, window, optimiser's pass or precision that makes a model of a lake fail",
     "minimise": "make a failing case of a lake small while it fails in the same way: minimal case, script, issue",
+    "bisect": "name the release of a runtime that broke or mended a case, by halving",
+    "history": "say when outcomes were first and last seen, and fixed, along runs or versions",
     "known": "list, check and add known failures: which cases fail in which way, why, for whom and until when",
     "findings": "list the distinct defects of a lake, each with its minimal case; write a bundle for each",
     "harvest": "write the distinct nodes of models, with their own tensors, as a catalog that every backend runs",
