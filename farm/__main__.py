@@ -11,6 +11,7 @@ from farm.exits import BAD_INPUT, OK, command, guarded
 COMMANDS = {
     "run": "run a config: every op, dtype and backend it names, judged and kept in the lake",
     "report": "show a run, or many: tables, CSV, Markdown, one HTML page; compare two backends or two runs",
+    "site": "write a static site over many runs and lakes: what failed since when, by vendor, backend, op, model and defect",
     "reproduce": "run one row of a lake again, by itself; or write it as a standalone script",
     "fuzz": "generate cases, run them on every backend, and go on where something is found",
     "localise": "name the node, window, optimiser's pass or precision that makes a model of a lake fail",
