@@ -286,7 +286,7 @@ def _cause(bar: _Bar, actual: list[np.ndarray]) -> str:
     if bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
         return ""
     try:
-        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class)
+        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, sample.graph)
     except Exception:
         return ""  # what it did not think of must not cost the verdict
 
