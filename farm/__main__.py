@@ -18,6 +18,7 @@ COMMANDS = {
     "minimise": "make a failing case of a lake small while it fails in the same way: minimal case, script, issue",
     "bisect": "name the release of a runtime that broke or mended a case, by halving",
     "history": "say when outcomes were first and last seen, and fixed, along runs or versions",
+    "gate": "say whether a run may ship by the gate of its config; JUnit XML, SARIF, Markdown",
     "known": "list, check and add known failures: which cases fail in which way, why, for whom and until when",
     "findings": "list the distinct defects of a lake, each with its minimal case; write a bundle for each",
     "harvest": "write the distinct nodes of models, with their own tensors, as a catalog that every backend runs",

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.commands import reproduce, run
+from farm.commands import report, reproduce, run
 from tasks.arrays import every
 from tasks.backends.base import Backend
 from tasks.catalogs import exactly
@@ -161,6 +161,14 @@ def test_a_reproduction_says_at_which_input(results: Path, capsys: pytest.Captur
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
     x, y = float(told["input"]), float(told["expected"])
     assert y == pytest.approx(2 / np.sqrt(np.pi) * x, rel=1e-6) and 0 < x < 1e-5
+    picture, asked = tmp_path / "erf.png", ["--results", str(results), "--inputs"]
+    assert report.main([*asked, "erf", "--plot", str(picture)]) == 0 and picture.read_bytes().startswith(b"\x89PNG")
+    assert (
+        report.main([*asked, "erff"]) == 2
+        and "no exhaustive case of 'erff'; valid: torch:erf" in capsys.readouterr().err
+    )
+    assert report.main([*asked, "erf", "--dtype", "float16"]) == 2
+    assert "erf was run in bfloat16, not in 'float16'" in capsys.readouterr().err
 
 
 def test_onnx_operators_are_given_every_input_they_take() -> None:
