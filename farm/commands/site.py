@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from farm import lake as lakes
 from farm.commandline import plain, refusing
@@ -23,7 +23,10 @@ TYPES = {"html": "text/html; charset=utf-8", "svg": "image/svg+xml", "css": "tex
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the site; exit code 0, 2 for lakes without runs or a place that cannot be written."""
     args = _arguments().parse_args(argv)
-    nights = [one for name in args.lakes for one in _nights(name, args.last, args.config)]
+    nights: list[Night] = []
+    for name in args.lakes:
+        had = {one.facts["run_id"]: one.facts["results"] for one in nights}
+        nights += _nights(name, args.last, args.config, had)
     if not nights:
         raise Refusal(f"no runs with rows in {', '.join(args.lakes)}; start one with: farm run configs/quick.yaml")
     out, files = lakes.open_lake(args.out), 0
@@ -51,10 +54,17 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _nights(name: str, last: int, config: str | None) -> Iterator[Night]:
-    """Summaries of the runs of a lake, the oldest first; what cannot be read is said and passed over. Raises LakeError."""
+def _nights(name: str, last: int, config: str | None, had: Mapping[str, str]) -> Iterator[Night]:
+    """Summaries of the runs of a lake, the oldest first; what cannot be read, or was ``had`` of another lake (by its id), is
+    said and passed over. Raises LakeError."""
     opened = lakes.open_lake(name)
     for run_id in lakes.run_ids(opened)[-last:]:
+        if run_id in had:
+            print(
+                f"warning: {plain(name)}: run {run_id} is in {plain(had[run_id])} too, whose rows are shown",
+                file=sys.stderr,
+            )
+            continue
         record = {"run_id": run_id}
         try:
             record = lakes.read_run(opened, run_id)

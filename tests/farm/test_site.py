@@ -136,7 +136,12 @@ def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: A
     capsys.readouterr()
     assert site.main([str(tmp_path / "out"), str(tmp_path / "odd")]) == 0
     said = capsys.readouterr()
+    days = [one.day for one in map(night, [lake.read(opened, first)], [{"run_id": first}])]
+    assert days == ["2025-01-01"]  # as its id says
     assert said.err.count("warning: ") == 2 == said.err.count("\n") and "of 2 runs" in said.out
+    assert site.main([str(tmp_path / "out"), str(many), str(many), "--last", "2"]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("is in") == 2 and "of 2 runs" in said.out
     (tmp_path / "file").write_text("")
     assert site.main([str(tmp_path / "file"), str(many), "--last", "1"]) == 2
 

@@ -5,6 +5,7 @@ A summary holds squares (an op on a backend) and causes, not rows, so that a yea
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -51,7 +52,7 @@ def night(rows: pd.DataFrame, run: Mapping[str, Any]) -> Night:
     facts = {
         "run_id": str(run.get("run_id") or ""),
         "name": str(run.get("name") or ""),
-        "started_at": str(run.get("started_at") or ""),
+        "started_at": str(run.get("started_at") or began(str(run.get("run_id") or ""))),
         "results": str(rows.attrs.get("results") or "results"),
         "rows": len(made),
         "verdict": said.sentence,
@@ -60,6 +61,14 @@ def night(rows: pd.DataFrame, run: Mapping[str, Any]) -> Night:
     }
     causes = report.causes[CAUSE].astype({"rows": int, "cases": int}).astype(str).to_dict("records")
     return Night(facts, squares.join(more).reset_index(), causes)  # type: ignore[arg-type]
+
+
+def began(run_id: str) -> str:
+    """When a run began, as its id says, in ISO form; "" where it does not."""
+    try:
+        return datetime.datetime.strptime(f"{run_id[:15]} +0000", "%Y%m%d-%H%M%S %z").isoformat()
+    except ValueError:
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
