@@ -15,7 +15,7 @@ from tasks.judge import coarser, fingerprint, steps
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
-from tasks.model import EPS, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
+from tasks.model import EPS, FLUSHED, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
 from tasks.model.kind import KIND_ORACLE
 from tasks.prepare.cases import PreparedSample
 
@@ -76,8 +76,7 @@ def judged(
     raw = arrays[0]
     precision = _precision(sample, info)
     bar = _Bar(sample, op_class, sample.expected()[part], part, policy, precision)
-    if info.flushes:
-        arrays = [_unflushed(actual, bar.expected, info.flushes) for actual in arrays]
+    bar, arrays = _as_flushed(bar, arrays, info)
     expected, limit = bar.expected, policy.limit_value(group.label, op_class.value, group.dtype, precision)
     metrics = _measure(sample, arrays[0], expected, precision)
     if op_class is OpClass.MODEL:
@@ -175,6 +174,16 @@ def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) 
     return _Others(columns)
 
 
+def _as_flushed(bar: _Bar, arrays: list[list[np.ndarray]], info: RuntimeInfo) -> tuple[_Bar, list[list[np.ndarray]]]:
+    """What is expected and what the runs returned, as far as the device flushes subnormal numbers and says so."""
+    if bar.sample.owner.group.dtype in info.flushes_inputs and FLUSHED in bar.sample.record.get("coarse", ()):
+        others = bar.sample.coarse()[FLUSHED][bar.part]
+        bar = replace(bar, expected=_of_flushed(arrays[0], bar.expected, others))
+    if info.flushes:
+        arrays = [_unflushed(actual, bar.expected, info.flushes) for actual in arrays]
+    return bar, arrays
+
+
 def _unflushed(actual: list[np.ndarray], expected: list[Leaf], flushes: Collection[str]) -> list[np.ndarray]:
     """The outputs with what a device makes 0, as it declares, put back: where the exact result is below the smallest normal number."""
     made = []
@@ -186,6 +195,23 @@ def _unflushed(actual: list[np.ndarray], expected: list[Leaf], flushes: Collecti
                 a = np.where(flushed, y.astype(a.dtype), a)
         made.append(a)
     return made + actual[len(made) :]
+
+
+def _of_flushed(actual: list[np.ndarray], expected: list[Leaf], others: Sequence[np.ndarray]) -> list[Leaf]:
+    """What is expected, but for elements that are nearer to what comes of inputs whose subnormal numbers are 0: the device computes
+    with that, as it declares."""
+    made = []
+    for a, leaf, other in zip(actual, expected, others):
+        y = leaf.reference
+        if y is not None and y.shape == other.shape == a.shape and y.dtype == other.dtype == np.float64:
+            with np.errstate(all="ignore"):
+                wide = a.astype(np.float64)
+                same = (wide == other) | (np.isnan(wide) & np.isnan(other))
+                nearer = same | (np.abs(wide - other) < np.nan_to_num(np.abs(wide - y), nan=np.inf))
+            if (take := nearer & (y != other)).any():
+                leaf = replace(leaf, reference=np.where(take, other, y))
+        made.append(leaf)
+    return made + expected[len(made) :]
 
 
 def _effect(bar: _Bar, actual: list[np.ndarray], found: Judgement) -> Judgement:

@@ -321,7 +321,9 @@ class Runner:
         if case.program is not None:
             where = case.program.placement
             row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
-            row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags, variables.HERE)))
+            row["flags"] = " ".join(
+                filter(None, (row.get("flags"), case.program.flags, self.info.flushed, variables.HERE))
+            )
             row |= case.program.columns
             if case.program.fallback and not text:
                 text = case.program.fallback

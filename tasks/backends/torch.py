@@ -34,6 +34,10 @@ REDUCED = "reduced_precision_reduction"
 FLUSH = "flush_subnormals"
 
 
+#: Ops whose tensors but the first say what is done and stay on the CPU: torch wants them there, whatever the device.
+TOLD_ON_CPU = ("torch:tensor_split",)
+
+
 class TorchEager(Backend):
     """Every run ends when the device has finished: an error of an asynchronous kernel is raised at its own case."""
 
@@ -43,8 +47,6 @@ class TorchEager(Backend):
     checks: tuple[str, ...] = tuple(checks.where(prepared=True))
     #: Whether it can be told which kernels to take, and sees which it took.
     modal = True
-    #: Dtypes whose subnormal results the device makes 0, once it is probed.
-    flushes: tuple[str, ...] = ()
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
         self.known = device(device_name)
@@ -98,7 +100,6 @@ class TorchEager(Backend):
             torch_switches.set_precision(self.target, self.device, self.coarse, self.reduced)
             precision = self.known.coarse if self.coarse else ""
             self._try()
-        self.flushes = torch_switches.flushes(self.target)
         if self.target == "cuda":
             driver = torch_switches.driver() or str(torch.version.hip or torch.version.cuda or "")
             where = f"{where}, {torch_switches.architecture()}"
@@ -111,7 +112,7 @@ class TorchEager(Backend):
             driver,
             precision,
             TF32_OPS if precision else (),
-            self.flushes,
+            *torch_switches.flushes(self.target),
         )
 
     def _accelerator(self) -> str:
@@ -179,13 +180,15 @@ class TorchEager(Backend):
             said += [f"uuid={self.uuid}"] if self.uuid else []
         said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
         said += [self.modes.flags] if self.modes.flags else []
-        said += [f"flushes={','.join(self.flushes)}"] if self.flushes else []
         return " ".join(said)
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Fresh arguments on the device: an op that writes to them harms nobody."""
         leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
+        if form.op in TOLD_ON_CPU:
+            on_cpu = torch_tree.decoder(form.arrays.__getitem__, "cpu")
+            args, kwargs = (args[0], *decode(form.args, on_cpu)[1:]), decode(form.kwargs, on_cpu)
         return (
             (args, kwargs)
             if self.target == "cpu"

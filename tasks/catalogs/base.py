@@ -16,7 +16,8 @@ from tasks.model import Group, Leaf, OpClass, Oracle, label_of
 class Entry:
     """One line of a catalog's list: an op (with its catalog's prefix), a variant and the dtypes it declares.
 
-    checks, distributions: of `tasks.checks` and `DISTRIBUTIONS`, those the catalog can prepare for it.
+    checks, distributions: of `tasks.checks` and `DISTRIBUTIONS`, those the catalog can prepare for it. on_devices: further
+    dtypes, which no backend of the CPU is asked for.
     """
 
     op: str
@@ -24,6 +25,7 @@ class Entry:
     dtypes: tuple[str, ...]
     checks: tuple[str, ...] = ("forward",)
     distributions: tuple[str, ...] = ("own",)
+    on_devices: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -70,7 +72,7 @@ class Sample:
     framework ("tflite", "saved_model": its folder as a zip), by form; ranks: of the model's inputs and outputs among their
     sorted names, which are the order of those of a file; repeats: how often a backend runs it
     (results that differ are a finding); twins: how many of the last outputs are those before them, computed otherwise; coarse: of a model, by precision the outputs with its products' weights rounded to
-    it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
+    it (`tasks.graphs.coarse`); by FLUSHED the outputs of inputs whose subnormal numbers were made 0, if it has any; wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); batched: places of the
     arrays whose first axis is a batch, in a sample of the check batch_invariance.
     """

@@ -1,6 +1,18 @@
 """The vocabulary of the farm: statuses, dtypes, groups, cases, forms and the errors a backend may raise."""
 
-from tasks.model.case import DISTRIBUTIONS, EXHAUSTIVE, FILES, FUZZ, Form, Group, Oracle, Program, RuntimeInfo, label_of
+from tasks.model.case import (
+    DISTRIBUTIONS,
+    EXHAUSTIVE,
+    FILES,
+    FLUSHED,
+    FUZZ,
+    Form,
+    Group,
+    Oracle,
+    Program,
+    RuntimeInfo,
+    label_of,
+)
 from tasks.model.dtypes import (
     DTYPES,
     EPS,

@@ -85,6 +85,9 @@ class Oracle:
     rounded: bool = False
 
 
+#: What inputs have become on a device that takes subnormal numbers for 0.
+FLUSHED = "flushed inputs"
+
 #: Kinds of forms that are a file of some framework, which few networks come as.
 FILES = ("saved_model", "tflite")
 
@@ -169,12 +172,20 @@ class RuntimeInfo:
     flushes: tuple[
         str, ...
     ] = ()  # dtypes whose results below the smallest normal number the device makes 0, as measured
+    flushes_inputs: tuple[str, ...] = ()  # dtypes of whose numbers below the smallest normal one it computes as with 0
     unasked: bool = False  # the runtime chose it: nobody asked for less than the dtype's own
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "flushes", tuple(self.flushes))  # from JSON it comes as a list
+        for name in ("flushes", "flushes_inputs"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # from JSON it comes as a list
         if self.compute_precision and self.compute_precision not in EPS:
             raise ValueError(f"compute precision {self.compute_precision!r} is none of {', '.join(EPS)}")
+
+    @property
+    def flushed(self) -> str:
+        """What it flushes, as a row's flags say it."""
+        named = {name: getattr(self, name) for name in ("flushes", "flushes_inputs")}
+        return " ".join(f"{name}={','.join(dtypes)}" for name, dtypes in named.items() if dtypes)
 
     def precision_for(self, op_class: OpClass, label: str) -> str:
         """The declared compute precision of an op (`Group.label`); "" where it is that of the dtype."""

@@ -52,17 +52,21 @@ def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None
             raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
 
 
-def flushes(target: str) -> tuple[str, ...]:
-    """Dtypes in which the device makes 0 of half the smallest normal number; measured, since few say so."""
+def flushes(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(dtypes in which the device makes 0 of half the smallest normal number, dtypes in which it computes with 0 where it is
+    given that); measured, since few say so."""
     import torch
 
-    found = []
+    results, inputs = [], []
     for name in ("float32", "float16", "bfloat16", "float64"):
         with contextlib.suppress(Exception):  # a dtype that it does not have
-            smallest = torch.full((16,), SMALLEST_NORMAL[name], dtype=getattr(torch, name), device=target)
-            if not (smallest * 0.5).cpu().count_nonzero():
-                found.append(name)
-    return tuple(found)
+            smallest = torch.full((16,), SMALLEST_NORMAL[name], dtype=torch.float64)
+            normal, half = (x.to(getattr(torch, name)).to(target) for x in (smallest, smallest / 2))
+            if not (normal * 0.5).cpu().count_nonzero():
+                results.append(name)
+            if not (half * 4).cpu().count_nonzero():
+                inputs.append(name)
+    return tuple(results), tuple(inputs)
 
 
 def libraries() -> str:
