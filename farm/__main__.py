@@ -15,6 +15,7 @@ COMMANDS = {
     "fuzz": "generate cases, run them on every backend, and go on where something is found",
     "localise": "name the node, window, optimiser's pass or precision that makes a model of a lake fail",
     "minimise": "make a failing case of a lake small while it fails in the same way: minimal case, script, issue",
+    "known": "list, check and add known failures: which cases fail in which way, why, for whom and until when",
     "findings": "list the distinct defects of a lake, each with its minimal case; write a bundle for each",
     "harvest": "write the distinct nodes of models, with their own tensors, as a catalog that every backend runs",
     "init": "write an example project: two kernels of your own, their references, a config, a test",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends.base import Backend
 from tasks.checks.base import FORWARD
-from tasks.model import SMALLEST_NORMAL, Form, Program, RuntimeInfo
+from tasks.model import Form, Program
 from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
 
 #: Forms that a known answer has.
@@ -61,27 +60,6 @@ class Canary:
             return f"{type(error).__name__}: {str(error).strip()[:200]}"
         finally:
             self._asked = time.monotonic()
-
-
-def flushing(backend: Backend, info: RuntimeInfo) -> RuntimeInfo:
-    """``info`` with the dtypes in which a device makes 0 of half the smallest normal number, or computes with 0 where it is given
-    that: measured, where the backend has not done so itself, since few say so."""
-    kind = kind_of(backend)
-    if not kind or info.flushes or info.flushes_inputs:
-        return info
-    results: list[str] = []
-    inputs: list[str] = []
-    for dtype in ("float32", "float16"):
-        smallest = SMALLEST_NORMAL[dtype]
-        for a, b, found in ((smallest, 0.5, results), (smallest / 2, 4.0, inputs)):
-            arrays = [np.full((SIZE, SIZE), x, dtype) for x in (a, b)]
-            try:
-                program = backend.canary(_form(kind, dtype, arrays, lambda a, b: a * b, "Mul"))
-                if not np.asarray(program.run()[0]).any() and not program.fallback:
-                    found.append(dtype)
-            except Exception:
-                continue  # a dtype that it does not have
-    return replace(info, flushes=tuple(results), flushes_inputs=tuple(inputs))
 
 
 def kind_of(backend: Backend) -> str:

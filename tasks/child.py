@@ -151,7 +151,7 @@ class Child:
         return self.runner is not None and self.runner.broken
 
     def _hello(self, command: wire.Hello) -> Steps:
-        from tasks.canary import Canary, flushing
+        from tasks.canary import Canary
         from tasks.runner import RUN, Runner
 
         def progress(number: int, stage: int, together: int) -> None:
@@ -168,7 +168,7 @@ class Child:
             with uncollected():
                 made = command.backend.create()
                 info = made.start()
-                info, self.canary = flushing(made, info), Canary(made)
+                self.canary = Canary(made)
         except Unavailable as error:
             return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:

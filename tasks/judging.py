@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,11 +12,24 @@ import numpy as np
 
 from tasks import checks, diagnose
 from tasks.checks import Stage
-from tasks.judge import coarser, fingerprint, steps
+from tasks.judge import coarser, fingerprint, flushing, steps
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
-from tasks.model import EPS, FLUSHED, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, RuntimeInfo, Status
+from tasks.judge.worst import beyond, element, worst
+from tasks.model import (
+    EPS,
+    EXHAUSTIVE,
+    WITHOUT_NOISE,
+    Flushes,
+    Leaf,
+    OpClass,
+    RuntimeInfo,
+    Status,
+    is_complex,
+    is_inexact,
+)
+from tasks.model.dtypes import dtype_name
 from tasks.model.kind import KIND_ORACLE
 from tasks.prepare.cases import PreparedSample
 
@@ -65,9 +79,43 @@ def judged(
     policy: Policy,
     info: RuntimeInfo,
     part: slice = slice(None),
+    flushes: Callable[[Sequence[str]], Flushes] | None = None,
 ) -> Judgement:
     """What the runs of a case returned, flat, under a policy. paired: which outputs are complex, as pairs; part: which of
-    the case's expected outputs they are."""
+    the case's expected outputs they are; flushes: what the device takes for zero in some dtypes, asked where it may matter."""
+    known = Flushes(info.flushes)
+    first = _judged(sample, outputs, paired, policy, info, part, known)
+    if flushes is None or first.status not in (Status.WRONG, Status.IMPRECISE) or first.metrics.kind:
+        return first
+    dtypes = flushing.may_matter(sample.expected()[part], _elementwise(sample))
+    measured = known | flushes(dtypes) if dtypes else known
+    if measured == known:
+        return first
+    again = _judged(sample, outputs, paired, policy, info, part, measured)
+    again.columns["flushes"] = str(measured)
+    return again
+
+
+def _elementwise(sample: PreparedSample) -> np.ndarray | None:
+    """The input of an op of one tensor each of whose results is of the element in its place; None of any other."""
+    if sample.owner.group.distribution != EXHAUSTIVE:
+        return None
+    with contextlib.suppress(ValueError):
+        found = sample.tensors()
+        if found and is_inexact(dtype_name(found[0].dtype)) and not is_complex(dtype_name(found[0].dtype)):
+            return found[0]
+    return None
+
+
+def _judged(
+    sample: PreparedSample,
+    outputs: list[list[Any]],
+    paired: Sequence[int],
+    policy: Policy,
+    info: RuntimeInfo,
+    part: slice,
+    flushes: Flushes,
+) -> Judgement:
     group, record, op_class = sample.owner.group, sample.record, sample.op_class
     for actual in outputs:
         for i in paired:
@@ -76,7 +124,9 @@ def judged(
     raw = arrays[0]
     precision = _precision(sample, info)
     bar = _Bar(sample, op_class, sample.expected()[part], part, policy, precision)
-    bar, arrays = _as_flushed(bar, arrays, info)
+    if flushes != Flushes():
+        given = _elementwise(sample) if flushes.inputs else None
+        arrays = [flushing.unflushed(actual, bar.expected, flushes, given) for actual in arrays]
     expected, limit = bar.expected, policy.limit_value(group.label, op_class.value, group.dtype, precision)
     metrics = _measure(sample, arrays[0], expected, precision)
     if op_class is OpClass.MODEL:
@@ -89,6 +139,8 @@ def judged(
         # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice
         # the limit.
         more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
+        if not metrics.kind and limit is not None and op_class not in (OpClass.RANDOM, OpClass.MODEL):
+            more |= _furthest(bar, arrays[0], limit)
     if precision:
         more["compute_precision"] = precision
         if info.unasked and is_coarser(precision, group.dtype):
@@ -174,44 +226,23 @@ def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) 
     return _Others(columns)
 
 
-def _as_flushed(bar: _Bar, arrays: list[list[np.ndarray]], info: RuntimeInfo) -> tuple[_Bar, list[list[np.ndarray]]]:
-    """What is expected and what the runs returned, as far as the device flushes subnormal numbers and says so."""
-    if bar.sample.owner.group.dtype in info.flushes_inputs and FLUSHED in bar.sample.record.get("coarse", ()):
-        others = bar.sample.coarse()[FLUSHED][bar.part]
-        bar = replace(bar, expected=_of_flushed(arrays[0], bar.expected, others))
-    if info.flushes:
-        arrays = [_unflushed(actual, bar.expected, info.flushes) for actual in arrays]
-    return bar, arrays
-
-
-def _unflushed(actual: list[np.ndarray], expected: list[Leaf], flushes: Collection[str]) -> list[np.ndarray]:
-    """The outputs with what a device makes 0, as it declares, put back: where the exact result is below the smallest normal number."""
-    made = []
-    for a, leaf in zip(actual, expected):
-        y = leaf.reference
-        if leaf.dtype in flushes and y is not None and a.shape == y.shape and y.dtype == np.float64:
-            flushed = (a == 0) & (y != 0) & (np.abs(y) < SMALLEST_NORMAL[leaf.dtype])
-            if flushed.any():
-                a = np.where(flushed, y.astype(a.dtype), a)
-        made.append(a)
-    return made + actual[len(made) :]
-
-
-def _of_flushed(actual: list[np.ndarray], expected: list[Leaf], others: Sequence[np.ndarray]) -> list[Leaf]:
-    """What is expected, but for elements that are nearer to what comes of inputs whose subnormal numbers are 0: the device computes
-    with that, as it declares."""
-    made = []
-    for a, leaf, other in zip(actual, expected, others):
-        y = leaf.reference
-        if y is not None and y.shape == other.shape == a.shape and y.dtype == other.dtype == np.float64:
-            with np.errstate(all="ignore"):
-                wide = a.astype(np.float64)
-                same = (wide == other) | (np.isnan(wide) & np.isnan(other))
-                nearer = same | (np.abs(wide - other) < np.nan_to_num(np.abs(wide - y), nan=np.inf))
-            if (take := nearer & (y != other)).any():
-                leaf = replace(leaf, reference=np.where(take, other, y))
-        made.append(leaf)
-    return made + expected[len(made) :]
+def _furthest(bar: _Bar, actual: list[np.ndarray], limit: float) -> dict[str, Any]:
+    """How many elements are beyond the limit, and the worst of all in words."""
+    columns: dict[str, Any] = {"beyond": beyond(actual, bar.expected, bar.op_class, limit, bar.precision)}
+    where = worst(actual, bar.expected, bar.op_class, bar.precision)
+    if where is not None:
+        output, index = where
+        said = element(actual[output], bar.expected[output], index)
+        given = _elementwise(bar.sample)
+        at = (
+            f"of {given[index].astype(np.float64):.9g} "
+            if given is not None and given.shape == actual[output].shape
+            else ""
+        )
+        columns["worst"] = (
+            f"{at}{said['actual']} for {said['expected']}, at {', '.join(map(str, (*[output] * bool(output), *index)))}"
+        )
+    return columns
 
 
 def _effect(bar: _Bar, actual: list[np.ndarray], found: Judgement) -> Judgement:

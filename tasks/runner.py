@@ -18,10 +18,23 @@ import numpy as np
 from tasks import checks, variables
 from tasks.arrays.pack import Pack, save
 from tasks.backends.base import Backend
+from tasks.backends.shared.flushing import measured
 from tasks.judge.plain import Metrics
 from tasks.judge.policy import Policy
 from tasks.judging import judged, staged
-from tasks.model import FILES, Fallback, Form, Invalid, Misbehaviour, Program, RuntimeInfo, Status, Unsupported, Vacuous
+from tasks.model import (
+    FILES,
+    Fallback,
+    Flushes,
+    Form,
+    Invalid,
+    Misbehaviour,
+    Program,
+    RuntimeInfo,
+    Status,
+    Unsupported,
+    Vacuous,
+)
 from tasks.model.row import NAMES, Row
 from tasks.prepare.cases import PreparedGroup, PreparedSample
 from tasks.twin import Twins
@@ -111,6 +124,7 @@ class Runner:
         #: Set when the device of this process is unusable: the owner must replace the process.
         self.broken = False
         self._twins = Twins(backend.spec) if backend.spec is not None else None
+        self._measured_flushes: dict[str, Flushes] = {}
 
     def close(self) -> None:
         """End what it has started."""
@@ -271,7 +285,7 @@ class Runner:
                 if len(stages) > 1 and broken is None:
                     found = staged(case.sample, stages, paired, self.policy, self.info)
                 else:
-                    found = judged(case.sample, outputs, paired, self.policy, self.info)
+                    found = judged(case.sample, outputs, paired, self.policy, self.info, flushes=self._flushes)
                 metrics, status, kind, more = found.metrics, found.status, found.kind, found.columns
                 if broken is not None:
                     status, kind, more = (
@@ -283,7 +297,17 @@ class Runner:
                     status, kind = Status.FALLBACK, ""
             except Exception as error:
                 case.error = error
-        return Done(case.number, Row.of(self._row(case, metrics, status, kind, run_ms) | more))
+        row = self._row(case, metrics, status, kind, run_ms)
+        if flushes := more.pop("flushes", ""):
+            row["flags"] = f"{row.get('flags') or ''} {flushes}".strip()
+        return Done(case.number, Row.of(row | more))
+
+    def _flushes(self, dtypes: Sequence[str]) -> Flushes:
+        """What the backend takes for zero in some dtypes; measured when a verdict may hang on it."""
+        for dtype in dtypes:
+            if dtype not in self._measured_flushes:
+                self._measured_flushes[dtype] = measured(self.backend, dtype)
+        return functools.reduce(operator.or_, (self._measured_flushes[x] for x in dtypes), Flushes())
 
     @staticmethod
     def _measured(case: Trial) -> bool:
@@ -321,9 +345,7 @@ class Runner:
         if case.program is not None:
             where = case.program.placement
             row["placement"] = ("emulated: " + where if where else "emulated") if self.backend.emulated else where
-            row["flags"] = " ".join(
-                filter(None, (row.get("flags"), case.program.flags, self.info.flushed, variables.HERE))
-            )
+            row["flags"] = " ".join(filter(None, (row.get("flags"), case.program.flags, variables.HERE)))
             row |= case.program.columns
             if case.program.fallback and not text:
                 text = case.program.fallback

@@ -76,6 +76,7 @@ NOT_RUN = {
     "farm harvest --run": "needs a culprit; tests/tasks/test_harvest.py has one",
     "farm run --model mine.onnx": "needs a model; tests/farm/test_own_model.py has one",
     "farm run configs/cuda.yaml": "needs a GPU; tests/farm/test_own_devices.py runs planted ones",
+    "farm known add": "tests/farm/test_known.py adds one",
     "farm envs build": "gigabytes; tests/farm/test_envs.py builds a small one",
     "farm envs remove KEY": "tests/farm/test_envs.py removes one",
     "farm run configs/versions.yaml": "ten environments; tests/farm/test_heterogeneous.py runs two versions",
@@ -89,7 +90,9 @@ NOT_RUN = {
     "RAY_AUTH_MODE=token": "needs a cluster; tests/farm/test_cluster.py has one",
 }
 #: Exit code 1 of these says that something was found, or is otherwise than it was stored.
-FINDS = re.compile("farm run|farm fuzz|farm rejudge|farm report --(diff|checklist)|farm reproduce .* --backend")
+FINDS = re.compile(
+    "farm run|farm fuzz|farm rejudge|farm known check|farm report --(diff|checklist)|farm reproduce .* --backend"
+)
 
 #: Exit code 3 of these says that not everything is proved: the session is a small run on CPUs.
 UNPROVED = re.compile("farm report --checklist")

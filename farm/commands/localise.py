@@ -12,6 +12,7 @@ from pathlib import Path
 
 from farm import lake as lakes
 from farm.commandline import cache_option, key_argument, refusing, results_option
+from farm.fleet import scratch
 from farm.localise.show import print_case, print_located
 from farm.program import program
 from farm.reproduce import writing
@@ -58,7 +59,7 @@ def _localise(case: StoredCase, seconds: float, script: str | None) -> int:
     print_case(case)
     sys.stdout.flush()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="farm-localise-") as folder:
+    with tempfile.TemporaryDirectory(prefix="localise-", dir=scratch.folder()) as folder:
         found = _found(case, seconds, Path(folder))
         if found.error:
             raise ReproduceError(f"nothing was localised: {found.error}")

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from typing import Any
 
 from farm import ONE_THREAD
 from farm.exits import starting
+from farm.fleet import scratch
 from tasks import variables, wire
 from tasks.backends import needs
 from tasks.child import PAGE_SIZE, Flying, Page
@@ -92,7 +94,9 @@ class ChildProcess:
         # Appending, so that a flood can be cut off at any time: what is written next starts at the new end.
         fcntl.fcntl(self._stderr, fcntl.F_SETFL, fcntl.fcntl(self._stderr, fcntl.F_GETFL) | os.O_APPEND)
         fds = (child_in, child_out, page_fd)
-        given = child_env(env, python)
+        #: What runtimes leave in their temporary folder when they die goes with the process.
+        self._folder = tempfile.mkdtemp(prefix="child-", dir=scratch.folder())
+        given = child_env(env, python) | {"TMPDIR": self._folder}
         with starting:
             self.process = subprocess.Popen(
                 [python, "-u", "-m", "tasks.child", *map(str, (*fds, os.getpid()))],
@@ -118,6 +122,7 @@ class ChildProcess:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._stderr.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def kill(self) -> None:
         """From another thread: kill the process; whoever waits for its answer sees its death."""
@@ -172,7 +177,8 @@ class ChildProcess:
             flying = self.page.read()
             steps = max(flying.together, 1) if flying.number >= 0 else 1
             if now - max(flying.since, begun) > deadline * steps:
-                yield self._stop(Status.TIMEOUT.value, f"exceeded its {deadline * steps:g} s deadline")
+                fix = "" if deadline_s is not None else "; deadline_s of the config sets it"
+                yield self._stop(Status.TIMEOUT.value, f"exceeded its {deadline * steps:g} s deadline{fix}")
                 return
             self.cpu_s()  # a dead process can no longer be asked
             if self.resident() > (bound := self.limits.memory_gib) * (1 << 30):

@@ -1,14 +1,14 @@
 """The Parquet lake of rows: columns and store."""
 
 from farm.lake.columns import KEY, SCHEMA, Origin
+from farm.lake.compaction import Change, compact
 from farm.lake.store import (
-    Change,
     Lake,
     LakeError,
     LakeWarning,
+    Where,
     append,
     check_writable,
-    compact,
     from_stream,
     open_lake,
     read,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
@@ -24,8 +28,10 @@ if TYPE_CHECKING:  # a third of a second that only whoever reads rows pays for
     import pandas as pd
 
 
-#: Rows of a run as they are to be, from what they are: as many, in the same order.
-Change = Callable[[pa.Table], pa.Table]
+#: Values that a row may have, by column.
+Where = Mapping[str, Collection[Any]]
+#: Files that are read at once: a store answers each of them only after a while.
+READERS = 8
 
 
 class LakeError(Refusal):
@@ -176,10 +182,11 @@ def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> None:
     """Write rows as one immutable part, visible all at once. Raises OSError."""
     table = pa.Table.from_batches(batches, schema=SCHEMA)
     if table.num_rows:
-        _write(lake, run_id, table)
+        put(lake, run_id, lambda path: pq.write_table(table, path, filesystem=lake.filesystem, compression="zstd"))
 
 
-def _write(lake: Lake, run_id: str, table: pa.Table) -> None:
+def put(lake: Lake, run_id: str, write: Callable[[str], None]) -> None:
+    """Make a part of a run, visible all at once: ``write`` writes a file at the path it is given. Raises OSError."""
     name = f"part-{uuid.uuid4().hex}.parquet"
     target = lake.path(run_id, name)
     # An object store shows a file when it is complete; a directory needs the detour.
@@ -187,7 +194,7 @@ def _write(lake: Lake, run_id: str, table: pa.Table) -> None:
     if lake.is_local:
         lake.filesystem.create_dir(lake.path(run_id), recursive=True)
     try:
-        pq.write_table(table, aside, filesystem=lake.filesystem, compression="zstd")
+        write(aside)
         if aside != target:
             lake.filesystem.move(aside, target)
     except BaseException:
@@ -253,34 +260,59 @@ def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
         ) from None
 
 
-def read_table(results: AnyLake, run_id: str | None = None, columns: list[str] | None = None) -> pa.Table:
-    """Rows of one run, or of all, in the schema's columns (or those of them that are named).
+def read_table(
+    results: AnyLake, run_id: str | None = None, columns: Sequence[str] | None = None, where: Where | None = None
+) -> pa.Table:
+    """Rows of one run, or of all, in the schema's columns (or those of them that are named); of them those ``where`` the
+    columns have one of the values. What is asked for is all that is read of a part, as far as its statistics tell.
 
     A foreign or damaged file is skipped with a LakeWarning that names it. Raises LakeError.
     """
     lake = open_lake(results)
     schema = pa.schema([f for f in SCHEMA if columns is None or f.name in columns], SCHEMA.metadata)
-    tables = []
-    todo = [(one, path) for one in ([run_id] if run_id is not None else run_ids(lake)) for path in parts(lake, one)]
-    listed = {path for _, path in todo}
-    while todo:
-        one, path = todo.pop(0)
+    tables: list[pa.Table] = []
+
+    def found(path: str) -> pa.Table | Exception:
         try:
-            with lake.filesystem.open_input_file(path) as file, pq.ParquetFile(file) as part:
-                present = part.schema_arrow.names
-                if missing := [c for c in KEY if c not in present]:
-                    raise pa.ArrowInvalid(f"a foreign file: no column {missing[0]}")
-                table = part.read([n for n in schema.names if n in present])
-            tables.append(_in_schema(table, schema))
-        except FileNotFoundError:
-            # Compacted since it was listed: its rows are in a part that is there now.
-            new = [p for p in parts(lake, one) if p not in listed]
-            listed.update(new)
-            todo += [(one, p) for p in new]
+            return _part(lake, path, schema, where or {})
         except (pa.ArrowException, OSError) as error:
-            text = (str(error).splitlines() or [""])[0]
-            warnings.warn(f"{path}: skipped, not a readable part ({text})", LakeWarning, stacklevel=2)
+            # A store says in many words that an object is gone.
+            gone = lake.filesystem.get_file_info(path).type == pafs.FileType.NotFound
+            return FileNotFoundError(path) if gone else error
+
+    with ThreadPoolExecutor(READERS) as pool:
+        runs = [run_id] if run_id is not None else run_ids(lake)
+        todo = [
+            (r, path) for r, some in zip(runs, pool.map(lambda r: parts(lake, r), runs), strict=True) for path in some
+        ]
+        listed = {path for _, path in todo}
+        while todo:
+            gone: dict[str, None] = {}
+            for (one, path), got in zip(todo, pool.map(found, [path for _, path in todo]), strict=True):
+                if isinstance(got, pa.Table):
+                    tables.append(got)
+                elif isinstance(got, FileNotFoundError):
+                    gone[one] = None
+                else:
+                    text = (str(got).splitlines() or [""])[0]
+                    warnings.warn(f"{path}: skipped, not a readable part ({text})", LakeWarning, stacklevel=2)
+            # Compacted since they were listed: their rows are in a part that is there now.
+            todo = [(one, path) for one in gone for path in parts(lake, one) if path not in listed]
+            listed.update(path for _, path in todo)
     return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def _part(lake: Lake, path: str, schema: pa.Schema, where: Where) -> pa.Table:
+    """What is asked for of a part. Raises ArrowException, OSError."""
+    part = ds.ParquetFileFormat().make_fragment(path, lake.filesystem)
+    present = part.physical_schema.names
+    if missing := [c for c in KEY if c not in present]:
+        raise pa.ArrowInvalid(f"a foreign file: no column {missing[0]}")
+    if not where.keys() <= set(present):
+        return schema.empty_table()
+    asked = [ds.field(name).isin(pa.array(list(some), SCHEMA.field(name).type)) for name, some in where.items()]
+    wanted = functools.reduce(lambda a, b: a & b, asked) if asked else None
+    return _in_schema(part.to_table(columns=[n for n in schema.names if n in present], filter=wanted), schema)
 
 
 def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -302,45 +334,28 @@ def parts(lake: Lake, run_id: str) -> list[str]:
     )
 
 
-def read(results: AnyLake, run_id: str | None = None) -> pd.DataFrame:
-    """Rows of one run, or of all runs, as a DataFrame; one row per key (run_id, case_id, backend).
+def read(results: AnyLake, run_id: str | None = None, where: Where | None = None) -> pd.DataFrame:
+    """Rows of one run, or of all runs, as a DataFrame; one row per key (run_id, case_id, backend); ``where``: as in `read_table`.
 
     A damaged or foreign file is skipped with a LakeWarning. Raises LakeError if the run does not exist.
     """
     lake = open_lake(results)
     if run_id is not None and run_id not in run_ids(lake):
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}")
-    frame: pd.DataFrame = _unique(read_table(lake, run_id)).to_pandas()
+    frame: pd.DataFrame = unique(read_table(lake, run_id, where=where)).to_pandas()
     frame.attrs["results"] = lake.uri  # so that a report can say where its rows are
     return frame
 
 
-def _unique(table: pa.Table) -> pa.Table:
+def unique(table: pa.Table) -> pa.Table:
     """One row per key, that with the most attempts, the last of several; rows stay in their order."""
-    import pyarrow.compute as pc
+    kept = kept_of(table)
+    return table if kept is None else table.filter(kept)
 
+
+def kept_of(table: pa.Table) -> pa.Array | None:
+    """Which rows `unique` keeps; None for all."""
     keys = table.select([*KEY, "attempts"]).to_pandas()
     order = keys.sort_values("attempts", kind="stable", na_position="first")
     again = order.duplicated(KEY, keep="last").sort_index()
-    return table.filter(pc.invert(pa.array(again))) if again.any() else table
-
-
-def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None:
-    """Merge the parts of a finished run into one, without duplicates, and with what ``change`` makes of its rows.
-
-    The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop.
-    """
-    lake = open_lake(results)
-    old = parts(lake, run_id)
-    if len(old) < 2 and (change is None or not old):
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", LakeWarning)  # a part that cannot be read is not thrown away
-        try:
-            table = read_table(lake, run_id)
-        except LakeWarning:
-            return
-    table = _unique(table)
-    _write(lake, run_id, table if change is None else change(table))
-    for path in old:
-        lake.filesystem.delete_file(path)
+    return pc.invert(pa.array(again)) if again.any() else None

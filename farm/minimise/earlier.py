@@ -41,7 +41,7 @@ class Earlier:
 def earlier_cases(case: StoredCase, results: lakes.Lake) -> Earlier:
     """Those of a row that died; those that its run has found, where it has."""
     row, keys = case.row, list[Key]()
-    told = crash_of(row["flags"] or "")
+    told = crash_of(row)
     if told and told[2]:
         keys = [Key(case.key.run_id, case_id, case.key.backend) for case_id in told[2]]
     elif Status(row["status"]).deadly:

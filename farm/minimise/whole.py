@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import lake as lakes
-from farm.fleet import envs
+from farm.fleet import envs, scratch
 from farm.minimise import bundle, kept
 from farm.minimise.drive import minimise, version_here
 from farm.minimise.earlier import earlier_cases
@@ -36,7 +36,7 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
     """The case on the backend as it is asked for: in an environment of ``packages``, or with what is ``here`` whatever its
     version. Raises ReproduceError for a row that did not fail, or another version of the runtime."""
     status, key = case.row["status"], case.key
-    if told := crash_of(case.row["flags"] or ""):  # what it does alone is not what is sought
+    if told := crash_of(case.row):  # what it does alone is not what is sought
         case = replace(case, row={**case.row, "status": Status.CRASH.value, "kind": told[0], "stage": told[1]})
     elif status not in SOUGHT:
         raise ReproduceError(
@@ -59,7 +59,7 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
 
 def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
     """Make a `checked` case small, and keep what is left in the lake. Raises ReproduceError, LakeError."""
-    with tempfile.TemporaryDirectory(prefix="farm-minimise-") as folder:
+    with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.folder()) as folder:
         earlier = earlier_cases(case, results)
         sys.stdout.flush()
         found, seconds = minimise(case, strategy, budget, Path(folder), earlier)

@@ -173,6 +173,16 @@ def _entries(path: Path, where: str) -> list[dict[str, Any]]:
     return found
 
 
+def known_failures(path: Path) -> list[KnownFailure]:
+    """Those of a config, of a list of them, or of all lists in a folder. Raises ConfigError."""
+    if path.is_dir():
+        return [known for one in sorted(path.glob("*.yaml")) for known in known_failures(one)]
+    with contextlib.suppress(OSError, yaml.YAMLError, UnicodeDecodeError):
+        if isinstance(yaml.load(path.read_text(), Loader=QUICK), dict):
+            return list(load(path).known_failures)
+    return [KnownFailure.model_validate(entry) for entry in _entries(path, "known failures")]
+
+
 def _line(file: Path, before: str) -> str:
     return f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from glob import has_magic
 from typing import Any
 
 import numpy as np
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from farm.plan.matrix import Matrix, matcher, names
 from farm.plan.model import Config, KnownFailure
 from tasks.catalogs.base import Entry
 from tasks.model import JUDGED, Status
 from tasks.model import names as words
+from tasks.model.errors import masked
+from tasks.model.failing import manner
 
 #: Columns that say whether a known failure covers an outcome, and what an older lake, which lacks some, means.
-COLUMNS = {"op": "", "variant": "", "dtype": "", "backend": "", "distribution": "own", "status": "", "kind": ""}
+COLUMNS = {
+    **{"op": "", "variant": "", "dtype": "", "backend": "", "check": "forward", "distribution": "own", "flags": ""},
+    **{"status": "", "kind": "", "stage": "", "error_type": "", "error": "", "cause": "", "culprit": ""},
+    **{"runtime_version": "", "started_at": ""},
+}
+#: The column of the ops of a row's minimal case, sorted, if the rows are asked about them (`asks`).
+REDUCED = "reduced_ops"
 #: Whose a known failure is, if not the backend's.
 WHOSE = {
     "exporter": "the exporter's: the backend was given another function",
@@ -29,14 +42,18 @@ WHOSE = {
 class Met:
     """Known failures beside the rows of a run.
 
-    entry: per row the place of the first known failure that covers it, -1 for none; gone: the places of the stale known
-    failures, in their order: they cover no row, and what was judged of what they name (op, dtype, backend, distribution), but
-    for rows that others cover, is some and all passed; stale: per row that passed the place of the first of these, else -1.
+    entry: per row the place of the first known failure that covers it, -1 for none; other: per row that none covers and that is
+    not right, the place of the first that names its case and another way of failing, else -1; gone: the places of the stale known
+    failures, in their order: they cover no row, and what was judged of what they name, but for rows that others cover, is some
+    and all passed; stale: per row that passed the place of the first of these, else -1; idle: the places of those that name no
+    row.
     """
 
     entry: np.ndarray
+    other: np.ndarray
     stale: np.ndarray
     gone: tuple[int, ...]
+    idle: tuple[int, ...]
 
 
 def recorded(run: Mapping[str, Any]) -> list[KnownFailure] | None:
@@ -50,37 +67,60 @@ def recorded(run: Mapping[str, Any]) -> list[KnownFailure] | None:
         return None
 
 
+def day_of(time: Any) -> str:
+    """The day of a timestamp, as in 2027-01-31; "" for none."""
+    return "" if time is None or time != time else str(time)[:10]
+
+
+def asks(entries: Sequence[KnownFailure]) -> bool:
+    """Whether some of them name the ops of a case made small, which the rows are to have as `REDUCED`."""
+    return any(k.reduced for k in entries)
+
+
 def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     """Which of the known failures cover which rows of a lake; columns that the rows lack are as in `COLUMNS`."""
-    told = {c: np.array(rows[c].fillna(absent) if c in rows else [absent] * len(rows)) for c, absent in COLUMNS.items()}
+    told = {c: np.array(rows[c].fillna(absent) if c in rows else [absent] * len(rows)) for c, absent in _asked(entries)}
+    if "started_at" in told:
+        told["started_at"] = np.array([day_of(value) for value in told["started_at"]], dtype=object)
+    told[REDUCED] = rows[REDUCED].to_numpy() if REDUCED in rows else np.full(len(rows), None)
     judged, right = np.isin(told["status"], words(JUDGED)), told["status"] == Status.PASS.value
-    entry, near = np.full((2, len(rows)), -1)
-    seen, unseen = set[int](), set[int]()
+    entry, other, near = np.full((3, len(rows)), -1)
+    seen, unseen, tried = set[int](), set[int](), set[int]()
     for backend in dict.fromkeys(told["backend"]):  # few known failures are about one backend
         mine = np.array([k for k, known in enumerate(entries) if matcher([known.backend])([backend])], dtype="int64")
         places = np.flatnonzero(told["backend"] == backend)
         named, covered = _matches([entries[k] for k in mine], {c: column[places] for c, column in told.items()})
         entry[places] = _first(covered, mine)
         free = named & (entry[places] < 0) & judged[places]
+        other[places] = np.where(right[places], -1, _first(free, mine))
         seen.update(mine[(covered | (free & ~right[places])).any(axis=1)].tolist())
         unseen.update(mine[free.any(axis=1)].tolist())
+        tried.update(mine[(named | covered).any(axis=1)].tolist())
     gone = unseen - seen
     for backend in dict.fromkeys(told["backend"]) if gone else ():
         mine = np.array([k for k in sorted(gone) if matcher([entries[k].backend])([backend])], dtype="int64")
         places = np.flatnonzero((told["backend"] == backend) & right & (entry < 0))
         named, _ = _matches([entries[k] for k in mine], {c: column[places] for c, column in told.items()})
         near[places] = _first(named, mine)
-    return Met(entry, near, tuple(sorted(gone)))
+    return Met(entry, other, near, tuple(sorted(gone)), tuple(k for k in range(len(entries)) if k not in tried))
+
+
+def _asked(entries: Sequence[KnownFailure]) -> Iterator[tuple[str, Any]]:
+    """The columns that these known failures ask for, and what stands for one that is not there."""
+    dear = {"started_at": "expires", "runtime_version": "versions"}
+    return ((c, x) for c, x in COLUMNS.items() if c not in dear or any(getattr(k, dear[c]) for k in entries))
 
 
 def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """(named, covered), known failures × rows: op, dtype and distribution are theirs; status and kind too.
+    """(named, covered), known failures × rows: the case is theirs, in a version and on a day for which they hold; it failed in
+    their way too.
 
     What fails in today's suite covers the case of that name in an older release's ("onnx-1.16:…" is covered by "onnx:…"),
-    and is not asked of it: there it may be another model, and right.
+    and is not asked of it: there it may be another model, and right. Nor are known failures of a case made small: only what
+    failed is made small.
     """
 
-    def match(globs: Sequence[str], values: Any, called: Any = lambda value: [value]) -> np.ndarray:
+    def match(globs: Sequence[Any], values: Any, called: Any = lambda value: [value]) -> np.ndarray:
         place = {value: k for k, value in enumerate(dict.fromkeys(values))}
         codes = np.array([place[value] for value in values], dtype="int64")
         index: dict[str, list[int]] = {}  # what values are called → their codes
@@ -89,8 +129,9 @@ def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) ->
                 index.setdefault(name, []).append(code)
         said = {glob: np.zeros(len(place), dtype=bool) for glob in globs}
         for glob, hit in said.items():
-            ask = matcher([glob])
-            named = [name for name in index if ask([name])] if has_magic(glob) else [glob]
+            several = (glob,) if isinstance(glob, str) else glob
+            ask = matcher(several)
+            named = [name for name in index if ask([name])] if any(map(has_magic, several)) else several
             hit[[code for name in named for code in index.get(name, ())]] = True
         return np.array([said[glob][codes] for glob in globs], dtype=bool).reshape(len(globs), len(values))
 
@@ -100,12 +141,78 @@ def _matches(entries: Sequence[KnownFailure], told: Mapping[str, np.ndarray]) ->
     covered = match(
         ops, called, lambda value: [x for op in _releases(value[0]) for x in names(Entry(op, value[1], ()))]
     )
-    for column in ("dtype", "distribution"):
+    for column in ("dtype", "distribution", "check"):
         theirs = match([getattr(k, column) for k in entries], told[column])
         named, covered = named & theirs, covered & theirs
+    for key, column, holds in _LIFE:
+        if any(asked := [getattr(k, key) for k in entries]):
+            theirs = _held(asked, told[column], holds)
+            named, covered = named & theirs, covered & theirs
     covered &= (told["status"] != Status.PASS.value) & match([k.kind for k in entries], told["kind"])
     covered &= match([k.status for k in entries], told["status"], _called)
+    for i, known in enumerate(entries):
+        if known.reduced:
+            named[i] = False
+        if _in_way(known):
+            for j in np.flatnonzero(covered[i]):
+                covered[i, j] = _alike(known, {c: told[c][j] for c in (*_WAY, "status", "kind", REDUCED)})
     return named, covered
+
+
+def _held(asked: Sequence[Any], values: np.ndarray, holds: Callable[[Any, Any], bool]) -> np.ndarray:
+    """Known failures × rows: what each asks for holds for the row's value; what asks for nothing holds always."""
+    place = {value: k for k, value in enumerate(dict.fromkeys(values))}
+    codes = np.array([place[value] for value in values], dtype="int64")
+    found = np.ones((len(asked), len(values)), dtype=bool)
+    for i, what in enumerate(asked):
+        if what:
+            found[i] = np.array([holds(what, value) for value in place], dtype=bool)[codes]
+    return found
+
+
+@functools.cache
+def _of_version(specifiers: str, told: str) -> bool:
+    """Whether a runtime's version, the first that is told ("torch 2.13.0+cpu, …"), is one of these; what is none never is."""
+    found = re.search(r"\d+(\.\d+)+[^\s,]*", told)
+    try:
+        return bool(found) and SpecifierSet(specifiers).contains(Version(found[0]), prereleases=True)  # type: ignore[index]
+    except InvalidVersion:
+        return False
+
+
+def _by_day(last: str, day: str) -> bool:
+    """Whether an outcome is of this day or before; one whose time is not told is."""
+    return day <= last or not day
+
+
+def has_flags(globs: Sequence[str], flags: str) -> bool:
+    """Whether each of some globs matches a word of a row's flags."""
+    return all(any(fnmatchcase(word, glob) for word in flags.split()) for glob in globs)
+
+
+#: Which known failures hold for a case at all: their key, the column that it asks, and how.
+_LIFE: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
+    ("versions", "runtime_version", _of_version),
+    ("expires", "started_at", _by_day),
+    ("flags", "flags", has_flags),
+)
+#: Columns of how an outcome failed, beside status and kind.
+_WAY = ("stage", "error_type", "error", "cause", "culprit")
+
+
+def _in_way(known: KnownFailure) -> bool:
+    return bool(known.reduced) or any(getattr(known, name) not in ("*", "") for name in _WAY)
+
+
+def _alike(known: KnownFailure, row: Mapping[str, Any]) -> bool:
+    """Whether an outcome failed in the way of a known failure, as far as that says more than status and kind."""
+    how = manner(row)
+    return (
+        all(fnmatchcase(getattr(how, name), getattr(known, name)) for name in ("stage", "error_type"))
+        and all(fnmatchcase(row[name], getattr(known, name)) for name in ("cause", "culprit"))
+        and masked(known.error) in how.words
+        and (not known.reduced or sorted(known.reduced) == sorted(row[REDUCED] or ()))
+    )
 
 
 def _releases(op: str) -> list[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.backends import BackendSpec
 from tasks.backends.shared.packages import INDEX
 from tasks.model import JUDGED, Refusal, names
+from tasks.model.errors import masked
 
 if TYPE_CHECKING:
     FailureStatus = str
@@ -168,9 +171,14 @@ class Skip(_Model):
 
 
 class KnownFailure(_Model):
-    """Failures that do not make a run fail; globs over op labels (with catalog and variant), dtypes, backends, and over
-    where the values come from and what is wrong with the output (the columns ``distribution`` and ``kind``).
+    """Failures that do not make a run fail: of which cases, failing in which way, for how long, and whose they are.
 
+    Of which cases: globs over op labels (with catalog and variant), and over the lake's columns of the same name; flags: globs
+    that each match a word of the row's; reduced: the ops of the case made small, all of them and no other (`farm.lake.minimal`).
+    In which way (`tasks.model.failing.Manner`): status, kind (one glob or several), stage, error_type, a part of the error's
+    text; cause: a glob over the error model that explains the result; culprit: a glob.
+    How long: versions of the backend's runtime as pip writes them (">=1.20,<1.25"); expires: the last day, after which it covers
+    nothing more. owner: who sees to it; link: where it is reported.
     fault: whose it is: the backend's, the exporter's (the graph that the backend was given is another function), the suite's
     (what it expects is wrong), or "open": not settled. Only the backend's own count against it.
     """
@@ -178,11 +186,58 @@ class KnownFailure(_Model):
     op: str
     dtype: str = "*"
     backend: str = "*"
+    check: str = "*"
     distribution: str = "*"
+    flags: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
     status: FailureStatus = "*"
-    kind: str = "*"
+    kind: str | tuple[str, ...] = "*"
+    stage: str = "*"
+    error_type: str = "*"
+    error: str = ""
+    cause: str = "*"
+    culprit: str = "*"
+    versions: str = ""
+    expires: str = ""
     fault: Literal["backend", "exporter", "suite", "open"] = "backend"
     reason: str = Field(min_length=1)
+    owner: str = ""
+    link: str = ""
+
+    @pydantic.field_validator("error")
+    @classmethod
+    def _tells(cls, value: str) -> str:
+        if value and not masked(value):
+            raise ValueError(
+                f"{value!r} has only what errors that are alike differ in: numbers, paths, names in quotes; leave it out"
+            )
+        return value
+
+    @pydantic.field_validator("versions", mode="before")
+    @classmethod
+    def _specifiers(cls, value: Any) -> Any:
+        try:
+            SpecifierSet(value if isinstance(value, str) else "")
+        except InvalidSpecifier:
+            raise ValueError(
+                f'{value!r} are no versions as pip writes them, e.g. ">=1.20,<1.25" or "==1.31.*"'
+            ) from None
+        return value
+
+    @pydantic.field_validator("expires", mode="before")
+    @classmethod
+    def _day(cls, value: Any) -> Any:
+        try:
+            return str(datetime.date.fromisoformat(str(value))) if value else ""
+        except ValueError:
+            raise ValueError(f"{value!r} is no day; write it as 2027-01-31") from None
+
+    @pydantic.model_serializer(mode="wrap")
+    def _said(self, handler: Any) -> dict[str, Any]:
+        """What differs from the defaults: a run's record has hundreds of them."""
+        told: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        return {name: value for name, value in told.items() if value not in (fields[name].default, [], ())}
 
 
 class Config(_Model):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import envs
+from farm.fleet import envs, scratch
 from farm.fleet.child_process import Death
 from farm.program import program
 from farm.reproduce.find import ReproduceError, StoredCase
@@ -96,7 +96,7 @@ def _unavailable(why: str) -> Outcome:
 @contextlib.contextmanager
 def _kept(case: StoredCase) -> Iterator[ToRun]:
     """The case, its outputs to be kept in a file that goes at the end."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="outputs-", dir=scratch.folder()) as folder:
         yield replace(case.asked, keep=f"{folder}/outputs.pack")
 
 

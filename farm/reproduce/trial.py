@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from farm.fleet import scratch
 from tasks.model import Status
 from tasks.model.errors import masked
 
@@ -32,7 +33,8 @@ def alone(path: Path, timeout_s: float, python: str) -> subprocess.CompletedProc
     """A script run by itself with the interpreter ``python``, in an empty folder, isolated from this installation's paths;
     None if it did not end in time."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    with tempfile.TemporaryDirectory() as elsewhere:
+    with tempfile.TemporaryDirectory(prefix="empty-", dir=scratch.folder()) as elsewhere:
+        env["TMPDIR"] = elsewhere
         try:
             return subprocess.run(
                 [python, "-I", str(path.resolve())],
@@ -51,7 +53,7 @@ def alone(path: Path, timeout_s: float, python: str) -> subprocess.CompletedProc
 @contextlib.contextmanager
 def written(text: str) -> Iterator[Path]:
     """A script in a file that goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="farm-script-") as folder:
+    with tempfile.TemporaryDirectory(prefix="script-", dir=scratch.folder()) as folder:
         path = Path(folder) / "minimal.py"
         path.write_text(text, encoding="utf-8")
         yield path

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Sequence
+import json
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from farm.fleet import envs
 from farm.fleet.child_process import Death
@@ -17,11 +18,6 @@ from tasks.wire import ToRun
 
 #: The last cases of a process that are looked at; processes that a search may take.
 MOST, TRIES = 20, 30
-#: What `Doubt.told` says of a crash, and of the cases that it takes, as `crash_of` reads it again.
-_AND = " and "
-_STORY = re.compile(
-    r"had run \d+ other cases died of (\w+) at stage (\w+) in this one; first in a process it does not(?:, after (.+?) it does)?"
-)
 
 
 @dataclass(frozen=True)
@@ -34,22 +30,32 @@ class Doubt:
     served: int
     before: tuple[ToRun, ...] = ()
 
-    def told(self, found: str = "") -> str:
-        """What its row says. found: of `culprits`."""
-        return (
+    def told(self, flags: str | None, looked: int = 0, after: Sequence[str] = ()) -> dict[str, str]:
+        """Columns of its row. flags: what they say already; looked: how many earlier cases were run before it again; after: ids of
+        those that it takes."""
+        said = (
             f"a process that had run {self.served} other cases died of {self.kind} at stage {self.stage} in this one; first in a "
-            f"process it does not{found}"
+            "process it does not"
         )
+        found = f", after {' and '.join(after)} it does" if after else ""
+        found = found or (f", nor after the last {looked} of them" if looked else "")
+        kept = (flags or "").replace(said, "").removesuffix("; ")
+        crash = {"kind": self.kind, "stage": self.stage, "after": list(after)}
+        return {"flags": "; ".join(filter(None, [kept, said + found])), "crash_after": json.dumps(crash)}
 
 
-def crash_of(flags: str) -> tuple[str, str, list[str]] | None:
-    """(kind, stage, ids of the earlier cases that it takes) of a crash that ``flags`` of a row tell of; None where they do not."""
-    found = _STORY.search(flags)
-    return (found[1], found[2], found[3].split(_AND) if found[3] else []) if found else None
+def crash_of(row: Mapping[str, Any]) -> tuple[str, str, list[str]] | None:
+    """(kind, stage, ids of the earlier cases that it takes) of a crash that does not come alone; None where the row tells of none."""
+    told = row.get("crash_after")
+    if not told:
+        return None
+    crash = json.loads(told)
+    return crash["kind"], crash["stage"], crash["after"]
 
 
-def culprits(job: Job, item: ToRun, doubt: Doubt, children: Children) -> Generator[wire.Spent, None, str]:
-    """Run the case after those before it, and after ever fewer of them, in processes of their own. Returns what is to be said."""
+def culprits(job: Job, item: ToRun, doubt: Doubt, children: Children) -> Generator[wire.Spent, None, list[str]]:
+    """Run the case after those before it, and after ever fewer of them, in processes of their own. Returns the ids of those that it
+    takes, none where it does not die after all of them either."""
     tries = 0
 
     def asked(places: list[int]) -> Generator[list[int], bool, bool]:
@@ -62,7 +68,7 @@ def culprits(job: Job, item: ToRun, doubt: Doubt, children: Children) -> Generat
     again = dies(everything)
     yield children.spent()
     if not again:
-        return f", nor after the last {len(everything)} of them"
+        return []
     left, search = everything, fewest(everything, asked)
     try:
         places = next(search)
@@ -74,7 +80,7 @@ def culprits(job: Job, item: ToRun, doubt: Doubt, children: Children) -> Generat
             places = search.send(again)
     except StopIteration as end:
         left = end.value
-    return f", after {_AND.join(_name(doubt.before[place]) for place in left)} it does"
+    return [_name(doubt.before[place]) for place in left]
 
 
 def _dies(job: Job, before: Sequence[ToRun], item: ToRun, kind: str, children: Children) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.fleet import envs
+from farm.fleet import envs, scratch
 from farm.fleet.child_process import KILLS, Death
 from farm.lake import Origin, from_stream, to_stream
 from farm.work.child_pool import POOL, Children
@@ -228,13 +228,13 @@ def _localised(batch: _Batch, children: Children) -> Iterator[wire.Rows | wire.S
         doubt = batch.doubted.get(done.number)
         if isinstance(doubt, Doubt) and batch.in_sequence(done):
             found = yield from culprits(batch.job, batch.alone(done.number), doubt, children)
-            told = (done.row.flags or "").replace(doubt.told(), doubt.told(found))
-            done = Done(done.number, done.row.with_values({"flags": told}))
+            told = doubt.told(done.row.flags, len(doubt.before), found)
+            done = Done(done.number, done.row.with_values(told))
         if not is_sought(batch.job, done.row):
             batch.held.pop(0)
             batch.add(done)
             continue
-        with tempfile.TemporaryDirectory(prefix="farm-localise-") as folder:
+        with tempfile.TemporaryDirectory(prefix="localise-", dir=scratch.folder()) as folder:
             for message in localise(batch.job, batch.alone(done.number), batch.info, children, Path(folder)):
                 if isinstance(message, wire.Located):
                     columns = message.columns
@@ -333,8 +333,9 @@ class _Batch:
         story = self.doubted.get(done.number)
         if not story or done.row.status == Status.OOM:
             return done
-        said = story.told() if isinstance(story, Doubt) else story
-        return Done(done.number, done.row.with_values({"flags": "; ".join(filter(None, [done.row.flags, said]))}))
+        if isinstance(story, Doubt):
+            return Done(done.number, done.row.with_values(story.told(done.row.flags)))
+        return Done(done.number, done.row.with_values({"flags": "; ".join(filter(None, [done.row.flags, story]))}))
 
     def in_sequence(self, done: Done) -> bool:
         """Whether the earlier case that a crash takes is looked for: when all else of the batch is done."""

@@ -1,4 +1,4 @@
-"""Every value of a dtype: all bit patterns of 8 and 16 bits; of 32 and 64 a sweep over all signs and exponents.
+"""Every value of a dtype: all bit patterns of up to 16 bits; of 32 and 64 a sweep over all signs and exponents.
 
 A sweep has 2**20 values. Each of its (sign, exponent) pairs, zeros, subnormals, infinities and NaNs among them, has the
 mantissas around powers of two, in float64 every third of them, and random ones. Some places of the last exponent, whose
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.model import LARGEST, SMALLEST_NORMAL, is_complex, np_dtype
+from tasks.model import LARGEST, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype
+from tasks.model.dtypes import PACKED_BITS, integers
 
 #: Values of a sweep over a dtype of more than 16 bits.
 SWEEP = 1 << 20
@@ -26,7 +27,7 @@ def has(dtype: str) -> bool:
 
 
 def values(dtype: str, seed: int = 0) -> np.ndarray:
-    """(n,) every value of ``dtype``, n = 2**8 or 2**16, or the sweep of `SWEEP`, whose random mantissas are of ``seed``.
+    """(n,) every value of ``dtype``, n = 2 to the number of its bits, or the sweep of `SWEEP`, whose random mantissas are of ``seed``.
 
     Raises ValueError for a dtype that `has` refuses.
     """
@@ -34,7 +35,10 @@ def values(dtype: str, seed: int = 0) -> np.ndarray:
         raise ValueError(f"{dtype}: not every value of it can be tried")
     target = np_dtype(dtype)
     if dtype not in MANTISSA:
-        bits = 8 * target.itemsize
+        if dtype in PACKED_BITS and not is_inexact(dtype):  # how a byte holds a negative one is the library's affair
+            low, high = integers(dtype)
+            return np.arange(low, high + 1).astype(target)
+        bits = PACKED_BITS.get(dtype, 8 * target.itemsize)
         return np.arange(1 << bits, dtype=f"u{target.itemsize}").view(target)
     return _sweep(dtype, seed)
 

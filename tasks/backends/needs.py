@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tasks.backends.shared.artefacts import FOLDER
 from tasks.model import Unavailable
 
 #: Installers of systems, by the program that shows which one is here: what is typed before the names of packages.
@@ -197,8 +198,9 @@ def _zig() -> str:
 def _as_cc(where: str) -> None:
     """Name the compiler in $CC; zig, which is clang when it is told so, through a script of two lines."""
     if where == _zig():
-        folder = Path(tempfile.gettempdir()) / f"farm-clang-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        # The same for every process: what a compiler makes is kept by its name.
+        folder = Path(os.environ.get(FOLDER, tempfile.gettempdir())) / f"farm-clang-{os.getuid()}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
             raise Unavailable(f"{folder} is not this user's own")
         script = folder / hashlib.sha256(where.encode()).hexdigest()[:12] / "clang"

@@ -18,7 +18,7 @@ from tasks import checks
 from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
-from tasks.backends.shared import cuda_driver, torch_graphs, torch_switches
+from tasks.backends.shared import cuda_driver, flushing, torch_graphs, torch_switches
 from tasks.backends.shared.few_lines import FewLines, called, in_torch
 from tasks.backends.shared.torch_devices import FELL_BACK, device
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
@@ -32,8 +32,6 @@ T = TypeVar("T")
 REDUCED = "reduced_precision_reduction"
 #: The option that makes a CPU flush subnormal numbers, as many devices do.
 FLUSH = "flush_subnormals"
-
-
 #: Ops whose tensors but the first say what is done and stay on the CPU: torch wants them there, whatever the device.
 TOLD_ON_CPU = ("torch:tensor_split",)
 
@@ -47,6 +45,8 @@ class TorchEager(Backend):
     checks: tuple[str, ...] = tuple(checks.where(prepared=True))
     #: Whether it can be told which kernels to take, and sees which it took.
     modal = True
+    #: Dtypes whose subnormal results the device makes 0, once it is probed.
+    flushes: tuple[str, ...] = ()
 
     def __init__(self, name: str, device_name: str, options: dict[str, object]) -> None:
         self.known = device(device_name)
@@ -100,6 +100,8 @@ class TorchEager(Backend):
             torch_switches.set_precision(self.target, self.device, self.coarse, self.reduced)
             precision = self.known.coarse if self.coarse else ""
             self._try()
+        if type(self) is TorchEager:  # whatever compiles is asked when a verdict hangs on it
+            self.flushes = tuple(x for name in flushing.DTYPES for x in flushing.measured(self, name).results)
         if self.target == "cuda":
             driver = torch_switches.driver() or str(torch.version.hip or torch.version.cuda or "")
             where = f"{where}, {torch_switches.architecture()}"
@@ -112,7 +114,7 @@ class TorchEager(Backend):
             driver,
             precision,
             TF32_OPS if precision else (),
-            *torch_switches.flushes(self.target),
+            self.flushes,
         )
 
     def _accelerator(self) -> str:
@@ -180,6 +182,7 @@ class TorchEager(Backend):
             said += [f"uuid={self.uuid}"] if self.uuid else []
         said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
         said += [self.modes.flags] if self.modes.flags else []
+        said += [f"flushes={','.join(self.flushes)}"] if self.flushes else []
         return " ".join(said)
 
     def arguments(self, form: Form) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -72,7 +72,7 @@ class Sample:
     framework ("tflite", "saved_model": its folder as a zip), by form; ranks: of the model's inputs and outputs among their
     sorted names, which are the order of those of a file; repeats: how often a backend runs it
     (results that differ are a finding); twins: how many of the last outputs are those before them, computed otherwise; coarse: of a model, by precision the outputs with its products' weights rounded to
-    it (`tasks.graphs.coarse`); by FLUSHED the outputs of inputs whose subnormal numbers were made 0, if it has any; wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
+    it (`tasks.graphs.coarse`); wrt, cotangents: see `Form`, the latter as arrays of ``arrays``; columns: of every row of
     it, what the sample alone decides; names: of the outputs of a training step (`tasks.judge.steps`); batched: places of the
     arrays whose first axis is a batch, in a sample of the check batch_invariance.
     """

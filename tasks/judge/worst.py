@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import at_border, distance, unit_of, within_range
+from tasks.judge.plain import allowed, at_border, distance, unit_of, within_range
 from tasks.model.dtypes import EPS, SMALLEST_NORMAL, is_complex, is_inexact, rounded, wide
 from tasks.model.leaf import Leaf
 from tasks.model.op_class import OpClass
@@ -46,6 +46,32 @@ def worst(
             if best is None or value > best[0]:
                 best = (value, i, tuple(int(k) for k in np.unravel_index(at, a.shape)))
     return None if best is None else best[1:]
+
+
+def beyond(
+    actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, limit: float, precision: str = ""
+) -> int:
+    """Elements that lie beyond a limit of the op's measure (ulps or error units), or have a NaN or Inf out of place."""
+    count = 0
+    for a, leaf in zip(actual, expected):
+        y = leaf.reference
+        if y is None or leaf.dtype == "str" or a.shape != y.shape:
+            continue
+        if not is_inexact(leaf.dtype):
+            count += int(np.count_nonzero(distance(a, y) > (0.0 if leaf.noise is None else limit * leaf.noise)))
+            continue
+        floor = unit_of(leaf, op_class, precision)[2]
+        with np.errstate(all="ignore"):
+            x = within_range(a, y, floor, leaf.dtype, precision).astype(wide(leaf.dtype))
+            cast = rounded(y, leaf.dtype)
+            same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
+            if is_complex(leaf.dtype):
+                same |= ~np.isfinite(x) & ~np.isfinite(cast)
+            else:
+                x, _ = at_border(x, y, floor, leaf.dtype)
+            near = np.abs(x - y) <= allowed(leaf, op_class, limit, precision)
+        count += int(np.count_nonzero(~(same | near | (False if floor is None else floor == np.inf))))
+    return count
 
 
 def element(actual: np.ndarray, leaf: Leaf, index: tuple[int, ...]) -> dict[str, str]:

@@ -85,9 +85,6 @@ class Oracle:
     rounded: bool = False
 
 
-#: What inputs have become on a device that takes subnormal numbers for 0.
-FLUSHED = "flushed inputs"
-
 #: Kinds of forms that are a file of some framework, which few networks come as.
 FILES = ("saved_model", "tflite")
 
@@ -161,6 +158,23 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Flushes:
+    """Dtypes whose subnormal numbers a device takes for zero, as measured: as results, and as inputs."""
+
+    results: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+    def __or__(self, other: Flushes) -> Flushes:
+        both = (dict.fromkeys(a + b) for a, b in ((self.results, other.results), (self.inputs, other.inputs)))
+        return Flushes(*map(tuple, both))
+
+    def __str__(self) -> str:
+        """As a row's flags say it."""
+        parts = (("flushes", self.results), ("flushes_inputs", self.inputs))
+        return " ".join(f"{name}={','.join(found)}" for name, found in parts if found)
+
+
+@dataclass(frozen=True)
 class RuntimeInfo:
     """What a backend says of itself once it has been imported."""
 
@@ -169,23 +183,13 @@ class RuntimeInfo:
     driver_version: str = ""
     compute_precision: str = ""  # "" = that of the dtype
     precision_of: tuple[str, ...] = ()  # what it holds for: classes of ops, or globs over labels ("*:cdist"); () = all
-    flushes: tuple[
-        str, ...
-    ] = ()  # dtypes whose results below the smallest normal number the device makes 0, as measured
-    flushes_inputs: tuple[str, ...] = ()  # dtypes of whose numbers below the smallest normal one it computes as with 0
+    flushes: tuple[str, ...] = ()  # `Flushes.results`, where it is measured at the start
     unasked: bool = False  # the runtime chose it: nobody asked for less than the dtype's own
 
     def __post_init__(self) -> None:
-        for name in ("flushes", "flushes_inputs"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))  # from JSON it comes as a list
+        object.__setattr__(self, "flushes", tuple(self.flushes))  # from JSON it comes as a list
         if self.compute_precision and self.compute_precision not in EPS:
             raise ValueError(f"compute precision {self.compute_precision!r} is none of {', '.join(EPS)}")
-
-    @property
-    def flushed(self) -> str:
-        """What it flushes, as a row's flags say it."""
-        named = {name: getattr(self, name) for name in ("flushes", "flushes_inputs")}
-        return " ".join(f"{name}={','.join(dtypes)}" for name, dtypes in named.items() if dtypes)
 
     def precision_for(self, op_class: OpClass, label: str) -> str:
         """The declared compute precision of an op (`Group.label`); "" where it is that of the dtype."""

@@ -110,6 +110,12 @@ class Row:
         "own error units of each node of a failing model, in the graph's order; NaN for a node that was not judged",
         "1",
     )
+    crash_after: str | None = column(
+        "string",
+        "outcome",
+        "of a case that killed its process, and does not where it is the first one: kind and stage of that crash, and the case_ids "
+        "of the earlier cases that it takes, as JSON",
+    )
     cause: str | None = column(
         "string",
         "outcome",
@@ -191,6 +197,15 @@ class Row:
         "int64", "metrics", "elements outside the classic tolerance, misplaced NaN and Inf included"
     )
     numel: int | None = column("int64", "metrics", "elements compared")
+    beyond: int | None = column(
+        "int64", "metrics", "of a result outside the limit: elements beyond it, misplaced NaN and Inf included"
+    )
+    worst: str | None = column(
+        "string",
+        "metrics",
+        "of a result outside the limit: the element furthest off, for what was expected, and its place; of an exhaustive case "
+        "with its input",
+    )
     apart_units: float | None = column(
         "float64",
         "metrics",

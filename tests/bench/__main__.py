@@ -16,6 +16,7 @@ from tests.bench import (
     evidence,
     fuzzing,
     kills,
+    lakes,
     localise,
     minimise,
     models,
@@ -121,6 +122,12 @@ BENCHES = {
         kills.kills,
         {"config": "quick", "kills": {"--ray": 100, "--no-ray": 100}, "drivers": 3, "every_s": 0.7, "seed": 1},
         {"config": LOAD, "kills": {"--no-ray": 6}, "drivers": 1, "every_s": 0.3, "seed": 1},
+        long=True,
+    ),
+    "lake": Bench(
+        lakes.lakes,
+        {"runs": 1000, "rows": 10_000, "merged": 500_000},
+        {"runs": 3, "rows": 100, "merged": 1_000, "config": LOAD},
         long=True,
     ),
     "top50": Bench(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,24 +82,3 @@ def test_a_backend_of_the_cpu_is_not_asked() -> None:
     backend = TorchEager("torch-cpu", "cpu", {})
     backend.start()
     assert canary.Canary(backend).dtypes == ()
-
-
-FLUSHING = """
-import json, sys
-from tasks import canary
-from tasks.backends import BackendSpec
-backend = BackendSpec.parse("ort-cpu", options={"session_config": json.loads(sys.argv[1]), "resource": "GPU"}).create()
-print(canary.flushing(backend, backend.start()).flushed)
-"""
-
-
-@pytest.mark.parametrize(
-    ("session", "flushes"),
-    [({}, ""), ({"session.set_denormal_as_zero": "1"}, "flushes=float32 flushes_inputs=float32")],
-)
-def test_a_runtime_that_flushes_is_measured_to_do_so(session: dict[str, str], flushes: str) -> None:
-    """For real, by an option of ONNX Runtime's; in a process of its own, all of which flushes from then on."""
-    pytest.importorskip("onnxruntime")
-    command = [sys.executable, "-c", FLUSHING, json.dumps(session)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip().splitlines()[-1:] == ([flushes] if flushes else [])

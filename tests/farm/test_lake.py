@@ -414,7 +414,11 @@ def test_a_crash_between_writing_and_deleting_doubles_nothing(
 def test_a_full_disk_while_compacting_loses_nothing(local: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for s in range(3):
         lake.append(local, RUN, [batch(s)])
-    monkeypatch.setattr(lake.store.pq, "write_table", full_disk)
+
+    def full(writer: pq.ParquetWriter, table: pa.Table, **how: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
     with pytest.raises(OSError, match="No space"):
         lake.compact(local.root, RUN)
     assert sorted(quietly(local.root, RUN)["sample"]) == [0, 1, 2]

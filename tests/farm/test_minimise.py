@@ -176,8 +176,14 @@ def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_not
     # By itself it is right: the row says what killed the process that it was in at first.
     assert row.status == "pass" and "died of SIGSEGV" in row["flags"]
     assert "after forward/small:gather/float32/0 it does" in row["flags"]
+    assert json.loads(row["crash_after"]) == {
+        "kind": "SIGSEGV",
+        "stage": "run",
+        "after": ["forward/small:gather/float32/0"],
+    }
     others = rows.drop(("small:neg", "small-after"))
-    assert set(others.status) == {"pass"} and not others["flags"].fillna("").str.contains("died").any()
+    assert set(others.status) == {"pass"} and others["crash_after"].isna().all()
+    assert not others["flags"].fillna("").str.contains("died").any()
     code, found = here.minimised(f"{row.run_id}:{row.case_id}:small-after")
     assert code == NO_SCRIPT
     assert found["after"] == ["forward/small:gather/float32/0"]

@@ -11,10 +11,13 @@ import pytest
 
 from farm.commands import reproduce, run
 from tasks.arrays import every
+from tasks.backends.base import Backend
+from tasks.catalogs import exactly
 from tasks.judge import verdict
 from tasks.judging import judged
-from tasks.model import EXHAUSTIVE, Group, RuntimeInfo, Status, np_dtype
+from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, np_dtype
 from tasks.prepare.cases import PreparedSample, prepare
+from tasks.runner import Runner, whole
 
 torch = pytest.importorskip("torch")
 
@@ -22,8 +25,20 @@ from tasks.arrays import torch_tree  # noqa: E402
 from tasks.catalogs.torch.every import LAYOUTS  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def _without_mpmath(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second and more of each op: one test asks for it."""
+    monkeypatch.setattr(exactly, "oracle", lambda op, given, first: [])
+
+
+_ORACLE = exactly.oracle
+
+
 def samples(op: str, dtype: str, number: int = 1) -> list[PreparedSample]:
-    group = Group(f"torch:{op}", "", dtype, number, distribution=EXHAUSTIVE)
+    return prepared(Group(f"torch:{op}", "", dtype, number, distribution=EXHAUSTIVE))
+
+
+def prepared(group: Group) -> list[PreparedSample]:
     found = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
     assert not any(s.failure for s in found)
     return sorted(found, key=lambda s: s.record["sample"])
@@ -146,3 +161,77 @@ def test_a_reproduction_says_at_which_input(results: Path, capsys: pytest.Captur
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
     x, y = float(told["input"]), float(told["expected"])
     assert y == pytest.approx(2 / np.sqrt(np.pi) * x, rel=1e-6) and 0 < x < 1e-5
+
+
+def test_onnx_operators_are_given_every_input_they_take() -> None:
+    from tasks import catalogs
+
+    found = {e.label: e for e in catalogs.get("onnx").entries() if EXHAUSTIVE in e.distributions}
+    assert {"onnx:Exp", "onnx:Gelu.tanh", "onnx:Sign", "onnx:Tanh"} <= set(found) and "onnx:Add" not in found
+    assert not any("own" in e.distributions for e in found.values())
+    for label, dtype in (("onnx:Sigmoid", "bfloat16"), ("onnx:Round", "float16"), ("onnx:IsNaN", "float8_e5m2")):
+        assert dtype in found[label].dtypes
+        [sample] = prepared(Group(label, "", dtype, 1, distribution=EXHAUSTIVE))
+        [given] = sample.inputs()
+        assert given.size == 1 << 8 * given.dtype.itemsize and sample.record["model"] is not None
+    [sample] = prepared(Group("onnx:Relu", "", "float16", 1, distribution=EXHAUSTIVE))
+    assert not np.isnan(sample.inputs()[0]).any()  # max(NaN, 0) is open
+
+
+class Flushing(Backend):
+    """Computes exp, taking subnormal numbers for zero: as results, as inputs, or not at all."""
+
+    forms = ("onnx",)
+
+    def __init__(self, results: bool, inputs: bool) -> None:
+        super().__init__("flushing-cpu", "cpu", {})
+        self.results, self.inputs = results, inputs
+
+    def build(self, form: Form) -> Program:
+        def flushed(x: np.ndarray) -> np.ndarray:
+            return np.where(np.abs(x) < 2.0**-126, 0 * x, x)
+
+        def run() -> list[np.ndarray]:
+            given = [x.astype(np.float64) for x in form.arrays]
+            given = [flushed(x) for x in given] if self.inputs else given
+            with np.errstate(all="ignore"):
+                y = given[0] * given[1] if len(given) > 1 else np.log(given[0])
+                return [(flushed(y) if self.results else y).astype(form.arrays[0].dtype)]
+
+        return Program(run)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("results", "inputs"), [(False, False), (True, False), (True, True)])
+def test_what_a_device_takes_for_zero_is_measured_and_judged_as_such(results: bool, inputs: bool) -> None:
+    group = Group("onnx:Log", "", "bfloat16", 1, distribution=EXHAUSTIVE)
+    made = prepare(group, Path(os.environ["FARM_CACHE"]))[1]
+    runner = Runner(Flushing(results, inputs), RuntimeInfo("1", "cpu"), verdict.load("error_units"), lambda *step: None)
+    [row] = (x.row for x in runner.run([whole(made)]))
+    assert row.status == Status.PASS
+    assert (row.flags or "") == ("flushes=bfloat16 flushes_inputs=bfloat16" if inputs else "")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_row_counts_the_inputs_beyond_the_limit_and_names_the_worst() -> None:
+    [sample] = samples("exp", "float16")
+    [given] = sample.inputs()
+    with np.errstate(all="ignore"):
+        right = np.exp(given.astype(np.float64)).astype(np.float16)
+    wrong = np.where((given == 1.5) | (given == -2.0), np.float16(1.1) * right, right)
+    told = judged(sample, [[wrong]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu"))
+    assert told.columns["beyond"] == 2 and told.columns["worst"].startswith("of -2 ")
+
+
+def test_mpmath_is_a_further_oracle_and_judges_the_float64_reference_too() -> None:
+    x = np.array([1e-30, 0.5, -3.0, 0.0, np.inf, np.nan])
+    with np.errstate(all="ignore"):
+        [told] = _ORACLE("nn.functional.tanhshrink", x, x - np.tanh(x))
+    assert told.name == "mpmath" and told.references[0][0] == pytest.approx(1e-90 / 3)  # float64 has no digit of it
+    assert told.references[0][1] == pytest.approx(0.5 - np.tanh(0.5))
+    assert np.isnan(told.references[0][5]) and told.references[0][3] == 0  # as the first oracle says
+    assert (
+        _ORACLE("nn.functional.tanhshrink", x, x - np.tanh(x))[0].references[0].tobytes()
+        == told.references[0].tobytes()
+    )
+    assert _ORACLE("add", x, x) == [] == _ORACLE("exp", x, x.astype(np.float32))

@@ -174,35 +174,3 @@ def test_flushing_is_measured(cache: Path) -> None:
     row = torch_rows('{"flush_subnormals": true}', cache, "exp")["exp"]
     assert "flushes=float32" in row["flags"] and row["status"] == "pass"
     assert "flushes" not in torch_rows("{}", cache, "exp")["exp"]["flags"]
-
-
-FLUSHED_INPUTS = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-from tasks.backends import BackendSpec
-from tasks.judge import verdict
-from tasks.model import Group
-from tasks.prepare.cases import prepare
-from tasks.runner import Runner, whole
-made = BackendSpec.parse("torch-cpu", options={"flush_subnormals": True}).create()
-info = made.start()
-for told in (info, replace(info, flushes_inputs=())):
-    runner = Runner(made, told, verdict.load("error_units"), lambda *step: None)
-    for op in ("rsqrt", "sign"):
-        group = prepare(Group(f"torch:{op}", "", "float32", 1, distribution="boundary"), Path(sys.argv[1]))[1]
-        (row,) = (x.row for x in runner.run([whole(group)]))
-        print(op, row.status, "flushes_inputs=float32" in row.flags)
-"""
-
-
-def test_what_comes_of_inputs_that_are_flushed_is_right_where_the_device_does_so(cache: Path) -> None:
-    """For real: 1 / sqrt of the smallest numbers is infinite, their sign 0."""
-    pytest.importorskip("torch")
-    import subprocess
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, "-c", FLUSHED_INPUTS, str(cache)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-4:] == ["rsqrt pass True", "sign pass True", "rsqrt wrong True", "sign wrong True"]

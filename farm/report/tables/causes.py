@@ -24,6 +24,8 @@ from typing import Any
 import pandas as pd
 
 from farm.plan import known
+from farm.plan.model import KnownFailure
+from farm.report.tables import alike
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, records, severity
 from tasks.model import Status
 from tasks.model.failing import manner
@@ -126,7 +128,7 @@ def with_standing(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     entries = known.recorded(run) or []
     failed = rows["status"].isin(FAILED_STATUSES) | broken(rows)
     some = rows[failed | rows["status"].isin(JUDGED_STATUSES)]
-    met = known.met(some, entries)
+    met = known.met(alike.with_reduced(some, entries), entries)
     covered, gone = (
         pd.Series(places, index=some.index).reindex(rows.index, fill_value=-1) for places in (met.entry, met.stale)
     )
@@ -246,16 +248,15 @@ def _said(line: Mapping[str, Any]) -> str:
 def stale(rows: pd.DataFrame, run: Mapping[str, Any]) -> pd.DataFrame:
     """Known failures that were not seen: what they name was judged and is right (`farm.plan.known.Met`).
 
-    Columns: op, dtype, backend, distribution, status, kind, fault, reason (the entry's), rows (those with the standing "stale"
+    Columns: the entry's (`farm.plan.model.KnownFailure`), rows (those with the standing "stale"
     for it), seen (their statuses and counts).
     """
     entries = known.recorded(run) or []
     rows = rows[rows["status"].isin(JUDGED_STATUSES)]
-    met = known.met(rows, entries)
+    met = known.met(alike.with_reduced(rows, entries), entries)
     lines = []
     for place in met.gone:
         found = rows["status"][met.stale == place].value_counts()
         seen = " · ".join(f"{status} {count}" for status, count in found.items())
-        lines.append({**entries[place].model_dump(), "rows": int(found.sum()), "seen": seen})
-    names = ["op", "dtype", "backend", "distribution", "status", "kind", "fault", "reason", "rows", "seen"]
-    return pd.DataFrame(lines, columns=names)
+        lines.append({**vars(entries[place]), "rows": int(found.sum()), "seen": seen})
+    return pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "rows", "seen"])

@@ -10,20 +10,19 @@ import pandas as pd
 from farm.lake import minimal
 from farm.lake.key import Key
 from farm.plan import known
+from farm.report.tables.alike import finding_of, groups
 from farm.report.tables.causes import many
-from farm.report.tables.coverage import FAILED_STATUSES, severity, where_option
+from farm.report.tables.coverage import severity, where_option
 from farm.report.tables.view import Column, Line, Report, View, measured, status, text, view
 from farm.report.words import number
 from tasks.model import Status
-from tasks.model.failing import Manner, manner
+from tasks.model.failing import Manner
 
 #: Columns of `defects`.
 _TOLD = [
     *("finding", "backend", "ops", "status", "kind", "what", "words", "flaky", "nodes", "elements", "cases", "rows"),
     *("first", "last", "versions", "right", "alike", "known", "script", "folder", "run_id", "case_id", "command"),
 ]
-#: Rows that can be made small.
-_SOUGHT = (*FAILED_STATUSES, Status.IMPRECISE.value)
 
 
 def defects(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
@@ -77,7 +76,7 @@ def _line(
         "versions": ", ".join(sorted({*mine["runtime_version"], *(x["runtime_version"] for x in several)})),
         "right": ", ".join(sorted(set(others[others["status"] == Status.PASS.value]["backend"]))),
         "alike": ", ".join(sorted(set(others[others["status"] == finding["status"]]["backend"]))),
-        "known": _reason(mine, runs),
+        "known": _reason(mine.assign(**{known.REDUCED: [finding["ops"]] * len(mine)}), runs),
         "script": "script.py" in best.get("files", ()),
         **{name: best[name] for name in ("folder", "run_id", "case_id")},
         "command": f"farm minimise '{key}'{where_option(results)}",
@@ -94,37 +93,13 @@ def _reason(mine: pd.DataFrame, runs: Mapping[str, Any]) -> str:
     return ""
 
 
-def finding_of(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.Series:
-    """The finding that each row is of which failed or is imprecise, "" for none yet; every such row is of one at most.
-
-    A row's own minimal case tells; else those of rows of its backend and op that failed alike (`tasks.model.failing`), where
-    they all are one finding.
-    """
-    sought = rows[rows["status"].isin(_SOUGHT)]
-    own = {(x["case_id"], x["backend"]): x["finding"]["id"] for x in found}
-    mine = [own.get(pair, "") for pair in zip(sought["case_id"], sought["backend"])]
-    groups = _groups(sought)
-    of_group: dict[Any, set[str]] = {}
-    for group, finding in zip(groups, mine):
-        of_group.setdefault(group, set()).update([finding] if finding else [])
-    one = {group: next(iter(several)) for group, several in of_group.items() if len(several) == 1}
-    told = [finding or one.get(group, "") for group, finding in zip(groups, mine)]
-    return pd.Series(told, index=sought.index, dtype=object)
-
-
-def _groups(rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Of each row its backend, its op, and how it failed."""
-    columns = rows[["backend", "op", *Manner._fields[:-1], "error"]].to_dict("records")
-    return [(line["backend"], line["op"], *manner(line)) for line in columns]  # type: ignore[arg-type]
-
-
 def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that are of no finding yet (`finding_of`): one line per backend, op and manner of failing, the worst first, with
     the number of ``rows`` and the key of one: run_id, case_id."""
     of = finding_of(found, rows)
     left = rows.loc[of.index[of == ""]]
     columns = ["backend", "op", *Manner._fields]
-    left = left[["run_id", "case_id"]].join(pd.DataFrame(_groups(left), columns=columns, index=left.index))
+    left = left[["run_id", "case_id"]].join(pd.DataFrame(groups(left), columns=columns, index=left.index))
     sums = left.groupby(columns, sort=False).agg(
         rows=("case_id", "size"), run_id=("run_id", "last"), case_id=("case_id", "last")
     )

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tasks.model import SMALLEST_NORMAL, Unavailable
+from tasks.model import Unavailable
 
 
 def settable() -> contextlib.AbstractContextManager[Any]:
@@ -50,23 +50,6 @@ def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None
         backends.set_mat_mul_precision(wanted)
         if backends.get_mat_mul_precision() != wanted:
             raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")
-
-
-def flushes(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(dtypes in which the device makes 0 of half the smallest normal number, dtypes in which it computes with 0 where it is
-    given that); measured, since few say so."""
-    import torch
-
-    results, inputs = [], []
-    for name in ("float32", "float16", "bfloat16", "float64"):
-        with contextlib.suppress(Exception):  # a dtype that it does not have
-            smallest = torch.full((16,), SMALLEST_NORMAL[name], dtype=torch.float64)
-            normal, half = (x.to(getattr(torch, name)).to(target) for x in (smallest, smallest / 2))
-            if not (normal * 0.5).cpu().count_nonzero():
-                results.append(name)
-            if not (half * 4).cpu().count_nonzero():
-                inputs.append(name)
-    return tuple(results), tuple(inputs)
 
 
 def libraries() -> str:

@@ -15,13 +15,13 @@ import numpy as np
 from tasks.arrays.pack import dtype_name
 from tasks.arrays.tree import TensorSpec
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample, stratified
+from tasks.catalogs.onnx import every, pooling
 from tasks.catalogs.onnx import float64 as onnx_float64
-from tasks.catalogs.onnx import pooling
 from tasks.graphs.floor import TRANSFORMS
 from tasks.graphs.moving import DRAWN
 from tasks.judge import op_classes as classes
 from tasks.judge.plain import classic_tolerance
-from tasks.model import EPS, Group, Leaf, OpClass, is_inexact, np_dtype, wide
+from tasks.model import EPS, EXHAUSTIVE, Group, Leaf, OpClass, is_inexact, np_dtype, wide
 
 #: Raised whenever this file changes what a sample is.
 CATALOG_VERSION = 3
@@ -56,7 +56,11 @@ class OnnxNode(Catalog):
             Entry(f"{self.name}:{_op_type(name, cases)}", name.removeprefix("test_"), (_dtype(case),))
             for name, case in cases.items()
         ]
-        return sorted(found, key=lambda x: (x.op, x.variant))
+        return sorted(found + self._every(), key=lambda x: (x.op, x.variant))
+
+    def _every(self) -> list[Entry]:
+        """What is given every input there is: operators, not cases of the suite."""
+        return every.entries(self.name)
 
     def load(self) -> None:
         _suite()
@@ -68,6 +72,9 @@ class OnnxNode(Catalog):
         A case that cannot be converted comes with a `Failure` of stage "sample". Raises KeyError for a case that
         this onnx does not have.
         """
+        if group.distribution == EXHAUSTIVE:
+            yield from every.samples(group, draws, skip)
+            return
         name = f"test_{group.variant}"
         case = self._case(name, group.op_name)
         for place, index in enumerate(stratified(len(case.data_sets), group.samples)):

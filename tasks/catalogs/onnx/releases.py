@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks.cache import default_cache
-from tasks.catalogs.base import CatalogError, Failure, Sample
+from tasks.catalogs.base import CatalogError, Entry, Failure, Sample
 from tasks.catalogs.models import wheels
 from tasks.catalogs.onnx.node_suite import OnnxNode
 from tasks.model import Group, OpClass, Oracle, Unavailable, np_dtype
@@ -52,6 +52,9 @@ class OnnxRelease(OnnxNode):
                 sample.failure = _misfit(sample)
                 sample.others += _today(sample, group)
             yield sample
+
+    def _every(self) -> list[Entry]:
+        return []  # an operator of today is none of that release
 
     def _cases(self) -> Mapping[str, _NodeCase]:
         """Every case by name. Raises CatalogError where the wheel cannot be had."""

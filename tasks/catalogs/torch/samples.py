@@ -15,7 +15,7 @@ from tasks.catalogs.torch import reference as torch_reference
 from tasks.catalogs.torch.noise import Arguments, clone, replaced, widen
 from tasks.judge import definitions
 from tasks.judge import op_classes as classes
-from tasks.model import EPS, FLUSHED, SMALLEST_NORMAL, Leaf, OpClass, is_complex, is_inexact, np_dtype
+from tasks.model import EPS, Leaf, OpClass, is_complex, is_inexact, np_dtype
 
 
 def is_random(op: Callable[..., Any]) -> bool:
@@ -91,8 +91,6 @@ class Maker:
             if own is not None and len(own) != len(exact):
                 made.failure = Failure("invalid", "reference", "", "the number of outputs depends on the dtype")
                 return made
-            if numeric and any(map(_has_subnormals, made.arrays)):
-                made.coarse[FLUSHED] = self._of_flushed(args, kwargs, wider, len(exact))
             arrays = [torch_tree.output(y) for y in exact]
             floors: list[np.ndarray | None] = [None] * len(exact)
             if placement.constants:
@@ -173,20 +171,6 @@ class Maker:
             return self._run(args, kwargs, change)
         return self.settled(*replaced(args, change), **replaced(kwargs, change))
 
-    def _of_flushed(self, args: Any, kwargs: Any, wider: Callable[[Any], Any], count: int) -> list[np.ndarray]:
-        """The exact outputs where the inputs' subnormal numbers are 0; none where that is off the op's domain."""
-        import torch
-
-        torch.set_default_dtype(torch.float64)
-        try:
-            found = self._exact(args, kwargs, lambda x: wider(_flushed(x)))
-            made = [torch_tree.output(torch_tree.dense(x)) for x in torch_tree.leaves(found)]
-            return made if len(made) == count else []
-        except Exception:
-            return []
-        finally:
-            torch.set_default_dtype(torch.float32)
-
     def _leaf(self, exact: Any, array: np.ndarray, own: Any, delta: np.ndarray | None) -> Leaf:
         import torch
 
@@ -260,21 +244,6 @@ class Maker:
     def _moved(self, args: Any, kwargs: Any) -> Any:
         """What the float64 reference returns for moved arguments."""
         return (self.settled or self.op)(*args, **kwargs)
-
-
-def _has_subnormals(array: np.ndarray) -> bool:
-    smallest = SMALLEST_NORMAL.get(array.dtype.name)
-    return smallest is not None and bool(((array != 0) & (np.abs(array) < smallest)).any())
-
-
-def _flushed(x: Any) -> Any:
-    """A tensor with 0 (of the same sign) for its subnormal numbers; everything else as it is."""
-    import torch
-
-    if not isinstance(x, torch.Tensor) or x.layout != torch.strided or not x.is_floating_point():
-        return x
-    smallest = SMALLEST_NORMAL.get(torch_tree.name_of(x.dtype), 0.0)
-    return torch.where(x.abs() < smallest, torch.zeros_like(x).copysign(x), x)
 
 
 def _parts(draws: Sequence[int], leaves: list[Any]) -> Iterator[Sequence[int]]:

@@ -1,0 +1,131 @@
+"""Known failures and their life: farm known add RUN:CASE:BACKEND --reason … | list | check"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from farm import lake as lakes
+from farm.commandline import key_argument, refusing, results_option
+from farm.exits import FOUND, OK
+from farm.lake import minimal
+from farm.plan import known, listing
+from farm.plan.config import known_failures
+from farm.plan.model import ConfigError, KnownFailure
+from farm.report.faces import terminal
+from farm.report.runs import load
+from farm.report.tables import alike
+from farm.report.tables.causes import many
+from farm.report.tables.coverage import distinct
+from farm.report.tables.life import BAD, STATES, life, life_view
+from farm.reproduce.find import find, parse
+from tasks.model.failing import manner
+
+#: Where lists are looked for and written, if nothing else is said.
+FOLDER = Path("configs/known")
+
+
+@refusing
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="farm known",
+        description="Known failures: which cases fail in which way, why, who sees to it, for which versions and until when.",
+        epilog="exit code: 0; of check 1 if an entry is stale or expired; 2 something named is not there",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="add | list | check")
+    _add_arguments(commands.add_parser("add", help="write an entry that covers a row of a lake"))
+    for name, words in (("list", "show known failures"), ("check", "say which are stale or expired")):
+        one = commands.add_parser(name, help=f"{words}, and how they fared in a run")
+        one.add_argument(
+            "lists", nargs="*", type=Path, metavar="FILE", help="lists, folders, configs (default: the run's)"
+        )
+        results_option(one)
+        one.add_argument("--run", default="last", help="id of a run, last (default), or all")
+        one.add_argument("--backend", metavar="GLOB", default="*", help="of these backends only")
+        one.add_argument("--csv", metavar="FILE", help="write the table")
+    args = parser.parse_args(argv)
+    return _add(args) if args.command == "add" else _told(args)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    key_argument(parser)
+    results_option(parser)
+    parser.add_argument("--reason", required=True, help="why it fails")
+    parser.add_argument("--owner", default="", help="who sees to it")
+    parser.add_argument("--link", default="", help="where it is reported")
+    parser.add_argument(
+        "--versions", default="", metavar="SPEC", help='of the runtime, for which it holds, e.g. ">=1.20,<1.25"'
+    )
+    parser.add_argument("--expires", default="", metavar="DAY", help="the last day on which it holds, e.g. 2027-01-31")
+    parser.add_argument("--fault", choices=["backend", *known.WHOSE], default="backend", help="whose it is")
+    parser.add_argument("--file", type=Path, help=f"the list (default: {FOLDER}/BACKEND.yaml, or known.yaml)")
+
+
+def _add(args: argparse.Namespace) -> int:
+    results = lakes.open_lake(args.results)
+    key = parse(args.key, results)
+    row, _ = find(key, results)
+    record = lakes.read_run(results, key.run_id)
+    table = distinct(lakes.read(results, key.run_id))
+    same = [(name, row[name]) for name in ("op", "variant", "dtype", "backend", "check", "distribution")]
+    mine = table[pd.concat([table[name] == value for name, value in same], axis=1).all(axis=1)].to_dict("records")
+    mine = [line for line in mine if manner(line) == manner(row)]
+    told = {name: getattr(args, name) for name in ("reason", "owner", "link", "versions", "expires", "fault")}
+    entry = listing.checked(listing.entry_of(row, mine, {**_reduced(results, row), **told}))
+    file = args.file or (FOLDER / f"{key.backend}.yaml" if FOLDER.is_dir() else Path("known.yaml"))
+    listed = [*(known.recorded(record) or []), *(known_failures(file) if file.exists() else [])]
+    rows = _with_reduced(pd.DataFrame([row]), results, [*listed, entry])
+    if (place := int(known.met(rows, listed).entry[0])) >= 0:
+        raise ConfigError(f"{key} is known already: {listed[place].reason}")
+    if known.met(rows, [entry]).entry[0] < 0:
+        raise ConfigError(
+            f"it would not cover {key}: check --versions and --expires (the row is of {row['runtime_version']}, {known.day_of(row['started_at'])})"
+        )
+    listing.append(file, entry)
+    covered = known.met(_with_reduced(table, results, [entry]), [entry]).entry
+    print(f"{file}: {entry.op} on {entry.backend}, which covers {many(int((covered >= 0).sum()), 'row')} of the run")
+    print(f"A config that says known_failures: {shlex.quote(str(file))} (its path from the config) has it")
+    return OK
+
+
+def _with_reduced(rows: pd.DataFrame, results: lakes.Lake, entries: Sequence[KnownFailure]) -> pd.DataFrame:
+    rows.attrs["results"] = results.uri
+    return alike.with_reduced(rows, entries)
+
+
+def _reduced(results: lakes.Lake, row: dict[str, Any]) -> dict[str, Any]:
+    """Of a generated case that was made small its ops, and the words of its attributes that the row's flags have."""
+    if row["catalog"] != "fuzz":
+        return {}
+    for record in minimal.read(results, [row["run_id"]]):
+        if (record["case_id"], record["backend"]) == (row["case_id"], row["backend"]):
+            finding = record["finding"]
+            words = [f"*{k}={v}" for k, v in finding["attributes"].items() if isinstance(v, str)]
+            flags = [x for x in words if known.has_flags([x], row["flags"] or "")]
+            return {"reduced": finding["ops"], "flags": flags}
+    return {}
+
+
+def _told(args: argparse.Namespace) -> int:
+    rows, run = load(args.results, args.run)
+    entries = [x for path in args.lists for x in known_failures(path)] if args.lists else known.recorded(run)
+    if entries is None:
+        raise ConfigError(f"the record of run {run.get('run_id')} does not say what is known; name a list")
+    frame = life(distinct(rows), [k for k in entries if known.matcher([args.backend])([k.backend])])
+    checking = args.command == "check"
+    shown = frame[frame["state"].isin(BAD)] if checking else frame
+    title = f"Known failures and run {run.get('run_id')}"
+    if len(shown):
+        terminal.show(life_view(shown, title), terminal.screen(), len(shown))
+    counts = frame["state"].value_counts()
+    print(f"{many(len(frame), 'known failure')}: " + ", ".join(f"{counts[x]:,} {x}" for x in STATES if x in counts))
+    if args.csv:
+        shown.to_csv(args.csv, index=False)
+        print(f"written: {args.csv}")
+    return FOUND if checking and len(shown) else OK

@@ -1,0 +1,50 @@
+"""Temporary folders of this process and of its children: what a killed process leaves is removed by whoever comes next."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+def folder() -> Path:
+    """Where this process makes temporary folders. It is removed at the process's end; if that is killed, another one of the farm
+    does it. Raises PermissionError where somebody else has taken its place."""
+    return _of(os.getpid())
+
+
+@functools.cache
+def _of(pid: int) -> Path:
+    """The folder of this process, locked for as long as it lives; before, those are removed whose process is gone."""
+    root = Path(tempfile.gettempdir()) / f"farm-{os.getuid()}"
+    root.mkdir(mode=0o700, exist_ok=True)
+    if root.stat().st_uid != os.getuid():
+        raise PermissionError(f"{root} is not this user's own: remove it, or set TMPDIR to another folder")
+    for path in root.iterdir():
+        with contextlib.suppress(OSError):  # another process is at it, or alive
+            os.close(_locked(path, fcntl.LOCK_NB, remove=True))
+    while True:
+        path = Path(tempfile.mkdtemp(dir=root))
+        with contextlib.suppress(OSError):  # removed before it was locked
+            _locked(path, 0)  # held until the process ends, however it does
+            atexit.register(shutil.rmtree, path, ignore_errors=True)
+            return path
+
+
+def _locked(path: Path, how: int, remove: bool = False) -> int:
+    """A descriptor that holds a folder's lock. Raises OSError where it cannot be had, or the folder is gone by then."""
+    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | how)
+        os.stat(path)
+        if remove:
+            shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        os.close(held)
+        raise
+    return held

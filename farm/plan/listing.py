@@ -1,0 +1,95 @@
+"""Known failures as they are written: the entry that covers a row of a lake, and a list with one more."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+
+from farm.plan.config import known_failures
+from farm.plan.model import ConfigError, KnownFailure
+from tasks.model import Refusal, Status, label_of
+from tasks.model.errors import gist, masked
+from tasks.model.failing import manner
+
+#: Characters of an error that an entry quotes at most.
+QUOTED = 100
+
+
+def entry_of(row: Mapping[str, Any], alike: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry says that covers a row and those of its op, dtype, backend and check that failed ``alike`` (the row among
+    them). told: what a person adds: reason, owner, …; of a case made small also reduced and flags, and then any op is meant.
+    """
+    how, causes = manner(row), {line.get("cause") or "" for line in alike}
+    said = {
+        "op": f"{row['op'].partition(':')[0]}:*"
+        if told.get("reduced")
+        else glob.escape(label_of(row["op"], row["variant"])),
+        **{
+            name: glob.escape(str(row[name])) for name in ("dtype", "backend", "check", "distribution") if row.get(name)
+        },
+        **{
+            name: glob.escape(text)
+            for name in ("status", "kind", "stage", "error_type")
+            if (text := getattr(how, name))
+        },
+        "error": quoted([line.get("error") or "" for line in alike]) if how.words else "",
+        "cause": glob.escape(causes.pop()) if len(causes) == 1 else "",
+        **told,
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def quoted(errors: Sequence[str]) -> str:
+    """The beginning of an error, as far as others that are alike have it too; "" where nothing tells."""
+    said, others = gist(errors[0]).split(), [masked(error) for error in errors]
+    while said:
+        text = " ".join(said)
+        plain, last = masked(text), masked(said[-1])
+        if len(text) <= QUOTED and any(map(str.isalpha, last)) and all(plain in other for other in others):
+            return text
+        said.pop()
+    return ""
+
+
+def checked(entry: Mapping[str, Any]) -> KnownFailure:
+    """Raises ConfigError for what is none."""
+    try:
+        return KnownFailure.model_validate(entry)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key, said = ".".join(map(str, first["loc"])), str(first["msg"]).removeprefix("Value error, ")
+        if key == "status" and entry.get("status") in {status.value for status in Status}:
+            said = f"a case that is {entry['status']} has not failed"
+        raise ConfigError(f"no known failure: {key}: {said}") from None
+
+
+def append(file: Path, known: KnownFailure) -> None:
+    """Write one more entry to the end of a list, which is made if it is not there; what stands in it stays as it is.
+
+    Raises ConfigError.
+    """
+    entry = yaml.safe_dump([known.model_dump(mode="json")], sort_keys=False, allow_unicode=True, width=120)
+    try:
+        before = file.read_text() if file.exists() else ""
+        there = known_failures(file) if file.exists() else []
+        if before and not before.endswith("\n"):
+            before += "\n"
+        after = re.sub(r"^\[\s*\]\s*$", "", before, flags=re.MULTILINE) + entry
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside = file.with_name(f".{file.name}.{os.getpid()}.yaml")
+        aside.write_text(after)
+        try:
+            if known_failures(aside) != [*there, known]:
+                raise ConfigError(f"{file}: it is no list with an entry in each item; add this by hand:\n{entry}")
+            os.replace(aside, file)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise Refusal(f"{file}: cannot be written ({error.strerror}); choose another with --file") from None

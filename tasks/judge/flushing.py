@@ -1,0 +1,73 @@
+"""What is right on a device that takes subnormal numbers for zero: 0 for such a result, f(0) for such an input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.judge.plain import spacing_of
+from tasks.model import EPS, SMALLEST_NORMAL, Flushes, Leaf, is_inexact
+from tasks.model.dtypes import dtype_name, rounded
+
+#: Spacings within which a result is f(0).
+_NEAR = 4.0
+
+
+def may_matter(expected: Sequence[Leaf], given: np.ndarray | None) -> tuple[str, ...]:
+    """Dtypes of subnormal numbers among exact results, and of the one input of an op of single elements (None: of another)."""
+    found = [leaf.dtype for leaf in expected if _of(leaf.reference, leaf.dtype).any()]
+    if given is not None and _of(given, dtype := dtype_name(given.dtype)).any():
+        found.append(dtype)
+    return tuple(dict.fromkeys(found))
+
+
+def unflushed(
+    actual: list[np.ndarray], expected: Sequence[Leaf], flushes: Flushes, given: np.ndarray | None
+) -> list[np.ndarray]:
+    """The outputs with what the device makes 0 put right. given: of an op of single elements, its input, which has both zeros."""
+    made = []
+    for a, leaf in zip(actual, expected):
+        y = leaf.reference
+        if y is not None and a.shape == y.shape and y.dtype == np.float64 and a.dtype.kind != "c":
+            if leaf.dtype in flushes.results:
+                a = _put_right(a, y, (a == 0) & _of(y, leaf.dtype))
+        if y is not None and a.shape == y.shape and given is not None and given.shape == y.shape:
+            if (dtype := dtype_name(given.dtype)) in flushes.inputs:
+                a = _put_right(a, y, _of(given, dtype) & _is(a, _at_zero(given, y), leaf.dtype))
+        made.append(a)
+    return made + actual[len(made) :]
+
+
+def _of(x: np.ndarray | None, dtype: str) -> np.ndarray:
+    """Where the numbers are subnormal."""
+    if x is None or dtype not in SMALLEST_NORMAL or x.dtype.kind == "c" or x.dtype == object:
+        return np.zeros(() if x is None else x.shape, bool)
+    with np.errstate(all="ignore"):
+        size = np.abs(x.astype(np.float64))
+    return (size > 0) & (size < SMALLEST_NORMAL[dtype])
+
+
+def _put_right(a: np.ndarray, y: np.ndarray, where: np.ndarray) -> np.ndarray:
+    return np.where(where, y.astype(a.dtype), a) if where.any() else a
+
+
+def _at_zero(given: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of each element, the exact result of a zero of the same sign as its input."""
+    negative = np.signbit(given.astype(np.float64))
+    zero = given == 0
+    plus, minus = (np.flatnonzero(zero & (negative == sign)) for sign in (False, True))
+    if not plus.size or not minus.size:
+        return np.full(y.shape, np.nan)
+    flat = y.reshape(-1)
+    return np.where(negative, flat[minus[0]], flat[plus[0]])
+
+
+def _is(a: np.ndarray, y: np.ndarray, dtype: str) -> np.ndarray:
+    """Where results are ``y``, within a few roundings."""
+    if not is_inexact(dtype):
+        return np.asarray(a == y)
+    wide, cast = a.astype(np.float64), rounded(y, dtype)
+    with np.errstate(all="ignore"):
+        near = np.abs(wide - y) <= _NEAR * spacing_of(np.abs(y), EPS[dtype], SMALLEST_NORMAL[dtype])
+    return near | (wide == cast) | (np.isnan(wide) & np.isnan(cast))

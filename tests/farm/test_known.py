@@ -1,0 +1,226 @@
+"""Known failures have a life: they match by case and cause, hold for versions and until a day, go stale, and are written by a command."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from farm import lake
+from farm.commands.known import main
+from farm.lake import minimal
+from farm.plan import known, listing
+from farm.plan.config import known_failures
+from farm.plan.model import ConfigError, KnownFailure
+from farm.report.tables.causes import with_standing
+from farm.report.tables.life import life
+from tests.farm.test_report import make_row
+
+DAY = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.timezone.utc)
+RUN = "20261122-120000-aaaa"
+SHAPE = "Check failed: the 2 shapes of node 'a' do not fit (3 vs. 4)"
+
+
+def row(status: str, op: str = "torch:add", **more: Any) -> dict[str, Any]:
+    given = {"started_at": DAY, "run_id": RUN, "distribution": "own", "kind": "numbers" if status == "wrong" else ""}
+    return make_row(status, op, **given | more)
+
+
+def covered(entry: dict[str, Any], *rows: dict[str, Any]) -> list[bool]:
+    found = known.met(pd.DataFrame(list(rows)), [KnownFailure(**{"op": "add", "reason": "r"} | entry)])
+    return [bool(place >= 0) for place in found.entry]
+
+
+@pytest.mark.parametrize(
+    "entry, like, other",
+    (
+        ({"kind": "numbers"}, {}, {"kind": "nonfinite"}),
+        ({"kind": ["shape", "numbers"]}, {}, {"kind": "dtype"}),
+        ({"cause": "accumulated in *"}, {"cause": "accumulated in float16"}, {"cause": "zero everywhere"}),
+        ({"culprit": "node a*"}, {"culprit": "node a (Add)"}, {"culprit": None}),
+        ({"check": "forward"}, {}, {"check": "backward"}),
+        ({"flags": ["tf32=on", "n=*"]}, {"flags": "n=3 tf32=on"}, {"flags": "n=3"}),
+        ({"versions": ">=1.20,<1.25"}, {"runtime_version": "torch 1.24.1+cpu, x 9.0"}, {"runtime_version": "1.25.0"}),
+        ({"versions": "==1.31.*"}, {"runtime_version": "1.31.1"}, {"runtime_version": "unknown"}),
+        ({"expires": "2026-11-22"}, {}, {"started_at": DAY + datetime.timedelta(days=1)}),
+    ),
+)
+def test_a_known_failure_covers_its_cases_with_its_cause_and_nothing_beside(
+    entry: dict[str, Any], like: dict[str, Any], other: dict[str, Any]
+) -> None:
+    assert covered(entry, row("wrong", **like), row("wrong", **like | other)) == [True, False]
+
+
+def test_errors_are_compared_without_what_is_their_own_cases() -> None:
+    said = {"stage": "build", "error_type": "RuntimeError"}
+    entry = {"status": "error", **said, "error": "shapes of node 'b' do not fit"}
+    rows = [
+        row("error", **said, error=SHAPE),
+        row("error", **said, error=SHAPE.replace("'a'", "'xyz'").replace("2", "17")),
+        row("error", **said, error="Check failed: no such kernel"),
+        row("error", **said | {"stage": "run"}, error=SHAPE),
+        row("error", **said | {"error_type": "KeyError"}, error=SHAPE),
+    ]
+    assert covered(entry, *rows) == [True, True, False, False, False]
+    assert covered({"error": "do not fit"}, row("crash", kind="SIGSEGV", error=SHAPE)) == [False], "it prints anything"
+
+
+def test_what_fails_otherwise_is_new_and_what_passes_is_stale() -> None:
+    entries = [
+        {"op": "add", "kind": "numbers", "reason": "sums"},
+        {"op": "mul", "kind": "numbers", "reason": "mended"},
+        {"op": "sub", "reason": "of old", "versions": "<1.0"},
+        {"op": "div", "reason": "lapsed", "expires": "2026-11-21"},
+        {"op": "pow", "reason": "elsewhere"},
+        {"op": "add", "reason": "the same again", "kind": "num*"},
+    ]
+    rows = pd.DataFrame(
+        [
+            row("wrong"),
+            row("wrong", sample=1, kind="shape"),
+            row("pass", "torch:mul"),
+            row("pass", "torch:sub"),
+            row("wrong", "torch:div"),
+        ]
+    )
+    run = {"config": {"known_failures": entries}}
+    assert list(with_standing(rows, run)["standing"]) == ["known", "new", "stale", "", "new"]
+    found = life(rows, [KnownFailure(**entry) for entry in entries])
+    assert list(found["state"]) == ["met", "stale", "not tried", "expired", "not tried", "doubled"]
+    assert list(found["otherwise"]) == [1, 0, 0, 0, 0, 0] and list(found["right"]) == [0, 1, 0, 0, 0, 0]
+
+
+def made(tmp_path: Path, *rows: dict[str, Any], known_failures: list[dict[str, Any]] | None = None) -> str:
+    """A lake with one run."""
+    folder = tmp_path / "lake" / f"run={RUN}"
+    folder.mkdir(parents=True)
+    record = {"run_id": RUN, "name": "c", "config": {"known_failures": known_failures or []}, "planned": len(rows)}
+    (folder / "_run.json").write_text(json.dumps(record))
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=lake.SCHEMA), folder / "part-0.parquet")
+    return str(tmp_path / "lake")
+
+
+def test_a_command_writes_the_entry_that_covers_a_row_and_what_failed_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"stage": "run", "error_type": "RuntimeError"}
+    results = made(
+        tmp_path,
+        row("error", **said, error=SHAPE),
+        row("error", **said, error=SHAPE.replace("3", "5"), sample=1),
+        row("error", **said, error="no such kernel", sample=2),
+        row("wrong", "torch:mul", cause="accumulated in float16"),
+        row("pass", "torch:sub"),
+    )
+    file = tmp_path / "mine.yaml"
+    file.write_text("# Of ours.\n- {op: abs, reason: another}\n")
+    told = ["--results", results, "--file", str(file)]
+    more = ["--owner", "ann", "--link", "https://x/1", "--versions", ">=1", "--expires", "2027-01-31"]
+    assert main(["add", "last:forward/torch:add/float32/0:torch-cpu", "--reason", "it: a bug", *more, *told]) == 0
+    assert "covers 2 rows" in capsys.readouterr().out
+    assert main(["add", "last:forward/torch:mul/float32/0:torch-cpu", "--reason", "sums", *told]) == 0
+    assert file.read_text().startswith("# Of ours.\n- {op: abs, reason: another}\n- op: torch:add\n")
+    _, first, second = known_failures(file)
+    assert (first.stage, first.error_type, first.error) == (
+        "run",
+        "RuntimeError",
+        "Check failed: the 2 shapes of node 'a' do not fit",
+    )
+    assert (first.owner, first.link, first.expires, first.reason) == ("ann", "https://x/1", "2027-01-31", "it: a bug")
+    assert (second.status, second.kind, second.cause) == ("wrong", "numbers", "accumulated in float16")
+    frame = lake.read(results)
+    assert list(known.met(frame, [first, second]).entry) == [0, 0, -1, 1, -1]
+    capsys.readouterr()
+    for key, text in {
+        "last:forward/torch:add/float32/1:torch-cpu": "is known already: it: a bug",
+        "last:forward/torch:sub/float32/0:torch-cpu": "a case that is pass has not failed",
+        "last:forward/torch:add/float32/9:torch-cpu": "no case",
+    }.items():
+        assert main(["add", key, "--reason", "r", *told]) == 2
+        assert text in capsys.readouterr().err
+    late = ["--reason", "r", "--expires", "2020-01-01", *told]
+    assert main(["add", "last:forward/torch:add/float32/2:torch-cpu", *late]) == 2
+    assert "it would not cover" in capsys.readouterr().err and len(known_failures(file)) == 3
+
+
+def test_check_ends_with_1_for_what_is_stale_or_expired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"op": "add", "reason": "sums"}
+    bad = {"op": "sub", "reason": "mended long ago", "owner": "ann"}
+    results = made(tmp_path, row("wrong"), row("pass", "torch:sub"), known_failures=[good])
+    assert main(["check", "--results", results]) == 0
+    assert "1 known failure: 1 met" in capsys.readouterr().out
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump([good, bad]))
+    assert main(["check", str(tmp_path / "more.yaml"), "--results", results, "--csv", str(tmp_path / "t.csv")]) == 1
+    said = capsys.readouterr().out
+    assert "2 known failures: 1 met, 1 stale" in said and "mended long ago" in said
+    assert list(pd.read_csv(tmp_path / "t.csv")["state"]) == ["stale"]
+    assert main(["list", str(tmp_path / "more.yaml"), "--results", results]) == 0
+    assert "sums" in capsys.readouterr().out
+
+
+def test_a_generated_failure_is_known_by_what_is_left_of_it(tmp_path: Path) -> None:
+    """Whatever graph it is found in: by the ops of its minimal case, and the words of its flags."""
+    graph = {"catalog": "fuzz", "op": "fuzz:graph", "variant": "g1"}
+    results = made(
+        tmp_path,
+        row("wrong", **graph, flags="Conv.group=2 Conv>Relu"),
+        row("wrong", **graph, sample=1, flags="Add>Relu", kind="shape"),
+        row("pass", **graph, sample=2),
+    )
+    cases = lake.read(results)["case_id"]
+    for case_id, ops, attributes in ((cases[0], ["Conv", "Relu"], {"pads": "SAME"}), (cases[1], ["Add"], {})):
+        finding = {
+            "backend": "torch-cpu",
+            "ops": ops,
+            "status": "wrong",
+            "kind": "",
+            "words": "",
+            "attributes": attributes,
+        }
+        minimal.write(results, {"run_id": RUN, "case_id": case_id, "backend": "torch-cpu", "finding": finding}, {})
+    file = tmp_path / "k.yaml"
+    assert main(["add", f"last:{cases[0]}:torch-cpu", "--reason", "r", "--results", results, "--file", str(file)]) == 0
+    (entry,) = known_failures(file)
+    assert (entry.op, entry.reduced, entry.flags) == ("fuzz:*", ("Conv", "Relu"), ())
+    run = {"config": {"known_failures": [entry.model_dump(mode="json")]}}
+    assert list(with_standing(lake.read(results), run)["standing"]) == ["known", "new", ""]
+
+
+def test_a_record_holds_what_an_entry_says_and_no_more_and_reads_back() -> None:
+    entry = KnownFailure(op="add", reason="r", kind=["numbers", "shape"], expires=datetime.date(2027, 1, 31))  # type: ignore[arg-type]
+    said = entry.model_dump(mode="json")
+    assert said == {"op": "add", "kind": ["numbers", "shape"], "expires": "2027-01-31", "reason": "r"}
+    assert known.recorded({"config": {"known_failures": [json.loads(json.dumps(said))]}}) == [entry]
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    (
+        ({"versions": "1.2"}, "no versions as pip writes them"),
+        ({"expires": "soon"}, "is no day; write it as 2027-01-31"),
+        ({"error": "'x' 12"}, "has only what errors that are alike differ in"),
+        ({"cuase": "x"}, "cuase"),
+    ),
+)
+def test_a_life_that_cannot_be_is_refused(wrong: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match="no known failure: ") as caught:
+        listing.checked({"op": "add", "reason": "r"} | wrong)
+    assert says in str(caught.value)
+
+
+def test_a_list_that_cannot_take_another_entry_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "k.yaml"
+    file.write_text(text := "[{op: abs, reason: r}]\n")
+    with pytest.raises(ConfigError):
+        listing.append(file, KnownFailure(op="add", reason="r"))
+    assert file.read_text() == text and [p.name for p in tmp_path.iterdir()] == ["k.yaml"]
+    file.write_text("# none yet\n[]\n")
+    listing.append(file, KnownFailure(op="add", reason="r"))
+    assert [k.op for k in known_failures(file)] == ["add"]
