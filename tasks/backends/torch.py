@@ -190,13 +190,10 @@ class TorchEager(Backend):
         leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
         if form.op in TOLD_ON_CPU:
-            on_cpu = torch_tree.decoder(form.arrays.__getitem__, "cpu")
-            args, kwargs = (args[0], *decode(form.args, on_cpu)[1:]), decode(form.kwargs, on_cpu)
-        return (
-            (args, kwargs)
-            if self.target == "cpu"
-            else (torch_tree.moved(args, self.target), torch_tree.moved(kwargs, self.target))
-        )
+            args = (args[0], *decode(form.args, torch_tree.decoder(form.arrays.__getitem__, "cpu"))[1:])
+        if self.target == "cpu":
+            return args, kwargs
+        return torch_tree.moved(args, self.target), torch_tree.moved(kwargs, self.target)
 
     def default_device(self, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[Any]:
         """Around a call: one that is given no tensor and no device (``arange(3)``) makes its result where this says."""
