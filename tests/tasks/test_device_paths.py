@@ -111,6 +111,7 @@ def test_vulkan_and_opencl_are_told_the_number_of_their_device(monkeypatch: pyte
     assert [iree._number(driver) for driver in ("vulkan", "cuda", "local-sync")] == [1, 0, 0]
     assert Tinygrad("tinygrad-cl", "cl", {"device_vendor": "amd"})._target == "CL:1"
     assert Tinygrad("tinygrad-cuda", "cuda", {})._target == "CUDA"
+    assert any(x.startswith("nvidia-cuda-nvrtc") for x in Tinygrad("tinygrad-cuda", "cuda", {}).packages)
     assert visible.given("nvidia", ["1"])["FARM_DEVICE_NUMBER"] == "1" and not visible.given("intel", [])
 
 
