@@ -39,7 +39,7 @@ def test_nothing_is_believed_that_a_device_did_after_its_answer_changed(
     monkeypatch.setattr("farm.work.supervisor.EVERY_S", every_s)
     done, rows = run(tmp_path, gpu("failing", bad_after=7), FARM_BAD=str(tmp_path / "bad"))
     assert done.returncode == 3, done.stdout + done.stderr
-    assert set(rows["status"]) == {"pass", "unavailable"}
+    assert set(rows["status"]) <= {"pass", "unavailable"}
     believed = int((rows["status"] == "pass").sum())
     assert believed == 6 if every_s == 0 else believed < 6  # those of whole batches
     why = rows.loc[rows["status"] == "unavailable", "error"]
