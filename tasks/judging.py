@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks import checks, diagnose
 from tasks.checks import Stage
-from tasks.judge import coarser, fingerprint, flushing, steps
+from tasks.judge import coarser, fingerprint, flushing, properties, steps
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
@@ -30,7 +30,7 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.dtypes import dtype_name
-from tasks.model.kind import KIND_ORACLE
+from tasks.model.kind import KIND_ORACLE, KIND_PROPERTY
 from tasks.prepare.cases import PreparedSample
 
 
@@ -168,7 +168,25 @@ def _judged(
         more["cause"] = _cause(bar, arrays[0])
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
+    if _whole(sample) and (broken := properties.broken(group.op, _given(sample), arrays[0][0])):
+        more["breaks"] = broken
+        if status is Status.PASS:
+            status, kind = Status.IMPRECISE, KIND_PROPERTY
     return Judgement(metrics, status, kind, more)
+
+
+def _whole(sample: PreparedSample) -> bool:
+    """Whether the results are those of an op on all its inputs, and of nothing else: a threshold may break any order."""
+    group, record = sample.owner.group, sample.record
+    if group.distribution != EXHAUSTIVE or group.check != checks.FORWARD or group.variant:
+        return False
+    return len(record["args"]["v"]) == len(sample.specs) and not record["kwargs"]["v"]
+
+
+def _given(sample: PreparedSample) -> list[np.ndarray]:
+    with contextlib.suppress(ValueError):
+        return sample.tensors()
+    return []
 
 
 def _contradicted(
@@ -268,7 +286,7 @@ def _cause(bar: _Bar, actual: list[np.ndarray]) -> str:
     if bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
         return ""
     try:
-        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class)
+        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, sample.graph)
     except Exception:
         return ""  # what it did not think of must not cost the verdict
 

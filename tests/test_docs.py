@@ -76,6 +76,7 @@ NOT_RUN = {
     "farm harvest --run": "needs a culprit; tests/tasks/test_harvest.py has one",
     "farm run --model mine.onnx": "needs a model; tests/farm/test_own_model.py has one",
     "farm run configs/cuda.yaml": "needs a GPU; tests/farm/test_own_devices.py runs planted ones",
+    "farm bisect": "an environment a version; tests/farm/test_bisect.py finds a planted release",
     "farm known add": "tests/farm/test_known.py adds one",
     "farm envs build": "gigabytes; tests/farm/test_envs.py builds a small one",
     "farm envs remove KEY": "tests/farm/test_envs.py removes one",
@@ -84,6 +85,7 @@ NOT_RUN = {
     "farm report --diff ort-cpu@1.20.1": "needs the run before it",
     "farm report --run all --diff 2026": "tests/farm/test_vendor_view.py compares two runs",
     "farm report s3://": "tests/farm/test_lake.py has an S3 server",
+    "farm site s3://": "tests/farm/test_lake.py has an S3 server",
     "farm node start --head": "starts a cluster; tests/farm/test_cluster.py does",
     "farm node start --address": "needs a cluster; tests/farm/test_cluster.py has one",
     "ray start": "needs a cluster; tests/farm/test_cluster.py has one",
@@ -91,7 +93,7 @@ NOT_RUN = {
 }
 #: Exit code 1 of these says that something was found, or is otherwise than it was stored.
 FINDS = re.compile(
-    "farm run|farm fuzz|farm rejudge|farm known check|farm report --(diff|checklist)|farm reproduce .* --backend"
+    "farm run|farm fuzz|farm rejudge|farm gate|farm known check|farm report --(diff|checklist)|farm reproduce .* --backend"
 )
 
 #: Exit code 3 of these says that not everything is proved: the session is a small run on CPUs.

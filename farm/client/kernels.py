@@ -227,6 +227,8 @@ def name_of(function: Callable[..., Any] | str) -> tuple[str, str, str]:
         found = getattr(found, word, None)
     if found is not function and not hasattr(found, "__wrapped__"):
         return named, f"{module}.{called} is another object", cwd
+    if file.name != "__init__.py" and module.rpartition(".")[2] != file.stem:  # loaded as a file, under another name
+        return named, "", str(file.parent)
     root = file.parents[module.count(".") + (file.name == "__init__.py")]
     return f"{module}:{called}", "", str(root)
 

@@ -17,6 +17,7 @@ from farm import lake
 from farm.commandline import plain, refusing
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.report.faces.files import write, write_checklist, write_diff, written
+from farm.report.faces.inputs import draw as draw_inputs
 from farm.report.faces.plot import draw
 from farm.report.faces.terminal import print_case, print_coverage, print_diff, screen, show
 from farm.report.runs import default_out, load_for
@@ -26,7 +27,9 @@ from farm.report.tables.checklists import CHECKLISTS, checklist, checklist_view,
 from farm.report.tables.coverage import backends_of
 from farm.report.tables.findings import new_cells
 from farm.report.tables.view import Report
+from farm.reproduce import every_input
 from tasks.backends import BackendSpec
+from tasks.cache import default_cache
 from tasks.model import Refusal
 from tasks.nearest import nearest
 
@@ -42,9 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         rows, run = _load(args)
         console = screen()
-        if args.plot:
+        if args.plot and not args.inputs:
             print(draw(rows, args.backend or "torch-cpu", Path(args.plot)))
             return 0
+        if args.inputs:
+            return _inputs(rows, args)
         if args.case:
             print_case(case(rows, args.case), console)
             return 0
@@ -94,7 +99,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help="the backend that --plot shows (torch-cpu), or that --checklist asks about (a name or glob; the vendor's)",
     )
+    parser.add_argument("--dtype", metavar="NAME", default="bfloat16", help="the dtype that --inputs shows (bfloat16)")
     one = parser.add_mutually_exclusive_group()
+    one.add_argument(
+        "--inputs",
+        metavar="OP",
+        help="only draw the error of every input of an op's exhaustive case, one line per backend, each run again "
+        "(to --plot, or inputs-OP-DTYPE.png)",
+    )
     one.add_argument(
         "--case", metavar="CASE_ID", help="only show all backends side by side on one case, the outlier named"
     )
@@ -116,6 +128,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     args.results = next((r for r in (args.results_option, args.results) if r is not None), "results")
     return args
+
+
+def _inputs(rows: pd.DataFrame, args: argparse.Namespace) -> int:
+    """Draw what every backend makes of all inputs of an op."""
+    keys = every_input.cases(rows, args.inputs, args.dtype)
+    found = list(every_input.errors(keys, lake.open_lake(args.results), default_cache()))
+    if not found:
+        raise Refusal(f"--inputs: no backend gives results of {args.inputs} in {args.dtype} here")
+    name = found[0].op
+    out = Path(args.plot or f"inputs-{name.partition(':')[2]}-{args.dtype}.png")
+    print(
+        draw_inputs(f"{name}, {args.dtype}", found[0].inputs, {x.backend: x.ulps for x in found}, found[0].limit, out)
+    )
+    return 0
 
 
 def _load(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any]]:

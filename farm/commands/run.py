@@ -306,7 +306,13 @@ def _run(plan: Plan, console: Console) -> int:
     if missing:
         print(f"error: incomplete: {missing}; resume with: {again}", file=sys.stderr)
         return INCOMPLETE
-    return _conclude(report.verdict, say)
+    if request.config.gate is None:
+        return _conclude(report.verdict, say)
+    from farm.report.tables.gate import judged
+
+    found = judged(report, request.config.gate)
+    say(f"{report.verdict.sentence}\n{found.sentence} (exit code {found.code})")
+    return found.code
 
 
 def _conclude(verdict: Verdict, say: Callable[[str], None]) -> int:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import pyarrow as pa
 
 from tasks.model.row import Column, Row, column, columns_of
+
+
+@functools.cache
+def farm_version() -> str:
+    """The version of the farm that is installed; "" for none."""
+    try:
+        return metadata.version("validation-farm")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,7 @@ class Origin:
     node: str | None = column("string", "origin", "host that ran the case, or the name its Ray node was given")
     runtime_version: str = column("string", "origin", "version of the runtime", default="")
     driver_version: str = column("string", "origin", "version of the device's driver", default="")
+    farm_version: str = column("string", "origin", "version of the farm that judged", default="")
 
     @classmethod
     def of(
@@ -31,7 +43,7 @@ class Origin:
     ) -> Origin:
         """That of a backend, given its answer to hello."""
         told = {name: answer.get(name, "") for name in ("vendor", "device", "runtime_version", "driver_version")}
-        return cls(run_id, backend, node=node, device_ids=ids, **told)
+        return cls(run_id, backend, node=node, device_ids=ids, farm_version=farm_version(), **told)
 
 
 #: The name of a row's case, made of the row.

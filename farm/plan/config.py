@@ -17,6 +17,9 @@ from farm.plan.model import (
     CatalogConfig,
     Config,
     ConfigError,
+    Flaky,
+    Floor,
+    Gate,
     Including,
     KernelConfig,
     KnownFailure,
@@ -229,8 +232,11 @@ def _explain(file: Path, node: Any, error: Any) -> str:
             "backends": BackendConfig,
             "skip": Skip,
             "known_failures": KnownFailure,
+            "gate": Gate,
         }
         model = models.get(str(place[0]), Config) if len(place) > 1 else Config
+        if place[0] == "gate" and len(place) > 2:
+            model = Flaky if place[1] == "flaky" else Floor
         if place[2:3] in (("kernels",), ("own",)) and len(place) > 3:
             model = KernelConfig if place[2] == "kernels" else OwnModel
         if model is KernelConfig and place[-1] in CatalogConfig.model_fields:

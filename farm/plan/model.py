@@ -240,6 +240,37 @@ class KnownFailure(_Model):
         return {name: value for name, value in told.items() if value not in (fields[name].default, [], ())}
 
 
+class Floor(_Model):
+    """Cells, by globs over op labels and backends, and what a number of theirs is at least."""
+
+    ops: list[str] = Field(default=["*"], min_length=1)
+    backends: list[str] = Field(default=["*"], min_length=1)
+    at_least: float
+
+
+class Flaky(_Model):
+    """What is held to be flaky: in the last ``of`` runs, on the same inputs with the same version of the runtime, a case passed
+    again ``times`` times after it had failed."""
+
+    times: int = Field(default=1, ge=1)
+    of: int = Field(default=10, ge=2)
+
+
+class Gate(_Model):
+    """When a run may ship: `farm.report.tables.gate`.
+
+    new, less_precise: cells at most with a failure that no known failure covers, and with fourfold error units since the last run of
+    the config; coverage, speedup: floors; known: whether stale or expired known failures close it; flaky: what is quarantined.
+    """
+
+    new: int = Field(default=0, ge=0)
+    less_precise: int | None = Field(default=None, ge=0)
+    coverage: list[Floor] = []
+    speedup: list[Floor] = []
+    known: Literal["", "strict"] = ""
+    flaky: Flaky | None = None
+
+
 class Config(_Model):
     """A run as its YAML file says it; docs/config.md explains every key.
 
@@ -261,6 +292,7 @@ class Config(_Model):
     backends: list[BackendConfig] = Field(min_length=1)
     skip: list[Skip] = []
     known_failures: list[KnownFailure] = []
+    gate: Gate | None = None
 
     @property
     def all_checks(self) -> list[str]:

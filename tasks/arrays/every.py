@@ -7,6 +7,8 @@ patterns are all NaN but for one, are taken by the values around which kernels c
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from tasks.model import LARGEST, SMALLEST_NORMAL, is_complex, is_inexact, np_dtype
@@ -58,7 +60,74 @@ def _sweep(dtype: str, seed: int) -> np.ndarray:
     swept = patterns.view(target)
     near = landmarks(dtype)
     swept[-1, 1 + len(chosen) :][: len(near)] = near[: each - 1 - len(chosen)]
+    hard = hard_cases(dtype)
+    rows = (hard.view(unsigned) >> unsigned(width)).astype(np.int64)
+    order = np.argsort(rows, kind="stable")
+    again = np.arange(len(hard)) - np.searchsorted(rows[order], rows[order])  # which of its sign and exponent it is
+    fits = again < each - len(chosen) - 1
+    swept[rows[order][fits], each - 1 - again[fits]] = hard[order][fits]
     return swept.ravel()
+
+
+def pairs(dtype: str, of: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """Two arrays (256, 256) that have every pair of values of an 8-bit dtype: ``dtype`` itself, or ``of`` as numbers of ``dtype``."""
+    held = values(of or dtype).astype(np_dtype(dtype))
+    first, second = np.meshgrid(held, held, indexing="ij")
+    return first.copy(), second.copy()
+
+
+def hard_cases(dtype: str) -> np.ndarray:
+    """(n,) values of float32 or float64 at which a function is hard to compute, by construction.
+
+    Those nearest to a multiple of π/2, one of each exponent, where a sine or cosine is as small as it can be (`_near_half_pi`);
+    perfect squares and their neighbours, whose roots are exact or nearly midpoints; powers of two and ten times their spacing around 1
+    and around where exp(x) - 1, log(1 + x), x - tanh(x) and a hypotenuse cancel.
+    """
+    target = np_dtype(dtype)
+    width = MANTISSA[dtype]
+    roots = np.array([(1 << ((width + 1) // 2)) - k for k in range(1, 33)] + [3, 5, 7, 11, 101, 1001], dtype=np.float64)
+    squares = (roots * roots).astype(target)
+    small = np.array([s * m * 2.0**-k for k in range(1, width + 4) for m in (1.0, 1.5, 1.75) for s in (1.0, -1.0)])
+    steps = np.concatenate([1.0 + small, small]).astype(target)
+    at = np.concatenate([_near_half_pi(dtype), squares, steps])
+    up, down = (np.nextafter(at, target.type(x)) for x in (np.inf, -np.inf))
+    found = np.unique(np.concatenate([at, up, down, -at]))
+    return found[np.isfinite(found)]
+
+
+@functools.cache
+def _near_half_pi(dtype: str) -> np.ndarray:
+    """Of each exponent the value of a dtype nearest to a multiple of π/2, by the convergents of 2ᵉ·2/π (W. Kahan, "Minimizing q*m - n",
+    1983): of n/q ≈ 2ᵉ·2/π with q of as many bits as the significand, q·2ᵉ is nearly n·π/2."""
+    width, largest = MANTISSA[dtype], int(np.log2(LARGEST[dtype]))
+    bits = largest + 4 * width
+    pi = _pi(bits)
+    found = []
+    for exponent in range(-width, largest - width + 1):
+        above, below = (1 << (bits + 1)) << max(exponent, 0), pi << max(-exponent, 0)  # 2ᵉ·2/π
+        before, last, fits = 1, 0, 0  # denominators of convergents
+        while below and not last >> (width + 1):
+            fits = last
+            (whole, rest), above = divmod(above, below), below
+            below, before, last = rest, last, whole * last + before
+        if fits:
+            found.append(float(fits) * 2.0**exponent)
+    return np.array(found).astype(np_dtype(dtype))
+
+
+def _pi(bits: int) -> int:
+    """π·2^bits, by Machin's formula."""
+
+    def arctan(n: int) -> int:
+        power = (1 << (bits + 16)) // n
+        total, k, sign = power, 1, 1
+        while power:
+            power //= n * n
+            k, sign = k + 2, -sign
+            total += sign * (power // k)
+        return total
+
+    return (16 * arctan(5) - 4 * arctan(239)) >> 16
 
 
 def landmarks(dtype: str) -> np.ndarray:

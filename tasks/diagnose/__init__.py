@@ -2,16 +2,17 @@
 
 What an op computes is told from its numbers, not from its name: a formula that gives the exact result of these inputs is
 the op's (`tasks.diagnose.formulas`), and then so are the ways in which it is known to go wrong. On numpy and nothing else,
-so that it runs where the result is judged, in any vendor's environment. No code of a user is called.
+so that it runs where the result is judged, in any vendor's environment; an ONNX graph is computed again without its attributes where
+onnx is there (`tasks.diagnose.ignored`). No code of a user is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from tasks.diagnose import formulas, results
+from tasks.diagnose import formulas, ignored, results
 from tasks.diagnose.model import BETTER, Model, Result
 from tasks.model import Leaf, OpClass, is_complex, is_inexact
 
@@ -22,22 +23,29 @@ MOST = 3
 
 
 def cause(
-    inputs: Sequence[np.ndarray], actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass
+    inputs: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    expected: Sequence[Leaf],
+    op_class: OpClass,
+    model: Callable[[], bytes | None] = lambda: None,
 ) -> str:
     """The error model that explains a wrong or imprecise result, in words; "" where none does.
 
     inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``. Of several outputs the
-    first is explained that is off.
+    first is explained that is off. model: asked for the ONNX model that ``inputs`` are of, if it is one.
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
         return ""
     with np.errstate(all="ignore"):
-        for a, leaf in zip(actual, expected):
+        for place, (a, leaf) in enumerate(zip(actual, expected)):
             if leaf.reference is None or leaf.dtype == "str" or a.shape != leaf.reference.shape or a.size > LARGE:
                 continue
             result = Result.of(a, leaf, op_class)
             if result.off.any():
-                return _best(_models(inputs, result), result) or _best(results.described(inputs, result), result)
+                found = _best(_models(inputs, result), result)
+                graph = None if found else model()
+                found = found or (_best(ignored.models(graph, inputs, result, place), result) if graph else "")
+                return found or _best(results.described(inputs, result), result)
     return ""
 
 

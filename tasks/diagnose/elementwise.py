@@ -14,17 +14,12 @@ from tasks.model import EPS
 
 Function = Callable[..., np.ndarray]
 
-#: Elements from which on no function is tried that NumPy has not.
-SLOW = 1 << 16
-
 
 def _each(function: Callable[[float], float]) -> Function:
     """A function of Python's own for arrays, in the dtype of its argument."""
     made = np.frompyfunc(function, 1, 1)
 
     def of(x: np.ndarray) -> np.ndarray:
-        if x.size > SLOW:
-            raise ValueError("too many elements")
         return np.asarray(made(x.astype(np.float64)), np.float64).astype(x.dtype)
 
     return of
@@ -95,7 +90,17 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
     "log1p": (np.log1p, {"log1p as log(1 + x)": lambda x: log(1 + x)}),
     "sqrt": (np.sqrt, {"sqrt as x/sqrt(x)": lambda x: x * (1 / np.sqrt(x))}),
     "sin": (np.sin, {"the angle is reduced by 2π of the dtype": _turned(np.sin)}),
-    "cos": (np.cos, {"the angle is reduced by 2π of the dtype": _turned(np.cos)}),
+    "cos": (
+        np.cos,
+        {
+            "the angle is reduced by 2π of the dtype": _turned(np.cos),
+            "cos as sin(π/2 - x)": lambda x: np.sin(x.dtype.type(math.pi / 2) - x),
+        },
+    ),
+    "sinh": (np.sinh, {"sinh as (exp(x) - exp(-x))/2": lambda x: (exp(x) - exp(-x)) / 2}),
+    "asinh": (np.arcsinh, {"asinh as log(x + sqrt(x² + 1))": lambda x: log(x + np.sqrt(x * x + 1))}),
+    "acosh": (np.arccosh, {"acosh as log(x + sqrt(x² - 1))": lambda x: log(x + np.sqrt(x * x - 1))}),
+    "atanh": (np.arctanh, {"atanh as log((1 + x)/(1 - x))/2": lambda x: log((1 + x) / (1 - x)) / 2}),
     "tan": (np.tan, {"the angle is reduced by 2π of the dtype": _turned(np.tan)}),
     "acos": (np.arccos, {"acos as π/2 - asin(x)": lambda x: x.dtype.type(math.pi / 2) - arcsin(x)}),
     "tanh": (
@@ -103,6 +108,8 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         {
             "fast tanh (a rational function)": _rational_tanh,
             "tanh as 1 - 2/(exp(2x) + 1)": lambda x: 1 - 2 / (exp(2 * x) + 1),
+            "tanh as (1 - exp(-2x))/(1 + exp(-2x))": lambda x: (1 - exp(-2 * x)) / (1 + exp(-2 * x)),
+            "tanh as 2·sigmoid(2x) - 1": lambda x: 2 / (1 + exp(-2 * x)) - 1,
             "tanh as (exp(2x) - 1)/(exp(2x) + 1)": lambda x: (exp(2 * x) - 1) / (exp(2 * x) + 1),
             "tanh as (exp(x) - exp(-x))/(exp(x) + exp(-x))": lambda x: (exp(x) - exp(-x)) / (exp(x) + exp(-x)),
         },
@@ -112,9 +119,16 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
         {
             "sigmoid as (1 + tanh(x/2))/2": lambda x: (1 + tanh(x / 2)) / 2,
             "sigmoid as exp(x)/(1 + exp(x))": lambda x: exp(x) / (1 + exp(x)),
+            "sigmoid as 1/(1 + exp(-x))": lambda x: 1 / (1 + exp(-x)),
         },
     ),
-    "silu": (lambda x: x * _sigmoid(x), {"sigmoid as exp(x)/(1 + exp(x))": lambda x: x * (exp(x) / (1 + exp(x)))}),
+    "silu": (
+        lambda x: x * _sigmoid(x),
+        {
+            "sigmoid as exp(x)/(1 + exp(x))": lambda x: x * (exp(x) / (1 + exp(x))),
+            "sigmoid as 1/(1 + exp(-x))": lambda x: x * (1 / (1 + exp(-x))),
+        },
+    ),
     "softplus": (
         lambda x: np.maximum(x, 0) + np.log1p(exp(-np.abs(x))),
         {
@@ -139,7 +153,13 @@ OF_ONE: Mapping[str, tuple[Function, Mapping[str, Function]]] = {
     ),
     "gelu by tanh": (
         lambda x: x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
-        {"gelu by erf, where tanh is asked for": lambda x: x * erfc(-x * x.dtype.type(_ROOT)) / 2},
+        {
+            "gelu by erf, where tanh is asked for": lambda x: x * erfc(-x * x.dtype.type(_ROOT)) / 2,
+            "gelu as x/2·(1 + tanh(…))": _tanh_gelu,
+            "π is taken for 22/7": lambda x: (
+                x * _sigmoid(x.dtype.type(2 * math.sqrt(7 / 11)) * (x + x.dtype.type(0.044715) * x**3))
+            ),
+        },
     ),
     "reciprocal": (lambda x: 1 / x, {}),
     "rsqrt": (lambda x: 1 / np.sqrt(x), {}),
@@ -195,6 +215,7 @@ def _wrong(wrong: Mapping[str, Function], dtype: str, floats: Sequence[np.ndarra
 
 
 def types(dtype: str) -> list[str]:
-    """NumPy's dtypes that a kernel may compute in: its own or float32, then a coarser one."""
+    """Dtypes that a kernel may compute in: its own or float32, then a coarser one."""
     own = dtype if dtype in ("float64", "float32") else "float32"
-    return [own, *(x for x in ("float32", "float16") if EPS[x] > EPS[own])]
+    coarse = "bfloat16" if dtype == "bfloat16" else "float16"
+    return [own, *(x for x in ("float32", coarse) if EPS[x] > EPS[own])]

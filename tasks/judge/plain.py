@@ -45,7 +45,7 @@ class Metrics:
     max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype (of a
     coarser declared precision, if there is one) at the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for
     a misplaced NaN or Inf; mismatched: elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among
-    them; classic: mismatched == 0. The last six are of outputs of stated meaning (`interpret`): decisions that
+    them; classic: mismatched == 0; bias, bias_sigmas: see `biased`. The last six are of outputs of stated meaning (`interpret`): decisions that
     were compared; flips: of them, other ones beyond the limit, and ties: within it; flip_units: the largest margin of
     these, in error units; divergence, in nats; overlap of the decisive parts of masks.
     """
@@ -62,6 +62,8 @@ class Metrics:
     nonfinite: int = 0
     numel: int = 0
     classic: bool = True
+    bias: float | None = None
+    bias_sigmas: float | None = None
     decisions: int | None = None
     flips: int | None = None
     ties: int | None = None
@@ -136,7 +138,51 @@ def compare(
     if sums.seen:
         metrics.max_diff, metrics.max_rel, metrics.max_ulp = float(sums.diff), float(sums.rel), float(sums.ulp)
         metrics.rmse = float(np.sqrt(sums.square / sums.seen))
+    if sums.diff and op_class in ACCUMULATES:
+        metrics.bias, metrics.bias_sigmas = biased(arrays, expected, op_class, precision)
     return metrics
+
+
+#: Classes whose results are sums of many rounded terms, of which the errors of one sign do not cancel.
+ACCUMULATES = (OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.NORMALISATION)
+#: Fewest elements of which a mean says something, and in how many groups its scatter is taken.
+_ENOUGH, _GROUPS = 256, 16
+
+
+def biased(
+    actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, precision: str = ""
+) -> tuple[float | None, float | None]:
+    """(mean signed error in error units, by how many standard errors it is not 0); (None, None) of too few elements.
+
+    Signed by the number line or, where that is larger, by the result's own sign: a truncation makes every result smaller. The errors of
+    neighbours may be alike, as they share terms, so the scatter is that of the means of 16 groups: the larger of those of neighbours and
+    of every sixteenth element, and of single elements (a batch-means estimate: Law, Simulation Modeling and Analysis, 9.5.3).
+    """
+    errors, outward = [], []
+    with np.errstate(all="ignore"):
+        for a, leaf in zip(actual, expected):
+            y = leaf.reference
+            if y is None or y.dtype != np.float64 or leaf.dtype not in EPS or is_complex(leaf.dtype):
+                continue
+            units = ((a.astype(np.float64) - y) / error_unit(leaf, op_class, precision)).reshape(-1)
+            fine = np.isfinite(units) & (np.abs(y.reshape(-1)) >= SMALLEST_NORMAL[leaf.dtype])
+            errors.append(units[fine])
+            outward.append((units * np.sign(y).reshape(-1))[fine])
+    if sum(map(len, errors)) < _ENOUGH:
+        return None, None
+    found = [_mean(np.concatenate(signed)) for signed in (errors, outward)]
+    return max(found, key=lambda one: abs(one[1]))
+
+
+def _mean(errors: np.ndarray) -> tuple[float, float]:
+    """(mean, how many standard errors that is)."""
+    mean, whole = float(errors.mean()), errors[: len(errors) // _GROUPS * _GROUPS]
+    groups = [whole.reshape(_GROUPS, -1).mean(1), whole.reshape(-1, _GROUPS).mean(0)]
+    scatter = [
+        float(errors.std()) / math.sqrt(len(errors)),
+        *(float(g.std(ddof=1)) / math.sqrt(_GROUPS) for g in groups),
+    ]
+    return mean, mean / max(*scatter, 1e-12)
 
 
 def check_metadata(

@@ -1,4 +1,4 @@
-"""Why a case is `invalid`: the kinds that such a row may have. What is `wrong` has kinds of its own, named where they are seen."""
+"""Why a case is `invalid` or merely `imprecise`: kinds that more than one place names. What is `wrong` has others, named where they are seen."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ KIND_ORACLE = "oracle"
 KIND_SUSPECT = "suspect"
 #: What a generated case asks, the specification leaves open.
 KIND_SPEC = "spec"
+
+#: `imprecise`: the results are within the limit, and break what mathematics promises of the op (`tasks.judge.properties`).
+KIND_PROPERTY = "property"
+#: `imprecise`: the results are within the limit, and nearly all off to the same side (`tasks.judge.plain.biased`).
+KIND_BIASED = "biased"
 
 #: Meanings, by kind; "" is a case that cannot be made or evaluated.
 OF_INVALID: dict[str, str] = {

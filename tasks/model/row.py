@@ -197,6 +197,19 @@ class Row:
         "int64", "metrics", "elements outside the classic tolerance, misplaced NaN and Inf included"
     )
     numel: int | None = column("int64", "metrics", "elements compared")
+    bias: float | None = column(
+        "float64",
+        "metrics",
+        "of a contraction, reduction or normalisation: mean signed error in error units, by the number line or by the result's sign",
+        "1",
+    )
+    bias_sigmas: float | None = column("float64", "metrics", "by how many standard errors the bias is not 0", "1")
+    breaks: str | None = column(
+        "string",
+        "outcome",
+        "of an exhaustive case: what mathematics promises of the op and its results break (order, symmetry, a bound, an exact point), "
+        "with the inputs that show it",
+    )
     beyond: int | None = column(
         "int64", "metrics", "of a result outside the limit: elements beyond it, misplaced NaN and Inf included"
     )

@@ -400,7 +400,7 @@ class PreparedSample:
             ],
             repeats=record["repeats"],
             twins=record.get("twins", 0),
-            model=None if record["model"] is None else self.owner.pack.array(record["model"]).tobytes(),
+            model=self.graph(),
             columns=record["columns"],
             failure=self.failure,
         )
@@ -439,6 +439,10 @@ class PreparedSample:
         found = self.record.get("coarse", {})
         return {name: [self.owner.pack.array(i) for i in places] for name, places in found.items()}
 
+    def graph(self) -> bytes | None:
+        """The ONNX model that is the sample, None where it is none."""
+        return None if (k := self.record["model"]) is None else bytes(self.owner.pack.array(k).tobytes())
+
     def form(self, kind: str, exported: Pack | None = None) -> Form:
         """The sample as a form. ``exported`` is the pack of exported forms where ``kind`` is not the catalog's own.
 
@@ -466,19 +470,15 @@ class PreparedSample:
             inputs, outputs = self.record["ranks"]
             form.arrays, form.order = [form.arrays[inputs.index(k)] for k in range(len(inputs))], tuple(outputs)
         elif kind == "onnx" and self.record["model"] is not None:
-            form.model = self.owner.pack.array(self.record["model"]).tobytes()
+            form.model = self.graph()
         elif catalog is not None and kind in catalog.forms and kind != "onnx":  # of which the bytes are the form
             if form.check != group.check and not checks.installed(group.check).own_call:
                 group = replace(group, check=form.check)  # what is computed, whatever is asked of it
             form.call = catalog.public(group) if self.owner.pack.header.get("public") else catalog.call(group)
         elif form.check != checks.FORWARD:
             raise Unsupported(f"the {group.check} check needs a form that can be differentiated")
-        elif (
-            self.op_class is OpClass.MODEL
-            and self.record["model"] is not None
-            and kind in ("torch", *counterparts.FRAMEWORKS)
-        ):
-            form.model = self.owner.pack.array(self.record["model"]).tobytes()
+        elif (model := self.op_class is OpClass.MODEL and self.graph()) and kind in ("torch", *counterparts.FRAMEWORKS):
+            form.model = model
         elif kind in counterparts.FRAMEWORKS:
             form.call = counterparts.counterpart(kind, group.op, group.variant, group.dtype)
         elif exported is not None and (catalog is None or kind in catalog.exports):

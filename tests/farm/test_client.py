@@ -372,3 +372,26 @@ def test_the_code_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert fewer.count("cases=5") == fewer.count("(1, 40)") == 1
     exec(fewer, names)
     assert names["v"].outcome.status == "pass" and names["again"].same and not names["again"].passed
+
+
+ELSEWHERE = """
+import tasks
+
+def exact(x):
+    return 2 * x
+
+@tasks.op(reference=exact, inputs={"x": ["n"]}, dims={"n": [4]}, op_class="elementary")
+def twice(x):
+    return x + x
+"""
+
+
+def test_a_kernel_of_a_file_in_another_folder_is_validated_in_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "twice.py").write_text(ELSEWHERE)
+    monkeypatch.chdir(tmp_path)
+    with farm.validate("project/twice.py:twice", {"x": torch.ones(4)}, results=None) as v:
+        v.output = torch.ones(4) * 2
+    assert v.outcome.status == "pass", v.outcome.message

@@ -25,6 +25,7 @@ import pytest
 from pyarrow import fs as pafs
 
 from farm import lake
+from farm.commands import site
 from farm.lake import SCHEMA, Lake, LakeError, LakeWarning
 from farm.lake.columns import KEY
 from farm.lake.store import parts
@@ -32,6 +33,7 @@ from farm.work.launch import durable, run_id_at
 from farm.work.state import Before
 from tasks.model.row import Row
 from tests import prepared
+from tests.farm.test_compaction import at_once
 
 RUN = "20260101-000000-aaaa"
 CONSTANT = {"run_id": RUN, "backend": "torch-cpu", "vendor": "Meta", "device": "AVX2"}
@@ -477,6 +479,19 @@ def test_s3_from_end_to_end(s3: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.compact(s3.uri, RUN)
     assert len(parts(s3, RUN)) == 1
     assert len(quietly(s3.uri)) == 3 and len(pd.read_parquet(s3.uri)) == 3
+
+
+def test_s3_takes_a_site_over_many_runs(s3: Lake) -> None:
+    lake.append(s3, RUN, [batch(0)])
+    lake.write_run(s3, RUN, {"run_id": RUN, "name": "nightly", "started_at": "2026-01-01T00:00:00+00:00"})
+    assert site.main([f"{s3.uri}-site", s3.uri]) == 0
+    out = lake.open_lake(f"{s3.uri}-site")
+    with out.filesystem.open_input_stream(f"{out.root}/index.html") as file:
+        assert b"nightly" in file.read() and file.metadata()["Content-Type"].startswith(b"text/html")
+
+
+def test_several_write_compact_and_read_one_lake_on_s3(s3: Lake) -> None:
+    at_once(s3, 4)
 
 
 def test_s3_with_strange_objects_beside(s3: Lake) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from farm.commands.run import main
 from farm.report import Report
 from tasks import diagnose
 from tasks.arrays import noise, torch_tree
+from tasks.graphs.evaluate import Graph
 from tasks.model import EPS, WITHOUT_NOISE, Leaf, OpClass, rounded
 
 ELEMENTARY, EXACT, REDUCTION = OpClass.ELEMENTARY, OpClass.EXACT, OpClass.REDUCTION
@@ -338,6 +340,63 @@ def test_what_is_not_held_to_the_range_is_not_an_input_returned_as_it_is() -> No
     y = np.clip(x.astype(np.float64), -57344, 57344)
     said = diagnose.cause([x], [x.astype(kind)], [Leaf("float8_e5m2", y.shape, y)], EXACT)
     assert said == "beyond the range of float8_e5m2 it is not held to the largest number"
+
+
+#: Nodes, their inputs, and the same nodes as a runtime that ignores something has them.
+IGNORED = [
+    ("attribute reduction is ignored", "ScatterElements(x, i, u; reduction='add')", "ScatterElements(x, i, u)"),
+    ("input min is ignored", "Clip(x, l, h)", "Clip(x, , h)"),
+    ("attribute ignore_index is ignored", "NegativeLogLikelihoodLoss(x, t; ignore_index=1)", "NegativeLogLikelihoodLoss(x, t)"),
+    ("mode is taken for linear", "Resize(p, , s; mode='cubic')", "Resize(p, , s; mode='linear')"),
+    ("attribute fmod is ignored", "Mod(x, z; fmod=1)", "Mod(x, z)"),
+]  # fmt: skip
+
+
+def one_node(text: str, fed: dict[str, np.ndarray]) -> tuple[bytes, Inputs]:
+    """A model of one node, "Op(inputs; attributes)", and its inputs in their order."""
+    op, _, rest = text.removesuffix(")").partition("(")
+    names, _, given = rest.partition(";")
+    inputs = [name.strip() for name in names.split(",")]
+    attributes = dict(eval(f"dict({given})"))
+    used = [name for name in inputs if name]
+    node = onnx.helper.make_node(op, inputs, ["y"], **attributes)
+    values = [
+        onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(fed[n].dtype), fed[n].shape)
+        for n in used
+    ]
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph([node], "one", values, [out])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)])
+    return model.SerializeToString(), [fed[name] for name in used]
+
+
+@pytest.mark.parametrize("said,text,faulty", IGNORED)
+def test_an_ignored_attribute_or_input_is_named_and_its_sound_twin_has_no_cause(
+    said: str, text: str, faulty: str
+) -> None:
+    drawn = np.random.default_rng(3)
+    x = drawn.uniform(-2, 2, (4, 5)).astype(np.float32)
+    fed = {
+        "x": x,
+        "z": drawn.uniform(1, 2, (4, 5)).astype(np.float32),
+        "u": drawn.uniform(1, 2, (2, 5)).astype(np.float32),
+    }
+    fed |= {"i": drawn.integers(0, 4, (2, 5)), "t": np.array([0, 1, 2, 1])}
+    fed |= {"p": drawn.uniform(-2, 2, (1, 1, 4, 4)).astype(np.float32), "s": np.array([1, 1, 2, 2], np.float32)}
+    fed |= {"l": np.float32(-1).reshape(()), "h": np.float32(1).reshape(())}
+    model, inputs = one_node(text, fed)
+    exact, given = (computed(*one_node(some, fed)) for some in (text, faulty))
+    leaf = Leaf("float32", exact.shape, exact)
+    found = diagnose.cause(inputs, [given.astype(np.float32)], [leaf], ELEMENTARY, lambda: model)
+    assert said in found.split(" or ")
+    assert diagnose.cause(inputs, [exact.astype(np.float32)], [leaf], ELEMENTARY, lambda: model) == ""
+    other = exact + drawn.uniform(0.1, 0.2, exact.shape)  # wrong in another way
+    assert diagnose.cause(inputs, [other.astype(np.float32)], [leaf], ELEMENTARY, lambda: model) == ""
+
+
+def computed(model: bytes, inputs: Inputs) -> np.ndarray:
+    graph = Graph(onnx.load_from_string(model))
+    return np.asarray(graph.run(dict(zip(graph.inputs, inputs)))["y"])
 
 
 def test_nothing_is_computed_again_where_it_would_take_long() -> None:

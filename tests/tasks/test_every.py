@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from farm.commands import reproduce, run
+from farm.commands import report, reproduce, run
 from tasks.arrays import every
 from tasks.backends.base import Backend
 from tasks.catalogs import exactly
-from tasks.judge import verdict
+from tasks.judge import properties, verdict
 from tasks.judging import judged
 from tasks.model import EXHAUSTIVE, Form, Group, Program, RuntimeInfo, Status, np_dtype
 from tasks.prepare.cases import PreparedSample, prepare
@@ -83,7 +83,7 @@ def test_ops_of_one_tensor_are_offered_it_and_others_are_not() -> None:
     assert all(offers[f"torch:{op}"] for op in ("exp", "nn.functional.gelu", "bitwise_not", "special.erfcx", "round"))
     assert not any(
         offers[f"torch:{op}"]
-        for op in ("add", "softmax", "matmul", "nn.functional.rrelu", "dropout")
+        for op in ("addmm", "softmax", "matmul", "nn.functional.rrelu", "dropout", "polar")
         if f"torch:{op}" in offers
     )
 
@@ -161,6 +161,14 @@ def test_a_reproduction_says_at_which_input(results: Path, capsys: pytest.Captur
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
     x, y = float(told["input"]), float(told["expected"])
     assert y == pytest.approx(2 / np.sqrt(np.pi) * x, rel=1e-6) and 0 < x < 1e-5
+    picture, asked = tmp_path / "erf.png", ["--results", str(results), "--inputs"]
+    assert report.main([*asked, "erf", "--plot", str(picture)]) == 0 and picture.read_bytes().startswith(b"\x89PNG")
+    assert (
+        report.main([*asked, "erff"]) == 2
+        and "no exhaustive case of 'erff'; valid: torch:erf" in capsys.readouterr().err
+    )
+    assert report.main([*asked, "erf", "--dtype", "float16"]) == 2
+    assert "erf was run in bfloat16, not in 'float16'" in capsys.readouterr().err
 
 
 def test_onnx_operators_are_given_every_input_they_take() -> None:
@@ -235,3 +243,81 @@ def test_mpmath_is_a_further_oracle_and_judges_the_float64_reference_too() -> No
         == told.references[0].tobytes()
     )
     assert _ORACLE("add", x, x) == [] == _ORACLE("exp", x, x.astype(np.float32))
+
+
+def test_hard_cases_of_float64_and_float32_are_in_the_sweep() -> None:
+    # The float and the double nearest to a multiple of π/2 (J.-M. Muller, Elementary Functions, 2nd ed., table 9.1).
+    assert 16367173 * 2.0**72 in every.values("float32") and 6381956970095103 * 2.0**797 in every.values("float64")
+    for dtype, square in (("float32", 4095.0**2), ("float64", 67108863.0**2)):
+        hard = every.hard_cases(dtype)
+        assert {square, np.nextafter(np_dtype(dtype).type(square), np_dtype(dtype).type(0))} <= set(hard)
+        assert np.isfinite(hard).all() and np.isin(hard, every.values(dtype)).mean() > 0.9
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("op", "dtype", "pairs"),
+    [("maximum", "int8", 1 << 16), ("floor_divide", "uint8", 255 << 8), ("mul", "float16", 249 * 249)],
+)
+def test_an_op_of_two_tensors_is_given_every_pair(op: str, dtype: str, pairs: int) -> None:
+    [sample] = samples(op, dtype)
+    a, b = (x.reshape(-1).astype(np.float64) for x in sample.inputs())
+    assert len({(x, y) for x, y in zip(a, b) if x == x and y == y}) >= pairs  # of float8_e5m2 249 are numbers
+    statuses = []
+    for wrong in (False, True):
+        right = np.where(b == 0, 0, a // b) if op == "floor_divide" else a * b if op == "mul" else np.maximum(a, b)
+        right = np.where(wrong & (a == 96) & (b == 112), right + (right if op == "mul" else 8), right)
+        given = torch_tree.to_numpy(torch.from_numpy(right.reshape(256, 256)).to(getattr(torch, dtype)))
+        statuses.append(judged(sample, [[given]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu")).status)
+    assert statuses == [Status.PASS, Status.WRONG]
+
+
+def test_pairs_of_a_wide_integer_are_not_tried_and_it_says_so() -> None:
+    group = Group("torch:mul", "", "int16", 1, distribution=EXHAUSTIVE)
+    [sample] = prepare(group, Path(os.environ["FARM_CACHE"]))[1].samples
+    assert sample.failure and "not every pair of values of int16 can be tried" in sample.failure.error
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_gradient_of_an_op_of_one_tensor_is_given_every_input() -> None:
+    [sample] = prepared(Group("torch:sqrt", "", "bfloat16", 1, check="backward", distribution=EXHAUSTIVE))
+    assert sample.inputs()[0].size == 1 << 16 and sample.record["wrt"] == [0]
+    [y] = (leaf.reference for leaf in sample.expected())
+    x, gradient = sample.inputs()[0].astype(np.float64), sample.inputs()[1].astype(np.float64)
+    at = (x > 1) & (x < 4)
+    assert y is not None and np.allclose(y[at], (gradient / (2 * np.sqrt(x)))[at])
+
+
+#: Faults that no reference is needed for: op, what becomes of right outputs, a word of what is said.
+BROKEN: dict[str, tuple[str, Fault, str]] = {
+    "order": ("sqrt", lambda x, y: np.where((x > 8) & (x < 8.02), y * 0.996, y), "not rising"),
+    "oddness": ("tanh", lambda x, y: np.where((x > 0.5) & (x < 0.51), y * 0.999, y), "not odd"),
+    "a bound": ("sigmoid", lambda x, y: np.where(x == 40, 1.001, y), "outside [0, 1]"),
+    "an exact point": ("cos", lambda x, y: np.where(np.abs(x) < 2e-5, 0.9995, y), "0.999511719"),
+    "once more": ("round", lambda x, y: np.where(x == 3, 4, y), "not"),
+    "commutation": ("mul", lambda a, b: np.where((a == 96) & (b == 112), a * b * 1.001, a * b), "not commutative"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_mathematics_promises_is_asked_of_all_inputs(name: str) -> None:
+    op, fault, said = BROKEN[name]
+    [sample] = samples(op, "float16")
+    given = [x.astype(np.float64) for x in sample.tensors()]
+    right = given[0] * given[1] if len(given) > 1 else getattr(torch, op)(torch.from_numpy(given[0])).numpy()
+    outputs = [y.astype(np.float16) for y in (right, fault(given[0], given[1] if len(given) > 1 else right))]
+    told = [judged(sample, [[y]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu")) for y in outputs]
+    assert told[0].status == Status.PASS and "breaks" not in told[0].columns
+    assert said in told[1].columns["breaks"] and told[1].status != Status.PASS
+
+
+@pytest.mark.parametrize("op", ["add", "maximum", "relu", "floor", "exp2", "erf", "neg"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_correctly_rounded_kernel_breaks_none(op: str) -> None:
+    name = f"nn.functional.{op}" if op == "relu" else op
+    [sample] = samples(name, "bfloat16")
+    [leaf] = sample.expected()
+    assert leaf.reference is not None
+    rounded = torch_tree.to_numpy(torch.from_numpy(leaf.reference.copy()).bfloat16())
+    assert properties.broken(f"torch:{name}", sample.tensors(), rounded) == ""

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from farm import lake
 from farm.lake.columns import COLUMNS
 from farm.report.faces.curve import svg
+from farm.report.faces.strip import strip
 from farm.report.tables.agreement import UNITS
 from farm.report.tables.causes import STALE, STANDINGS
 from farm.report.tables.changes import CHANGES
@@ -79,41 +80,46 @@ def render(rows: pd.DataFrame | Report, run: Mapping[str, Any]) -> str:
     here = Path(__file__).parent
     script = _wrapped((here / name).read_text(encoding="utf-8") for name in SCRIPTS)
     style = colours() + (here / "page.css").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(here),
+    report = Report.of(rows, run)
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            script=Markup(script),
+            style=Markup(style),
+            script_hash=_hash(script),
+            style_hash=_hash(style),
+            data=Markup(script_json(payload(report))),
+            run=run,
+            run_id=str(run.get("run_id") or DASH),
+            name=str(run.get("name") or ""),
+            verdict=(said := report.verdict).sentence,
+            tone=said.tone,
+            headline=[line for line in headline(report)[1:] if line != said.sentence],
+            words=words(),
+            rows=f"{len(report.rows):,}",
+            started=moment(run.get("started_at")),
+            finished=moment(run.get("finished_at")),
+            versions=_lines(run.get("versions")),
+            config=_pretty(run.get("config")),
+            views=[one for one in report.views if "page" in one.faces],
+            limit=LINES,
+        )
+    )
+
+
+def environment() -> jinja2.Environment:
+    """What templates are made with: all text is escaped."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         extensions=["jinja2.ext.loopcontrols"],
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(signs=SIGNS, cell=cell, svg=svg)
-    report = Report.of(rows, run)
-    return environment.get_template("page.html.j2").render(
-        script=Markup(script),
-        style=Markup(style),
-        script_hash=_hash(script),
-        style_hash=_hash(style),
-        data=Markup(script_json(payload(report))),
-        run=run,
-        run_id=str(run.get("run_id") or DASH),
-        name=str(run.get("name") or ""),
-        verdict=(said := report.verdict).sentence,
-        tone="ok"
-        if said.sentence.startswith("OK")
-        else "new"
-        if said.found or said.missing or not said.finished
-        else "",
-        headline=[line for line in headline(report)[1:] if line != said.sentence],
-        words=words(),
-        rows=f"{len(report.rows):,}",
-        started=moment(run.get("started_at")),
-        finished=moment(run.get("finished_at")),
-        versions=_lines(run.get("versions")),
-        config=_pretty(run.get("config")),
-        views=[one for one in report.views if "page" in one.faces],
-        limit=LINES,
-    )
+    made.globals.update(signs=SIGNS, cell=cell, svg=svg, strip=strip)
+    return made
 
 
 def _wrapped(scripts: Iterable[str]) -> str:

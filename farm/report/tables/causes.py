@@ -76,6 +76,13 @@ class Verdict:
         return bool(self.new or self.unjudged)
 
     @property
+    def tone(self) -> str:
+        """How it looks: "ok", "new" for what asks for a look, "" where nothing can be said."""
+        if self.sentence.startswith("OK"):
+            return "ok"
+        return "new" if self.found or self.missing or not self.finished else ""
+
+    @property
     def sentence(self) -> str:
         said = "; ".join(filter(None, (self._failures(), self._imprecise(), self._unjudged())))
         if lacks := self._lacks():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from tasks.model.errors import gist
 from tasks.model.failing import manner
 from tasks.model.kind import KIND_ORACLE, KIND_SPEC, KIND_SUSPECT
 
+#: Share of a backend's passing rows from which on what all of them have says nothing of a case.
+NEARLY_ALL = 0.9
 #: Columns of `findings`.
 _FOUND = ["backend", "op", "said", "rows", "dtypes", "what", "words", "key", "known"]
 
@@ -33,9 +36,15 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=_FOUND).astype({"known": bool, "rows": int})
     groups = failed.groupby(["backend", "op", failed.apply(manner, axis=1)], sort=True)
     right = rows[rows["status"] == "pass"]
-    always = {name: set.intersection(*map(_words, some["flags"])) for name, some in right.groupby("backend")}
+    always = {name: _common(some["flags"]) for name, some in right.groupby("backend")}
     found = pd.DataFrame([_line(some, always) for _, some in groups], columns=_FOUND)
     return found.sort_values("rows", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _common(flags: pd.Series) -> set[str]:
+    """Words that nearly all rows have: of the backend, not of the case."""
+    count = Counter(word for words in flags.map(_words) for word in words)
+    return {word for word, number in count.items() if number >= NEARLY_ALL * len(flags)}
 
 
 def _words(flags: Any) -> set[str]:
@@ -43,7 +52,7 @@ def _words(flags: Any) -> set[str]:
 
 
 def _line(some: pd.DataFrame, always: Mapping[Any, set[str]]) -> list[Any]:
-    """always: by backend the words of all its rows, which are its own."""
+    """always: by backend the words that are its own."""
     size = some["choices"].map(lambda x: len(x) if x is not None else 0)
     first = some.iloc[int(size.to_numpy().argmin())]
     common = set.intersection(*map(_words, some["flags"])) - always.get(first["backend"], set())

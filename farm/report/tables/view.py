@@ -33,7 +33,8 @@ class Cell:
     square: LABEL|BACKEND of the page's heat map that it leads to; asks: the filters of the page that the text leads to (the
     square is then led to by the small print); share: of 1, shown as a bar where there are bars; rest: it takes the rest of its line; curve: numbers in their order, drawn
     under the text with a line at ``bound``; parts: the text in
-    parts, each with a status that colours it; tone: "alarm", "bad", "warn", "good" or "dim"."""
+    parts, each with a status that colours it; href: the page that the text leads to; strip: outcomes in their order, as
+    (status, how many, words), drawn beside the text; tone: "alarm", "bad", "warn", "good" or "dim"."""
 
     text: str
     status: str = ""
@@ -44,6 +45,8 @@ class Cell:
     rest: bool = False
     parts: tuple[tuple[str, str], ...] = ()
     tone: str = ""
+    href: str = ""
+    strip: tuple[tuple[str, int, str], ...] = ()
     curve: tuple[float, ...] = ()
     bound: float | None = None
 

@@ -1,4 +1,4 @@
-"""Every input of an op of one tensor: all values of the dtype in one sample (`tasks.arrays.every`), in several layouts."""
+"""Every input of an op of one tensor, in one sample and several layouts; of an op of two every pair of 8 bits (`tasks.arrays.every`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.catalogs import exactly
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.generated import laid_out
 from tasks.catalogs.torch.templates import Path, rebuilt, tensors
-from tasks.model import LARGEST, Group, Leaf
+from tasks.model import LARGEST, Group, Leaf, is_inexact, label_of, np_dtype
 
 #: Layouts of the samples, in turn. A kernel's path may depend on them: vectorised, its tail, element by element.
 LAYOUTS = ("contiguous", "strided", "transposed", "offset")
@@ -26,6 +26,16 @@ NOT = {
     "what a number beyond the range of an integer becomes is not defined": "byte char short int long",
 }
 _NOT = frozenset(" ".join(NOT.values()).split())
+#: Ops of two tensors that are given every pair of 8 bits: of their own dtype, or of a float8 as numbers of a wider one.
+PAIRS = (
+    "add sub rsub mul div.no_rounding_mode div.trunc_rounding div.floor_rounding true_divide fmod remainder floor_divide atan2 hypot "
+    "pow xlogy special.xlog1py logaddexp copysign fmax fmin maximum minimum max.binary min.binary eq ne ge gt le lt logical_and "
+    "logical_or logical_xor bitwise_and bitwise_or bitwise_xor gcd lcm heaviside nextafter"
+).split()
+#: The float8 whose values a wider float is given, by sample.
+FLOAT8 = ("float8_e5m2", "float8_e4m3fn")
+#: Those of an integer of which a zero as the second number, or a negative one, is refused by torch: it is a 1.
+_DIVIDES, _RAISES = ("div", "fmod", "remainder", "floor_divide"), ("pow",)
 
 
 def offered(info: Any) -> bool:
@@ -33,11 +43,32 @@ def offered(info: Any) -> bool:
     from torch.testing._internal.opinfo.core import UnaryUfuncInfo
 
     more = info.name.removeprefix("nn.functional.") in MORE
-    return (isinstance(info, UnaryUfuncInfo) or more) and info.name not in _NOT
+    return of_two(info) or ((isinstance(info, UnaryUfuncInfo) or more) and info.name not in _NOT)
+
+
+def of_two(info: Any) -> bool:
+    """Whether it is an op of two tensors that is given every pair."""
+    return label_of(info.name, info.variant_test_name) in PAIRS
+
+
+def _values(info: Any, group: Group, index: int) -> list[np.ndarray]:
+    """What stands for the tensors of a sample: (n,) all values, or twice (256, 256) all pairs."""
+    if not of_two(info):
+        made = every.values(group.dtype, group.seed)
+        return [made.reshape(_shape(made.size, index))]
+    if is_inexact(group.dtype):
+        return list(every.pairs(group.dtype, FLOAT8[index % len(FLOAT8)]))
+    first, second = every.pairs(group.dtype)
+    if info.name in _DIVIDES or info.name in _RAISES:
+        bad = second == 0 if info.name in _DIVIDES else second < 0
+        second = np.where(bad, np.ones((), second.dtype), second)
+        # The quotient of the smallest integer by -1 is none of the dtype.
+        first = np.where((second == -1) & (first == first.min()), np.ones((), first.dtype), first)
+    return [first, second]
 
 
 def samples(
-    group: Group, own: list[Any], make: Callable[[int, Any], Sample], skip: Collection[int] = ()
+    group: Group, info: Any, own: list[Any], make: Callable[[int, Any], Sample], skip: Collection[int] = ()
 ) -> Iterator[Sample]:
     """Up to ``group.samples`` samples of all values, one a layout; each further argument is that of one of the op's ``own``.
 
@@ -45,30 +76,38 @@ def samples(
     """
     import torch
 
-    if not every.has(group.dtype):
-        yield Sample(-1, failure=Failure.vacuous(f"not every value of {group.dtype} can be tried"))
+    two = of_two(info)
+    if not every.has(group.dtype) or (two and not is_inexact(group.dtype) and np_dtype(group.dtype).itemsize > 1):
+        what = "pair of values" if two else "value"
+        yield Sample(-1, failure=Failure.vacuous(f"not every {what} of {group.dtype} can be tried"))
         return
-    templates = [t for t in own if _is_template(t, getattr(torch, group.dtype))]
+    templates = [t for t in own if _is_template(t, getattr(torch, group.dtype), 1 + two)]
     if not templates:
         yield Sample(-1, failure=Failure.vacuous("no sample of the op's own has a tensor to be replaced"))
         return
-    values = torch_tree.from_numpy(every.values(group.dtype, group.seed))
     for index in range(group.samples):
         if index in skip:
             yield Sample(index)
             continue
-        made = laid_out(values.reshape(_shape(values.numel(), index)), LAYOUTS[index % len(LAYOUTS)])
+        layout = LAYOUTS[index // (len(FLOAT8) if two else 1) % len(LAYOUTS)]
+        made = [laid_out(torch_tree.from_numpy(x), layout) for x in _values(info, group, index)]
 
-        def replaced(path: Path, x: Any, made: Any = made) -> Any:
-            return made if path == (0,) else x.detach() if isinstance(x, torch.Tensor) else x
+        def replaced(path: Path, x: Any, made: list[Any] = made) -> Any:
+            at = int(path[0]) if len(path) == 1 and isinstance(path[0], int) else len(made)
+            if at < len(made):
+                return made[at].requires_grad_() if x.requires_grad else made[at]
+            return x.detach() if isinstance(x, torch.Tensor) else x
 
-        sample = make(index, rebuilt(templates[index % len(templates)], replaced))
+        template = templates[index % len(templates)]
+        source = rebuilt(template, replaced)
+        source.output_process_fn_grad = template.output_process_fn_grad  # a gradient's maker asks for it
+        sample = make(index, source)
         for oracle in sample.others:
             for leaf, other in zip(sample.expected, oracle.references):
                 _agreed(made, leaf, other)
         first = sample.expected[0].reference if sample.expected else None
-        if first is not None and _plain(sample):
-            sample.others += exactly.oracle(group.op_name, torch_tree.to_numpy(made), first)
+        if first is not None and _plain(sample) and group.check == "forward":
+            sample.others += exactly.oracle(group.op_name, torch_tree.to_numpy(made[0]), first)
         yield sample
 
 
@@ -79,22 +118,23 @@ def _plain(sample: Sample) -> bool:
     return len(args["v"]) == 1 and all(pair == ["approximate", "none"] for pair in kwargs["v"])
 
 
-def _agreed(given: Any, leaf: Leaf, other: np.ndarray) -> None:
+def _agreed(given: list[Any], leaf: Leaf, other: np.ndarray) -> None:
     """Leave out of what a second oracle says what no two libraries need to agree on: NaN, Inf and signed zeros as inputs, and
     by how much a result is beyond the dtype's range. ``other`` is changed."""
-    if leaf.reference is None or leaf.reference.shape != tuple(given.shape) or other.dtype.kind != "f":
+    if leaf.reference is None or leaf.reference.shape != tuple(given[0].shape) or other.dtype.kind != "f":
         return
-    x = torch_tree.to_numpy(given.double())
+    numbers = [torch_tree.to_numpy(x.detach().double()) for x in given]
+    unlike = np.logical_or.reduce([~np.isfinite(x) | (x == 0) for x in numbers])
     with np.errstate(invalid="ignore"):
         beyond = np.abs(leaf.reference) > LARGEST[leaf.dtype]
         beyond &= (np.abs(other) > LARGEST[leaf.dtype]) & (np.sign(other) == np.sign(leaf.reference))
-    np.copyto(other, leaf.reference, where=~np.isfinite(x) | (x == 0) | beyond)
+    np.copyto(other, leaf.reference, where=unlike | beyond)
 
 
-def _is_template(source: Any, dtype: Any) -> bool:
-    """Whether the first argument is the only tensor of the dtype that has more than one element."""
+def _is_template(source: Any, dtype: Any, count: int) -> bool:
+    """Whether the first ``count`` arguments are the only tensors of the dtype that have more than one element, and of one shape."""
     found = {path: x for path, x in tensors(source).items() if x.dtype == dtype and x.numel() > 1}
-    return set(found) == {(0,)}
+    return set(found) == {(k,) for k in range(count)} and len({x.shape for x in found.values()}) == 1
 
 
 def _shape(count: int, index: int) -> tuple[int, ...]:

@@ -119,7 +119,7 @@ class TorchOpInfo(Catalog):
                 yield Sample(len(made), failure=broken)
             maker = self._maker(info, group, draws)
             if group.distribution == EXHAUSTIVE and made:
-                yield from every.samples(group, made, maker.make, skip)
+                yield from every.samples(group, info, made, maker.make, skip)
                 return
             if group.distribution != "own" and made:
                 yield from torch_generated.samples(group, made, maker.make, info, skip, first=int(bool(broken)))

@@ -1,0 +1,80 @@
+"""The release that broke or mended a case: farm bisect CASE BACKEND --versions 1.20.1..1.31.1"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from farm import lake as lakes
+from farm.commandline import cache_option, plain, refusing, results_option
+from farm.exits import FOUND, OK
+from farm.program import program
+from farm.reproduce.bisect import Answer, Found, asker, package_of, search, versions_of
+from farm.reproduce.find import Key, ReproduceError, load, parse
+from farm.reproduce.show import print_case
+from farm.work.child_pool import POOL
+
+
+@refusing
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 the release is named, 1 the ends are alike, 2 bad input."""
+    parser = argparse.ArgumentParser(
+        prog="farm bisect",
+        description="Name the release of a backend's runtime that broke or mended a case of a lake. The case runs on the first and the last "
+        "version, then on the middle of what is left, each in an environment of its own: for n versions about 1 + log2 n of them.",
+        epilog="exit code: 0 the release is named; 1 the first and the last version give the same outcome; 2 something is not there",
+    )
+    parser.add_argument("case", help="a case_id, or run_id:case_id:backend as a report prints it")
+    parser.add_argument("backend", nargs="?", help="the backend, if the case does not say it")
+    parser.add_argument(
+        "--versions", required=True, metavar="A..B", help="releases from A to B, or a list: 1.20.1,1.22.1,1.31.1"
+    )
+    parser.add_argument("--package", metavar="NAME", help="the package (default: the first of the backend's)")
+    words = 'further packages of every environment, e.g. "numpy<2"'
+    parser.add_argument("--with", dest="more", action="append", default=[], metavar="REQUIREMENT", help=words)
+    parser.add_argument("--run", default="last", help="id of the run that has the case (default: last)")
+    results_option(parser)
+    cache_option(parser)
+    args = parser.parse_args(argv)
+    try:
+        return _bisect(args)
+    finally:
+        POOL.close()
+
+
+def _bisect(args: argparse.Namespace) -> int:
+    results = lakes.open_lake(args.results)
+    whole = Key.parse(args.case)
+    if args.backend is None and whole is None:
+        raise ReproduceError(f"on which backend? {program()} bisect {args.case} BACKEND --versions {args.versions}")
+    key = parse(args.case if args.backend is None else f"{args.run}:{args.case}:{args.backend}", results)
+    case = load(key, results, None, args.cache)
+    package = args.package or package_of(case)
+    versions = versions_of(args.versions, package)
+    if len(versions) < 2:
+        raise ReproduceError(f"--versions {args.versions}: two at least, there is {', '.join(versions) or 'none'}")
+    print_case(case)
+    print(f"{len(versions)} versions of {package}: {', '.join(versions)}", flush=True)
+    ask = asker(case, package, args.more)
+
+    def telling(version: str) -> Answer:
+        answer = ask(version)
+        print(f"  {version:12} {plain(answer.said, 160)}", flush=True)
+        return answer
+
+    found = search(versions, telling)
+    print(_conclusion(found, package))
+    return OK if found.after else FOUND
+
+
+def _conclusion(found: Found, package: str) -> str:
+    built = f"{len(found.asked)} environments"
+    if found.before is None or found.after is None:
+        first, last = found.asked[:2]
+        return f"{package} {first.version} and {last.version} give the same outcome, {first.status}: nothing to look for ({built})"
+    order = ("failed", "imprecise", "right")
+    what = "mended" if order.index(found.after.outcome) > order.index(found.before.outcome) else "broken"
+    said = f"{what} by {package} {found.after.version}: {found.after.status}, {found.before.status} in {found.before.version}"
+    if found.between:
+        said += f"; or by {', '.join(found.between)} between them, which could not be judged"
+    return f"{said} ({built})"

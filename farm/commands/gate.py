@@ -1,0 +1,74 @@
+"""May a run ship: farm gate [--run ID] [--config FILE] [--junit FILE] [--sarif FILE] [--markdown FILE]"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import pydantic
+
+from farm.commandline import refusing, results_option
+from farm.plan import config as configs
+from farm.plan.model import ConfigError, Gate
+from farm.report.faces import terminal
+from farm.report.faces.exchange import junit, sarif
+from farm.report.faces.markdown import document
+from farm.report.runs import load
+from farm.report.tables.gate import gate_views, judged
+from farm.report.tables.view import Report
+from tasks.model import Refusal
+
+#: Cells that are printed.
+_MOST = 30
+
+
+@refusing
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="farm gate",
+        description="Hold a run against the gate of its config: new failures, coverage, precision, speed, known failures that are stale.",
+        epilog="exit code: 0 the gate is open; 1 it is closed; 2 bad input; 3 nothing closes it, but not all that it asks was there",
+    )
+    results_option(parser)
+    parser.add_argument("--run", default="last", help="id of a run, or last (default)")
+    parser.add_argument("--config", metavar="FILE", help="the gate of this config, instead of the run's own")
+    for name, words in (("junit", "JUnit XML"), ("sarif", "SARIF 2.1.0"), ("markdown", "a summary in Markdown")):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {words}")
+    args = parser.parse_args(argv)
+    rows, run = load(args.results, args.run)
+    report = Report.of(rows, run)
+    found = judged(report, _gate(run, args.config))
+    views = gate_views(found)
+    for view in views:
+        if view.all_lines():
+            terminal.show(view, terminal.screen(), _MOST)
+    made = {
+        args.junit: lambda: junit(report, found),
+        args.sarif: lambda: sarif(report, found, args.config or f"{run.get('name') or 'farm'}.yaml"),
+        args.markdown: lambda: document([found.sentence, report.verdict.sentence], views, _MOST).encode(),
+    }
+    for file, content in made.items():
+        if file is not None:
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content())
+            except OSError as error:
+                raise Refusal(f"{file}: cannot be written ({error.strerror}); choose another place") from None
+            print(f"written: {file}")
+    print(f"{found.sentence} (exit code {found.code})")
+    return found.code
+
+
+def _gate(run: dict[str, object], file: str | None) -> Gate:
+    """Raises ConfigError."""
+    if file:
+        return configs.load(file).gate or Gate()
+    config = run.get("config")
+    try:
+        return Gate.model_validate((config.get("gate") if isinstance(config, dict) else None) or {})
+    except pydantic.ValidationError as error:
+        raise ConfigError(
+            f"the gate of run {run.get('run_id')} is of another version ({error.errors()[0]['msg']}); name one with --config"
+        ) from None

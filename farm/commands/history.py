@@ -1,0 +1,42 @@
+"""Since when a lake's outcomes are as they are: farm history [OP…] [--along run|runtime|driver|farm]"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from farm.commandline import refusing, results_option
+from farm.exits import OK
+from farm.report.faces import terminal
+from farm.report.tables.history import ALONG, changes, history_view, load, spans
+
+#: Lines that are printed.
+_MOST = 50
+
+
+@refusing
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="farm history",
+        description="When each outcome of a backend, op and dtype was first and last seen, and what came then. A cell's outcome is that of its "
+        "worst sample. What fails now comes first.",
+        epilog="exit code: 0; 2 something named is not there",
+    )
+    parser.add_argument(
+        "ops", nargs="*", metavar="OP", help="globs, with or without catalog and variant (default: all)"
+    )
+    results_option(parser)
+    parser.add_argument("--backend", default="*", metavar="GLOB", help="of these backends only")
+    parser.add_argument("--dtype", default="*", metavar="GLOB", help="of these dtypes only")
+    words = "runs (default), or versions of the runtime, driver or farm, a version's outcome being its newest run's"
+    parser.add_argument("--along", choices=list(ALONG), default="run", help=words)
+    parser.add_argument("--csv", metavar="FILE", help="write the table, with what passes too")
+    args = parser.parse_args(argv)
+    history = spans(load(args.results, args.ops, args.backend, args.dtype), args.along)
+    told = changes(history)
+    terminal.show(history_view(told, f"Outcomes along {args.along}s", _MOST), terminal.screen(), _MOST)
+    if args.csv:
+        history.to_csv(args.csv, index=False)
+        print(f"written: {args.csv}")
+    return OK

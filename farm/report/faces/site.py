@@ -1,0 +1,365 @@
+"""Many runs as a static site: pages that link to one another, without a script and without a server."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from farm.commandline import plain
+from farm.report.faces.page import colours, environment
+from farm.report.faces.strip import badge, bars
+from farm.report.tables.causes import many
+from farm.report.tables.changes import TONES
+from farm.report.tables.coverage import SEVERITY, backend_order, records
+from farm.report.tables.trends import COUNTS, Trends, changed, failures, since
+from farm.report.tables.view import Cell, Column, Line, View
+from farm.report.words import percent
+from tasks.model import OpClass, Status
+
+#: Nights that pictures show, lines of a table, changes on the first page and on others.
+NIGHTS, LINES, CHANGES_SHOWN = 120, 2_000, 60
+#: So many turns from right to failed make a square a flaky one, as far as one can see.
+TURNS = 2
+#: What the strips mean.
+STRIPS = "A strip has a block for each stretch of nights with one outcome, the oldest left; a block says its nights."
+
+
+def pages(trends: Trends) -> Iterator[tuple[str, str]]:
+    """(path, text) of every file of the site, the first page last: whoever finds it finds the others too."""
+    site = _Site(trends)
+    yield "style.css", _colours() + (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+    yield from site.backends()
+    yield from site.ops()
+    yield from site.defects()
+    yield from site.front()
+
+
+def slug(name: str) -> str:
+    """The name of a page's file: readable, and another one for another name."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}.html"
+
+
+class _Site:
+    """The pages of trends; what they share is worked out once."""
+
+    def __init__(self, trends: Trends) -> None:
+        self.trends, self.nights = trends, trends.nights
+        self.template = environment().get_template("site.html.j2")
+        self.changes = changed(self.nights)
+        self.lines = [self._line(at, line) for at, line in enumerate(records(trends.squares))]
+        self.flaky = [line for line in self.lines if line["turns"] >= TURNS]
+        # What comes and goes would hide what came and stayed.
+        stays = {(one["label"], one["backend"]): one["since"] for one in self.lines if one["turns"] < TURNS}
+        keys = zip(self.changes["label"], self.changes["backend"], strict=True)
+        self.lasting = self.changes[[stays.get(k) == at for k, at in zip(keys, self.changes["night"], strict=True)]]
+
+    def _line(self, at: int, line: dict[str, Any]) -> dict[str, Any]:
+        series = self.trends.series(at)
+        bad, turns = failures(series)
+        return {**line, "series": series, "since": since(series), "bad": bad, "turns": turns, "nights": len(series)}
+
+    def _page(self, path: str, title: str, views: Sequence[View], **more: Any) -> tuple[str, str]:
+        given = {"verdicts": [], "lead": [], "chart": "", "chart_words": "", "up": "../" if "/" in path else ""}
+        text = self.template.render(title=title, views=views, limit=LINES, **given | more)
+        return path, text
+
+    # --- columns ----------------------------------------------------------------------------------------------------
+
+    def _strip(self, line: Line) -> Cell:
+        shown = line["series"][-NIGHTS:]
+        blocks = []
+        for status, some in groupby(shown, key=lambda one: one[1]):
+            places = [at for at, _ in some]
+            first, last = self.nights[places[0]].day, self.nights[places[-1]].day
+            days = first if first == last else f"{first} to {last}"
+            blocks.append((status, len(places), f"{status} {days} ({many(len(places), 'night')})"))
+        return Cell("", strip=tuple(blocks))
+
+    def _columns(self, what: str, folder: str) -> list[Column]:
+        """Of a table of squares; ``what``: the column that leads on, to pages in ``folder``."""
+        words = {"label": "op"}.get(what, what)
+        return [
+            Column(words, lambda line: Cell(plain(line[what]), href=f"../{folder}/{slug(line[what])}"), foreign=True),
+            Column("now", lambda line: Cell(line["worst"], status=line["worst"])),
+            Column("since", lambda line: self.nights[line["since"]].day),
+            Column("nights failed", _nights, right=True),
+            Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
+            Column("night by night", self._strip),
+        ]
+
+    def _squares(self, name: str, lines: Sequence[Line], what: str, folder: str) -> View:
+        frame = pd.DataFrame(lines).drop(columns=["series"])
+        place = {status: k for k, status in enumerate(SEVERITY)}
+        lines = sorted(lines, key=lambda one: (place[one["worst"]], -one["bad"], one[what]))
+        caption = {"label": "Ops, the worst first", "backend": "Backends, the worst first"}[what]
+        columns = self._columns(what, folder)
+        return View(
+            name, caption, frame, columns, lines=lines, notes=[STRIPS], open=True, counted=True, unit=f"{folder}s"
+        )
+
+    def _changed(self, table: pd.DataFrame, up: str, caption: str = "What changed from a night to the next") -> View:
+        columns = (
+            Column("night", lambda line: self.nights[line["night"]].day),
+            Column("change", lambda line: Cell(line["change"], tone=TONES[line["change"]])),
+            Column("op", lambda line: Cell(plain(line["label"]), href=f"{up}op/{slug(line['label'])}"), foreign=True),
+            Column("backend", lambda line: Cell(line["backend"], href=f"{up}backend/{slug(line['backend'])}")),
+            Column("before", lambda line: Cell(line["before"], status=line["before"])),
+            Column("after", lambda line: Cell(line["after"], status=line["after"])),
+        )
+        return View(
+            "changes",
+            caption,
+            table,
+            columns,
+            lines=records(table),
+            unit="changes",
+            counted=True,
+            open=True,
+            most=CHANGES_SHOWN,
+            empty="Nothing changed from a night to the next.",
+        )
+
+    def _chart(self, sums: pd.DataFrame) -> Markup:
+        """Failures of nights, from a frame with their places as index and `COUNTS`, new."""
+        shown = sums.iloc[-NIGHTS:]
+        told = [
+            (
+                f"{self.nights[at].day} {self.nights[at].facts['name']}: {failed} failed, {new} new",
+                int(failed),
+                int(new),
+            )
+            for at, failed, new in zip(shown.index, shown["failed"], shown["new"], strict=True)
+        ]
+        return bars(told)
+
+    # --- pages ------------------------------------------------------------------------------------------------------
+
+    def backends(self) -> Iterator[tuple[str, str]]:
+        """A page for each."""
+        sums = self.trends.sums("backend")
+        for name, lines in _groups(self.lines, "backend"):
+            mine = pd.DataFrame(sums.xs(name, level=1))
+            views = [
+                self._changed(self.changes[self.changes["backend"] == name], "../"),
+                self._squares("ops", lines, "label", "op"),
+            ]
+            yield self._page(
+                f"backend/{slug(name)}",
+                name,
+                views,
+                lead=[f"vendor: {plain(lines[0]['vendor'])}", f"newest night: {self._newest(mine)}"],
+                chart=self._chart(mine),
+                chart_words="Rows that failed, night by night; in red those that no known failure covers.",
+            )
+
+    def ops(self) -> Iterator[tuple[str, str]]:
+        """A page for each; whole models are ops."""
+        for name, lines in _groups(self.lines, "label"):
+            views = [
+                self._squares("backends", lines, "backend", "backend"),
+                self._changed(self.changes[self.changes["label"] == name], "../"),
+            ]
+            yield self._page(f"op/{slug(name)}", plain(name), views)
+
+    def defects(self) -> Iterator[tuple[str, str]]:
+        """A page for each cause, with the nights that had it."""
+        for reason, seen in self._causes().items():
+            night, line = seen[-1]
+            counts = {at: int(one["rows"]) for at, one in seen}
+            new = {at: int(one["rows"]) * (one["standing"] == "new") for at, one in seen}
+            frame = pd.DataFrame({"failed": counts, "new": new}).reindex(
+                range(seen[0][0], len(self.nights)), fill_value=0
+            )
+            told = pd.DataFrame(
+                [{"what": name, "": plain(line[name])} for name in ("status", "ops", "backends", "cases")]
+            )
+            views = [View("last_seen", f"As last seen, {self.nights[night].day}", told, open=True)]
+            yield self._page(
+                f"defect/{slug(reason)}",
+                plain(reason, 160),
+                views,
+                lead=[f"{line['standing']}; seen in {many(len(seen), 'night')}, first {self.nights[seen[0][0]].day}"],
+                chart=self._chart(frame),
+                chart_words="Rows, night by night.",
+            )
+
+    def front(self) -> Iterator[tuple[str, str]]:
+        """The first page, and a badge of each config."""
+        newest = {one.facts["name"]: one for one in self.nights}
+        for name, one in newest.items():
+            short = "passing" if one.facts["tone"] == "ok" else one.facts["verdict"].partition(",")[0]
+            yield (
+                f"badge-{slug(name).removesuffix('.html')}.svg",
+                badge(plain(name, 24), plain(short, 40), one.facts["tone"]),
+            )
+        every = self.trends.sums("vendor")
+        total = every.groupby(level=0).sum()
+        yield self._page(
+            "index.html",
+            "Validation, night by night",
+            [
+                self._vendors(),
+                self._changed(self.lasting, "", "What changed and stayed"),
+                *self._flaky_list(),
+                self._backend_list(),
+                *self._cause_list(),
+                *self._models(),
+                self._op_list(),
+                self._runs(),
+            ],
+            verdicts=[(one.facts["tone"], one.facts["verdict"], name) for name, one in newest.items()],
+            lead=[f"{many(len(self.nights), 'run')}, {sum(n.facts['rows'] for n in self.nights):,} rows"],
+            chart=self._chart(total),
+            chart_words="Rows that failed, night by night; in red those that no known failure covers.",
+        )
+
+    def _newest(self, sums: pd.DataFrame) -> str:
+        last = sums.iloc[-1]
+        return f"{percent(last['passed'], last['judged'])} passed, {int(last['failed'])} failed, {int(last['new'])} new"
+
+    def _sum_view(self, by: str, caption: str, more: Sequence[Column]) -> View:
+        newest = self.trends.squares.groupby(by)[[*COUNTS, "new"]].sum().reset_index()
+        columns = [
+            *more,
+            Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
+            Column("judged", lambda line: percent(line["judged"], line["valid"]), right=True),
+            Column("failed", lambda line: f"{line['failed']:,}", right=True),
+            Column("new", lambda line: Cell(f"{line['new']:,}", tone="alarm" if line["new"] else ""), right=True),
+        ]
+        return View(f"{by}s", caption, newest, columns, lines=records(newest), open=True)
+
+    def _vendors(self) -> View:
+        named = self.trends.squares.groupby("vendor")["backend"].unique().map(sorted).map(", ".join)
+        return self._sum_view(
+            "vendor",
+            "Vendors, by the newest outcome of every op",
+            [
+                Column("vendor", lambda line: plain(line["vendor"]), foreign=True),
+                Column("backends", lambda line: plain(named[line["vendor"]]), foreign=True),
+            ],
+        )
+
+    def _backend_list(self) -> View:
+        vendor = self.trends.squares.drop_duplicates("backend").set_index("backend")["vendor"]
+        view = self._sum_view(
+            "backend",
+            "Backends, by the newest outcome of every op",
+            [
+                Column("backend", lambda line: Cell(line["backend"], href=f"backend/{slug(line['backend'])}")),
+                Column("vendor", lambda line: plain(vendor[line["backend"]]), foreign=True),
+            ],
+        )
+        lines = sorted(view.all_lines(), key=lambda one: backend_order(vendor[one["backend"]], one["backend"]))
+        return View(**{**vars(view), "lines": lines})
+
+    def _causes(self) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
+        """What failures are put down to → (night, its line)."""
+        found: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+        for at, one in enumerate(self.nights):
+            for line in one.causes:
+                found.setdefault(line["reason"] or f"{line['status']} {line['ops']}", []).append((at, line))
+        return found
+
+    def _cause_list(self) -> Iterator[View]:
+        lines = []
+        for reason, seen in self._causes().items():
+            at, line = seen[-1]
+            lines.append({**line, "reason": reason, "at": at, "first": seen[0][0], "seen": len(seen)})
+        if not lines:
+            return
+        lines.sort(key=lambda one: (-one["at"], one["standing"] != "new", -int(one["rows"])))
+        columns = [
+            Column(
+                "defect",
+                lambda line: Cell(plain(line["reason"], 120), href=f"defect/{slug(line['reason'])}"),
+                foreign=True,
+            ),
+            Column("", lambda line: Cell(line["standing"], tone="alarm" if line["standing"] == "new" else "")),
+            Column("rows", lambda line: line["rows"], right=True),
+            Column("first", lambda line: self.nights[line["first"]].day),
+            Column("last", lambda line: self.nights[line["at"]].day),
+        ]
+        yield View("defects", "Defects", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="causes")
+
+    def _flaky_list(self) -> Iterator[View]:
+        """Backends with squares that come and go."""
+        lines = [
+            {
+                "backend": name,
+                "squares": len(some),
+                "nights": sum(one["bad"] for one in some),
+                "ops": [one["label"] for one in some],
+            }
+            for name, some in _groups(self.flaky, "backend")
+        ]
+        lines.sort(key=lambda one: -one["squares"])  # type: ignore[operator]
+        columns = [
+            Column("backend", lambda line: Cell(line["backend"], href=f"backend/{slug(line['backend'])}")),
+            Column("ops", lambda line: str(line["squares"]), right=True),
+            Column("nights failed", lambda line: str(line["nights"]), right=True),
+            Column("such as", lambda line: plain(", ".join(line["ops"]), 160), foreign=True),
+        ]
+        if lines:
+            caption = f"Flaky: failed, passed, and failed anew ({TURNS} times at least)"
+            yield View("flaky", caption, pd.DataFrame(lines), columns, lines=lines, open=True)
+
+    def _models(self) -> Iterator[View]:
+        lines = [one for one in self.lines if one["op_class"] == OpClass.MODEL.value]
+        if lines:
+            yield self._index("models", "Models", lines)
+
+    def _op_list(self) -> View:
+        return self._index("ops", "Ops", self.lines)
+
+    def _index(self, name: str, caption: str, lines: Sequence[Line]) -> View:
+        """One line for each op, with what it is at worst anywhere."""
+        place = {status: k for k, status in enumerate(SEVERITY)}
+        found = []
+        for label, some in _groups(lines, "label"):
+            worst = min(some, key=lambda one: place[one["worst"]])
+            failed = sorted(one["backend"] for one in some if Status(one["worst"]).failed)
+            found.append({"label": label, "worst": worst["worst"], "failed": ", ".join(failed), "backends": len(some)})
+        columns = [
+            Column("op", lambda line: Cell(plain(line["label"]), href=f"op/{slug(line['label'])}"), foreign=True),
+            Column("at worst", lambda line: Cell(line["worst"], status=line["worst"])),
+            Column("fails on", lambda line: plain(line["failed"], 200), foreign=True),
+        ]
+        return View(name, caption, pd.DataFrame(found), columns, lines=found, counted=True, unit="ops")
+
+    def _runs(self) -> View:
+        lines = [dict(one.facts) for one in reversed(self.nights)]
+        columns = [
+            Column("run", lambda line: plain(line["run_id"]), foreign=True),
+            Column("config", lambda line: plain(line["name"]), foreign=True),
+            Column("rows", lambda line: f"{line['rows']:,}", right=True),
+            Column("verdict", lambda line: Cell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")),
+            Column("lake", lambda line: plain(line["results"]), foreign=True),
+        ]
+        return View(
+            "runs", "Runs, the newest first", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="runs"
+        )
+
+
+def _groups(lines: Sequence[Line], by: str) -> Iterator[tuple[str, list[Line]]]:
+    key = operator.itemgetter(by)
+    for name, some in groupby(sorted(lines, key=key), key=key):
+        yield name, list(some)
+
+
+def _nights(line: Line) -> str:
+    if not line["bad"]:
+        return f"0 of {line['nights']}"
+    return f"{line['bad']} of {line['nights']}" + f", {many(line['turns'], 'time')} anew" * bool(line["turns"])
+
+
+def _colours() -> str:
+    """The statuses as fills of pictures, in the colours that signs have."""
+    return colours() + re.sub(r"\.s-(\S+) \{ background:([^;]+);[^}]*\}", r".f-\1 { fill:\2; }", colours())

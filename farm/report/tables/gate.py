@@ -1,0 +1,203 @@
+"""May it ship: the items of a config's ``gate``, each with what was found, and what is quarantined as flaky with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import pandas as pd
+
+from farm import lake as lakes
+from farm.exits import FOUND, INCOMPLETE, OK
+from farm.lake.store import unique
+from farm.plan import known
+from farm.plan.model import Flaky, Floor, Gate
+from farm.report.tables.causes import NEW, many
+from farm.report.tables.coverage import CELL, FAILED_STATUSES, commands, coverage, severity
+from farm.report.tables.life import BAD, life
+from farm.report.tables.since import since
+from farm.report.tables.view import Column, Report, View, op, status, text
+from farm.report.words import number, percent
+from tasks.model import Status
+
+#: What an item may be.
+OPEN, CLOSED, ABSENT = "open", "closed", "not there"
+
+
+@dataclass(frozen=True)
+class Item:
+    """What is asked, whether it holds (``OPEN``, ``CLOSED``, or ``ABSENT``: there is nothing to ask), and what was found."""
+
+    asked: str
+    state: str
+    said: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """items: in the order of the config; new: cells with failures that no known failure covers, one line each, with ``evidence``
+    ("" or why it is quarantined)."""
+
+    items: tuple[Item, ...]
+    new: pd.DataFrame
+
+    @property
+    def code(self) -> int:
+        """The exit code: closed before incomplete."""
+        states = {item.state for item in self.items}
+        return FOUND if CLOSED in states else INCOMPLETE if ABSENT in states else OK
+
+    @property
+    def sentence(self) -> str:
+        held = [item for item in self.items if item.state != OPEN]
+        quarantined = int((self.new["evidence"] != "").sum())
+        also = f"; {many(quarantined, 'flaky cell')} in quarantine" * bool(quarantined)
+        if not held:
+            return f"gate OPEN: {many(len(self.items), 'item')} {'hold' if len(self.items) > 1 else 'holds'}{also}"
+        return f"gate {'CLOSED' if self.code == FOUND else 'NOT PROVED'}: {'; '.join(x.said for x in held)}{also}"
+
+
+def judged(report: Report, gate: Gate) -> Judged:
+    """A run beside its gate."""
+    new = _new(report, gate.flaky)
+    return Judged(tuple(_items(report, gate, new)), new)
+
+
+def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
+    said = report.verdict
+    if said.missing or said.gone or not said.finished:
+        yield Item("a complete run", ABSENT, said.sentence)
+    if not said.judged:
+        yield Item("something judged", ABSENT, "nothing was judged")
+    counted = new[new["evidence"] == ""]
+    found = f"{many(len(counted), 'cell')} with new failures"
+    yield Item(f"at most {many(gate.new, 'cell')} with new failures", _state(len(counted) <= gate.new), found)
+    if gate.less_precise is not None:
+        yield _less_precise(report, gate.less_precise)
+    for floor in gate.coverage:
+        yield _coverage(report, floor)
+    for floor in gate.speedup:
+        yield _speedup(report, floor)
+    if gate.known:
+        entries = known.recorded(report.run) or []
+        bad = life(report.rows, entries)
+        bad = bad[bad["state"].isin(BAD)]
+        told = ", ".join(f"{line.state}: {line.op} on {line.backend}" for line in bad.head(3).itertuples())
+        words = f"{many(len(bad), 'known failure')} stale or expired" + f" ({told})" * bool(told)
+        yield Item("no known failure stale or expired", _state(bad.empty), words)
+
+
+def _state(holds: bool) -> str:
+    return OPEN if holds else CLOSED
+
+
+def _less_precise(report: Report, most: int) -> Item:
+    asked = f"at most {many(most, 'cell')} fourfold less precise than in the last run"
+    earlier = since(report)
+    if earlier is None:
+        return Item(asked, OPEN, "there is no earlier run of this config in the lake")
+    count = int((earlier.cells["change"] == "less precise").sum())
+    return Item(asked, _state(count <= most), f"{many(count, 'cell')} less precise than in {earlier.run_id}")
+
+
+def _of(report: Report, floor: Floor) -> pd.DataFrame:
+    rows = report.rows
+    chosen = {
+        label: any(fnmatchcase(name, glob) for glob in floor.ops for name in (label, label.partition(":")[2]))
+        for label in rows["label"].unique()
+    }
+    backends = {name: any(fnmatchcase(name, glob) for glob in floor.backends) for name in rows["backend"].unique()}
+    return rows[rows["label"].map(chosen).astype(bool) & rows["backend"].map(backends).astype(bool)]
+
+
+def _where(floor: Floor) -> str:
+    return " ".join(
+        f"{words} {', '.join(globs)}" for words, globs in (("of", floor.ops), ("on", floor.backends)) if globs != ["*"]
+    )
+
+
+def _coverage(report: Report, floor: Floor) -> Item:
+    asked = " ".join(filter(None, (f"coverage at least {floor.at_least:g}", _where(floor))))
+    rows = _of(report, floor)
+    total = coverage(rows, by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
+    if not total["valid"]:
+        return Item(asked, ABSENT, f"{asked}: nothing of these was planned and valid")
+    holds = total["judged"] / total["valid"] >= floor.at_least
+    return Item(asked, _state(holds), f"{asked}: it is {percent(total['judged'], total['valid'])}")
+
+
+def _speedup(report: Report, floor: Floor) -> Item:
+    """A cell is too slow if its whole interval of confidence is below the floor."""
+    asked = " ".join(filter(None, (f"speedup at least {floor.at_least:g}", _where(floor))))
+    rows = _of(report, floor)
+    rows = rows[rows["speedup"].notna()]
+    if rows.empty:
+        return Item(asked, ABSENT, f"{asked}: no speedup was measured")
+    slow = rows[rows["speedup_high"].fillna(rows["speedup"]) < floor.at_least].sort_values("speedup")
+    told = (
+        f", {slow['label'].iloc[0]} on {slow['backend'].iloc[0]} {number(slow['speedup'].iloc[0])}" if len(slow) else ""
+    )
+    return Item(asked, _state(slow.empty), f"{asked}: {len(slow)} of {many(len(rows), 'case')} below it{told}")
+
+
+def _new(report: Report, flaky: Flaky | None) -> pd.DataFrame:
+    """Cells with new failures, the worst first: their worst row with ``samples`` (that fail so) and ``evidence``."""
+    rows = report.rows
+    new = rows[
+        (rows["standing"] == NEW) & (rows["status"].isin(FAILED_STATUSES) | (rows["status"] == Status.INVALID.value))
+    ]
+    order = new.assign(rank=severity(new["status"]), size=-new["error_units"].fillna(float("inf")))
+    order = order.sort_values(["rank", "size", "case_id"], kind="stable")
+    of_case = _evidence(report, new, flaky) if flaky and len(new) else {}
+    told = [of_case.get(pair, "") for pair in zip(order["case_id"], order["backend"])]
+    order = order.assign(proof=told, firm=[not text for text in told])
+    order = order.sort_values("firm", ascending=False, kind="stable")  # one sample that is not flaky is enough
+    worst = order.drop_duplicates(CELL).rename(columns={"proof": "evidence"})
+    counts = new.groupby(CELL, dropna=False).size().rename("samples")
+    worst = worst.join(counts, on=CELL)
+    return worst.assign(reproduce=commands(worst, str(rows.attrs.get("results", "results")))).reset_index(drop=True)
+
+
+def _evidence(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str, str], str]:
+    """Why a case on a backend is held to be flaky, by both: how often it passed again in the last runs on the same inputs with the
+    same version of the runtime, after it had failed."""
+    results, this = rows_of(report)
+    if not results:
+        return {}
+    opened = lakes.open_lake(results)
+    ids = [name for name in lakes.run_ids(opened) if name <= this][-flaky.of :]
+    columns = [*lakes.KEY, "attempts", "status", "digest", "runtime_version"]
+    where = {"case_id": sorted(set(new["case_id"])), "backend": sorted(set(new["backend"]))}
+    table = pd.concat([unique(lakes.read_table(opened, name, columns, where)).to_pandas() for name in ids])
+    keys = ["case_id", "backend", "digest", "runtime_version"]
+    same = table.fillna("").merge(new[keys].drop_duplicates(["case_id", "backend"]), on=keys).sort_values("run_id")
+    found = {}
+    for pair, some in same.groupby(["case_id", "backend"]):
+        failed = some["status"].isin(FAILED_STATUSES).tolist()
+        again = sum(a and status == Status.PASS.value for a, status in zip(failed, some["status"].tolist()[1:]))
+        if again >= flaky.times:
+            found[pair] = (
+                f"flaky: failed in {sum(failed)} of {many(len(some), 'run')} of the same inputs and version, "
+                f"and passed again {again} times between"
+            )
+    return found
+
+
+def rows_of(report: Report) -> tuple[str, str]:
+    """The lake and the run of a report."""
+    return str(report.rows.attrs.get("results", "")), str(report.run.get("run_id"))
+
+
+def gate_views(found: Judged) -> list[View]:
+    """Items, and the cells with new failures."""
+    items = pd.DataFrame([vars(item) for item in found.items])
+    shown = (text("state"), text("asked"), text("said", "found"))
+    columns = (
+        status(), op(), text("backend"), text("dtype"), text("kind"),
+        Column("quarantined", lambda line: line["evidence"], foreign=True), text("error", length=80),
+    )  # fmt: skip
+    return [
+        View("gate", "Gate", items, shown, unit="items", counted=True, lead=[found.sentence]),
+        View("gate_new", "New failures", found.new, columns, unit="cells", counted=True, command="reproduce"),
+    ]

@@ -1,0 +1,189 @@
+"""Since when: the outcomes of every cell along the runs of a lake, or along the versions of a runtime, driver or farm."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pandas as pd
+from packaging.version import InvalidVersion, Version
+
+from farm import lake as lakes
+from farm.lake.store import AnyLake, unique
+from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, severity
+from farm.report.tables.view import Column, Line, View, measured, op, status, text
+from farm.report.words import DASH
+from tasks.model import Status, label_of
+from tasks.nearest import nearest
+
+#: What outcomes are told along.
+ALONG = {"run": "run_id", "runtime": "runtime_version", "driver": "driver_version", "farm": "farm_version"}
+#: A cell; its outcome in a run is that of its worst sample.
+CELL = ["backend", "check", "op", "variant", "dtype"]
+#: The columns of the lake that a history reads.
+READ = [
+    *lakes.KEY,
+    "attempts",
+    *CELL[1:],
+    "status",
+    "kind",
+    "started_at",
+    "runtime_version",
+    "driver_version",
+    "farm_version",
+]
+#: What `spans` tells of each.
+_TOLD = [
+    *(*CELL, "status", "kind", "first", "last", "first_at", "last_at", "steps", "now", "ended", "then", "ended_at"),
+    *("case_id", "run_id"),
+]
+
+
+def load(results: AnyLake, ops: Sequence[str] = (), backend: str = "*", dtype: str = "*") -> pd.DataFrame:
+    """The rows that a history of these ops (globs, with or without catalog and variant; none: all) is made of.
+
+    Raises LakeError where there are none, with the nearest names.
+    """
+    opened = lakes.open_lake(results)
+    where: dict[str, list[str]] = {}
+    if ops:
+        bare = [re.split(r"\.(?=[^.]*$)", op)[0] for op in ops]  # perhaps with its variant
+        exact = all(":" in op for op in ops)
+        where["op"] = _named(
+            opened, "op", list(dict.fromkeys([*ops, *bare])), lambda op: (op, op.partition(":")[2]), exact
+        )
+    for column, asked in (("backend", backend), ("dtype", dtype)):
+        if asked != "*":
+            where[column] = _named(opened, column, [asked], lambda name: (name,))
+    frame: pd.DataFrame = unique(lakes.read_table(opened, None, READ, where)).to_pandas()
+    if ops and len(frame):
+        labels = frame["op"].where(frame["variant"] == "", frame["op"] + "." + frame["variant"])
+        chosen = {name for name in labels.unique() if any(_called(name, one, ops) for one in where["op"])}
+        frame = frame[labels.isin(chosen)]
+    frame.attrs["results"] = opened.uri
+    if frame.empty:
+        for column, names in where.items():  # says which of them are nowhere
+            _named(opened, column, [glob.escape(name) for name in names], lambda name: (name,), exact=False)
+        raise lakes.LakeError(f"{opened.uri}: no rows of these; start a run with: farm run configs/quick.yaml")
+    return frame
+
+
+def _named(
+    lake: lakes.Lake, column: str, globs: Sequence[str], called: Callable[[str], Sequence[str]], exact: bool = True
+) -> list[str]:
+    """The values of a column that globs mean; names without a glob, if they are ``exact``, are not looked for in all runs.
+    Raises LakeError where there are none."""
+    if exact and not any(map(glob.has_magic, globs)):
+        return list(globs)
+    there = sorted(set(lakes.read_table(lake, None, [column])[column].unique().to_pylist()) - {None})
+    found = [x for x in there if any(fnmatchcase(name, one) for one in globs for name in called(x))]
+    if not found:
+        raise lakes.LakeError(f"{lake.uri}: no rows of {column} {', '.join(globs)}{nearest(globs[0], there)}")
+    return found
+
+
+def _called(name: str, op: str, globs: Sequence[str]) -> bool:
+    """Whether a label is of an op and one of the globs means it."""
+    if name != op and not name.startswith(f"{op}."):
+        return False
+    called = {name, op, name.partition(":")[2], op.partition(":")[2]}
+    return any(fnmatchcase(x, one) for x in called for one in globs)
+
+
+def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
+    """One line per outcome of a cell and the time for which it held without a break, in the order of time.
+
+    rows: of several runs, with the columns `READ`; along: a key of `ALONG`. Along versions a backend is told without the
+    version in its name ("ort-cpu@1.20.1" is ort-cpu), and a version's outcome is that of its newest run.
+
+    Columns: those of `CELL`; status, kind (of the worst sample); first, last: the run or version of the beginning and of the end,
+    first_at, last_at: when these began; steps: how many runs or versions had it; now: whether it is the last that is
+    known of the cell; ended, ended_at, then: the run or version that had another outcome next, when it began, and its status;
+    case_id, run_id: of the worst sample where it was first seen.
+    """
+    rows = rows[rows["status"].isin([*JUDGED_STATUSES, *FAILED_STATUSES])]
+    if rows.empty:
+        return pd.DataFrame(columns=_TOLD)
+    rows = rows.assign(**{name: rows[name].fillna("") for name in ("variant", "kind", *ALONG.values()) if name in rows})
+    rows["check"] = rows["check"].fillna("forward")
+    if along != "run":
+        rows["backend"] = rows["backend"].str.partition("@")[0]
+    step = rows[ALONG[along]]
+    rows = rows.assign(step=step, age=step.map(_ages(list(step.unique()), along)), rank=severity(rows["status"]))
+    begun = rows.groupby("step")["started_at"].transform("min")
+    newest = rows.groupby([*CELL, "step"], dropna=False)["run_id"].transform("max")
+    rows = rows.assign(begun=begun)[rows["run_id"] == newest]
+    cells = rows.sort_values([*CELL, "age", "rank", "case_id"], kind="stable").drop_duplicates([*CELL, "age"])
+    cells = cells.reset_index(drop=True)
+    cell = cells.groupby(CELL, sort=False, dropna=False).ngroup()
+    outcome = cells["status"] + "\0" + cells["kind"]
+    number = ((cell != cell.shift()) | (outcome != outcome.shift())).cumsum()
+    one = cells.groupby(number, sort=False)
+    made = one[[*CELL, "status", "kind", "case_id", "run_id"]].first()
+    made["first"], made["last"] = one["step"].first(), one["step"].last()
+    made["first_at"], made["last_at"], made["steps"] = one["begun"].first(), one["begun"].last(), one.size()
+    after = made.shift(-1)
+    same = cell.groupby(number).first() == cell.groupby(number).first().shift(-1)
+    made["now"] = ~same
+    made["ended"], made["then"] = after["first"].where(same, ""), after["status"].where(same, "")
+    made["ended_at"] = after["first_at"].where(same)
+    made = made[_TOLD].reset_index(drop=True)
+    made.attrs = {"results": rows.attrs.get("results", "results"), "along": along}
+    return made
+
+
+def _ages(steps: Sequence[str], along: str) -> dict[str, int]:
+    """The place of each run or version in time: runs by their ids, which begin with their date."""
+    order = sorted(steps) if along == "run" else sorted(steps, key=version_key)
+    return {step: age for age, step in enumerate(order)}
+
+
+def version_key(told: str) -> tuple[Any, ...]:
+    """By which versions are ordered; what tells none comes first. Of several ("torch 2.13.0, x 1.0") the first counts."""
+    found = re.search(r"\d+(\.\d+)*[^\s,]*", told)
+    try:
+        return (1, Version(found[0]), told) if found else (0, Version("0"), told)
+    except InvalidVersion:
+        return (0, Version("0"), told)
+
+
+def changes(history: pd.DataFrame) -> pd.DataFrame:
+    """Of `spans` those that tell something: failures, imprecise results, and what came after them; now broken first, then the
+    latest."""
+    passed = history["status"] == Status.PASS.value
+    told = history[~passed]
+    failing = told["status"].isin(FAILED_STATUSES) & told["now"]
+    order = told.assign(old=~failing, rank=severity(told["status"]))
+    made = order.sort_values(["old", "first_at", "rank"], ascending=[True, False, True], kind="stable")
+    made = made.drop(columns=["old", "rank"]).reset_index(drop=True)
+    made.attrs = history.attrs
+    return made
+
+
+def history_view(told: pd.DataFrame, title: str, most: int = 0) -> View:
+    """The table of `changes`."""
+    frame = told.assign(label=[label_of(op, variant) for op, variant in zip(told["op"], told["variant"])])
+    columns = (
+        status(),
+        op(),
+        text("backend"),
+        text("dtype"),
+        text("kind"),
+        text("first", "first seen"),
+        text("last", "last seen"),
+        measured("steps", "times"),
+        Column("then", _then, foreign=True),
+    )
+    return View(
+        "history", title, frame, columns, unit="outcomes", counted=True, most=most,
+        empty=f"{title}: nothing has failed or been imprecise",
+    )  # fmt: skip
+
+
+def _then(line: Line) -> str:
+    if line["now"]:
+        return "still so"
+    return f"{'fixed' if line['then'] == Status.PASS.value else line['then'] or DASH} in {line['ended']}"

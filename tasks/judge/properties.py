@@ -1,0 +1,136 @@
+"""What mathematics promises of an op on all its inputs, whatever a reference says: order, symmetry, bounds, exact points.
+
+A violation is shown by two inputs and what came out. Rounding keeps order, symmetry and bounds, so a correctly rounded kernel breaks none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from tasks.judge.plain import spacing_of
+from tasks.model import EPS, SMALLEST_NORMAL
+from tasks.model.dtypes import dtype_name, np_dtype
+
+_RISES = (
+    "acosh asin asinh atan atanh ceil deg2rad erf erfinv exp exp2 expm1 floor hardsigmoid hardtanh log log10 log1p log2 logit logsigmoid "
+    "ndtr rad2deg relu relu6 round sigmoid sign sinh softplus softsign sqrt tanh tanhshrink trunc"
+).split()
+_FALLS = "acos erfc neg".split()
+_ODD = "asin asinh atan atanh deg2rad erf erfinv i1 i1e neg rad2deg round sign sin sinh softsign tan tanh tanhshrink trunc".split()
+_EVEN = "abs cos cosh i0 i0e sinc square".split()
+_AGAIN = "abs ceil floor hardtanh relu relu6 round sign trunc".split()
+_BACK = ["neg"]
+#: Smallest and largest value.
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys("tanh erf sin cos softsign".split(), (-1.0, 1.0)),
+    **dict.fromkeys("sigmoid hardsigmoid ndtr".split(), (0.0, 1.0)),
+    **dict.fromkeys("exp exp2 sqrt rsqrt abs square relu softplus acosh".split(), (0.0, np.inf)),
+    "cosh": (1.0, np.inf),
+    "expm1": (-1.0, np.inf),
+    "erfc": (0.0, 2.0),
+    "relu6": (0.0, 6.0),
+}
+#: Inputs at which the result is a number of every dtype.
+_POINTS: Mapping[str, tuple[tuple[float, float], ...]] = {
+    **dict.fromkeys(
+        "sin tan asin atan sinh tanh asinh atanh erf expm1 log1p sqrt tanhshrink silu gelu mish".split(), ((0.0, 0.0),)
+    ),
+    **dict.fromkeys("exp cos cosh erfc erfcx sinc i0".split(), ((0.0, 1.0),)),
+    **dict.fromkeys("log log2 log10 acosh".split(), ((1.0, 0.0),)),
+    "exp2": ((0.0, 1.0), (1.0, 2.0), (3.0, 8.0), (-2.0, 0.25)),
+    "rsqrt": ((1.0, 1.0), (4.0, 0.5)),
+    "sigmoid": ((0.0, 0.5),),
+    "square": ((1.0, 1.0), (-3.0, 9.0)),
+}
+_COMMUTES = (
+    "add mul maximum minimum max min fmax fmin hypot logaddexp eq ne bitwise_and bitwise_or bitwise_xor gcd lcm logical_and logical_or "
+    "logical_xor"
+).split()
+#: Spacings by which neighbours may be out of order or apart before it is told: what is computed in a wider dtype and rounded is off by
+#: one where it falls near a midpoint (docs/verdict.md).
+_SLACK = 1.0
+
+
+def broken(op: str, given: list[np.ndarray], actual: np.ndarray) -> str:
+    """What an op ("torch:nn.functional.relu", "onnx:Relu") breaks on all values of a dtype, or on all pairs, with the inputs that show
+    it; "" where it keeps all that is known of it. Outputs of another shape or dtype than the input are none of it."""
+    name = op.partition(":")[2].rpartition(".")[2].lower()
+    if len(given) == 2 and given[0].ndim == 2 and given[0].shape == actual.shape == given[0].T.shape:
+        return next(_of_pairs(name, given[0], given[1], actual), "")
+    if len(given) != 1 or given[0].shape != actual.shape or given[0].dtype != actual.dtype:
+        return ""
+    if (dtype := dtype_name(actual.dtype)) not in EPS:
+        return ""
+    with np.errstate(all="ignore"):
+        x, y = (v.astype(np.float64).reshape(-1) for v in (given[0], actual))
+        order = np.argsort(x, kind="stable")
+        x, y = x[order], y[order]
+        return next(_of_one(name, x, y, dtype), "")
+
+
+def _of_one(name: str, x: np.ndarray, y: np.ndarray, dtype: str) -> Iterator[str]:
+    known = ~np.isnan(x) & ~np.isnan(y)
+    x, y = x[known], y[known]
+    spacing = spacing_of(np.abs(np.nan_to_num(y)), EPS[dtype], SMALLEST_NORMAL[dtype])
+    for names, sign, word in ((_RISES, 1.0, "rising"), (_FALLS, -1.0, "falling")):
+        if name in names:
+            highest = np.maximum.accumulate(sign * y)
+            drop = np.where(highest == sign * y, 0.0, (highest - sign * y) / spacing)
+            if len(y) and (drop > _SLACK).any():
+                at = int(np.argmax(drop))
+                yield _shown(f"not {word}", x, y, int(np.argmax(sign * y[: at + 1])), at)
+    mirrored = np.interp(-x, x, np.arange(len(x))).round().astype(int) if len(x) else np.arange(0)
+    pairs = x[mirrored] == -x
+    for names, sign, word in ((_ODD, -1.0, "odd"), (_EVEN, 1.0, "even")):
+        if name in names:
+            apart = np.where(pairs & (y[mirrored] != sign * y), np.abs(y[mirrored] - sign * y) / spacing, 0.0)
+            if (apart > 0).any():
+                at = int(np.nanargmax(apart))
+                yield _shown(f"not {word}", x, y, at, int(mirrored[at]))
+    low, high = _BOUNDS.get(name, (-np.inf, np.inf))
+    outside = (y < low) | (y > high)
+    if outside.any():
+        at = int(np.flatnonzero(outside)[0])
+        yield f"outside [{low:g}, {high:g}]: f({x[at]:.9g}) = {y[at]:.9g}"
+    for point, value in _POINTS.get(name, ()):
+        missed = (x == point) & (y != value)
+        if missed.any():
+            yield f"f({point:g}) = {y[missed][0]:.9g}, which is {value:g} exactly"
+    for names, word, wanted in (
+        (_AGAIN, "not the same once more", lambda i: y[i]),
+        (_BACK, "not its own inverse", lambda i: x[i]),
+    ):
+        if name in names:
+            yield from _twice(word, x, y, wanted)
+
+
+def _twice(word: str, x: np.ndarray, y: np.ndarray, wanted: Callable[[np.ndarray], np.ndarray]) -> Iterator[str]:
+    """f(f(x)), looked up among the inputs, which have every value."""
+    place = np.minimum(np.searchsorted(x, y), len(x) - 1)
+    off = (x[place] == y) & (y[place] != wanted(np.arange(len(x))))
+    if off.any():
+        at = int(np.flatnonzero(off)[0])
+        yield _shown(word, x, y, at, int(place[at]))
+
+
+def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> Iterator[str]:
+    first, second = (v.astype(np.float64) for v in (a, b))
+    y = actual.astype(np.float64)
+    if name in _COMMUTES and np.array_equal(first, second.T, equal_nan=True):
+        off = ~((y == y.T) | (np.isnan(y) & np.isnan(y.T)))
+        if off.any():
+            i, j = (int(k) for k in np.argwhere(off)[0])
+            yield f"not commutative: f({first[i, j]:.9g}, {second[i, j]:.9g}) = {y[i, j]:.9g}, f({first[j, i]:.9g}, {second[j, i]:.9g}) = {y[j, i]:.9g}"
+    if name == "pow":
+        ones = np.ones((), np_dtype(dtype_name(actual.dtype))).astype(np.float64)
+        for exponent, wanted in ((0.0, np.broadcast_to(ones, y.shape)), (1.0, first)):
+            off = (second == exponent) & (y != wanted) & ~np.isnan(wanted)
+            if off.any():
+                i, j = (int(k) for k in np.argwhere(off)[0])
+                yield f"f({first[i, j]:.9g}, {exponent:g}) = {y[i, j]:.9g}, which is {wanted[i, j]:.9g} exactly"
+
+
+def _shown(word: str, x: np.ndarray, y: np.ndarray, i: int, j: int) -> str:
+    return f"{word}: f({x[i]:.9g}) = {y[i]:.9g}, f({x[j]:.9g}) = {y[j]:.9g}"

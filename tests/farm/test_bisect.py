@@ -1,0 +1,101 @@
+"""farm bisect: the release that broke or mended a case is named, by halving, with an environment for each version asked."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from farm.commands.bisect import main
+from farm.fleet import envs
+from farm.reproduce.bisect import Answer, search, versions_of
+from farm.reproduce.find import ReproduceError
+from tests.conftest import here
+
+VERSIONS = [f"1.{n}" for n in range(32)]
+
+
+@pytest.mark.parametrize("broken", range(1, 32))
+@pytest.mark.parametrize("silent", ((), (5, 6, 16), tuple(range(3, 29))))
+def test_the_release_is_found_wherever_it_is_and_what_tells_nothing_is_stepped_over(
+    broken: int, silent: tuple[int, ...]
+) -> None:
+    def ask(version: str) -> Answer:
+        n = VERSIONS.index(version)
+        return Answer(version, "" if n in silent else "failed" if n >= broken else "right", "wrong")
+
+    found = search(VERSIONS, ask)
+    assert found.before and found.after
+    before, after = (VERSIONS.index(x.version) for x in (found.before, found.after))
+    assert before < broken <= after and set(range(before + 1, after)) <= set(silent)
+    assert silent or len(found.asked) <= 2 + math.ceil(math.log2(len(VERSIONS) - 1))
+    assert len({x.version for x in found.asked}) == len(found.asked), "no version is asked twice"
+
+
+def test_ends_that_are_alike_or_tell_nothing_are_said() -> None:
+    assert search(VERSIONS, lambda v: Answer(v, "failed", "wrong")).after is None
+    with pytest.raises(ReproduceError, match=r"1\.0 tells nothing \(no wheel\)"):
+        search(VERSIONS, lambda v: Answer(v, "", "unavailable", "no wheel"))
+
+
+def test_versions_are_a_list_or_a_range_and_anything_else_is_refused() -> None:
+    assert versions_of("1.10.0, 1.9.1,1.9.1", "x") == ["1.9.1", "1.10.0"]
+    for bad in ("1.x..2", "1..2..3", "a,b"):
+        with pytest.raises(ReproduceError, match="--versions"):
+            versions_of(bad, "x")
+
+
+@pytest.fixture
+def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`farm-fake-runtime` 1.0 to 1.7, wrong from 1.5 on; 1.4 cannot be installed."""
+    folder, name = tmp_path / "wheels", "farm_fake_runtime"
+    folder.mkdir()
+    for n in range(8):
+        info = f"{name}-1.{n}.dist-info"
+        with zipfile.ZipFile(folder / f"{name}-1.{n}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}.py", f"version, fault = '1.{n}', {0.25 if n >= 5 else 0}\n")
+            needs = "Requires-Dist: farm-fake-runtime==1.0\n" if n == 4 else ""
+            wheel.writestr(
+                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: farm-fake-runtime\nVersion: 1.{n}\n{needs}"
+            )
+            wheel.writestr(
+                f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            wheel.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip())
+    envs._pip_settings.cache_clear()
+    yield
+    envs._pip_settings.cache_clear()
+
+
+def test_a_planted_regression_is_named_with_its_version(
+    releases: None, tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = {"name": "released-cpu", "packages": ["farm-fake-runtime==1.7"]}
+    catalog = {"name": "planted", "ops": ["none"], "samples": 1}
+    (tmp_path / "c.yaml").write_text(
+        yaml.safe_dump({"catalogs": [catalog], "backends": [backend], "dtypes": ["float32"]})
+    )
+    done = here(tmp_path / "c.yaml", "--no-ray", "--results", results)
+    assert done.returncode == 1, done.stdout + done.stderr
+    case = ["forward/planted:none/float32/0", "released-cpu", "--results", str(results)]
+    assert main([*case, "--versions", "1.0..1.7"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "broken by farm-fake-runtime 1.5: wrong, pass in 1.3; or by 1.4 between them, which could not be judged" in said
+    )
+    assert main([*case, "--versions", "1.0,1.2"]) == 1
+    assert "give the same outcome, pass" in capsys.readouterr().out
+    for bad, says in (
+        ([*case, "--versions", "1.0..1.9"], "1.9 is no release that pip finds here; there is 1."),
+        ([case[0], *case[2:], "--versions", "1.0..1.7"], "on which backend?"),
+        ([*case, "--versions", "1.0"], "two at least"),
+        ([case[0], "none-cpu", *case[2:], "--versions", "1.0..1.7"], "none-cpu"),
+    ):
+        assert main(bad) == 2
+        assert says in capsys.readouterr().err

@@ -1,0 +1,180 @@
+"""A gate: what closes it, what it cannot say, what is quarantined by evidence; JUnit, SARIF and Markdown that other tools read."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from farm import lake
+from farm.commands.gate import main
+from farm.plan.config import load
+from farm.plan.model import ConfigError
+from tests.farm.test_report import HOSTILE, make_row
+
+DAYS = [f"2026110{day}-020000-aaaa" for day in range(1, 7)]
+
+
+def on(day: int, status: str = "pass", op: str = "torch:add", backend: str = "ort-cpu", **more: Any) -> dict[str, Any]:
+    at = datetime.datetime(2026, 11, day + 1, 2, tzinfo=datetime.timezone.utc)
+    kind = "numbers" if status == "wrong" else ""
+    return make_row(status, op, backend, **{"run_id": DAYS[day], "started_at": at, "kind": kind, "digest": "d"} | more)
+
+
+def made(tmp_path: Path, *rows: dict[str, Any], **config: Any) -> str:
+    for run_id, some in pd.DataFrame(list(rows)).groupby("run_id"):
+        folder = tmp_path / "lake" / f"run={run_id}"
+        folder.mkdir(parents=True)
+        record = {"run_id": run_id, "name": "c", "planned": len(some), "finished_at": "2026-11-07", "config": config}
+        (folder / "_run.json").write_text(json.dumps(record))
+        pq.write_table(
+            pa.Table.from_pylist(some.astype(object).where(some.notna(), None).to_dict("records"), schema=lake.SCHEMA),
+            folder / "part-0.parquet",
+        )
+    return str(tmp_path / "lake")
+
+
+STALE = {"op": "torch:add", "reason": "mended long ago"}
+
+
+@pytest.mark.parametrize(
+    "gate, rows, code, says",
+    (
+        ({}, [on(0)], 0, "gate OPEN: 1 item holds"),
+        ({}, [on(0, "wrong")], 1, "gate CLOSED: 1 cell with new failures"),
+        ({"new": 1}, [on(0, "wrong"), on(0, "wrong", sample=1)], 0, "OPEN"),
+        ({"coverage": [{"at_least": 0.5}]}, [on(0), on(0, "unsupported", "torch:mul")], 0, "OPEN"),
+        ({"coverage": [{"at_least": 0.6}]}, [on(0), on(0, "unsupported", "torch:mul")], 1, "it is 50 % (1/2)"),
+        ({"coverage": [{"at_least": 1, "ops": ["add"]}]}, [on(0), on(0, "unsupported", "torch:mul")], 0, "OPEN"),
+        (
+            {"coverage": [{"at_least": 0, "backends": ["tpu"]}]},
+            [on(0)],
+            3,
+            "on tpu: nothing of these was planned and valid",
+        ),
+        ({"speedup": [{"at_least": 1.1}]}, [on(0, speedup=1.0, speedup_high=1.2)], 0, "OPEN"),
+        (
+            {"speedup": [{"at_least": 1.3}]},
+            [on(0, speedup=1.0, speedup_high=1.2)],
+            1,
+            "1 of 1 case below it, torch:add on ort-cpu 1",
+        ),
+        ({"speedup": [{"at_least": 1}]}, [on(0)], 3, "no speedup was measured"),
+        ({"known": "strict"}, [on(0)], 1, "1 known failure stale or expired (stale: torch:add on *)"),
+        ({"less_precise": 0}, [on(0)], 0, "OPEN"),
+        (
+            {"less_precise": 0},
+            [on(0, error_units=1.0), on(1, error_units=9.0)],
+            1,
+            "1 cell less precise than in 20261101",
+        ),
+        ({"less_precise": 0}, [on(0, error_units=1.0), on(1, error_units=2.0)], 0, "OPEN"),
+    ),
+)
+def test_what_closes_a_gate_and_what_it_cannot_say(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    gate: dict[str, Any],
+    rows: list[dict[str, Any]],
+    code: int,
+    says: str,
+) -> None:
+    listed = [STALE] if gate.get("known") else []
+    results = made(tmp_path, *rows, gate=gate, known_failures=listed)
+    assert main(["--results", results]) == code
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert says in last and last.endswith(f"(exit code {code})")
+
+
+def test_a_failure_is_quarantined_by_evidence_alone_and_never_silently(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """add comes and goes on the same inputs and version; mul broke on day 3 and stays so; sub came and went with a version."""
+    rows = [on(day, "wrong" if day in (1, 3, 5) else "pass") for day in range(6)]
+    rows += [on(day, "wrong" if day >= 3 else "pass", "torch:mul") for day in range(6)]
+    rows += [on(day, "wrong" if day % 2 else "pass", "torch:sub", runtime_version=f"1.{day}") for day in range(6)]
+    results = made(tmp_path, *rows, gate={"flaky": {"times": 2, "of": 6}})
+    markdown = tmp_path / "gate.md"
+    assert main(["--results", results, "--markdown", str(markdown)]) == 1
+    said = capsys.readouterr().out
+    assert "2 cells with new failures; 1 flaky cell in quarantine" in said
+    assert "failed in 3 of 6 runs of the same inputs and version, and passed again 2 times between" in " ".join(
+        markdown.read_text().split()
+    )
+    only = made(tmp_path / "b", *rows[:6], gate={"flaky": {"times": 2, "of": 6}})
+    assert main(["--results", only]) == 0 and "1 flaky cell in quarantine" in capsys.readouterr().out
+    strict = made(tmp_path / "c", *rows[:6], gate={"flaky": {"times": 3, "of": 6}})
+    assert main(["--results", strict]) == 1
+
+
+def test_junit_and_sarif_say_what_is_new_what_is_known_and_what_is_flaky(tmp_path: Path) -> None:
+    rows = [
+        *(on(0, "wrong", "torch:sin"), on(1, "pass", "torch:sin"), on(2, "wrong", "torch:sin")),  # flaky
+        on(2, "error", "torch:mul", error=HOSTILE, stage="run"),
+        on(2, "wrong", "torch:div"),  # known
+        on(2, "imprecise", "torch:exp", kind="numbers", error_units=40.0),
+        on(2, "pass", run_ms=1500.0),
+        on(2, "unsupported", "torch:cos", error="no such op"),
+    ]
+    results = made(tmp_path, *rows, gate={"flaky": {}}, known_failures=[{"op": "div", "reason": "by <design>"}])
+    files = {name: tmp_path / "out" / f"gate.{name}" for name in ("junit", "sarif", "markdown")}
+    assert main(["--results", results, *(str(x) for name, file in files.items() for x in (f"--{name}", file))]) == 1
+    root = ET.parse(files["junit"]).getroot()
+    suites = {suite.get("name"): suite for suite in root.findall("testsuite")}
+    cases = {case.get("name"): case for case in suites["ort-cpu"]}
+    for suite in suites.values():
+        assert int(suite.get("tests", "")) == len(suite) and suite.get("errors") == "0"
+        assert int(suite.get("failures", "")) == len(suite.findall("*/failure"))
+        assert int(suite.get("skipped", "")) == len(suite.findall("*/skipped"))
+    failure = cases["forward/torch:mul/float32"].find("failure")
+    assert failure is not None and "farm reproduce" in str(failure.text)
+    skipped = {
+        name: str(found.get("message")) for name, case in cases.items() if (found := case.find("skipped")) is not None
+    }
+    assert skipped["forward/torch:div/float32"] == "known: by <design>"
+    assert skipped["forward/torch:sin/float32"].startswith("flaky: failed in 2 of 3 runs")
+    assert "no such op" in skipped["forward/torch:cos/float32"]
+    assert len(cases["forward/torch:add/float32"]) == 0 and cases["forward/torch:add/float32"].get("time") == "1.500"
+    said = json.loads(files["sarif"].read_text())
+    (run,) = said["runs"]
+    assert said["version"] == "2.1.0" and {r["ruleId"] for r in run["results"]} == {
+        r["id"] for r in run["tool"]["driver"]["rules"]
+    }
+    by_op = {r["locations"][0]["logicalLocations"][0]["name"]: r for r in run["results"]}
+    assert set(by_op) == {"torch:sin", "torch:mul", "torch:div", "torch:exp"}
+    assert by_op["torch:exp"]["level"] == "note" and by_op["torch:mul"]["level"] == "error"
+    assert {op for op, r in by_op.items() if "suppressions" in r} == {"torch:sin", "torch:div"}
+    assert "<script>" not in files["markdown"].read_text().replace("`", "")
+
+
+def test_an_unfinished_run_is_not_proved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = made(tmp_path, on(0))
+    record = Path(results) / f"run={DAYS[0]}" / "_run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"planned": 9}))
+    assert main(["--results", results]) == 3
+    assert "gate NOT PROVED: INCOMPLETE: 8 of 9" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text, place, says",
+    (
+        ("gate: {news: 0}", "3:8: gate.news", "did you mean new?"),
+        ("gate: {coverage: [{least: 1}]}", "3:20: gate.coverage.0.least", "did you mean at_least?"),
+        ("gate: {coverage: [{ops: [abs]}]}", "gate.coverage.0.at_least", "add the key at_least"),
+        ("gate: {known: maybe}", "3:8: gate.known", "strict"),
+        ("gate: {flaky: {of: 1}}", "3:16: gate.flaky.of", "greater than or equal to 2"),
+    ),
+)
+def test_a_bad_gate_is_refused_at_its_place(tmp_path: Path, text: str, place: str, says: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"catalogs: [torch]\nbackends: [torch-cpu]\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert place in str(caught.value) and says in str(caught.value)

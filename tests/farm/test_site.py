@@ -1,0 +1,151 @@
+"""A site over many nights: the regression and the flaky backend can be read off it, pages link, and bad lakes cost a line."""
+
+from __future__ import annotations
+
+import html.parser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from farm import lake
+from farm.commands import site
+from farm.report.faces.strip import badge, bars, strip
+from farm.report.tables.trends import Trends, changed, failures, night, since
+from tasks.model.row import Row
+from tests.bench import nights
+from tests.bench.nights import Planted
+
+RECORD = {"name": "nightly", "config": {"known_failures": [], "backends": []}, "inventory": {"backends": {}}}
+
+
+def source() -> pa.Table:
+    batches = [
+        lake.to_batch(
+            [
+                Row(
+                    catalog="torch",
+                    op=f"torch:{op}",
+                    dtype="float32",
+                    sample=s,
+                    status="pass",
+                    started_at=1.5,
+                    error_units=0.5,
+                )
+                for op in ("abs", "a<b>", "gelu")
+                for s in range(3)
+            ],
+            lake.Origin("", backend, "Vendor & Sons", "CPU"),
+        )
+        for backend in ("good-cpu", "flaky-cpu")
+    ]
+    return pa.Table.from_batches(batches)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("many")
+    planted = (Planted("good-cpu", "torch:gelu", 7), Planted("flaky-cpu", flaky=0.1))
+    list(nights.write(lake.open_lake(where), source(), RECORD, 10, planted))
+    return where
+
+
+@pytest.fixture(scope="module")
+def made(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out")
+    assert site.main([str(out), str(many)]) == 0
+    return out
+
+
+def page(made: Path, folder: str, name: str) -> str:
+    (path,) = (made / folder).glob(f"{name}-*.html")
+    return path.read_text()
+
+
+class Links(html.parser.HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, given: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in given if name in ("href", "src") and value]
+
+
+def test_every_page_is_there_and_every_link_leads_to_one(made: Path) -> None:
+    pages = list(made.rglob("*.html"))
+    assert len(pages) >= 1 + 2 + 3
+    for one in pages:
+        text = one.read_text()
+        assert "<script" not in text and "a<b>" not in text  # no server, and nothing of a lake is code
+        for link in Links(text).found:
+            if not link.startswith(("#", "data:")):
+                assert (one.parent / link).resolve().is_file(), (one, link)
+        reached = {(one.parent / link).resolve() for link in Links(text).found}
+        assert one.name == "index.html" or made / "index.html" in reached
+
+
+def test_the_regression_is_told_with_its_night(made: Path) -> None:
+    told = page(made, "backend", "good-cpu")
+    assert "2025-01-08" in told and "regression" in told
+    assert "wrong 2025-01-08 to 2025-01-10 (3 nights)" in told
+    front = (made / "index.html").read_text()
+    stayed, _, rest = front.partition("Flaky: ")
+    assert "regression" in stayed and "torch:gelu" in stayed and "flaky-cpu" in rest
+    assert "good-cpu" in front and "Vendor &amp; Sons" in front
+    (picture,) = made.glob("badge-nightly-*.svg")
+    assert "nightly" in picture.read_text()
+
+
+def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
+    every = [night(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)]
+    trends = Trends.of(every[::-1])
+    assert [n.facts["run_id"] for n in trends.nights] == lake.run_ids(many)
+    turned = {
+        (line.label, line.backend): (failures(trends.series(at)), trends.nights[since(trends.series(at))].day)
+        for at, line in enumerate(trends.squares.itertuples())
+    }
+    assert turned["torch:gelu", "good-cpu"] == ((3, 1), "2025-01-08")
+    assert turned["torch:abs", "good-cpu"] == ((0, 0), "2025-01-01")
+    assert max(times for (_, backend), ((_, times), _) in turned.items() if backend == "flaky-cpu") > 1
+    found = changed(trends.nights)
+    regressed = found[(found["backend"] == "good-cpu") & (found["change"] == "regression")]
+    assert regressed[["night", "label"]].to_numpy().tolist() == [[7, "torch:gelu"]]
+    assert int(trends.sums("backend").loc[(9, "good-cpu"), "failed"]) == 3
+
+
+def test_two_lakes_the_newest_runs_and_one_config(many: Path, tmp_path: Path, capsys: Any) -> None:
+    list(nights.write(lake.open_lake(tmp_path / "other"), source(), {**RECORD, "name": "else"}, 3, hours=1.0))
+    assert site.main([str(tmp_path / "a"), str(many), str(tmp_path / "other"), "--last", "2"]) == 0
+    assert "files of 4 runs" in capsys.readouterr().out
+    assert site.main([str(tmp_path / "b"), str(many), str(tmp_path / "other"), "--config", "else"]) == 0
+    assert "files of 3 runs" in capsys.readouterr().out
+    assert len(list((tmp_path / "a").glob("badge-*"))) == 2
+
+
+def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: Any) -> None:
+    assert site.main([str(tmp_path / "out"), str(tmp_path / "empty")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert site.main([str(tmp_path / "out"), str(many), "--config", "none"]) == 2
+    opened = lake.open_lake(tmp_path / "odd")
+    list(nights.write(opened, source(), RECORD, 2))
+    first, second = lake.run_ids(opened)
+    Path(opened.path(first, "_run.json")).unlink()
+    Path(opened.path(second, "part-x.parquet")).write_bytes(b"PAR1")
+    capsys.readouterr()
+    assert site.main([str(tmp_path / "out"), str(tmp_path / "odd")]) == 0
+    said = capsys.readouterr()
+    days = [one.day for one in map(night, [lake.read(opened, first)], [{"run_id": first}])]
+    assert days == ["2025-01-01"]  # as its id says
+    assert said.err.count("warning: ") == 2 == said.err.count("\n") and "of 2 runs" in said.out
+    assert site.main([str(tmp_path / "out"), str(many), str(many), "--last", "2"]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("is in") == 2 and "of 2 runs" in said.out
+    (tmp_path / "file").write_text("")
+    assert site.main([str(tmp_path / "file"), str(many), "--last", "1"]) == 2
+
+
+def test_pictures_escape_what_they_say() -> None:
+    assert "<b>" not in strip([("pass", 2, "<b>"), ("wrong", 1, "x")]) + bars([("<b>", 3, 1)]) + badge("<b>", "&", "ok")
+    assert bars([]) and strip([("pass", 1, "once")]).count("<rect") == 1
