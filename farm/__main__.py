@@ -19,6 +19,8 @@ COMMANDS = {
     "bisect": "name the release of a runtime that broke or mended a case, by halving",
     "history": "say when outcomes were first and last seen, and fixed, along runs or versions",
     "gate": "say whether a run may ship by the gate of its config; JUnit XML, SARIF, Markdown",
+    "sign": "sign a run: the digests of its files, for whoever is given its numbers",
+    "verify": "check a signed run; run a sample of its rows again and say how many outcomes repeat",
     "known": "list, check and add known failures: which cases fail in which way, why, for whom and until when",
     "findings": "list the distinct defects of a lake, each with its minimal case; write a bundle for each",
     "harvest": "write the distinct nodes of models, with their own tensors, as a catalog that every backend runs",

@@ -93,7 +93,7 @@ NOT_RUN = {
 }
 #: Exit code 1 of these says that something was found, or is otherwise than it was stored.
 FINDS = re.compile(
-    "farm run|farm fuzz|farm rejudge|farm gate|farm known check|farm report --(diff|checklist)|farm reproduce .* --backend"
+    "farm run|farm fuzz|farm rejudge|farm gate|farm verify|farm known check|farm report --(diff|checklist)|farm reproduce .* --backend"
 )
 
 #: Exit code 3 of these says that not everything is proved: the session is a small run on CPUs.

@@ -112,7 +112,7 @@ def print_outcome(case: StoredCase, outcome: Outcome) -> None:
     print()
     line("", f"{'stored':25} now")
     then = case.stored or {}
-    different = _different(then, row) if then else []
+    different = different_columns(then, row) if then else []
     for name in ("status", *VERDICT, *METRICS):
         old, new = then.get(name), row.get(name)
         if old not in (None, "") or new not in (None, ""):
@@ -204,7 +204,7 @@ def equal(a: Any, b: Any) -> bool:
     return (a if a != "" else None) == (b if b != "" else None)
 
 
-def _different(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def different_columns(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Columns in which two outcomes differ; a metric that an older lake does not have is none."""
     names = ("status", *VERDICT, *(name for name in METRICS if then.get(name) is not None))
     return [name for name in names if not equal(then.get(name), now.get(name))]
@@ -227,7 +227,7 @@ def conclusion(case: StoredCase, now: dict[str, Any]) -> tuple[bool, str]:
             else ""
         )
         return False, f"NOT reproduced: stored {there['status']}, now {now['status']}{_plain(why)}"
-    if different := _different(there, now):
+    if different := different_columns(there, now):
         words = ", ".join(f"{n} {_value(there.get(n))} -> {_value(now.get(n))}" for n in different)
         return True, f"reproduced the status, metrics differ: {words}"
     return True, "reproduced: same status and same metrics"

@@ -63,10 +63,13 @@ class Result:
         same = (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast))
         if self.bits:
             return np.asarray(same)
-        eps = EPS[self.dtype]
-        unit = eps * np.abs(result) + self.noise + eps * SMALLEST_NORMAL.get(self.dtype, 0.0) + slack
+        unit = self._unit(result) + slack
         finite = np.isfinite(self.actual) & np.isfinite(cast) & np.isfinite(unit)
         return np.asarray(same | (finite & (np.abs(self.actual - result) <= unit)))
+
+    def _unit(self, result: np.ndarray) -> np.ndarray:
+        eps = EPS[self.dtype]
+        return np.asarray(eps * np.abs(result) + self.noise + eps * SMALLEST_NORMAL.get(self.dtype, 0.0))
 
     def explained(self, model: Model) -> float:
         """How well a model explains the result: 0 for not at all, 1 for every element bit for bit."""
@@ -78,6 +81,10 @@ class Result:
             telling = telling & np.isfinite(self.actual) & (self.actual != 0)
         near = self.near(result, model.slack)
         least = SHARE if telling.sum() >= FEW else 1.0
+        # Where the model is another result than the exact one, the result has to follow it: what is hardly off may lie between.
+        apart = np.abs(result - self.exact) > self._unit(result) if is_inexact(self.dtype) else result != self.exact
+        if apart.any() and near[apart].mean() < least:
+            return 0.0
         if not telling.any() or near[telling].mean() < least or near[self.off].mean() < least or near.mean() < least:
             return 0.0
         if np.any(model.slack):  # nothing bit for bit: what is explained is the size of the error

@@ -1,0 +1,121 @@
+"""How far a run can be trusted: its manifest, and a sample of its rows run again: farm verify [--run ID] [--sample N]"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from farm import lake as lakes
+from farm.commandline import cache_option, plain, refusing, results_option
+from farm.exits import FOUND, INCOMPLETE, OK
+from farm.lake import manifest
+from farm.lake.key import Key
+from farm.report.faces import terminal
+from farm.report.runs import load
+from farm.report.tables.coverage import JUDGED_STATUSES, distinct, records
+from farm.report.tables.view import View, measured, text
+from farm.reproduce.again import run_child
+from farm.reproduce.find import ReproduceError
+from farm.reproduce.find import load as case_of
+from farm.reproduce.show import different_columns
+from farm.work.child_pool import POOL
+from tasks.model import Status
+
+
+@refusing
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="farm verify",
+        description="Check the manifest of a run, or run a random sample of its rows again and say per backend how many outcomes repeat.",
+        epilog="exit code: 0 all is as it was; 1 something is not; 2 bad input; 3 nothing could be run again",
+    )
+    results_option(parser)
+    parser.add_argument("--run", default="last", help="id of a run, or last (default)")
+    parser.add_argument(
+        "--signed-by", type=Path, metavar="FILE", help="check the manifest, and that this public key (PEM) signed it"
+    )
+    parser.add_argument("--manifest", action="store_true", help="check the manifest, whoever signed it")
+    parser.add_argument("--sample", type=int, metavar="N", help="rows of each backend that are run again (default: 5)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
+    parser.add_argument("--csv", metavar="FILE", help="write what was run again, row by row")
+    cache_option(parser)
+    args = parser.parse_args(argv)
+    if args.sample is not None and args.sample < 1:
+        parser.error(f"--sample: {args.sample} is none; 1 at least")
+    code = OK
+    if args.signed_by or args.manifest:
+        code = _manifest(args)
+        if args.sample is None:
+            return code
+    try:
+        return max(code, _again(args))
+    finally:
+        POOL.close()
+
+
+def _manifest(args: argparse.Namespace) -> int:
+    opened = lakes.open_lake(args.results)
+    run_id = (lakes.run_ids(opened) or [""])[-1] if args.run == "last" else args.run
+    found = manifest.check(opened, run_id, args.signed_by)
+    for words in ("changed", "missing", "added"):
+        for name in getattr(found, words):
+            print(f"{words}: {plain(name)}")
+    if not found.valid:
+        print("the signature is not that of this manifest")
+    if found.trusted is False:
+        print(f"signed by another key: {found.key}")
+    whose = "by the key asked for" if found.trusted else f"by {found.key}, which nobody vouches for here"
+    good = f"as signed {whose}" if found.good else "NOT as it was signed"
+    print(f"run {run_id}: {found.files} files, {good}")
+    return OK if found.good else FOUND
+
+
+def _again(args: argparse.Namespace) -> int:
+    rows, _ = load(args.results, args.run)
+    rows = distinct(rows)
+    rows = rows[rows["status"].isin(JUDGED_STATUSES)]
+    chance = random.Random(args.seed)
+    told = []
+    for backend, some in rows.groupby("backend", sort=True):
+        lines = records(some.sort_values("case_id"))
+        for line in chance.sample(lines, min(args.sample or 5, len(lines))):
+            told.append({"backend": backend, **_one(Key.of(line), args)})
+            print(f"{told[-1]['key']}: {told[-1]['said']}", flush=True)
+    found = pd.DataFrame(told, columns=["backend", "key", "ran", "status", "metrics", "said"])
+    if args.csv:
+        found.to_csv(args.csv, index=False)
+        print(f"written: {args.csv}")
+    sums = found.groupby("backend", as_index=False).agg(
+        tried=("key", "size"), ran=("ran", "sum"), status=("status", "sum"), metrics=("metrics", "sum")
+    )
+    columns = (
+        text("backend"), measured("tried"), measured("ran"), measured("status", "same status"), measured("metrics", "same numbers"),
+    )  # fmt: skip
+    view = View("verify", "Run again", sums, columns, unit="backends", counted=True, empty="nothing was judged")
+    terminal.show(view, terminal.screen(), len(sums))
+    ran, same = int(found["ran"].sum()), int(found["status"].sum())
+    print(
+        f"{same} of {ran} outcomes repeat, {int(found['metrics'].sum())} with the same numbers; {len(found) - ran} could not be run here"
+    )
+    return INCOMPLETE if not ran else OK if same == ran else FOUND
+
+
+def _one(key: Key, args: argparse.Namespace) -> dict[str, object]:
+    """What a row does now: ran, and whether status and metrics are the stored ones."""
+    failed = {"key": str(key), "ran": False, "status": False, "metrics": False}
+    try:
+        case = case_of(key, lakes.open_lake(args.results), None, args.cache)
+        _ = case.python
+        now = run_child(case).row
+    except (ReproduceError, lakes.LakeError) as error:
+        return failed | {"said": plain(error, 200)}
+    if now["status"] == Status.UNAVAILABLE.value:
+        return failed | {"said": plain(now.get("error") or "unavailable", 200)}
+    different = different_columns(dict(case.stored or {}), now)
+    said = f"differs: {', '.join(different)}" if different else "the same"
+    return {"key": str(key), "ran": True, "status": "status" not in different, "metrics": not different, "said": said}
