@@ -137,7 +137,8 @@ def loss(call: Call) -> None:
     """NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss, which onnx's evaluator computes: it clips what is out of bounds."""
     scores, labels, weights = call.three()
     counted = np.asarray(labels)[np.asarray(labels) != call.attributes.get("ignore_index")]
-    if ((counted < 0) | (counted >= scores.shape[1])).any() or (weights is not None and weights.shape != scores.shape[1:2]):
+    outside = ((counted < 0) | (counted >= scores.shape[1])).any()
+    if outside or (weights is not None and weights.shape != scores.shape[1:2]):
         raise LeftOpen("a loss of labels without a class, or of weights that are not one a class, is left open")
 
 
