@@ -106,13 +106,21 @@ def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
         (line.label, line.backend): (failures(trends.series(at)), trends.nights[since(trends.series(at))].day)
         for at, line in enumerate(trends.squares.itertuples())
     }
-    assert turned["torch:gelu", "good-cpu"] == ((3, 1), "2025-01-08")
-    assert turned["torch:abs", "good-cpu"] == ((0, 0), "2025-01-01")
-    assert max(times for (_, backend), ((_, times), _) in turned.items() if backend == "flaky-cpu") > 1
+    assert turned["torch:gelu", "good-cpu"] == ((3, 1, 0), "2025-01-08")
+    assert turned["torch:abs", "good-cpu"] == ((0, 0, 0), "2025-01-01")
+    assert max(times for (_, backend), ((_, times, _), _) in turned.items() if backend == "flaky-cpu") > 1
     found = changed(trends.nights)
     regressed = found[(found["backend"] == "good-cpu") & (found["change"] == "regression")]
     assert regressed[["night", "label"]].to_numpy().tolist() == [[7, "torch:gelu"]]
     assert int(trends.sums("backend").loc[(9, "good-cpu"), "failed"]) == 3
+
+
+def test_failures_of_a_series_are_counted_with_how_they_end() -> None:
+    def counted(text: str) -> tuple[int, int, int]:
+        return failures([(at, {"p": "pass", "w": "wrong"}[x]) for at, x in enumerate(text)])
+
+    assert counted("ppww") == (2, 1, 0) and counted("ppwp") == (1, 1, 1) and counted("pwpw") == (2, 2, 1)
+    assert counted("wwpp") == (2, 0, 0) and counted("p") == (0, 0, 0) and counted("pwwpp") == (2, 1, 0)
 
 
 def test_two_lakes_the_newest_runs_and_one_config(many: Path, tmp_path: Path, capsys: Any) -> None:

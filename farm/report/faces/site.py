@@ -55,16 +55,26 @@ class _Site:
         self.template = environment().get_template("site.html.j2")
         self.changes = changed(self.nights)
         self.lines = [self._line(at, line) for at, line in enumerate(records(trends.squares))]
-        self.flaky = [line for line in self.lines if line["turns"] >= TURNS]
+        self.flaky = [line for line in self.lines if line["turns"] >= TURNS or line["gone"]]
         # What comes and goes would hide what came and stayed.
-        stays = {(one["label"], one["backend"]): one["since"] for one in self.lines if one["turns"] < TURNS}
+        hidden = {(one["label"], one["backend"]) for one in self.flaky if not (one["turns"] < TURNS and _failed(one))}
+        stays = {(one["label"], one["backend"]): one["since"] for one in self.lines}
+        stays = {key: at for key, at in stays.items() if key not in hidden}
         keys = zip(self.changes["label"], self.changes["backend"], strict=True)
         self.lasting = self.changes[[stays.get(k) == at for k, at in zip(keys, self.changes["night"], strict=True)]]
 
     def _line(self, at: int, line: dict[str, Any]) -> dict[str, Any]:
         series = self.trends.series(at)
-        bad, turns = failures(series)
-        return {**line, "series": series, "since": since(series), "bad": bad, "turns": turns, "nights": len(series)}
+        bad, turns, gone = failures(series)
+        return {
+            **line,
+            "series": series,
+            "since": since(series),
+            "bad": bad,
+            "turns": turns,
+            "gone": gone,
+            "nights": len(series),
+        }
 
     def _page(self, path: str, title: str, views: Sequence[View], **more: Any) -> tuple[str, str]:
         given = {"verdicts": [], "lead": [], "chart": "", "chart_words": "", "up": "../" if "/" in path else ""}
@@ -89,7 +99,7 @@ class _Site:
         return [
             Column(words, lambda line: Cell(plain(line[what]), href=f"../{folder}/{slug(line[what])}"), foreign=True),
             Column("now", lambda line: Cell(line["worst"], status=line["worst"])),
-            Column("since", lambda line: self.nights[line["since"]].day),
+            Column("since", lambda line: self.nights[line["since"]].day, right=True),
             Column("nights failed", _nights, right=True),
             Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
             Column("night by night", self._strip),
@@ -107,7 +117,7 @@ class _Site:
 
     def _changed(self, table: pd.DataFrame, up: str, caption: str = "What changed from a night to the next") -> View:
         columns = (
-            Column("night", lambda line: self.nights[line["night"]].day),
+            Column("night", lambda line: self.nights[line["night"]].day, right=True),
             Column("change", lambda line: Cell(line["change"], tone=TONES[line["change"]])),
             Column("op", lambda line: Cell(plain(line["label"]), href=f"{up}op/{slug(line['label'])}"), foreign=True),
             Column("backend", lambda line: Cell(line["backend"], href=f"{up}backend/{slug(line['backend'])}")),
@@ -308,7 +318,7 @@ class _Site:
             Column("such as", lambda line: plain(", ".join(line["ops"]), 160), foreign=True),
         ]
         if lines:
-            caption = f"Flaky: failed, passed, and failed anew ({TURNS} times at least)"
+            caption = f"Flaky: failed for a single night, or failed anew ({TURNS} times at least)"
             yield View("flaky", caption, pd.DataFrame(lines), columns, lines=lines, open=True)
 
     def _models(self) -> Iterator[View]:
@@ -325,7 +335,7 @@ class _Site:
         found = []
         for label, some in _groups(lines, "label"):
             worst = min(some, key=lambda one: place[one["worst"]])
-            failed = sorted(one["backend"] for one in some if Status(one["worst"]).failed)
+            failed = sorted(one["backend"] for one in some if _failed(one))
             found.append({"label": label, "worst": worst["worst"], "failed": ", ".join(failed), "backends": len(some)})
         columns = [
             Column("op", lambda line: Cell(plain(line["label"]), href=f"op/{slug(line['label'])}"), foreign=True),
@@ -352,6 +362,10 @@ def _groups(lines: Sequence[Line], by: str) -> Iterator[tuple[str, list[Line]]]:
     key = operator.itemgetter(by)
     for name, some in groupby(sorted(lines, key=key), key=key):
         yield name, list(some)
+
+
+def _failed(line: Line) -> bool:
+    return Status(line["worst"]).failed
 
 
 def _nights(line: Line) -> str:

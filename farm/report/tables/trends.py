@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -131,7 +130,9 @@ def since(series: Sequence[tuple[int, str]]) -> int:
     return series[at][0]
 
 
-def failures(series: Sequence[tuple[int, str]]) -> tuple[int, int]:
-    """(nights that failed, turns from right to failed) of a square: many turns are a flaky one."""
+def failures(series: Sequence[tuple[int, str]]) -> tuple[int, int, int]:
+    """(nights that failed; turns from right to failed; those that were right again the night after) of a square: one that turns
+    often, or for a night, is flaky."""
     bad = [Status(status).failed for _, status in series]
-    return sum(bad), sum(b and not a for a, b in pairwise(bad))
+    turns = [k for k in range(1, len(bad)) if bad[k] and not bad[k - 1]]
+    return sum(bad), len(turns), sum(k + 1 < len(bad) and not bad[k + 1] for k in turns)
