@@ -118,6 +118,7 @@ class Child:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.runner: Any = None
+        self.canary: Any = None
         self._searcher: Any = None
         self.surroundings = Surroundings()
         self._serve: dict[type, Callable[[Any], Steps]] = {
@@ -150,6 +151,7 @@ class Child:
         return self.runner is not None and self.runner.broken
 
     def _hello(self, command: wire.Hello) -> Steps:
+        from tasks.canary import Canary
         from tasks.runner import RUN, Runner
 
         def progress(number: int, stage: int, together: int) -> None:
@@ -166,6 +168,7 @@ class Child:
             with uncollected():
                 made = command.backend.create()
                 info = made.start()
+                self.canary = Canary(made)
         except Unavailable as error:
             return wire.Refused(str(error), getattr(error, "installs", ()))
         except Exception as error:
@@ -174,7 +177,7 @@ class Child:
         own = {
             name: getattr(made, name) for name in ("vendor", "device_vendor", "resource", "joint", "emulated", "found")
         }
-        return wire.Ready(asdict(info) | own | {"forms": list(made.forms)})
+        return wire.Ready(asdict(info) | own | {"forms": list(made.forms), "canary": self.canary.dtypes})
 
     def _list(self, command: wire.List) -> Steps:
         import tasks.catalogs as catalogs
@@ -217,10 +220,19 @@ class Child:
     def _run(self, command: wire.Run) -> Steps:
         self.page.write(-1, 1)
         self.surroundings = Surroundings()
+        watched, asked = command.canary_s is not None and bool(self.canary.dtypes), False
         for done in self.runner.run(command.items, set(command.skip), set(command.solo)):
             yield done
             self.surroundings.put_back()
+            if asked := watched and self.canary.due(command.canary_s):
+                yield self._asked()
+        if watched and not (asked or self.broken):
+            yield self._asked()
         return wire.Finished()
+
+    def _asked(self) -> wire.Canary:
+        self.page.write(-1, 1)
+        return wire.Canary(self.canary.changed())
 
     def _search(self, command: wire.Localise | wire.Minimise | wire.Tried) -> Steps:
         yield from ()

@@ -6,6 +6,7 @@ given?) share. Plain data: detection itself is `farm.node`.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 
@@ -93,6 +94,10 @@ BY_LABEL: dict[str, Vendor] = {vendor.label: vendor for vendor in VENDORS}
 #: before it is imported.
 DEVICE_VENDOR = "FARM_DEVICE_VENDOR"
 
+#: Variable of a child: the number of its device among those of the vendor's on the node, for runtimes that see them all whatever
+#: the vendor's own variable says.
+DEVICE_NUMBER = "FARM_DEVICE_NUMBER"
+
 #: Every variable by which some vendor's devices are given to a process.
 VISIBLE: tuple[str, ...] = tuple(dict.fromkeys(name for vendor in VENDORS for name in vendor.visible))
 
@@ -108,6 +113,12 @@ TORCH_DEVICES: dict[str, tuple[str, str]] = {
     "xla": ("Google", "google"),
     "neuron": ("AWS", "aws"),
 }
+
+
+def device_number() -> int:
+    """This process's device among the vendor's; 0 where it was given none by number."""
+    given = os.environ.get(DEVICE_NUMBER, "")
+    return int(given) if given.isdigit() else 0
 
 
 def resource_of(label: str) -> str:

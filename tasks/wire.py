@@ -105,11 +105,16 @@ class Export:
 
 @dataclass(frozen=True)
 class Run:
-    """Run cases, numbered through all items, but for those in ``skip``; those in ``solo`` are built by themselves."""
+    """Run cases, numbered through all items, but for those in ``skip``; those in ``solo`` are built by themselves.
+
+    canary_s: seconds of cases after which the device is asked what it has answered before (`tasks.canary`), as it is at the
+    end; 0 after each case, None never.
+    """
 
     items: tuple[ToRun, ...]
     skip: tuple[int, ...] = ()
     solo: tuple[int, ...] = ()
+    canary_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,13 @@ class Done:
 
     number: int
     row: Row
+
+
+@dataclass(frozen=True)
+class Canary:
+    """The device was asked what it had answered before; changed: what it says now, "" if that."""
+
+    changed: str = ""
 
 
 # --- answers: the last that a child says to a command ---------------------------------------------------------------
@@ -336,6 +348,14 @@ class Gone:
 
 
 @dataclass(frozen=True)
+class Sick:
+    """The device computes what it is known to have computed otherwise: nothing of it is believed since it last was right, nor
+    from now on."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Spent:
     """What children have cost since it was last told: CPU seconds; children started, seconds until they answered."""
 
@@ -352,7 +372,7 @@ _TYPES: dict[str, Any] = {
     for kind in (
         *(Group, Entry, Failure, BackendSpec, Limit, Policy, Bad, ToPrepare, ToExport, ToRun),
         *(Hello, List, Prepare, Export, Run, Localise, Minimise, Tried),
-        *(Row, Prepared, Exported, Done),
+        *(Row, Prepared, Exported, Done, Canary),
         *(Finished, Ready, Refused, Listed, Misconfigured, Stopped, Wants, Located, Minimised),
     )
 }

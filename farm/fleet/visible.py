@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tasks.backends import BackendSpec
 from tasks.plugins import PluginError
-from tasks.vendors import BY_LABEL, DEVICE_VENDOR, VENDORS, Vendor
+from tasks.vendors import BY_LABEL, DEVICE_NUMBER, DEVICE_VENDOR, VENDORS, Vendor
 
 #: A selector of oneAPI's before the numbers: "level_zero:0,1", "*:gpu" (SYCL's notes on environment variables).
 _SELECTOR = "ONEAPI_DEVICE_SELECTOR"
@@ -76,6 +76,11 @@ def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.env
             return {}
         joined = ",".join(named[int(n)] for n in numbers)
     return {name: f"level_zero:{joined}" if name == _SELECTOR else joined}
+
+
+def given(label: str, numbers: Sequence[str]) -> dict[str, str]:
+    """Variables of a task that Ray gave devices of a vendor: `narrowed`, and the number for runtimes that heed none."""
+    return narrowed(label, numbers) | ({DEVICE_NUMBER: numbers[0]} if numbers else {})
 
 
 def for_child(spec: BackendSpec | None) -> dict[str, str]:

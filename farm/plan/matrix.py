@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,6 +54,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     for a pattern without wildcard that names no op.
     """
     specs = [b.spec() for b in config.backends]
+    on_device = [_on_device(spec) for spec in specs]
     takes = {check: np.array([_takes(spec, check) for spec in specs]) for check in config.all_checks}
     rows: dict[
         tuple[str, str, str, str, str], list[int]
@@ -70,7 +71,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
             called = names(entry)
             if not chosen(called) or left_out(called) or (ops and not narrow(called)):
                 continue
-            for dtype in entry.dtypes if "*" in dtypes else [d for d in dtypes if d in entry.dtypes]:
+            for dtype, asked in _asked(entry, dtypes, samples, on_device):
                 for check in catalog.checks or config.checks:
                     if not takes[check].any() or not checks.installed(check).asks(entry, catalogs.get(catalog.name)):
                         continue
@@ -79,7 +80,7 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                     for distribution in catalog.distributions:
                         if distribution in entry.distributions:
                             cell = (entry.op, entry.variant, dtype, check, distribution)
-                            many = [checks.installed(check).wanted(n) if n else 0 for n in samples]
+                            many = [checks.installed(check).wanted(n) if n else 0 for n in asked]
                             rows[cell] = list(map(max, many, rows.get(cell, many)))
     groups = [
         Group(op, variant, dtype, max(samples), config.seed, check, distribution)
@@ -99,6 +100,24 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                         wanted[g, b] = 0
                         matrix.skipped.append((g, b, skip.reason))
     return matrix
+
+
+def _asked(
+    entry: Entry, wanted: Sequence[str], samples: Sequence[int], on_device: Sequence[bool]
+) -> Iterator[tuple[str, Sequence[int]]]:
+    """(dtype, samples of each backend) of an op: a dtype that no CPU computes is asked of devices alone."""
+    there = (*entry.dtypes, *entry.on_devices)
+    for dtype in there if "*" in wanted else [d for d in wanted if d in there]:
+        asked = samples if dtype in entry.dtypes else [n * on for n, on in zip(samples, on_device)]
+        if any(asked):
+            yield dtype, asked
+
+
+def _on_device(spec: BackendSpec) -> bool:
+    try:
+        return spec.create().resource != "CPU"
+    except PluginError:
+        return False
 
 
 def _takes(spec: BackendSpec, check: str) -> bool:

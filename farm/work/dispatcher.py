@@ -209,6 +209,8 @@ class Dispatcher:
             )
         elif isinstance(message, wire.Gone):
             flight.gone = message.why
+        elif isinstance(message, wire.Sick):
+            self.outages.sick(flight.backend, flight.place, message.why)
         elif isinstance(message, wire.Stopped):
             raise OSError(f"the cache of prepared cases: {message.why}")
         else:

@@ -45,9 +45,7 @@ class Opinions:
             if self._placement.is_sick(b, doubt.place) or status in (Status.UNAVAILABLE, Status.UNSUPPORTED):
                 continue
             if self._health.opinion(doubt.case, doubt.place, flight.place, status.passed, self._evidence(doubt, row)):
-                offer = self._plan.offer(b)
-                scope = offer.device_vendor or offer.name
-                self._outages.quarantine(scope, doubt.place, "it fails what other devices pass")
+                self._outages.sick(b, doubt.place, "it fails what other devices pass")
 
     def _evidence(self, doubt: Doubt, row: dict[str, Any]) -> dict[str, Any]:
         return {

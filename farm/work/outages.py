@@ -134,6 +134,12 @@ class Outages:
         self._placement.resting[b] = time.monotonic() + REST_S[times]
         self.notices.append(f"{self._plan.name(b)} is asked again in {REST_S[times]:g} s: {why}")
 
+    def sick(self, b: int, place: Place, why: str) -> None:
+        """A device is not to be believed, whatever the backend. Jobs side by side see one incident."""
+        if not self._placement.is_sick(b, place):
+            offer = self._plan.offer(b)
+            self.quarantine(offer.device_vendor or offer.name, place, why)
+
     def quarantine(self, scope: str, place: Place, why: str) -> None:
         """Give a device no more jobs; what it failed is run again elsewhere, and that row counts."""
         numbers = range(len(self._plan.backends))

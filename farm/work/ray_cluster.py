@@ -336,7 +336,7 @@ def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
         yield wire.Stopped(str(error))
         return
     if vendor:
-        job = replace(job, env=job.env | visible.narrowed(vendor, devices))
+        job = replace(job, env=job.env | visible.given(vendor, devices))
     # Ray takes about a millisecond for an item of a stream: small ones travel together.
     together: list[Any] = []
     since = time.monotonic()

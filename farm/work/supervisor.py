@@ -19,6 +19,7 @@ from farm.work.culprits import is_sought, localise
 from farm.work.job import Job
 from farm.work.sequences import MOST, Doubt, culprits
 from tasks import wire
+from tasks.canary import EVERY_S, asked_of
 from tasks.catalogs.base import Failure
 from tasks.model import FAILED, Status
 from tasks.model.row import Row
@@ -36,6 +37,8 @@ PAUSES = (0.5, 2.0)
 STREAK = 25
 #: Statuses of a case that ran and failed, in which a device may show that it is sick.
 FAILING = tuple(s.value for s in FAILED)
+#: Kind of a crash: what is left of a process whose memory a case has overwritten.
+SPOILT = "spoilt"
 #: Characters of an error's text that travel beside its row.
 EVIDENCE = 300
 
@@ -43,7 +46,7 @@ EVIDENCE = 300
 class CannotRun(Exception):
     """A batch cannot be run here; ``message`` says it to the dispatcher, its text is the backend's or the disk's reason."""
 
-    def __init__(self, message: wire.Gone | wire.Stopped) -> None:
+    def __init__(self, message: wire.Gone | wire.Sick | wire.Stopped) -> None:
         super().__init__(message.why)
         self.message = message
 
@@ -53,7 +56,7 @@ def run_job(job: Job, children: Children = POOL) -> Iterator[Any]:
 
     Yields messages of `tasks.wire` for the dispatcher: Rows of a batch; Prepared, Exported or Failed for each group;
     Stopped when no job can be done here, Gone when the backend's device cannot be had or somebody kills every child before
-    it begins; at the end Spent.
+    it begins, Sick when the device computes otherwise than it did; at the end Spent.
     """
     try:
         yield from _run_batch(job, children) if job.kind == "batch" else _run_groups(job, children)
@@ -65,7 +68,7 @@ def run_job(job: Job, children: Children = POOL) -> Iterator[Any]:
 def rows_of(job: Job) -> Iterator[dict[str, Any]]:
     """The rows of a batch that is run here and now, as dicts by column. Raises CannotRun."""
     for message in run_job(job):
-        if isinstance(message, (wire.Gone, wire.Stopped)):
+        if isinstance(message, (wire.Gone, wire.Sick, wire.Stopped)):
             raise CannotRun(message)
         if isinstance(message, wire.Rows):
             for batch in from_stream(message.stream):
@@ -140,11 +143,11 @@ def _run_batch(job: Job, children: Children) -> Iterator[wire.Rows | wire.Spent]
         told = {k: v for k, v in words.items() if k != "run"} | {"flags": f"as answered in run {words['run']}"}
         batch.add(batch.settle(number, Status.UNSUPPORTED.value, told))
     try:
-        while batch.left:
+        while batch.left or batch.unsure:
             yield from _with_one_child(batch, children)
         yield from _localised(batch, children)
     except CannotRun as end:
-        if isinstance(end.message, wire.Gone):
+        if isinstance(end.message, (wire.Gone, wire.Sick)):
             yield from batch.rest()
         raise
     yield from batch.rest()
@@ -170,8 +173,10 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
         yield children.spent()  # a sign of life: a hello may take minutes
         return
     batch.info = answer.info
+    batch.answers(asked_of(answer.info))
     streak = 0
-    for message in child.call(wire.Run(job.run, tuple(sorted(batch.done)), tuple(sorted(batch.solo)))):
+    every_s = 0.0 if batch.changes else EVERY_S
+    for message in child.call(wire.Run(job.run, tuple(sorted(batch.done)), tuple(sorted(batch.solo)), every_s)):
         if isinstance(message, Death):
             children.forget(job)
             doubt = Doubt(message.kind, message.stage, child.served, tuple(child.before))
@@ -179,6 +184,13 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
             return
         if isinstance(message, wire.Stopped):
             raise CannotRun(message)
+        if isinstance(message, wire.Canary):
+            if message.changed:
+                children.forget(job)
+                batch.changed(message.changed)
+                yield children.spent()
+                return
+            batch.sure()
         if isinstance(message, Done):
             if batch.doubts_memory(message):
                 children.forget(job)
@@ -191,12 +203,12 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
             child.before[: 1 - MOST] = []
             child.before.append(batch.alone(message.number))
             batch.take(batch.acquitted(message))
-            if batch.due():
-                yield batch.flush()
-            if streak >= STREAK and answer.info.get("device_vendor") and not batch.asked_again:
-                batch.asked_again = True
-                children.forget(job)
-                return
+        if batch.due():
+            yield batch.flush()
+        if streak >= STREAK and answer.info.get("device_vendor") and not batch.asked_again:
+            batch.asked_again = True
+            children.forget(job)
+            return
     if batch.left or not child.alive():
         children.forget(job)  # the runner asked to be replaced: its device is unusable
     children.recycle(job)
@@ -242,7 +254,7 @@ def _after_death(batch: _Batch, death: Death, doubt: Doubt, children: Children) 
         yield children.spent()
     elif not batch.doubts(death, doubt):
         for done in batch.dead(death):
-            batch.add(done)
+            batch.settled(done)
         if batch.rows:
             yield batch.flush()
 
@@ -264,6 +276,10 @@ class _Batch:
         self.strikes, self.pauses, self.asked_again = 0, list(PAUSES), False
         self.rows: list[Done] = []
         self.held: list[Done] = []  # whose culprit is still to be found
+        self.watched = asked_of(job.info)  # dtypes in which the device has given the known answers
+        self.unsure: list[tuple[Done, bool]] = []  # rows since it last did, and whether their culprit is to be found
+        self.changes = 0  # how often it did not
+        self._spoils = collections.Counter[int]()  # right after a case alone, by that case
         self._since = time.monotonic()
         self._node = job.host or socket.gethostname()
 
@@ -341,12 +357,54 @@ class _Batch:
         self.rows.append(done if attempts == 1 else Done(done.number, done.row.with_values({"attempts": attempts})))
 
     def take(self, done: Done) -> None:
-        """`add`, at once or when its culprit has been looked for."""
-        if is_sought(self.job, done.row) or self.in_sequence(done):
-            self.done.add(done.number)
-            self.held.append(done)
-        else:
-            self.add(done)
+        """`add`, when its culprit has been looked for and its device has given the known answers again."""
+        self._put(done, is_sought(self.job, done.row) or self.in_sequence(done))
+
+    def settled(self, done: Done) -> None:
+        """`add`, when its device has given the known answers again."""
+        self._put(done, False)
+
+    def _put(self, done: Done, sought: bool) -> None:
+        self.done.add(done.number)
+        self.unsure.append((done, sought))
+        if not self.watched:
+            self.sure()
+
+    # --- whether the device still computes ----------------------------------------------------------------------------
+
+    def sure(self) -> None:
+        """The device has given the known answers again: what it did before is believed."""
+        for done, sought in self.unsure:
+            if sought:
+                self.held.append(done)
+            else:
+                self.add(done)
+        self.unsure = []
+
+    def answers(self, dtypes: frozenset[str]) -> None:
+        """A new process was given the known answers in ``dtypes``. Raises CannotRun where an earlier one was given more."""
+        if lost := sorted(self.watched - dtypes):
+            raise CannotRun(wire.Sick(f"it no longer gives the known answer of a small product in {', '.join(lost)}"))
+        self.watched |= dtypes
+        self.sure()
+
+    def changed(self, why: str) -> None:
+        """Other answers: nothing is believed that was done since the last right ones. From now on they are asked for after
+        each case, for it may be a case that spoils its process, which is then its crash. Raises CannotRun if it is not."""
+        numbers = [done.number for done, _ in self.unsure]
+        self.unsure, self.changes = [], self.changes + 1
+        self.done.difference_update(numbers)
+        self.attempts.update(numbers)
+        if len(numbers) == 1:
+            self._spoils.update(numbers)
+            if self._spoils[numbers[0]] > 1:
+                text = f"after it, twice, its process no longer computes as before, and a new one does: {why}"
+                told = {"kind": SPOILT, "stage": "run", "error_type": "", "error": text}
+                self.changes = 1
+                self.attempts.subtract(numbers)
+                self.settled(self.settle(numbers[0], Status.CRASH.value, told))
+        if self.changes >= STRIKES:
+            raise CannotRun(wire.Sick(f"it has changed its answer of a small product {self.changes} times: {why}"))
 
     def due(self) -> bool:
         enough = len(self.rows) >= CHUNK_ROWS or time.monotonic() - self._since > CHUNK_S

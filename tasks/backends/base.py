@@ -143,6 +143,10 @@ class Backend:
         """Build several samples of one op; the default builds one after another."""
         return one_by_one(self.build, forms)
 
+    def canary(self, form: Form) -> Program:
+        """A program of a known answer (`tasks.canary`), which is run between cases to see whether the device still computes."""
+        return self.build(form)
+
     def few_lines(self, form: Form) -> FewLines:
         """How a script of few lines calls the runtime with a form; it is run before anybody sees it. Raises NoScript."""
         raise NoScript(f"no short script: none is known for {self.name}")

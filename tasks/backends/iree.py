@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN, Need
 from tasks.backends.shared import architectures, artefacts, onnx_graph
@@ -19,11 +20,13 @@ from tasks.backends.shared.few_lines import ALL, FewLines, in_onnx
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import PACKED_BITS
+from tasks.vendors import device_number
 
 
 @dataclass(frozen=True)
 class Target:
-    """A device of IREE's runtime: driver, flags that make the compiler generate code for it, whose it is, what it needs."""
+    """A device of IREE's runtime: driver ("": its code is made here and not run), flags that make the compiler generate code for
+    it, whose it is, what it needs."""
 
     driver: str
     flags: tuple[str, ...]
@@ -56,6 +59,9 @@ TARGETS: dict[str, Target] = {
     "hip": Target(
         "hip", ("--iree-hal-target-device=hip",), "amd", "GPU", architecture=("--iree-rocm-target", architectures.amd)
     ),
+    # Ahead of time: what does not compile for a GPU is known without one.
+    **{x: Target("", ("--iree-hal-target-device=cuda", f"--iree-cuda-target={x}")) for x in ("sm_89", "sm_90")},
+    **{x: Target("", ("--iree-hal-target-device=hip", f"--iree-rocm-target={x}")) for x in ("gfx942", "gfx950")},
 }
 
 #: Of the compiler on every device. float64 stays float64 (by default it becomes float32, results included). Constants are
@@ -113,7 +119,8 @@ _STICKY = re.compile(
 
 
 class Iree(Backend):
-    """IREE on "cpu" (llvm-cpu for the host's processor), "vmvx" (its portable interpreter), "vulkan", "cuda" or "hip".
+    """IREE on "cpu" (llvm-cpu for the host's processor), "vmvx" (its portable interpreter), "vulkan", "cuda" or "hip"; ahead of
+    time for the architecture "sm_89", "sm_90", "gfx942" or "gfx950", whose code is compiled and not run.
 
     options: ``flags`` (further flags of iree-compile, a list), ``device_vendor`` and ``resource`` (of the node, for
     an adapter that is not a CPU).
@@ -133,6 +140,8 @@ class Iree(Backend):
         self.device_vendor = str(options.get("device_vendor", self._target.device_vendor))
         self.resource = str(options.get("resource", self._target.resource))
         self.needs = self._target.needs
+        if not self._target.driver:
+            self.checks = (checks.Build.name,)
         self._adapter = device
 
     def probe(self) -> RuntimeInfo:
@@ -144,6 +153,9 @@ class Iree(Backend):
         with importing("IREE"):
             import iree.compiler.version
             import iree.runtime
+        if not self._target.driver:
+            smoke_test(f"IREE for {self.device}", lambda: [2.0] * bool(self._code(one_add())), "code of one Add")
+            return RuntimeInfo(iree.compiler.version.VERSION, f"none: code for {self.device}")
         drivers = iree.runtime.query_available_drivers()
         if self._target.driver not in drivers:
             raise Unavailable(f"this IREE has no driver {self._target.driver}; it has {', '.join(drivers)}")
@@ -155,7 +167,12 @@ class Iree(Backend):
             found = driver.query_available_devices()
             if not found:
                 raise Unavailable(f"IREE's driver {self._target.driver} finds no device")
-            said.extend((driver.dump_device_info(found[0]["device_id"]), found[0]["name"]))
+            at = _number(self._target.driver)
+            if at >= len(found):
+                raise Unavailable(
+                    f"IREE's driver {self._target.driver} finds {len(found)} devices, and not number {at}"
+                )
+            said.extend((driver.dump_device_info(found[at]["device_id"]), found[at]["name"]))
             return self.build(one_add()).run()[0]
 
         smoke_test(f"IREE's {self.device}", compute)
@@ -206,15 +223,21 @@ class Iree(Backend):
                 raise Unsupported("IREE has no element type for strings")
             if value.dtype.name not in _ELEMENT:
                 raise Unsupported(f"IREE has no element type {value.dtype.name}")
-        model = form.model or b""
-        code = artefacts.kept(
-            "iree",
-            (_version(), artefacts.processor(), *FLAGS, *self._flags, model),
-            lambda: _compiled(model, self._flags),
-        )
-        dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read(model).outputs]
+        code = self._code(form)
+        if not self._target.driver:
+            return Program(_not_run, f"code for {self.device}, {len(code)} B", None, " ".join(self._flags))
+        dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read(form.model or b"").outputs]
         run = _loaded(self._target.driver, code, values, dtypes)
         return Program(run, f"{self._target.driver} ({self._adapter})", None, " ".join(self._flags))
+
+    def _code(self, form: Form) -> bytes:
+        model = form.model or b""
+        key: tuple[bytes | str, ...] = (_version(), artefacts.processor(), *FLAGS, *self._flags, model)
+        return artefacts.kept("iree", key, lambda: _compiled(model, self._flags))
+
+
+def _not_run() -> list[Any]:
+    raise RuntimeError("code that was made ahead of time is not run")
 
 
 # --- the device's runtime ---------------------------------------------------------------------------------------
@@ -234,12 +257,19 @@ def _properties(said: str) -> dict[str, str]:
     }
 
 
+def _number(driver: str) -> int:
+    """Which of a driver's devices is this process's: of Vulkan's it sees all."""
+    return device_number() if driver == "vulkan" else 0
+
+
 @functools.cache
 def _device(driver: str) -> tuple[Any, Any, Any]:
     """The process's one (VM instance, device, HAL module) of a driver."""
     import iree.runtime as rt
 
-    instance, device = rt.VmInstance(), rt.get_device(driver)
+    instance, own = rt.VmInstance(), rt.get_driver(driver)
+    at = _number(driver)
+    device = own.create_device(own.query_available_devices()[at]["device_id"]) if at else rt.get_device(driver)
     return instance, device, rt.create_hal_module(instance, device)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks.backends.base import TF32_OPS, Arm, Backend, importing, smoke_test
 from tasks.backends.needs import VULKAN_FOR_WEBGPU, VULKAN_LOADER, Missing, software_vulkan
-from tasks.backends.shared import ort_lines
+from tasks.backends.shared import ort_lines, ort_shapes
 from tasks.backends.shared.eager import eager_torch
 from tasks.backends.shared.few_lines import FewLines
 from tasks.backends.shared.native_output import captured
@@ -28,6 +28,7 @@ from tasks.backends.shared.packages import load_libraries
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
 from tasks.variables import threads
+from tasks.vendors import device_number
 
 #: Options of providers that compute coarser than the tensors' dtype, the coarsest first, and what in.
 _COARSER = {
@@ -203,7 +204,11 @@ class OnnxRuntime(Backend):
                     raise Unavailable(f"the plugin {library} cannot be loaded: {error}") from error
             devices = [x for x in ort.get_ep_devices() if x.ep_name == wanted]
             if devices:
-                self._provider, self._devices, self._found = wanted, devices[:1], True
+                # Other providers see those alone that the vendor's variable names.
+                at = device_number() if self.device == "webgpu" else 0
+                if at >= len(devices):
+                    raise Unavailable(f"the plugin {library} offers {len(devices)} devices, and not number {at}")
+                self._provider, self._devices, self._found = wanted, devices[at : at + 1], True
                 return
             missing = f"; the plugin {library} was loaded and offers no device on this machine"
         available = ort.get_available_providers()
@@ -267,7 +272,7 @@ class OnnxRuntime(Backend):
         if not self._found:
             self._find_provider(ort)
         session = self._session(ort, form.model or b"")
-        placement, fallback = self._placement(session)
+        placement, fallback = self._placement(session, form.model or b"")
 
         def runner(form: Form) -> Callable[[], list[Any]]:
             return _runner(session, {name: _feed(ort, value) for name, value in inputs_by_name(form).items()})
@@ -298,12 +303,13 @@ class OnnxRuntime(Backend):
     def precise(self) -> Backend | None:
         return self.but(_options={**self._options, "use_tf32": "0"}) if self._options.get("use_tf32") == "1" else None
 
-    def _session(self, ort: Any, model: bytes) -> Any:
+    def _session(self, ort: Any, model: bytes, alone: bool = True) -> Any:
+        """alone: nothing may be left to the CPU, not what is there by design either."""
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads()
         options.log_severity_level = 4
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        if self.device != "cpu":
+        if self.device != "cpu" and alone:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         for key, value in self._session_config.items():
             options.add_session_config_entry(str(key), str(value))
@@ -319,6 +325,10 @@ class OnnxRuntime(Backend):
         except Exception as error:
             text = str(error)
             if _CPU_FORBIDDEN in text:
+                if self._provider in ort_shapes.PROVIDERS:
+                    session = self._session(ort, model, alone=False)
+                    if self._placement(session, model)[1] is None:
+                        return session
                 raise Fallback(f"{self._provider} leaves nodes to the CPU: {text}") from error
             if "INVALID_GRAPH" in text and _BAD_GRAPH.search(text):
                 raise Unsupported(f"invalid graph: {text}") from error
@@ -327,7 +337,7 @@ class OnnxRuntime(Backend):
                 raise Unsupported(text) from error
             raise
 
-    def _placement(self, session: Any) -> tuple[str, str | None]:
+    def _placement(self, session: Any, model: bytes) -> tuple[str, str | None]:
         """Where the nodes are, as "Provider: 2 Add, 1 Mul"; and why that is not what was asked (or None)."""
         registered = list(session.get_providers())
         if self._provider not in registered:
@@ -342,6 +352,8 @@ class OnnxRuntime(Backend):
         words = [f"{name}: " + ", ".join(f"{n} {op}" for op, n in sorted(ops.items())) for name, ops in nodes.items()]
         placement = "; ".join(words) or f"{self._provider}: no node left after constant folding"
         elsewhere = [word for word, name in zip(words, nodes) if name != self._provider]
+        if elsewhere and ort_shapes.beside(self._provider, nodes, model):
+            return f"{placement} (shapes, by design)", None
         if elsewhere:
             return placement, f"asked for {self._provider}, but {'; '.join(elsewhere)}"
         if not nodes and self._provider != "CPUExecutionProvider":

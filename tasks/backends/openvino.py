@@ -18,6 +18,7 @@ from tasks.backends.shared.onnx_form import PROBE_MODEL, from_bytes, pack, tenso
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import NATIVE, PACKED_BITS
 from tasks.variables import threads
+from tasks.vendors import device_number
 
 #: Names of ov.Type's members (what ov.Type.to_string gives) by dtype name of the farm.
 _ELEMENT = {
@@ -121,6 +122,10 @@ class OpenVino(Backend):
             import openvino
         core = _core()
         found = list(core.available_devices)
+        if number := device_number() if self._target in ("GPU", "NPU") else 0:
+            self._target = f"{self._target}.{number}"
+            if self._target not in found:
+                raise Unavailable(f"OpenVINO finds no device {self._target}; it finds {', '.join(found) or 'none'}")
         if self._target not in found and self._target not in {x.partition(".")[0] for x in found}:
             raise Unavailable(f"OpenVINO finds no device {self._target}; it finds {', '.join(found) or 'none'}")
         self._asked = self._possible(core)

@@ -119,6 +119,8 @@ class Tinygrad(Backend):
         if kind in ("cuda", "nv"):
             self.packages = (*self.packages, *_NVRTC)
         self._target = device.upper().replace(".", ":")
+        if kind in ("cl", "webgpu") and "." not in device and (number := vendors.device_number()):
+            self._target += f":{number}"  # it sees all of a node's
         self._variables = {
             "DEV": kind.upper() + (f":{str(options['renderer']).upper()}" if "renderer" in options else ""),
             "NUM_CPU_THREADS": "1",

@@ -32,6 +32,8 @@ T = TypeVar("T")
 REDUCED = "reduced_precision_reduction"
 #: The option that makes a CPU flush subnormal numbers, as many devices do.
 FLUSH = "flush_subnormals"
+#: Ops whose tensors but the first say what is done and stay on the CPU: torch wants them there, whatever the device.
+TOLD_ON_CPU = ("torch:tensor_split",)
 
 
 class TorchEager(Backend):
@@ -187,11 +189,11 @@ class TorchEager(Backend):
         """Fresh arguments on the device: an op that writes to them harms nobody."""
         leaf = torch_tree.decoder(form.arrays.__getitem__, self.target)
         args, kwargs = decode(form.args, leaf), decode(form.kwargs, leaf)
-        return (
-            (args, kwargs)
-            if self.target == "cpu"
-            else (torch_tree.moved(args, self.target), torch_tree.moved(kwargs, self.target))
-        )
+        if form.op in TOLD_ON_CPU:
+            args = (args[0], *decode(form.args, torch_tree.decoder(form.arrays.__getitem__, "cpu"))[1:])
+        if self.target == "cpu":
+            return args, kwargs
+        return torch_tree.moved(args, self.target), torch_tree.moved(kwargs, self.target)
 
     def default_device(self, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[Any]:
         """Around a call: one that is given no tensor and no device (``arange(3)``) makes its result where this says."""

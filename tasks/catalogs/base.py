@@ -16,7 +16,8 @@ from tasks.model import Group, Leaf, OpClass, Oracle, label_of
 class Entry:
     """One line of a catalog's list: an op (with its catalog's prefix), a variant and the dtypes it declares.
 
-    checks, distributions: of `tasks.checks` and `DISTRIBUTIONS`, those the catalog can prepare for it.
+    checks, distributions: of `tasks.checks` and `DISTRIBUTIONS`, those the catalog can prepare for it. on_devices: further
+    dtypes, which no backend of the CPU is asked for.
     """
 
     op: str
@@ -24,6 +25,7 @@ class Entry:
     dtypes: tuple[str, ...]
     checks: tuple[str, ...] = ("forward",)
     distributions: tuple[str, ...] = ("own",)
+    on_devices: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.catalogs.models.architectures import ARCHITECTURES
 from tests.bench import (
+    device,
     engine,
     evidence,
     fuzzing,
@@ -109,6 +110,12 @@ BENCHES = {
         engine.whole,
         {"config": "full", "bounds": {"cold": 1200, "warm": 300}},
         {**TINY, "bounds": {"cold": 90}},
+        long=True,
+    ),
+    "device": Bench(
+        device.on_memory,
+        {"samples": 2000, "ops": ["*"]},
+        {"samples": 2, "ops": ["abs", "arange", "nn.functional.conv2d", "tensor_split", "softmax"]},
         long=True,
     ),
     "kills": Bench(

@@ -28,7 +28,7 @@ class Simulated(Inline):
     """An `Executor` whose devices run one job at a time.
 
     status: what becomes of a case, given (backend, op, sample, node, device): a status, "gone" for a device that is
-    lost, or "killed" for the supervisor. after: called before each poll with this executor, to change its nodes by `join` and `leave`.
+    lost, "sick" for one that computes otherwise than it did, or "killed" for the supervisor. after: called before each poll with this executor, to change its nodes by `join` and `leave`.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Simulated(Inline):
             return
         yield handle, wire.Begun(place)
         rows: list[Row] = []
-        gone = False
+        gone: type[wire.Gone] | type[wire.Sick] | None = None
         cases = [(item, position) for item in job.run for position in item.positions]
         for number, (item, position) in enumerate(cases):
             status = self.status(backend, item.group.op, position, *place)
@@ -137,8 +137,8 @@ class Simulated(Inline):
                 self.jobs.pop(handle, None)
                 yield handle, RuntimeError("killed")
                 return
-            if status == "gone":
-                gone = True
+            if status in ("gone", "sick"):
+                gone = wire.Gone if status == "gone" else wire.Sick
                 break
             told = {
                 "status": status,
@@ -164,7 +164,7 @@ class Simulated(Inline):
                 ),
             )
         if gone:
-            yield handle, wire.Gone("it has fallen off the bus")
+            yield handle, gone("it has fallen off the bus" if gone is wire.Gone else "it computes otherwise")
         yield handle, wire.Spent(1.0, 1, self.start_s)
         if self.jobs.pop(handle, None):
             yield handle, None

@@ -303,6 +303,21 @@ def test_a_device_that_a_new_child_does_not_find_is_left_to_the_others(run: Run)
     assert (rows["attempts"] == 1).all()
 
 
+def test_a_device_that_computes_otherwise_than_before_is_quarantined_at_once_for_all_backends(run: Run) -> None:
+    def status(backend: str, op: str, sample: int, on: str, device: str) -> str:
+        return "sick" if on == "sick" and sample > 5 else "pass"
+
+    done, _, rows = run(
+        [GPU, {"name": "again", "like": "gpu-nvidia"}],
+        Simulated([node("cpu", CPU=1), node("well", NVIDIA, GPU=1), node("sick", NVIDIA, GPU=1)], status),
+    )
+    assert set(rows["status"]) == {"pass"} and (rows["attempts"] == 1).all()
+    assert [(r["scope"], r["node"], r["why"]) for r in done.health.records] == [
+        ("nvidia", "sick", "it computes otherwise")
+    ]
+    assert set(done.health.records[0]["backends"]) == {"gpu-nvidia", "again"}
+
+
 def test_the_only_device_that_is_lost_leaves_rows_that_say_so(run: Run) -> None:
     seen: list[int] = []
 

@@ -349,7 +349,9 @@ class FakeGpu(Null):
 
     Options beside hold: ms, milliseconds of the device's time a case takes; lost_after, cases of one process after which it makes the
     file that $FARM_LOST names: while that exists, the device is lost, also for a new process; full_after, cases of one process
-    after which its memory is full (0: for every case). $FARM_SICK, a variable of a
+    after which its memory is full (0: for every case); bad_after, cases of one process after which it adds one to what it
+    computes, as the device does to whatever any process computes if $FARM_BAD names a file, which it makes then; spoils, the number that
+    a case's input has after which its process does so; killed_at, the case of a process at which it is killed. $FARM_SICK, a variable of a
     node: what is the matter with its devices, "wrong" numbers or "crash"; after a colon, the number of the one device.
     """
 
@@ -357,7 +359,9 @@ class FakeGpu(Null):
 
     def __init__(self, name: str, device: str, options: dict[str, Any]) -> None:
         super().__init__(name, device, options)
-        self.device_vendor = device
+        self.device_vendor, self.bad = device, False
+        if {"bad_after", "spoils"} & set(options):
+            self.forms = (*self.forms, "torch")  # so it is asked what it has answered before
         variable = BY_LABEL[device].visible[0] if device in BY_LABEL and BY_LABEL[device].visible else ""
         self.given = os.environ.get(variable, "nothing").rpartition(":")[2]
         what, _, number = os.environ.get("FARM_SICK", "").partition(":")
@@ -374,6 +378,12 @@ class FakeGpu(Null):
     def is_sticky(self, error: BaseException) -> bool:
         return "unspecified launch failure" in str(error)
 
+    def canary(self, form: Form) -> Program:
+        return Program(lambda: [form.call(*form.arrays) + self.is_bad()] if form.call else [])
+
+    def is_bad(self) -> bool:
+        return self.bad or os.path.exists(os.environ.get("FARM_BAD", ""))
+
     def build(self, form: Form) -> Program:
         def run() -> list[Any]:
             time.sleep(float(self.options.get("ms", 0)) / 1e3)
@@ -386,7 +396,15 @@ class FakeGpu(Null):
                 raise RuntimeError("planted: unspecified launch failure")
             if self.sick == "crash":
                 os.abort()
-            return [x + 1 for x in form.arrays] if self.sick == "wrong" else form.arrays
+            if self.uses == self.options.get("killed_at"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.uses == self.options.get("bad_after"):
+                self.bad = True
+                if os.environ.get("FARM_BAD"):
+                    open(os.environ["FARM_BAD"], "w").close()
+            wrong = self.sick == "wrong" or self.is_bad()
+            self.bad |= form.arrays[0].flat[0] == self.options.get("spoils")
+            return [x + 1 for x in form.arrays] if wrong else form.arrays
 
         return Program(run, placement=f"visible {self.given}")
 

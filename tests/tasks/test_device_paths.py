@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from farm.fleet import envs
+from farm.fleet import envs, visible
 from farm.plan.model import BackendConfig
 from tasks.backends import iree, openvino
 from tasks.backends.jax import Jax
 from tasks.backends.shared import architectures, packages
 from tasks.backends.shared.torch_devices import DEVICES
+from tasks.backends.tinygrad import Tinygrad
+from tasks.model import Unavailable
 
 
 def test_amds_architecture_is_that_of_the_first_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +85,34 @@ def test_openvino_asks_a_device_only_what_it_can_be_asked(
     options: dict[str, object], core: Any, asked: dict[str, str]
 ) -> None:
     assert openvino.OpenVino("openvino-npu", "npu", options)._possible(core) == asked
+
+
+@pytest.mark.parametrize(("number", "target"), [("", "GPU"), ("0", "GPU"), ("1", "GPU.1")])
+def test_openvino_computes_on_the_device_that_its_task_was_given(
+    number: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core: Any = FakeCore(["FP32"], HINTS)
+    core.available_devices = ["CPU", "GPU.0", "GPU.1"]
+    monkeypatch.setattr(openvino, "_core", lambda: core)
+    monkeypatch.setattr(openvino, "smoke_test", lambda *a: (_ for _ in ()).throw(Unavailable("asked")))
+    monkeypatch.setitem(sys.modules, "openvino", types.ModuleType("openvino"))
+    monkeypatch.setenv("FARM_DEVICE_NUMBER", number)
+    made = openvino.OpenVino("openvino-gpu", "gpu", {})
+    with pytest.raises(Unavailable, match="asked"):
+        made.probe()
+    assert made._target == target
+    monkeypatch.setenv("FARM_DEVICE_NUMBER", "2")
+    with pytest.raises(Unavailable, match="finds no device GPU.2; it finds CPU, GPU.0, GPU.1"):
+        openvino.OpenVino("openvino-gpu", "gpu", {}).probe()
+
+
+def test_vulkan_and_opencl_are_told_the_number_of_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FARM_DEVICE_NUMBER", "1")
+    assert [iree._number(driver) for driver in ("vulkan", "cuda", "local-sync")] == [1, 0, 0]
+    assert Tinygrad("tinygrad-cl", "cl", {"device_vendor": "amd"})._target == "CL:1"
+    assert Tinygrad("tinygrad-cuda", "cuda", {})._target == "CUDA"
+    assert any(x.startswith("nvidia-cuda-nvrtc") for x in Tinygrad("tinygrad-cuda", "cuda", {}).packages)
+    assert visible.given("nvidia", ["1"])["FARM_DEVICE_NUMBER"] == "1" and not visible.given("intel", [])
 
 
 def test_jaxs_bfloat16_on_a_gpu_is_not_offered() -> None:

@@ -16,7 +16,7 @@ from tasks.backends import onnxruntime as module
 from tasks.backends.onnxruntime import PROVIDERS, OnnxRuntime
 from tasks.backends.shared import ort_providers
 from tasks.backends.shared.onnx_form import pack
-from tasks.model import Form, Program, Unavailable
+from tasks.model import Fallback, Form, Program, Unavailable
 from tasks.vendors import BY_LABEL
 
 
@@ -155,6 +155,88 @@ def test_why_a_vulkan_driver_was_refused_is_the_reason(monkeypatch: pytest.Monke
         backend("webgpu").probe()
 
 
+def test_a_runtime_that_sees_all_devices_is_given_the_one_that_its_task_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two(FakeOrt):
+        def get_ep_devices(self) -> list[Any]:
+            return [SimpleNamespace(ep_name="WebGpuExecutionProvider", number=n) for n in (0, 1)]
+
+    for given, number in (("", 0), ("1", 1)):
+        monkeypatch.setenv("FARM_DEVICE_NUMBER", given)
+        made = backend("webgpu", library="libonnxruntime_providers_webgpu.so")
+        made._find_provider(Two())
+        assert [x.number for x in made._devices] == [number]
+    monkeypatch.setenv("FARM_DEVICE_NUMBER", "2")
+    with pytest.raises(Unavailable, match="offers 2 devices, and not number 2"):
+        backend("webgpu", library="libonnxruntime_providers_webgpu.so")._find_provider(Two())
+
+
+def _reshaped(op: str) -> bytes:
+    """A sum, reshaped to what arithmetic on its shape says, or ``op`` in place of a step of that."""
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[2,3] x) => (float[N] y) <int64[1] one = {{-1}}, float[1] half = {{0.5}}> {{
+        s = Add(x, x)
+        shape = Shape(s)
+        all = {op}
+        y = Reshape(s, all)
+    }}"""
+    import onnx.parser
+
+    return bytes(onnx.parser.parse_model(text).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("op", "on_cpu", "by_design"),
+    [
+        ("ReduceProd(shape)", {"Shape": 1, "ReduceProd": 1}, True),
+        ("Mul(one, one)", {"Shape": 1, "Mul": 1}, False),  # of constants: nothing of a shape
+        ("ReduceProd(shape)", {"Shape": 1, "ReduceProd": 1, "Add": 1}, False),
+    ],
+)
+def test_shapes_that_a_gpus_provider_leaves_to_the_cpu_by_design_are_no_fallback(
+    op: str, on_cpu: dict[str, int], by_design: bool
+) -> None:
+    nodes = {"CUDAExecutionProvider": {"Reshape": 1}, "CPUExecutionProvider": on_cpu}
+
+    def assigned() -> list[Any]:
+        each = {
+            name: [SimpleNamespace(domain="", op_type=o) for o, n in ops.items() for _ in range(n)]
+            for name, ops in nodes.items()
+        }
+        return [SimpleNamespace(ep_name=name, get_nodes=lambda name=name: each[name]) for name in each]
+
+    session = SimpleNamespace(get_providers=lambda: list(nodes), get_provider_graph_assignment_info=assigned)
+    asked: list[bool] = []
+
+    class Ort:
+        def InferenceSession(self, model: bytes, options: Any, **how: Any) -> Any:
+            asked.append("session.disable_cpu_ep_fallback" in options.said)
+            if asked[-1]:
+                raise RuntimeError(
+                    "This session contains graph nodes ... fallback to CPU EP has been explicitly disabled"
+                )
+            return session
+
+        class SessionOptions:
+            def __init__(self) -> None:
+                self.said: dict[str, str] = {}
+
+            def add_session_config_entry(self, key: str, value: str) -> None:
+                self.said[key] = value
+
+    made, model = backend("cuda"), _reshaped(op)
+    if not by_design:
+        with pytest.raises(Fallback, match="leaves nodes to the CPU"):
+            made._session(Ort(), model)
+    else:
+        placement, fallback = made._placement(made._session(Ort(), model), model)
+        assert fallback is None and placement.endswith("(shapes, by design)")
+        assert asked == [True, False]
+    asked.clear()
+    with pytest.raises(Fallback):
+        backend("migraphx")._session(Ort(), model)
+    assert asked == [True]
+
+
 @pytest.mark.parametrize("inputs", [0, 1])
 def test_a_provider_without_a_record_of_nodes_is_believed_unless_nothing_can_have_been_left(inputs: int) -> None:
     session: Any = SimpleNamespace(
@@ -162,7 +244,7 @@ def test_a_provider_without_a_record_of_nodes_is_believed_unless_nothing_can_hav
         get_provider_graph_assignment_info=list,
         get_inputs=lambda: [None] * inputs,
     )
-    placement, fallback = backend("webgpu")._placement(session)
+    placement, fallback = backend("webgpu")._placement(session, b"")
     assert placement == "WebGpuExecutionProvider"
     assert (fallback is None) == bool(inputs)
 

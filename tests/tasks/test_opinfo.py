@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tasks.catalogs.torch.opinfo import TorchOpInfo
+from tasks.model import Group
+from tasks.prepare.cases import prepare
 
 torch = pytest.importorskip("torch")
 
@@ -64,3 +69,13 @@ def test_a_large_op_keeps_modes_sizes_and_number_of_its_samples_but_not_their_im
         assert a.args[0].shape[1:] == b.args[0].shape[1:] and a.args[0].shape[0] == a.input.shape[0]
         assert a.input.numel() <= 1 << 17 and a.args[0].numel() <= 1 << 17
     assert max(b.input.numel() for b in theirs) > 5_000_000
+
+
+def test_a_dtype_that_only_devices_have_kernels_for_is_listed_for_them_and_can_be_prepared(tmp_path: Path) -> None:
+    entries = {(e.op, e.variant): e for e in TorchOpInfo().entries()}
+    there = {op for (op, _), e in entries.items() if "float16" in e.on_devices}
+    assert {"torch:nn.functional.avg_pool3d", "torch:polygamma", "torch:round"} <= there
+    assert not any(set(e.on_devices) & set(e.dtypes) for e in entries.values())
+    made = prepare(Group("torch:nn.functional.avg_pool3d", "", "float16", 2), tmp_path)[1]
+    assert [s.failure for s in made.samples] == [None] * 2
+    assert {leaf.dtype for s in made.samples for leaf in s.expected()} == {"float16"}

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from tasks.arrays import torch_tree
-from tasks.arrays.tree import TensorSpec, encode_tensor
+from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends.inductor import Inductor
+from tasks.backends.shared import torch_switches
 from tasks.backends.shared.torch_devices import DEVICES
 from tasks.backends.torch import TorchEager
 from tasks.model import Form, Program, Unavailable
@@ -303,6 +304,42 @@ def test_inductor_says_which_devices_have_another_compiler(monkeypatch: pytest.M
     monkeypatch.setattr(TorchEager, "probe", lambda self: None)
     with pytest.raises(Unavailable, match="hpu_backend"):
         Inductor("inductor-hpu", "hpu", {}).probe()
+
+
+def test_a_compiler_that_does_not_work_is_one_line_and_no_thousand_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(function: Any, **how: Any) -> Any:
+        def call(*args: Any) -> Any:
+            raise RuntimeError("fatal error: Python.h: No such file or directory")
+
+        return call
+
+    made = Inductor("inductor-cuda", "cuda", {})
+    made.target = "cpu"
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.raises(Unavailable, match=r"smoke test failed \(1 \+ 1, compiled\): fatal error: Python.h"):
+        made._try_compiled()
+    monkeypatch.setattr(torch, "compile", lambda function, **how: function)
+    made._try_compiled()
+
+
+def test_the_version_of_what_computes_is_in_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91000)
+    monkeypatch.setattr(torch_switches.metadata, "version", lambda name: "13.1.0")
+    assert torch_switches.libraries() == ", CUDA 13.0, cuDNN 91000, cuBLAS 13.1.0"
+
+
+def test_what_torch_wants_on_the_cpu_stays_there() -> None:
+    arrays = [np.zeros(4, np.float32), np.array([1, 2])]
+    args, kwargs = encode((TensorSpec(0), TensorSpec(1))), encode({})
+    made = {
+        op: TorchEager("torch-meta", "meta", {}).arguments(
+            Form("torch", op, "float32", arrays, args=args, kwargs=kwargs)
+        )[0]
+        for op in ("torch:tensor_split", "torch:gather")
+    }
+    where = {op: [x.device.type for x in given] for op, given in made.items()}
+    assert where == {"torch:tensor_split": ["meta", "cpu"], "torch:gather": ["meta", "meta"]}
 
 
 #: Ops that are told where to make their result as a string.

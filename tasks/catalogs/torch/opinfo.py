@@ -64,7 +64,7 @@ class TorchOpInfo(Catalog):
             )
             sources = torch_generated.distributions(name, variant, is_random(info.op))
             sources += (EXHAUSTIVE,) * every.offered(info)
-            found.append(Entry(name, variant, dtypes or ("float32",), checks, sources))
+            found.append(Entry(name, variant, dtypes or ("float32",), checks, sources, _on_devices(info, dtypes)))
         return sorted(found, key=lambda e: (e.op, e.variant))
 
     def call(self, group: Group) -> Callable[..., Any]:
@@ -151,6 +151,15 @@ class TorchOpInfo(Catalog):
         if checks.installed(group.check).own_call:
             return variants.VariantMaker(info, group, draws)
         return GradientMaker(info, group, draws, self.call(group))
+
+
+def _on_devices(info: Any, on_cpu: Collection[str]) -> tuple[str, ...]:
+    """16-bit dtypes of an op that have kernels for CUDA (and ROCm) alone. Not of Fourier transforms: NumPy has no complex
+    numbers of two halves."""
+    if not on_cpu or info.name.startswith("fft."):
+        return ()
+    there = {torch_tree.name_of(d) for d in info.supported_dtypes("cuda")}
+    return tuple(d for d in ("float16", "bfloat16") if d in there and d not in on_cpu)
 
 
 def _refused(info: Any, group: Group) -> Iterator[Sample]:

@@ -1,0 +1,40 @@
+"""Which nodes of an ONNX model compute shapes: ONNX Runtime puts those on the CPU by design, beside a GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from tasks.backends.shared import onnx_graph
+
+#: Providers that leave them there (`GetCpuPreferredNodes` in onnxruntime/core/framework/fallback_cpu_capability.cc): what
+#: reads a shape runs on the CPU, and to copy a few integers there and back would cost more than to compute them.
+PROVIDERS = ("CUDAExecutionProvider", "ROCMExecutionProvider", "DmlExecutionProvider", "CANNExecutionProvider")
+CPU = "CPUExecutionProvider"
+#: Ops of which int64 comes out where int64 goes in.
+_KEEPS = (
+    "Add Concat Div Expand Gather Identity Max Min Mod Mul Neg Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape ScatterND "
+    "Slice Squeeze Sub Unsqueeze"
+).split()
+
+
+def arithmetic(model: bytes) -> Counter[str]:
+    """How many nodes of each op take what Shape or Size gave, and beside it constants alone, those two included."""
+    graph = onnx_graph.read(model)
+    made = {name for node in graph.nodes for name in node.outputs} | {x.name for x in graph.inputs}
+    fixed = {name for node in graph.nodes if node.op == "Constant" for name in node.outputs}
+    sizes: set[str] = set()
+    found = Counter[str]()
+    for node in graph.nodes:  # ONNX has them in the order of what they need
+        given = [name for name in node.inputs if name and name in made and name not in fixed]
+        if node.op in ("Shape", "Size") or (node.op in _KEEPS and given and sizes.issuperset(given)):
+            sizes.update(node.outputs)
+            found[node.op] += 1
+    return found
+
+
+def beside(provider: str, nodes: Mapping[str, Counter[str]], model: bytes) -> bool:
+    """Whether all that is not the provider's of a session's ``nodes`` (ops by provider) is what it leaves by design."""
+    if provider not in PROVIDERS or not nodes.get(provider) or not set(nodes) <= {provider, CPU}:
+        return False
+    return not nodes.get(CPU, Counter()) - arithmetic(model)

@@ -1,0 +1,126 @@
+"""Known answers: small products whose result every precision holds exactly, asked of a device between cases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.arrays.tree import TensorSpec, encode
+from tasks.backends.base import Backend
+from tasks.checks.base import FORWARD
+from tasks.model import Form, Program
+from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
+
+#: Forms that a known answer has.
+KINDS = ("torch", "jax", "tensorflow", "paddle", "onnx")
+#: Dtypes it is asked in, where the backend computes them.
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int32")
+#: Rows and columns of the factors.
+SIZE = 32
+#: Seconds of cases after which it is asked again.
+EVERY_S = 1.0
+
+
+class Canary:
+    """A @ B + C in each dtype in which ``backend`` gives the exact answer now; nothing for a backend of the CPU.
+
+    The elements of A are -1, 0 and 1, those of B and C at most 3: every sum of theirs is below 2**7, so float16, bfloat16 and
+    TF32 hold it exactly, in whatever order it is added. A device that says anything else has computed wrongly.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._programs: dict[str, Program] = {}
+        self._asked = time.monotonic()
+        kind = kind_of(backend)
+        for dtype in DTYPES if kind else ():
+            try:
+                program = backend.canary(known(kind, dtype))
+                if not _off(program):
+                    self._programs[dtype] = program
+            except Exception:
+                continue  # it does not compute this dtype, or says so in a way of its own: its cases will
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Those whose answer was the known one at first."""
+        return tuple(self._programs)
+
+    def due(self, every_s: float) -> bool:
+        """Whether so many seconds have passed since it was last asked (0: always)."""
+        return time.monotonic() - self._asked >= every_s
+
+    def changed(self) -> str:
+        """What the device computes otherwise than it did at first; "" if nothing."""
+        try:
+            return next((f"{dtype}: {off}" for dtype, program in self._programs.items() if (off := _off(program))), "")
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error).strip()[:200]}"
+        finally:
+            self._asked = time.monotonic()
+
+
+def kind_of(backend: Backend) -> str:
+    """The form in which a backend is asked; "" for one that is not: of the CPU, or whose programs are not run."""
+    asked = backend.resource != "CPU" and FORWARD in backend.checks
+    return next((k for k in backend.forms if k in KINDS), "") if asked else ""
+
+
+def known(kind: str, dtype: str) -> Form:
+    """A @ B + C as a form of a kind of KINDS; arrays of [SIZE, SIZE]."""
+    arrays = [x.astype(np_dtype(dtype)) for x in _factors()]
+    return _form(kind, dtype, arrays, lambda a, b, c: a @ b + c, "MatMul", "Add")
+
+
+def _form(kind: str, dtype: str, arrays: list[np.ndarray], call: Callable[..., Any], *ops: str) -> Form:
+    """A call of arrays, which as an ONNX graph is ``ops`` one after another."""
+    args, kwargs = encode(tuple(map(TensorSpec, range(len(arrays))))), encode({})
+    model = _model(ELEMENT_TYPE[dtype], *ops) if kind == "onnx" else None
+    return Form(kind, "canary", dtype, arrays, call, args, kwargs, model)
+
+
+def _factors() -> tuple[np.ndarray, ...]:
+    draw = np.random.default_rng(20).integers
+    shape = (SIZE, SIZE)
+    return draw(-1, 2, shape), draw(-3, 4, shape), draw(-3, 4, shape)
+
+
+def _off(program: Program) -> str:
+    """How far a run is from the exact answer, "" where it is that, and was computed where it was asked to be."""
+    a, b, c = _factors()
+    exact = (a @ b + c).astype(np.float64)
+    made = np.asarray(program.run()[0])
+    if program.fallback:
+        return program.fallback
+    if made.shape != exact.shape:
+        return f"a product of {exact.shape} has the shape {made.shape}"
+    wrong = int((made.astype(np.float64) != exact).sum())  # NaN is unequal to all
+    return f"{wrong} of {exact.size} elements of a product of small integers are off" if wrong else ""
+
+
+def _model(element: int, *ops: str) -> bytes:
+    """Ops of two inputs, one after another, over tensors of an element type of ONNX: (a op b) op c … (IR 7, opset 13), by the field
+    numbers of onnx.proto."""
+    from tasks.backends.shared.onnx_graph import message
+
+    def node(op: str, inputs: str, output: str) -> bytes:
+        return b"".join(message(1, x.encode()) for x in inputs) + message(2, output.encode()) + message(4, op.encode())
+
+    def value(name: str) -> bytes:
+        dims = message(1, b"\x08" + bytes([SIZE])) * 2
+        tensor = b"\x08" + bytes([element]) + message(2, dims)
+        return message(1, name.encode()) + message(2, message(1, tensor))
+
+    inputs, made = "abc"[: len(ops) + 1], "a"
+    graph = message(2, b"canary") + b"".join(message(11, value(x)) for x in inputs)
+    for op, name, output in zip(ops, inputs[1:], "xyz"):
+        graph, made = graph + message(1, node(op, made + name, output)), output
+    graph += message(12, value(made))
+    return b"\x08\x07" + message(7, graph) + message(8, b"\x10\x0d")
+
+
+def asked_of(info: Mapping[str, Any]) -> frozenset[str]:
+    """The dtypes whose answer a backend gave rightly when it said ``info``."""
+    return frozenset(info.get("canary", ()))

@@ -1,0 +1,70 @@
+"""torch on a device that is the CPU's memory (`device_of_memory.cpp`), as `torch-<device>` has it: a backend of a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+from tasks.backends.torch import TorchEager
+from tasks.model import RuntimeInfo
+
+#: What torch calls the device.
+NAME = "memory"
+SOURCE = Path(__file__).with_name("device_of_memory.cpp")
+
+
+def library() -> Path:
+    """The compiled device, kept by its source and by the version of torch. Raises CalledProcessError."""
+    import torch
+
+    root = Path(torch.__file__).parent
+    key = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:12]
+    made = Path(tempfile.gettempdir()) / f"farm-device-{os.getuid()}" / f"lib{NAME}-{key}.so"
+    if not made.exists():
+        made.parent.mkdir(mode=0o700, exist_ok=True)
+        aside = made.with_suffix(f".{os.getpid()}")
+        include = [f"-I{root}/include", f"-I{root}/include/torch/csrc/api/include"]
+        links = [f"-L{root}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{root}/lib"]
+        flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared"]
+        subprocess.run(["g++", *flags, *include, str(SOURCE), "-o", str(aside), *links], check=True)
+        aside.replace(made)
+    return made
+
+
+def load() -> None:
+    """Register the device, once a process."""
+    import torch
+
+    if hasattr(torch, NAME):
+        return
+    torch.ops.load_library(str(library()))
+    torch.utils.rename_privateuse1_backend(NAME)
+    module: Any = types.ModuleType(f"torch.{NAME}")
+    module.is_available = module.is_initialized = lambda: True
+    module.device_count = lambda: 1
+    module.current_device = lambda: 0
+    module.get_device_name = lambda index=0: "the CPU's memory"
+    module.synchronize = lambda device=None: None
+    module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None
+    module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
+    torch._register_device_module(NAME, module)
+    torch.utils.generate_methods_for_privateuse1_backend()
+
+
+class OnMemory(TorchEager):
+    """`torch-<device>` whose device is registered before it is looked for, as a plugin of torch's does it."""
+
+    def probe(self) -> RuntimeInfo:
+        load()
+        return super().probe()
+
+
+if __name__ == "__main__":
+    print(library(), file=sys.stderr)
