@@ -14,7 +14,7 @@ from tasks import checks, diagnose
 from tasks.checks import Stage
 from tasks.judge import coarser, fingerprint, flushing, properties, steps
 from tasks.judge.meaning import interpret
-from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, times_coarser
+from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
 from tasks.judge.worst import beyond, element, worst
 from tasks.model import (
@@ -30,7 +30,7 @@ from tasks.model import (
     is_inexact,
 )
 from tasks.model.dtypes import dtype_name
-from tasks.model.kind import KIND_ORACLE, KIND_PROPERTY
+from tasks.model.kind import KIND_BIASED, KIND_ORACLE, KIND_PROPERTY
 from tasks.prepare.cases import PreparedSample
 
 
@@ -168,11 +168,26 @@ def _judged(
         more["cause"] = _cause(bar, arrays[0])
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
-    if _whole(sample) and (broken := properties.broken(group.op, _given(sample), arrays[0][0])):
+    status, kind, said = _beside(sample, arrays[0], metrics, status, kind)
+    return Judgement(metrics, status, kind, more | said)
+
+
+def _beside(
+    sample: PreparedSample, actual: list[np.ndarray], metrics: Metrics, status: Status, kind: str
+) -> tuple[Status, str, dict[str, Any]]:
+    """(status, kind, further columns) of numbers that were held to the limit: what leans to one side or breaks what mathematics
+    promises is imprecise at best."""
+    more: dict[str, Any] = {}
+    if status is Status.PASS and sample.owner.group.distribution == "own" and leans(metrics):
+        # Generated samples repeat their numbers: there the errors of all elements may be one and the same.
+        status, kind = Status.IMPRECISE, KIND_BIASED
+        side, sigmas = abs(metrics.bias or 0.0), abs(metrics.bias_sigmas or 0.0)
+        more["error"] = f"off to one side by {side:.2g} error units on average, {sigmas:.0f} standard errors"
+    if _whole(sample) and (broken := properties.broken(sample.owner.group.op, _given(sample), actual[0])):
         more["breaks"] = broken
         if status is Status.PASS:
             status, kind = Status.IMPRECISE, KIND_PROPERTY
-    return Judgement(metrics, status, kind, more)
+    return status, kind, more
 
 
 def _whole(sample: PreparedSample) -> bool:

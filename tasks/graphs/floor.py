@@ -137,8 +137,8 @@ def reference_and_floor(
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """(references, element floors δ, row floors) of the graph's outputs in order; float64, integers in their own dtype.
 
-    The row floor of an element is the larger of its δ and the root mean square of δ over the last axis. Raises NoOracle
-    for a model that has no float64 evaluation.
+    The row floor of an element is the larger of its δ and the root mean square of δ over the last axis. What a node makes is
+    not surer in a graph than by itself (`raised`). Raises NoOracle for a model that has no float64 evaluation.
     """
 
     def outputs(move: Move | None) -> list[np.ndarray]:
@@ -148,6 +148,10 @@ def reference_and_floor(
     references = outputs(None)
     elements = sum(np.size(x) for x in feeds.values()) + sum(x.size for x in graph.movable.values())
     floors = _floors(references, lambda draw: outputs(mover(graph, draw)), OpClass.MODEL, draws, elements)
+    for place, name in enumerate(graph.outputs):
+        makers = [node.op for node in graph.nodes if name in node.outputs]
+        higher = raised(floors[place], references[place], graph.dtypes.get(name) or "float32", makers, given=True)
+        floors[place] = floors[place] if higher is None else higher
     return references, floors, [row_floor(delta) for delta in floors]
 
 

@@ -88,6 +88,8 @@ def split(call: Call) -> list[np.ndarray]:
         chunk = -(-x.shape[axis] // many)
         sizes = [chunk] * (many - 1)
         sizes.append(x.shape[axis] - sum(sizes))
+    if sum(sizes) != x.shape[axis] or min(sizes) < 0 or len(sizes) != call.outputs:
+        raise LeftOpen("Split into sizes that are not those of its outputs is left open")
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
@@ -158,6 +160,8 @@ def reverse_sequence(call: Call) -> list[np.ndarray]:
     """ReverseSequence: of each batch element the first so many along time."""
     x, lengths = np.asarray(call.inputs[0]), _ints(call.inputs[1])
     time, batch = int(call.attributes.get("time_axis", 0)), int(call.attributes.get("batch_axis", 1))
+    if min(lengths) < 0 or max(lengths) > x.shape[time]:
+        raise LeftOpen("ReverseSequence of more than there is along time is left open")
     moved = np.moveaxis(x, (time, batch), (0, 1)).copy()
     for k, length in enumerate(lengths):
         moved[:length, k] = moved[:length, k][::-1].copy()

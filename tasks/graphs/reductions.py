@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.graphs.call import Call, Operator, since
+from tasks.graphs.left_open import LeftOpen
 from tasks.model.dtypes import integers
 
 
@@ -132,6 +133,15 @@ def einsum(call: Call) -> list[np.ndarray]:
     return [np.asarray(np.einsum(call.attributes["equation"].replace(" ", ""), *call.arrays(), optimize=True))]
 
 
+def loss(call: Call) -> None:
+    """NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss, which onnx's evaluator computes: it clips what is out of bounds."""
+    scores, labels, weights = call.three()
+    counted = np.asarray(labels)[np.asarray(labels) != call.attributes.get("ignore_index")]
+    outside = ((counted < 0) | (counted >= scores.shape[1])).any()
+    if outside or (weights is not None and weights.shape != scores.shape[1:2]):
+        raise LeftOpen("a loss of labels without a class, or of weights that are not one a class, is left open")
+
+
 #: By operator.
 OPERATORS: dict[str, Operator] = {
     "ArgMax": _arg(np.argmax),
@@ -142,6 +152,7 @@ OPERATORS: dict[str, Operator] = {
     "Hardmax": hardmax,
     "MatMul": matmul,
     "MatMulInteger": matmul_integer,
+    "NegativeLogLikelihoodLoss": loss,
     "ReduceL1": _reduced(lambda x, a, k: np.abs(x).sum(axis=a, keepdims=k)),
     "ReduceL2": _reduced(lambda x, a, k: np.sqrt(np.square(x).sum(axis=a, keepdims=k))),
     "ReduceLogSum": _reduced(lambda x, a, k: np.log(x.sum(axis=a, keepdims=k))),
@@ -152,4 +163,5 @@ OPERATORS: dict[str, Operator] = {
     "ReduceProd": _reduced(lambda x, a, k: x.prod(axis=a, keepdims=k)),
     "ReduceSum": _reduced(lambda x, a, k: x.sum(axis=a, keepdims=k)),
     "ReduceSumSquare": _reduced(lambda x, a, k: np.square(x).sum(axis=a, keepdims=k)),
+    "SoftmaxCrossEntropyLoss": loss,
 }

@@ -9,9 +9,9 @@ KIND_SUSPECT = "suspect"
 #: What a generated case asks, the specification leaves open.
 KIND_SPEC = "spec"
 
-#: `imprecise`: the results are within the limit, and break what mathematics promises of the op (`tasks.judge.properties`).
+#: `imprecise`: the results are within the limit, and break what mathematics promises of the op.
 KIND_PROPERTY = "property"
-#: `imprecise`: the results are within the limit, and nearly all off to the same side (`tasks.judge.plain.biased`).
+#: `imprecise`: the results are within the limit, and nearly all off to the same side.
 KIND_BIASED = "biased"
 
 #: Meanings, by kind; "" is a case that cannot be made or evaluated.

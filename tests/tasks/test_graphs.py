@@ -357,6 +357,34 @@ def test_a_node_alone_has_an_element_floor() -> None:
     assert (floor < 2 * size).all() and (floor > 0).all() and floor.mean() > 0.05 * size.mean()
 
 
+def test_a_transform_in_a_graph_has_a_floor_where_it_cancels() -> None:
+    x = RNG.normal(size=(1, 16, 1)).astype(np.float32)
+    both = np.concatenate([x, x[:, ::-1]], axis=1)  # what is the same from both ends has sines that cancel
+    (y,), (floor,), _ = reference_and_floor(
+        Graph(model([helper.make_node("DFT", ["x"], ["y"])], {"x": both}, ["y"])), {"x": both}, 4
+    )
+    alone = torch.fft.fft(torch.from_numpy(both[0, :, 0]))
+    off = np.abs(np.stack([alone.real.numpy(), alone.imag.numpy()], axis=-1) - y[0])
+    assert floor.min() >= EPS["float32"] * np.abs(y).max()
+    assert (off < 8 * floor[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "outputs"),
+    [
+        ("Split", [np.ones(12), np.array([2, 4])], 2),
+        ("Split", [np.ones(6), np.array([2, 2, 2])], 2),
+        ("ReverseSequence", [np.ones((2, 4)), np.array([4, 3, 2, 1])], 1),
+        ("NegativeLogLikelihoodLoss", [np.ones((1, 5)), np.array([3]), np.ones(2)], 1),
+        ("NegativeLogLikelihoodLoss", [np.ones((1, 5)), np.array([5])], 1),
+        ("SoftmaxCrossEntropyLoss", [np.ones((1, 5)), np.array([3]), np.ones(2)], 1),
+    ],
+)
+def test_what_does_not_fit_together_has_no_reference(op: str, inputs: list[Any], outputs: int) -> None:
+    with pytest.raises(NoOracle, match="left open"):
+        run_one(op, inputs, outputs)
+
+
 def test_the_floor_of_a_sum_lets_a_device_take_subnormal_numbers_as_nothing() -> None:
     w = (RNG.normal(size=(16, 16)) * 1e-40).astype(np.float32)  # a channel of a trained network that died
     w[:, 8:] = RNG.normal(size=(16, 8))

@@ -1,0 +1,111 @@
+"""Bias: kernels that are off to one side by less than a unit are told, beside sound twins of theirs that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tasks.judge.plain import Metrics, compare, leans, spacing_of
+from tasks.model import EPS, SMALLEST_NORMAL, Leaf, OpClass, np_dtype
+
+Kernel = Callable[
+    [np.ndarray, str], np.ndarray
+]  # exact results and a dtype to results as float64, which the dtype holds
+
+
+def _grid(y: np.ndarray, dtype: str) -> np.ndarray:
+    return spacing_of(np.abs(y), EPS[dtype], SMALLEST_NORMAL[dtype])
+
+
+def nearest(y: np.ndarray, dtype: str) -> np.ndarray:
+    return y.astype(np_dtype(dtype)).astype(np.float64)
+
+
+def truncated(y: np.ndarray, dtype: str) -> np.ndarray:
+    return np.trunc(y / _grid(y, dtype)) * _grid(y, dtype)
+
+
+def upwards(y: np.ndarray, dtype: str) -> np.ndarray:
+    return np.ceil(y / _grid(y, dtype)) * _grid(y, dtype)
+
+
+def half_up(y: np.ndarray, dtype: str) -> np.ndarray:
+    return np.floor(y / _grid(y, dtype) + 0.5) * _grid(y, dtype)
+
+
+def stochastic(skew: float) -> Kernel:
+    def kernel(y: np.ndarray, dtype: str) -> np.ndarray:
+        draws = np.random.default_rng(5).random(y.shape) + skew
+        return np.floor(y / _grid(y, dtype) + draws) * _grid(y, dtype)
+
+    return kernel
+
+
+def times(factor: float) -> Kernel:
+    return lambda y, dtype: nearest(y * factor, dtype)
+
+
+#: Kernel, dtypes, whether a fifth of the exact results are ties.
+BIASED: dict[str, tuple[Kernel, tuple[str, ...], bool]] = {
+    "truncates": (truncated, ("bfloat16", "float16", "float32"), False),
+    "rounds up": (upwards, ("bfloat16", "float16", "float32"), False),
+    "rounds away from zero": (
+        lambda y, d: np.sign(y) * upwards(np.abs(y), d),
+        ("bfloat16", "float16", "float32"),
+        False,
+    ),
+    "rounds half up": (half_up, ("bfloat16", "float16", "float32"), True),
+    "stochastic rounding with a skew": (stochastic(0.15), ("bfloat16", "float16", "float32"), False),
+    "a mean over one of a thousand too many": (times(1000 / 1001), ("bfloat16", "float16"), False),
+    "a reciprocal of the count in float16": (times(float(np.float16(1 / 9)) * 9), ("float16",), False),
+    "one addend of 2048 left out": (times(2047 / 2048), ("float16",), False),
+    "one addend of 512 left out": (times(511 / 512), ("bfloat16",), False),
+}
+SOUND: dict[str, tuple[Kernel, bool]] = {
+    "to nearest": (nearest, False),
+    "to nearest, with ties": (nearest, True),
+    "stochastic rounding": (stochastic(0.0), False),
+}
+
+
+def measured(kernel: Kernel, dtype: str, ties: bool) -> Metrics:
+    """The metrics of a kernel on results of a contraction: (256, 256), of both signs, with a noise floor of ε|y|."""
+    rng = np.random.default_rng(3)
+    y = rng.normal(size=(256, 256)) * np.exp(rng.normal(size=(256, 256)))
+    if ties:
+        at = rng.random(y.shape) < 0.2
+        y = np.where(at, (np.floor(y / _grid(y, dtype)) + 0.5) * _grid(y, dtype), y)
+    made = kernel(y, dtype).astype(np_dtype(dtype))
+    return compare([made], [Leaf(dtype, y.shape, y, EPS[dtype] * np.abs(y))], OpClass.CONTRACTION)
+
+
+CASES = [(name, dtype) for name, (_, dtypes, _) in BIASED.items() for dtype in dtypes]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_a_kernel_that_is_off_to_one_side_is_told(name: str, dtype: str) -> None:
+    kernel, _, ties = BIASED[name]
+    found = measured(kernel, dtype, ties)
+    assert found.error_units is not None and found.error_units <= 1.0, "no maximum sees it"
+    assert leans(found), (found.bias, found.bias_sigmas)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("name", SOUND)
+def test_its_sound_twin_is_not(name: str, dtype: str) -> None:
+    found = measured(SOUND[name][0], dtype, SOUND[name][1])
+    assert not leans(found), (found.bias, found.bias_sigmas)
+
+
+def test_there_are_twenty() -> None:
+    assert len(CASES) == 20
+
+
+def test_errors_that_rows_share_are_no_bias() -> None:
+    rng = np.random.default_rng(9)
+    y = rng.normal(size=(64, 256))
+    shared = 1 + EPS["float32"] * rng.normal(size=(64, 1))  # what a statistic of each row is off by
+    leaf = Leaf("float32", y.shape, y, EPS["float32"] * np.abs(y))
+    assert not leans(compare([(y * shared).astype(np.float32)], [leaf], OpClass.NORMALISATION))
