@@ -168,16 +168,26 @@ def _judged(
         more["cause"] = _cause(bar, arrays[0])
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
-    if status is Status.PASS and group.distribution == "own" and leans(metrics):
+    status, kind, said = _beside(sample, arrays[0], metrics, status, kind)
+    return Judgement(metrics, status, kind, more | said)
+
+
+def _beside(
+    sample: PreparedSample, actual: list[np.ndarray], metrics: Metrics, status: Status, kind: str
+) -> tuple[Status, str, dict[str, Any]]:
+    """(status, kind, further columns) of numbers that were held to the limit: what leans to one side or breaks what mathematics
+    promises is imprecise at best."""
+    more: dict[str, Any] = {}
+    if status is Status.PASS and sample.owner.group.distribution == "own" and leans(metrics):
         # Generated samples repeat their numbers: there the errors of all elements may be one and the same.
         status, kind = Status.IMPRECISE, KIND_BIASED
         side, sigmas = abs(metrics.bias or 0.0), abs(metrics.bias_sigmas or 0.0)
         more["error"] = f"off to one side by {side:.2g} error units on average, {sigmas:.0f} standard errors"
-    if _whole(sample) and (broken := properties.broken(group.op, _given(sample), arrays[0][0])):
+    if _whole(sample) and (broken := properties.broken(sample.owner.group.op, _given(sample), actual[0])):
         more["breaks"] = broken
         if status is Status.PASS:
             status, kind = Status.IMPRECISE, KIND_PROPERTY
-    return Judgement(metrics, status, kind, more)
+    return status, kind, more
 
 
 def _whole(sample: PreparedSample) -> bool:

@@ -250,10 +250,12 @@ class Floor(_Model):
 
 class Flaky(_Model):
     """What is held to be flaky: in the last ``of`` runs, on the same inputs with the same version of the runtime, a case passed
-    again ``times`` times after it had failed."""
+    again ``times`` times after it had failed. backend: or, where so many cases of its backend did so, a case that was right in the
+    run before: of a backend that fails anywhere by chance; 0: never."""
 
     times: int = Field(default=1, ge=1)
     of: int = Field(default=10, ge=2)
+    backend: int = Field(default=0, ge=0)
 
 
 class Gate(_Model):

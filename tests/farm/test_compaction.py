@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,15 @@ def killed_at(step: int, what: Any) -> bool:
 
         threading.settrace(tracing)
         sys.settrace(tracing)
-        what()
+        try:
+            what()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, 9)
+    return code == 9
 
 
 @pytest.mark.parametrize("change", (None, lambda table: table))

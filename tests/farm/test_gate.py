@@ -114,6 +114,22 @@ def test_a_failure_is_quarantined_by_evidence_alone_and_never_silently(
     assert main(["--results", strict]) == 1
 
 
+def test_of_a_backend_that_fails_anywhere_a_case_is_quarantined_for_one_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every night another op fails; mul breaks on the night before the last, and stays so."""
+    ops = [f"torch:op{n}" for n in range(6)]
+    rows = [on(day, "wrong" if ops.index(op) == day else "pass", op) for day in range(6) for op in ops]
+    rows += [on(day, "wrong" if day >= 4 else "pass", "torch:mul") for day in range(6)]
+    results = made(tmp_path, *rows, gate={"flaky": {"backend": 3}})
+    assert (
+        main(["--results", results, "--run", DAYS[4]]) == 0 and "2 flaky cells in quarantine" in capsys.readouterr().out
+    )
+    assert main(["--results", results]) == 1
+    assert "1 cell with new failures; 1 flaky cell in quarantine" in capsys.readouterr().out
+    assert main(["--results", results, "--run", DAYS[1]]) == 1, "too early to say"
+
+
 def test_junit_and_sarif_say_what_is_new_what_is_known_and_what_is_flaky(tmp_path: Path) -> None:
     rows = [
         *(on(0, "wrong", "torch:sin"), on(1, "pass", "torch:sin"), on(2, "wrong", "torch:sin")),  # flaky

@@ -168,20 +168,39 @@ def _evidence(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str
     opened = lakes.open_lake(results)
     ids = [name for name in lakes.run_ids(opened) if name <= this][-flaky.of :]
     columns = [*lakes.KEY, "attempts", "status", "digest", "runtime_version"]
-    where = {"case_id": sorted(set(new["case_id"])), "backend": sorted(set(new["backend"]))}
+    where = {"backend": sorted(set(new["backend"]))}
+    if not flaky.backend:
+        where["case_id"] = sorted(set(new["case_id"]))
     table = pd.concat([unique(lakes.read_table(opened, name, columns, where)).to_pandas() for name in ids])
     keys = ["case_id", "backend", "digest", "runtime_version"]
-    same = table.fillna("").merge(new[keys].drop_duplicates(["case_id", "backend"]), on=keys).sort_values("run_id")
+    now = report.rows[report.rows["backend"].isin(where["backend"])]
+    same = table.fillna("").merge(now[keys].drop_duplicates(["case_id", "backend"]), on=keys)
+    same = same.sort_values(["backend", "case_id", "run_id"], kind="stable")
+    pair = same.groupby(["backend", "case_id"], sort=False)
+    same["failed"] = same["status"].isin(FAILED_STATUSES)
+    same["again"] = pair["failed"].shift(fill_value=False) & (same["status"] == Status.PASS.value)
+    told = same.groupby(["case_id", "backend"]).agg(
+        runs=("failed", "size"), failed=("failed", "sum"), again=("again", "sum"), last=("failed", _before_last)
+    )
+    of_backend = same.groupby("backend")["again"].sum()
     found = {}
-    for pair, some in same.groupby(["case_id", "backend"]):
-        failed = some["status"].isin(FAILED_STATUSES).tolist()
-        again = sum(a and status == Status.PASS.value for a, status in zip(failed, some["status"].tolist()[1:]))
-        if again >= flaky.times:
-            found[pair] = (
-                f"flaky: failed in {sum(failed)} of {many(len(some), 'run')} of the same inputs and version, "
-                f"and passed again {again} times between"
+    for case in zip(new["case_id"], new["backend"]):
+        if case not in told.index:
+            continue
+        line, others = told.loc[case], int(of_backend[case[1]])
+        runs = f"{many(int(line['runs']), 'run')} of the same inputs and version"
+        if line["again"] >= flaky.times:
+            found[case] = f"flaky: failed in {line['failed']} of {runs}, and passed again {line['again']} times between"
+        elif flaky.backend and others >= flaky.backend and line["runs"] > 1 and not line["last"]:
+            found[case] = (
+                f"flaky backend: in {runs} {many(others, 'failure')} of it passed again; this one was right in the run before"
             )
     return found
+
+
+def _before_last(failed: pd.Series) -> bool:
+    """Whether the run before the last one failed."""
+    return bool(failed.iloc[-2]) if len(failed) > 1 else False
 
 
 def rows_of(report: Report) -> tuple[str, str]:
