@@ -6,6 +6,7 @@ import argparse
 import functools
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tasks.model import Refusal
 #: Control characters and direction overrides: an error text must not be able to drive the terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
 
+#: How Python shows a warning.
+_PYTHONS = warnings.formatwarning
+
 
 def plain(value: Any, length: int = 0) -> str:
     """Text on one line without control characters, cut to ``length`` characters (0: not cut)."""
@@ -24,11 +28,21 @@ def plain(value: Any, length: int = 0) -> str:
     return text[: length - 1] + "…" if length and len(text) > length else text
 
 
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """The farm's own warnings in one line, without the line of code that gave them; others as Python says them."""
+    if category.__module__.startswith("farm."):
+        return f"warning: {plain(message)}\n"
+    return _PYTHONS(message, category, filename, lineno, line)
+
+
 def refusing(main: Main) -> Main:
     """A command's ``main`` that says what it refuses (`Refusal`) in one line and ends with exit code 2."""
 
     @functools.wraps(main)
     def told(argv: Sequence[str] | None = None) -> int:
+        warnings.formatwarning = _warning
         try:
             return main(argv)
         except Refusal as refusal:

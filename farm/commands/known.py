@@ -22,7 +22,7 @@ from farm.report.runs import load
 from farm.report.tables import alike
 from farm.report.tables.causes import many
 from farm.report.tables.coverage import distinct
-from farm.report.tables.life import BAD, STATES, life, life_view
+from farm.report.tables.life import BAD, NOT_TRIED, STATES, life, life_view
 from farm.reproduce.find import find, parse
 from tasks.model.failing import manner
 
@@ -82,7 +82,7 @@ def _add(args: argparse.Namespace) -> int:
     listed = [*(known.recorded(record) or []), *(known_failures(file) if file.exists() else [])]
     rows = _with_reduced(pd.DataFrame([row]), results, [*listed, entry])
     if (place := int(known.met(rows, listed).entry[0])) >= 0:
-        raise ConfigError(f"{key} is known already: {listed[place].reason}")
+        raise ConfigError(f"{key} is known already: {listed[place].reason}; change that entry, or say another case")
     if known.met(rows, [entry]).entry[0] < 0:
         raise ConfigError(
             f"it would not cover {key}: check --versions and --expires (the row is of {row['runtime_version']}, {known.day_of(row['started_at'])})"
@@ -119,7 +119,11 @@ def _told(args: argparse.Namespace) -> int:
         raise ConfigError(f"the record of run {run.get('run_id')} does not say what is known; name a list")
     frame = life(distinct(rows), [k for k in entries if known.matcher([args.backend])([k.backend])])
     checking = args.command == "check"
-    shown = frame[frame["state"].isin(BAD)] if checking else frame
+    shown = (
+        frame[frame["state"].isin(BAD)]
+        if checking
+        else frame.iloc[(frame["state"] == NOT_TRIED).argsort(kind="stable")]
+    )
     title = f"Known failures and run {run.get('run_id')}"
     if len(shown):
         terminal.show(life_view(shown, title), terminal.screen(), len(shown))

@@ -14,6 +14,7 @@ from farm.lake import Lake, LakeError
 from farm.report.faces.site import pages
 from farm.report.tables.trends import Night, Trends, night
 from tasks.model import Refusal
+from tasks.nearest import nearest
 
 #: What a store is told of a file, by its ending.
 TYPES = {"html": "text/html; charset=utf-8", "svg": "image/svg+xml", "css": "text/css"}
@@ -24,9 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the site; exit code 0, 2 for lakes without runs or a place that cannot be written."""
     args = _arguments().parse_args(argv)
     nights: list[Night] = []
+    names: set[str] = set()
     for name in args.lakes:
         had = {one.facts["run_id"]: one.facts["results"] for one in nights}
-        nights += _nights(name, args.last, args.config, had)
+        nights += _nights(name, args.last, args.config, had, names)
+    if not nights and names:
+        raise Refusal(
+            f"no runs of config {args.config} in {', '.join(args.lakes)}{nearest(args.config, sorted(names))}"
+        )
     if not nights:
         raise Refusal(f"no runs with rows in {', '.join(args.lakes)}; start one with: farm run configs/quick.yaml")
     out, files = lakes.open_lake(args.out), 0
@@ -54,9 +60,9 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _nights(name: str, last: int, config: str | None, had: Mapping[str, str]) -> Iterator[Night]:
+def _nights(name: str, last: int, config: str | None, had: Mapping[str, str], other: set[str]) -> Iterator[Night]:
     """Summaries of the runs of a lake, the oldest first; what cannot be read, or was ``had`` of another lake (by its id), is
-    said and passed over. Raises LakeError."""
+    said and passed over. other: takes the names of configs that were not asked for. Raises LakeError."""
     opened = lakes.open_lake(name)
     for run_id in lakes.run_ids(opened)[-last:]:
         if run_id in had:
@@ -71,6 +77,7 @@ def _nights(name: str, last: int, config: str | None, had: Mapping[str, str]) ->
         except LakeError as problem:
             print(f"warning: {plain(problem)}; its rows are shown without config and date", file=sys.stderr)
         if config is not None and record.get("name") != config:
+            other.add(str(record.get("name") or ""))
             continue
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", lakes.LakeWarning)

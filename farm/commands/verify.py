@@ -31,15 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="farm verify",
-        description="Check the manifest of a run, or run a random sample of its rows again and say per backend how many outcomes repeat.",
+        description="Check the manifest of a run where it has one, run a random sample of its rows again and say per backend how many outcomes repeat.",
         epilog="exit code: 0 all is as it was; 1 something is not; 2 bad input; 3 nothing could be run again",
     )
     results_option(parser)
     parser.add_argument("--run", default="last", help="id of a run, or last (default)")
     parser.add_argument(
-        "--signed-by", type=Path, metavar="FILE", help="check the manifest, and that this public key (PEM) signed it"
+        "--signed-by",
+        type=Path,
+        metavar="FILE",
+        help="check the manifest alone, and that this public key (PEM) signed it",
     )
-    parser.add_argument("--manifest", action="store_true", help="check the manifest, whoever signed it")
+    parser.add_argument("--manifest", action="store_true", help="check the manifest alone, whoever signed it")
     parser.add_argument("--sample", type=int, metavar="N", help="rows of each backend that are run again (default: 5)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
     parser.add_argument("--csv", metavar="FILE", help="write what was run again, row by row")
@@ -47,20 +50,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.sample is not None and args.sample < 1:
         parser.error(f"--sample: {args.sample} is none; 1 at least")
-    code = OK
-    if args.signed_by or args.manifest:
-        code = _manifest(args)
-        if args.sample is None:
-            return code
+    asked = bool(args.signed_by or args.manifest)
+    code = _manifest(args, asked)
+    if asked and args.sample is None:
+        return code
     try:
-        return max(code, _again(args))
+        again = _again(args)
+        return code or again
     finally:
         POOL.close()
 
 
-def _manifest(args: argparse.Namespace) -> int:
+def _manifest(args: argparse.Namespace, asked: bool) -> int:
+    """Hold the run against its manifest; one without any is refused only where it was ``asked`` for."""
     opened = lakes.open_lake(args.results)
     run_id = (lakes.run_ids(opened) or [""])[-1] if args.run == "last" else args.run
+    if not asked and not manifest.signed(opened, run_id):
+        return OK
     found = manifest.check(opened, run_id, args.signed_by)
     for words in ("changed", "missing", "added"):
         for name in getattr(found, words):

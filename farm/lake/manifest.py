@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from farm.lake.columns import farm_version
 from farm.lake.store import RECORD, AnyLake, Lake, LakeError, open_lake, parts, run_ids
@@ -77,6 +78,12 @@ def sign(results: AnyLake, run_id: str, key: Path) -> dict[str, Any]:
     except (pa.ArrowException, OSError) as error:
         raise LakeError(f"{path}: cannot be written ({error})") from None
     return signed
+
+
+def signed(results: AnyLake, run_id: str) -> bool:
+    """Whether a run has a manifest, be it right or not."""
+    lake = open_lake(results)
+    return bool(lake.filesystem.get_file_info(lake.path(run_id, MANIFEST)).type != pafs.FileType.NotFound)
 
 
 def check(results: AnyLake, run_id: str, key: Path | None = None) -> Checked:

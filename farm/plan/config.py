@@ -168,7 +168,9 @@ def _entries(path: Path, where: str) -> list[dict[str, Any]]:
             except pydantic.ValidationError as error:
                 first = error.errors()[0]
                 key = ".".join(map(str, first["loc"])) or "entry"
-                raise ConfigError(f"{where}: {place(path, (i, *first['loc']))}: {key}: {_words(first)}") from None
+                extra = first["type"] == "extra_forbidden"
+                text = _unknown(first["loc"][-1], KnownFailure) if extra else _words(first)
+                raise ConfigError(f"{where}: {place(path, (i, *first['loc']))}: {key}: {text}") from None
     except OSError as error:
         raise ConfigError(f"{where}: {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
@@ -241,10 +243,12 @@ def _explain(file: Path, node: Any, error: Any) -> str:
             model = KernelConfig if place[2] == "kernels" else OwnModel
         if model is KernelConfig and place[-1] in CatalogConfig.model_fields:
             return f"{_place(file, node, place)}: {key}: it is a key of the catalog, not of a kernel"
-        text = (
-            f"unknown key{nearest(str(place[-1]), sorted(f.alias or name for name, f in model.model_fields.items()))}"
-        )
+        text = _unknown(place[-1], model)
     return f"{_place(file, node, place)}: {key}: {text}"
+
+
+def _unknown(key: Any, model: type[pydantic.BaseModel]) -> str:
+    return f"unknown key{nearest(str(key), sorted(f.alias or name for name, f in model.model_fields.items()))}"
 
 
 def _words(error: Any) -> str:

@@ -248,6 +248,12 @@ class Floor(_Model):
     at_least: float
 
 
+class Share(Floor):
+    """A floor of a share: 0.95 are 95 %."""
+
+    at_least: float = Field(ge=0, le=1)
+
+
 class Flaky(_Model):
     """What is held to be flaky: in the last ``of`` runs, on the same inputs with the same version of the runtime, a case passed
     again ``times`` times after it had failed. backend: or, where so many cases of its backend did so, a case that was right in the
@@ -267,7 +273,7 @@ class Gate(_Model):
 
     new: int = Field(default=0, ge=0)
     less_precise: int | None = Field(default=None, ge=0)
-    coverage: list[Floor] = []
+    coverage: list[Share] = []
     speedup: list[Floor] = []
     known: Literal["", "strict"] = ""
     flaky: Flaky | None = None

@@ -77,10 +77,12 @@ def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str
     opened, run_id = lake.open_lake(results), str(run.get("run_id"))
     if run_id not in (ids := lake.run_ids(opened)):
         return None
-    now = lake.read_table(opened, run_id, ["case_id"])["case_id"].combine_chunks()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lake.LakeWarning)  # said when the run itself was reported
+        now = lake.read_table(opened, run_id, ["case_id"])["case_id"].combine_chunks()
     for earlier in reversed(ids[: ids.index(run_id)]):
         with contextlib.suppress(lake.LakeError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", lake.LakeWarning)  # said when the run itself was reported
+            warnings.simplefilter("ignore", lake.LakeWarning)
             record = lake.read_run(opened, earlier)
             if record.get("name") != run["name"] or not record.get("finished_at"):
                 continue

@@ -145,6 +145,8 @@ def versions_of(asked: str, package: str) -> list[str]:
         first, last = (Version(end) if end else None for end in asked.replace(" ", "").split(TO))
     except (InvalidVersion, ValueError):
         raise ReproduceError(f"--versions {asked}: as 1.20.1..1.31.1, or 1.20.1,1.22.1,1.31.1") from None
+    if first is not None and last is not None and first > last:
+        raise ReproduceError(f"--versions {asked}: the older one comes first: {last}{TO}{first}")
     there = sorted(map(Version, releases(package)))
     found = [v for v in there if (first is None or v >= first) and (last is None or v <= last)]
     for end in (first, last):

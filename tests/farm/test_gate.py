@@ -184,6 +184,7 @@ def test_an_unfinished_run_is_not_proved(tmp_path: Path, capsys: pytest.CaptureF
         ("gate: {news: 0}", "3:8: gate.news", "did you mean new?"),
         ("gate: {coverage: [{least: 1}]}", "3:20: gate.coverage.0.least", "did you mean at_least?"),
         ("gate: {coverage: [{ops: [abs]}]}", "gate.coverage.0.at_least", "add the key at_least"),
+        ("gate: {coverage: [{at_least: 95}]}", "3:20: gate.coverage.0.at_least", "less than or equal to 1"),
         ("gate: {known: maybe}", "3:8: gate.known", "strict"),
         ("gate: {flaky: {of: 1}}", "3:16: gate.flaky.of", "greater than or equal to 2"),
     ),

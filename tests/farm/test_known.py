@@ -163,6 +163,12 @@ def test_check_ends_with_1_for_what_is_stale_or_expired(tmp_path: Path, capsys: 
     assert list(pd.read_csv(tmp_path / "t.csv")["state"]) == ["stale"]
     assert main(["list", str(tmp_path / "more.yaml"), "--results", results]) == 0
     assert "sums" in capsys.readouterr().out
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump([{"op": "nowhere", "reason": "untried"}, good]))
+    assert main(["list", str(tmp_path / "more.yaml"), "--results", results]) == 0
+    assert (said := capsys.readouterr().out).index("sums") < said.index("untried"), "what was tried comes first"
+    (tmp_path / "more.yaml").write_text("- {ops: [add], reason: sums, op: add}")
+    assert main(["list", str(tmp_path / "more.yaml"), "--results", results]) == 2
+    assert "more.yaml:1:4: ops: unknown key; did you mean op?" in capsys.readouterr().err
 
 
 def test_a_generated_failure_is_known_by_what_is_left_of_it(tmp_path: Path) -> None:

@@ -115,6 +115,15 @@ def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
     assert int(trends.sums("backend").loc[(9, "good-cpu"), "failed"]) == 3
 
 
+def test_modes_of_one_code_count_once_for_their_vendor() -> None:
+    """By the worst outcome, as the report of a run counts; two backends that run other code count twice."""
+    rows = source().to_pandas().query("op == 'torch:abs' and sample == 0").assign(run_id="r", status="wrong")
+    for like, failed in (("good-cpu", 1), ("", 2)):
+        config = {"backends": [{"name": "good-cpu"}, {"name": "flaky-cpu", "like": like}]}
+        trends = Trends.of([night(rows, {"run_id": "r", "config": config})])
+        assert trends.once()["failed"].sum() == failed and trends.squares["failed"].sum() == 2
+
+
 def test_failures_of_a_series_are_counted_with_how_they_end() -> None:
     def counted(text: str) -> tuple[int, int, int]:
         return failures([(at, {"p": "pass", "w": "wrong"}[x]) for at, x in enumerate(text)])
@@ -136,6 +145,7 @@ def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: A
     assert site.main([str(tmp_path / "out"), str(tmp_path / "empty")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert site.main([str(tmp_path / "out"), str(many), "--config", "none"]) == 2
+    assert "no runs of config none" in (said := capsys.readouterr().err) and "nightly" in said
     opened = lake.open_lake(tmp_path / "odd")
     list(nights.write(opened, source(), RECORD, 2))
     first, second = lake.run_ids(opened)
@@ -156,4 +166,5 @@ def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: A
 
 def test_pictures_escape_what_they_say() -> None:
     assert "<b>" not in strip([("pass", 2, "<b>"), ("wrong", 1, "x")]) + bars([("<b>", 3, 1)]) + badge("<b>", "&", "ok")
+    assert 'height="2.0"' in bars([("one of thousands", 5000, 1)])
     assert bars([]) and strip([("pass", 1, "once")]).count("<rect") == 1

@@ -57,6 +57,9 @@ def test_a_signed_run_shows_what_was_changed_and_by_whom_it_was_signed(
     whole = Path(part).read_bytes()
     Path(part).write_bytes(whole + b"x")
     assert verify.main(trusted) == 1 and f"changed: {Path(part).name}" in capsys.readouterr().out
+    for also in (["--sample", "1"], [*trusted[2:], "--sample", "1"]):
+        assert verify.main([*where, *also]) == 1, "though the rows that are run again repeat, or none can be read"
+        assert f"changed: {Path(part).name}" in capsys.readouterr().out
     Path(part).write_bytes(whole)
     (folder / "part-more.parquet").write_bytes(whole)
     assert verify.main(trusted) == 1 and "added: part-more.parquet" in capsys.readouterr().out

@@ -33,10 +33,10 @@ def _cells(report: Report, found: Judged) -> Iterator[Mapping[str, Any]]:
 
 
 def _said(line: Mapping[str, Any]) -> str:
-    words = [line["status"], line["kind"], line["cause"]]
+    words = [" ".join(filter(None, (line["status"], line["kind"]))), line["cause"]]
     if pd.notna(line["error_units"]):
         words.append(f"{line['error_units']:.3g} error units")
-    return plain(" ".join(filter(None, (*words, line["error"]))), 600)
+    return plain(", ".join(filter(None, (*words, line["error"]))), 600)
 
 
 def junit(report: Report, found: Judged) -> bytes:

@@ -47,6 +47,10 @@ def slug(name: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}.html"
 
 
+#: Below a chart of failures.
+CHART_WORDS = "Rows that failed by a backend's own fault, night by night; in red those that no known failure covers."
+
+
 class _Site:
     """The pages of trends; what they share is worked out once."""
 
@@ -167,7 +171,7 @@ class _Site:
                 views,
                 lead=[f"vendor: {plain(lines[0]['vendor'])}", f"newest night: {self._newest(mine)}"],
                 chart=self._chart(mine),
-                chart_words="Rows that failed, night by night; in red those that no known failure covers.",
+                chart_words=CHART_WORDS,
             )
 
     def ops(self) -> Iterator[tuple[str, str]]:
@@ -228,7 +232,7 @@ class _Site:
             verdicts=[(one.facts["tone"], one.facts["verdict"], name) for name, one in newest.items()],
             lead=[f"{many(len(self.nights), 'run')}, {sum(n.facts['rows'] for n in self.nights):,} rows"],
             chart=self._chart(total),
-            chart_words="Rows that failed, night by night; in red those that no known failure covers.",
+            chart_words=CHART_WORDS,
         )
 
     def _newest(self, sums: pd.DataFrame) -> str:
@@ -236,7 +240,12 @@ class _Site:
         return f"{percent(last['passed'], last['judged'])} passed, {int(last['failed'])} failed, {int(last['new'])} new"
 
     def _sum_view(self, by: str, caption: str, more: Sequence[Column]) -> View:
-        newest = self.trends.squares.groupby(by)[[*COUNTS, "new"]].sum().reset_index()
+        newest = (
+            (self.trends.once() if by == "vendor" else self.trends.squares)
+            .groupby(by)[COUNTS + ["new"]]
+            .sum()
+            .reset_index()
+        )
         columns = [
             *more,
             Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),

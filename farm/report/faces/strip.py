@@ -41,6 +41,7 @@ def bars(nights: Sequence[tuple[str, int, int]]) -> Markup:
             f'<rect {size} y="{CHART_TALL - high:.1f}" height="{high:.1f}"><title>{escape(words)}</title></rect>'
         )
         if new:
+            over = max(over, 2.0)  # one among thousands is seen
             parts.append(f'<rect class="over" {size} y="{CHART_TALL - over:.1f}" height="{over:.1f}"/>')
     if nights:
         low = CHART_TALL + BELOW - 3

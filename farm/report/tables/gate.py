@@ -14,7 +14,7 @@ from farm.lake.store import unique
 from farm.plan import known
 from farm.plan.model import Flaky, Floor, Gate
 from farm.report.tables.causes import NEW, many
-from farm.report.tables.coverage import CELL, FAILED_STATUSES, commands, coverage, severity
+from farm.report.tables.coverage import CELL, FAILED_STATUSES, commands, coverage, once, severity, unavailable
 from farm.report.tables.life import BAD, life
 from farm.report.tables.since import since
 from farm.report.tables.view import Column, Report, View, op, status, text
@@ -117,12 +117,19 @@ def _where(floor: Floor) -> str:
     )
 
 
+def _away(report: Report, floor: Floor) -> str:
+    """The backends asked for that were unavailable."""
+    missing = unavailable(report.run.get("inventory")).index
+    away = [name for name in missing if any(fnmatchcase(name, glob) for glob in floor.backends)]
+    return f", {', '.join(away)} unavailable (farm doctor says why)" if away else ""
+
+
 def _coverage(report: Report, floor: Floor) -> Item:
     asked = " ".join(filter(None, (f"coverage at least {floor.at_least:g}", _where(floor))))
     rows = _of(report, floor)
-    total = coverage(rows, by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
+    total = coverage(once(rows), by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
     if not total["valid"]:
-        return Item(asked, ABSENT, f"{asked}: nothing of these was planned and valid")
+        return Item(asked, ABSENT, f"{asked}: nothing of these was planned and valid{_away(report, floor)}")
     holds = total["judged"] / total["valid"] >= floor.at_least
     return Item(asked, _state(holds), f"{asked}: it is {percent(total['judged'], total['valid'])}")
 

@@ -97,7 +97,7 @@ def headline(report: Report) -> list[str]:
     lines += [_quarantined(record) for record in run.get("quarantined") or () if isinstance(record, Mapping)]
     if skipped := run.get("skipped_files"):
         lines.append(
-            f"{skipped} file{'' if skipped == 1 else 's'} of the lake could not be read and are not counted here."
+            f"{many(skipped, 'file')} of the lake could not be read; what {'it holds' if skipped == 1 else 'they hold'} is not counted here."
         )
     (total,) = records(coverage(once(rows), by=()))
     lines.append(

@@ -16,7 +16,7 @@ import pandas as pd
 from farm.report.tables.agreement import units
 from farm.report.tables.causes import NEW
 from farm.report.tables.changes import CHANGES, change_codes
-from farm.report.tables.coverage import SEVERITY, cell_matrix
+from farm.report.tables.coverage import SEVERITY, cell_matrix, severity
 from farm.report.tables.view import Report
 from tasks.model import Status
 
@@ -28,7 +28,7 @@ CAUSE = ["reason", "standing", "rows", "cases", "ops", "backends", "status", "re
 @dataclass(frozen=True, eq=False)
 class Night:
     """One run. facts: run_id, name (of its config), started_at, results, rows, verdict, tone, new; squares: a line for each, with
-    `SQUARE`, vendor, op_class, worst (status), units (the worst), `COUNTS`, new (failures that no known failure covers)."""
+    `SQUARE`, vendor, code, op_class, worst (status), units (the worst), `COUNTS`, new (failures that no known failure covers)."""
 
     facts: Mapping[str, Any]
     squares: pd.DataFrame
@@ -46,7 +46,11 @@ def night(rows: pd.DataFrame, run: Mapping[str, Any]) -> Night:
     squares = cell_matrix(made)[["worst", *COUNTS]]
     by = made.assign(units=units(made), new=made["standing"] == NEW).groupby(SQUARE, sort=False)
     more = by.agg(
-        vendor=("vendor", "first"), op_class=("op_class", "first"), units=("units", "max"), new=("new", "sum")
+        vendor=("vendor", "first"),
+        code=("code", "first"),
+        op_class=("op_class", "first"),
+        units=("units", "max"),
+        new=("new", "sum"),
     )
     facts = {
         "run_id": str(run.get("run_id") or ""),
@@ -92,6 +96,11 @@ class Trends:
     def series(self, line: int) -> list[tuple[int, str]]:
         """(night, status) of a square, the oldest first."""
         return [(at, SEVERITY[code]) for at, code in enumerate(self.worst[line].tolist()) if code >= 0]
+
+    def once(self) -> pd.DataFrame:
+        """The newest squares for sums over backends: of those that run one ``code`` (modes of a runtime), the worst of an op."""
+        worst = severity(self.squares["worst"]).sort_values(kind="stable").index
+        return self.squares.loc[worst].drop_duplicates(["label", "vendor", "code"])
 
     def sums(self, by: str) -> pd.DataFrame:
         """`COUNTS` and new of every night by a column of the squares: index (night, value)."""
