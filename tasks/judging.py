@@ -141,10 +141,7 @@ def _judged(
         more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
         if not metrics.kind and limit is not None and op_class not in (OpClass.RANDOM, OpClass.MODEL):
             more |= _furthest(bar, arrays[0], limit)
-    if precision:
-        more["compute_precision"] = precision
-        if info.unasked and is_coarser(precision, group.dtype):
-            more["unasked"] = precision
+    more |= _computed_in(precision, info, group.dtype)
     if checks.installed(sample.owner.check).effect:
         return _effect(bar, arrays[0], Judgement(metrics, status, kind, more))
     if op_class is OpClass.MODEL:
@@ -170,6 +167,15 @@ def _judged(
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     status, kind, said = _beside(sample, arrays[0], metrics, status, kind)
     return Judgement(metrics, status, kind, more | said)
+
+
+def _computed_in(precision: str, info: RuntimeInfo, dtype: str) -> dict[str, Any]:
+    """Columns: the precision that a runtime says it computes in, and whether nobody asked for one so coarse."""
+    if not precision:
+        return {}
+    return {"compute_precision": precision} | (
+        {"unasked": precision} if info.unasked and is_coarser(precision, dtype) else {}
+    )
 
 
 def _beside(
