@@ -16,9 +16,8 @@ WITHOUT = r"SparseCsr|layout Sparse"
 def on_memory(folder: Path, size: Size) -> Result:
     """Samples in float32: how many there are, how many ran elsewhere, and on how many the device's verdict is another one,
     beyond what it says that it has not."""
-    config = write_config(
-        folder, "device", [{"name": "torch", "samples": size["samples"], "ops": size["ops"]}], [ON_CPU, ON_DEVICE]
-    )
+    catalog = {"name": "torch", "samples": size["samples"], "ops": size["ops"], "dtypes": ["float32"]}
+    config = write_config(folder, "device", [catalog], [ON_CPU, ON_DEVICE])
     wall = launch(config, folder / "results", environment(folder / "cache"), "--no-ray")
     rows = newest(folder / "results")
     of = {name: rows[rows["backend"] == name].set_index("case_id") for name in (ON_CPU, ON_DEVICE)}
