@@ -78,7 +78,6 @@ _PRODUCTS = (
 _CONVOLUTIONS = ("torch:nn.functional.conv*", "critical:conv*")
 _ATTENTION = ("torch:nn.functional.scaled_dot_product_attention*", "torch:*flash_attention*", "critical:scaled_dot_*")
 _HALVES = ("float16", "bfloat16")
-_ALONE = "a cell of the farm runs on one device, and none spans several"
 
 
 def _autocast(backend: str) -> Item:
@@ -109,7 +108,7 @@ _ROCM = (
     ),
     _autocast("torch-rocm"),
     Item("Autograd's backward pass matches the reference", check="backward", backends=("torch-rocm",)),
-    Item("torch.distributed works with the RCCL backend", never=_ALONE),
+    Item("torch.distributed works with the RCCL backend", ("collective:*",), backends=("rccl-rocm",)),
 )
 
 _CUDA = (
@@ -135,8 +134,9 @@ _CUDA = (
         backends=("torch-cuda",),
         each=("flags", ("tf32=off", "tf32=on")),
     ),
+    Item("CUDA graphs capture and replay correctly", check="graph", backends=("torch-cuda",)),
     Item(
-        "CUDA graphs capture and replay correctly",
+        "The same through ONNX Runtime",
         check="replay",
         flags="enable_cuda_graph=1",
         backends=("ort-cuda", "ort-tensorrt"),
