@@ -60,7 +60,7 @@ TARGETS: dict[str, Target] = {
         "hip", ("--iree-hal-target-device=hip",), "amd", "GPU", architecture=("--iree-rocm-target", architectures.amd)
     ),
     # Ahead of time: what does not compile for a GPU is known without one.
-    **{x: Target("", ("--iree-hal-target-device=cuda", f"--iree-cuda-target={x}")) for x in ("sm_89", "sm_90")},
+    **{x: Target("", ("--iree-hal-target-device=cuda", f"--iree-cuda-target={x}")) for x in ("sm_86", "sm_89")},
     **{x: Target("", ("--iree-hal-target-device=hip", f"--iree-rocm-target={x}")) for x in ("gfx942", "gfx950")},
 }
 
@@ -120,7 +120,7 @@ _STICKY = re.compile(
 
 class Iree(Backend):
     """IREE on "cpu" (llvm-cpu for the host's processor), "vmvx" (its portable interpreter), "vulkan", "cuda" or "hip"; ahead of
-    time for the architecture "sm_89", "sm_90", "gfx942" or "gfx950", whose code is compiled and not run.
+    time for the architecture "sm_86", "sm_89", "gfx942" or "gfx950", whose code is compiled and not run.
 
     options: ``flags`` (further flags of iree-compile, a list), ``device_vendor`` and ``resource`` (of the node, for
     an adapter that is not a CPU).
