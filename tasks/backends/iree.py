@@ -37,6 +37,12 @@ class Target:
     architecture: tuple[str, Callable[[], str]] | None = None
 
 
+def newest_known(name: str) -> str:
+    """Of an NVIDIA architecture, "sm_90", what IREE 3.13 compiles for: it knows none after sm_89 ("missing GPU target"), and the
+    driver makes code for later cards of the PTX that it writes."""
+    return "sm_89" if name.removeprefix("sm_").isdigit() and int(name[3:]) > 89 else name
+
+
 #: local-sync runs a program in the calling thread. By the device of a backend's name.
 TARGETS: dict[str, Target] = {
     "cpu": Target(
@@ -54,7 +60,7 @@ TARGETS: dict[str, Target] = {
         ("--iree-hal-target-device=cuda",),
         "nvidia",
         "GPU",
-        architecture=("--iree-cuda-target", architectures.nvidia),
+        architecture=("--iree-cuda-target", lambda: newest_known(architectures.nvidia())),
     ),
     "hip": Target(
         "hip", ("--iree-hal-target-device=hip",), "amd", "GPU", architecture=("--iree-rocm-target", architectures.amd)
