@@ -136,11 +136,9 @@ def _judged(
     status, kind = bar.verdict(metrics)
     more: dict[str, Any] = {"limit": limit, "output_digest": fingerprint.digest(raw)}
     if status is not Status.PASS and oracle != "stored" and not record["definition"]:
-        # What passed agrees with the reference, and through it with whatever else passed: by its digest or within twice
-        # the limit.
+        # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the limit.
         more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
-        if not metrics.kind and limit is not None and op_class not in (OpClass.RANDOM, OpClass.MODEL):
-            more |= _furthest(bar, arrays[0], limit)
+        more |= _furthest(bar, arrays[0], metrics, limit)
     if precision:
         more["compute_precision"] = precision
         if info.unasked and is_coarser(precision, group.dtype):
@@ -168,16 +166,12 @@ def _judged(
         more["cause"] = _cause(bar, arrays[0])
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
-    status, kind, said = _beside(sample, arrays[0], metrics, status, kind)
-    return Judgement(metrics, status, kind, more | said)
+    return _beside(sample, arrays[0], Judgement(metrics, status, kind, more))
 
 
-def _beside(
-    sample: PreparedSample, actual: list[np.ndarray], metrics: Metrics, status: Status, kind: str
-) -> tuple[Status, str, dict[str, Any]]:
-    """(status, kind, further columns) of numbers that were held to the limit: what leans to one side or breaks what mathematics
-    promises is imprecise at best."""
-    more: dict[str, Any] = {}
+def _beside(sample: PreparedSample, actual: list[np.ndarray], found: Judgement) -> Judgement:
+    """A judgement by the limit, with what needs none: results that lean to one side or break what mathematics promises are imprecise."""
+    status, kind, metrics, more = found.status, found.kind, found.metrics, dict(found.columns)
     if status is Status.PASS and sample.owner.group.distribution == "own" and leans(metrics):
         # Generated samples repeat their numbers: there the errors of all elements may be one and the same.
         status, kind = Status.IMPRECISE, KIND_BIASED
@@ -187,7 +181,7 @@ def _beside(
         more["breaks"] = broken
         if status is Status.PASS:
             status, kind = Status.IMPRECISE, KIND_PROPERTY
-    return status, kind, more
+    return replace(found, status=status, kind=kind, columns=more)
 
 
 def _whole(sample: PreparedSample) -> bool:
@@ -259,8 +253,10 @@ def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) 
     return _Others(columns)
 
 
-def _furthest(bar: _Bar, actual: list[np.ndarray], limit: float) -> dict[str, Any]:
-    """How many elements are beyond the limit, and the worst of all in words."""
+def _furthest(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, limit: float | None) -> dict[str, Any]:
+    """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by one."""
+    if metrics.kind or limit is None or bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
+        return {}
     columns: dict[str, Any] = {"beyond": beyond(actual, bar.expected, bar.op_class, limit, bar.precision)}
     where = worst(actual, bar.expected, bar.op_class, bar.precision)
     if where is not None:

@@ -37,6 +37,12 @@ class Target:
     architecture: tuple[str, Callable[[], str]] | None = None
 
 
+def newest_known(name: str) -> str:
+    """Of an NVIDIA architecture, "sm_90", what IREE 3.13 compiles for: it knows none after sm_89 ("missing GPU target"), and the
+    driver makes code for later cards of the PTX that it writes."""
+    return "sm_89" if name.removeprefix("sm_").isdigit() and int(name[3:]) > 89 else name
+
+
 #: local-sync runs a program in the calling thread. By the device of a backend's name.
 TARGETS: dict[str, Target] = {
     "cpu": Target(
@@ -54,13 +60,13 @@ TARGETS: dict[str, Target] = {
         ("--iree-hal-target-device=cuda",),
         "nvidia",
         "GPU",
-        architecture=("--iree-cuda-target", architectures.nvidia),
+        architecture=("--iree-cuda-target", lambda: newest_known(architectures.nvidia())),
     ),
     "hip": Target(
         "hip", ("--iree-hal-target-device=hip",), "amd", "GPU", architecture=("--iree-rocm-target", architectures.amd)
     ),
     # Ahead of time: what does not compile for a GPU is known without one.
-    **{x: Target("", ("--iree-hal-target-device=cuda", f"--iree-cuda-target={x}")) for x in ("sm_89", "sm_90")},
+    **{x: Target("", ("--iree-hal-target-device=cuda", f"--iree-cuda-target={x}")) for x in ("sm_86", "sm_89")},
     **{x: Target("", ("--iree-hal-target-device=hip", f"--iree-rocm-target={x}")) for x in ("gfx942", "gfx950")},
 }
 
@@ -120,7 +126,7 @@ _STICKY = re.compile(
 
 class Iree(Backend):
     """IREE on "cpu" (llvm-cpu for the host's processor), "vmvx" (its portable interpreter), "vulkan", "cuda" or "hip"; ahead of
-    time for the architecture "sm_89", "sm_90", "gfx942" or "gfx950", whose code is compiled and not run.
+    time for the architecture "sm_86", "sm_89", "gfx942" or "gfx950", whose code is compiled and not run.
 
     options: ``flags`` (further flags of iree-compile, a list), ``device_vendor`` and ``resource`` (of the node, for
     an adapter that is not a CPU).

@@ -57,6 +57,13 @@ def test_iree_compiles_for_the_device_that_is_here(monkeypatch: pytest.MonkeyPat
     assert iree.Iree("iree-hip", "hip", {})._architecture() == ("--iree-rocm-target=gfx942",)
     assert iree.Iree("iree-hip", "hip", {"flags": ["--iree-rocm-target=gfx90a"]})._architecture() == ()
     assert iree.Iree("iree-cpu", "cpu", {})._architecture() == ()
+    assert [iree.newest_known(x) for x in ("sm_80", "sm_89", "sm_90", "sm_120", "")] == [
+        "sm_80",
+        "sm_89",
+        "sm_89",
+        "sm_89",
+        "",
+    ]
 
 
 class FakeCore:

@@ -227,7 +227,7 @@ class _Site:
                 *self._cause_list(),
                 *self._models(),
                 self._op_list(),
-                self._runs(),
+                _runs(self.nights),
             ],
             verdicts=[(one.facts["tone"], one.facts["verdict"], name) for name, one in newest.items()],
             lead=[f"{many(len(self.nights), 'run')}, {sum(n.facts['rows'] for n in self.nights):,} rows"],
@@ -333,38 +333,38 @@ class _Site:
     def _models(self) -> Iterator[View]:
         lines = [one for one in self.lines if one["op_class"] == OpClass.MODEL.value]
         if lines:
-            yield self._index("models", "Models", lines)
+            yield _index("models", "Models", lines)
 
     def _op_list(self) -> View:
-        return self._index("ops", "Ops", self.lines)
+        return _index("ops", "Ops", self.lines)
 
-    def _index(self, name: str, caption: str, lines: Sequence[Line]) -> View:
-        """One line for each op, with what it is at worst anywhere."""
-        place = {status: k for k, status in enumerate(SEVERITY)}
-        found = []
-        for label, some in _groups(lines, "label"):
-            worst = min(some, key=lambda one: place[one["worst"]])
-            failed = sorted(one["backend"] for one in some if _failed(one))
-            found.append({"label": label, "worst": worst["worst"], "failed": ", ".join(failed), "backends": len(some)})
-        columns = [
-            Column("op", lambda line: Cell(plain(line["label"]), href=f"op/{slug(line['label'])}"), foreign=True),
-            Column("at worst", lambda line: Cell(line["worst"], status=line["worst"])),
-            Column("fails on", lambda line: plain(line["failed"], 200), foreign=True),
-        ]
-        return View(name, caption, pd.DataFrame(found), columns, lines=found, counted=True, unit="ops")
 
-    def _runs(self) -> View:
-        lines = [dict(one.facts) for one in reversed(self.nights)]
-        columns = [
-            Column("run", lambda line: plain(line["run_id"]), foreign=True),
-            Column("config", lambda line: plain(line["name"]), foreign=True),
-            Column("rows", lambda line: f"{line['rows']:,}", right=True),
-            Column("verdict", lambda line: Cell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")),
-            Column("lake", lambda line: plain(line["results"]), foreign=True),
-        ]
-        return View(
-            "runs", "Runs, the newest first", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="runs"
-        )
+def _index(name: str, caption: str, lines: Sequence[Line]) -> View:
+    """One line for each op, with what it is at worst anywhere."""
+    place = {status: k for k, status in enumerate(SEVERITY)}
+    found = []
+    for label, some in _groups(lines, "label"):
+        worst = min(some, key=lambda one: place[one["worst"]])
+        failed = sorted(one["backend"] for one in some if _failed(one))
+        found.append({"label": label, "worst": worst["worst"], "failed": ", ".join(failed), "backends": len(some)})
+    columns = [
+        Column("op", lambda line: Cell(plain(line["label"]), href=f"op/{slug(line['label'])}"), foreign=True),
+        Column("at worst", lambda line: Cell(line["worst"], status=line["worst"])),
+        Column("fails on", lambda line: plain(line["failed"], 200), foreign=True),
+    ]
+    return View(name, caption, pd.DataFrame(found), columns, lines=found, counted=True, unit="ops")
+
+
+def _runs(nights: Sequence[Any]) -> View:
+    lines = [dict(one.facts) for one in reversed(nights)]
+    columns = [
+        Column("run", lambda line: plain(line["run_id"]), foreign=True),
+        Column("config", lambda line: plain(line["name"]), foreign=True),
+        Column("rows", lambda line: f"{line['rows']:,}", right=True),
+        Column("verdict", lambda line: Cell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")),
+        Column("lake", lambda line: plain(line["results"]), foreign=True),
+    ]
+    return View("runs", "Runs, the newest first", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="runs")
 
 
 def _groups(lines: Sequence[Line], by: str) -> Iterator[tuple[str, list[Line]]]:
