@@ -240,12 +240,8 @@ class _Site:
         return f"{percent(last['passed'], last['judged'])} passed, {int(last['failed'])} failed, {int(last['new'])} new"
 
     def _sum_view(self, by: str, caption: str, more: Sequence[Column]) -> View:
-        newest = (
-            (self.trends.once() if by == "vendor" else self.trends.squares)
-            .groupby(by)[COUNTS + ["new"]]
-            .sum()
-            .reset_index()
-        )
+        squares = self.trends.once() if by == "vendor" else self.trends.squares
+        newest = squares.groupby(by)[[*COUNTS, "new"]].sum().reset_index()
         columns = [
             *more,
             Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
