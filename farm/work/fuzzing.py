@@ -77,7 +77,8 @@ class Fuzzing:
             dtypes.setdefault(group.op_name, []).append(group.dtype)
             asked = {s.name for b, s in enumerate(plan.backends) if plan.matrix.wanted[g, b]}
             self._asked[group.op_name, group.dtype] = asked
-        self.schedule = Schedule(dtypes, [], plan.config.seed)
+        every = {op: set().union(*(self._asked[op, dtype] for dtype in some)) for op, some in dtypes.items()}
+        self.schedule = Schedule(dtypes, [], plan.config.seed, every)
         self.rounds, self.planned, self._last = 0, 0, list[dict[str, Any]]()
         self._before = 0.0  # seconds of earlier launches
         self._pace = 1.0  # CPU-seconds of cases, as the schedule counts them, in a second

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,11 +71,13 @@ def _latest() -> deque[frozenset[str]]:
 
 @dataclass
 class Schedule:
-    """dtypes: of each op; backends: names; seed: of the run. Everything else is learnt."""
+    """dtypes: of each op; backends: names; seed: of the run; asked: the backends that an op is for, all where it is left out.
+    Everything else is learnt."""
 
     dtypes: Mapping[str, Sequence[str]]
     backends: Sequence[str]
     seed: int
+    asked: Mapping[str, Collection[str]] = field(default_factory=dict)
     arms: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
     triggers: dict[Key, Trigger] = field(default_factory=lambda: defaultdict(Trigger))
     passing: dict[tuple[str, str], deque[frozenset[str]]] = field(default_factory=lambda: defaultdict(_latest))
@@ -123,10 +125,18 @@ class Schedule:
             left -= sum(self.ms(b, op) * len(some) for b, some in wanted.items()) / 1e3
         all_of_it = tuple(range(CHUNK))
         spent: Counter[str] = Counter()
+        waiting = [b for b in new if b not in cheap]
         while left > 0 and self.backends:
-            op = self._best(cheap, spent)
-            fresh = [*cheap, *(b for b in dear if self.chunks[op] % FRESH == 0)]
-            fresh += [b for b in new if b not in fresh and sum(spent.values()) == 0]
+            first = waiting[:1]  # whose first op is one that it takes
+            op = self._best(first or cheap, spent)
+            waiting = waiting[1:]
+            if not op and not first:
+                break
+            some = [*cheap, *(b for b in dear if self.chunks[op] % FRESH == 0), *first, *waiting]
+            fresh = [b for b in some if op and self._takes(b, op)]
+            if not fresh:
+                continue
+            waiting = [b for b in waiting if b not in fresh]
             made.append(self._fresh(op, {b: all_of_it for b in fresh}))
             cost = sum(self.ms(b, op) for b in fresh) * CHUNK / 1e3
             spent[op] += cost  # type: ignore[assignment]
@@ -134,17 +144,20 @@ class Schedule:
         return made
 
     def _best(self, backends: Sequence[str], spent: Mapping[str, float]) -> str:
-        """The op that promises most findings a CPU-second, ties in an order of the seed's own."""
+        """The op that promises most findings a CPU-second, ties in an order of the seed's own; "" if there is none for them."""
 
         def worth(op: str) -> float:
-            found = [self.arms[op, b] for b in backends]
+            found = [self.arms[op, b] for b in backends if self._takes(b, op)]
             if all(a.quiet >= QUIET for a in found):
                 return 1e-6 / (1 + sum(a.cases for a in found))
             return (1 + sum(a.new for a in found)) / (0.5 + sum(a.ms for a in found) / 1e3 + spent[op])
 
-        order = sorted(self.dtypes)
+        order = sorted(op for op in self.dtypes if any(self._takes(b, op) for b in backends))
         random.Random(f"{self.seed} {sum(self.chunks.values())}").shuffle(order)
-        return max(order, key=worth)
+        return max(order, key=worth, default="")
+
+    def _takes(self, backend: str, op: str) -> bool:
+        return op not in self.asked or backend in self.asked[op]
 
     def _fresh(self, op: str, wanted: Mapping[str, tuple[int, ...]]) -> Batch:
         number, dtypes = self.chunks[op], self.dtypes[op]

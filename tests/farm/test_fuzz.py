@@ -66,6 +66,16 @@ def test_who_comes_later_begins_with_a_few_cases() -> None:
     assert plan.round(4.0) == []
 
 
+def test_who_takes_few_ops_begins_with_one_of_them() -> None:
+    ops = {f"Op{n}": ["float32"] for n in range(100)}
+    asked = {op: {"ort-cpu"} for op in ops} | {"Op7": {"ort-cpu", "torch-cpu"}, "Op9": {"jax-cpu"}}
+    plan = Schedule(ops, ["ort-cpu", "torch-cpu", "jax-cpu", "idle-cpu"], 7, asked)
+    plan.learn(row("ort-cpu", "Op0", sample=n) for n in range(8))
+    given = {(batch.op, backend) for batch in plan.round(4.0) for backend in batch.wanted}
+    assert {("Op7", "torch-cpu"), ("Op9", "jax-cpu")} <= given
+    assert all(backend in asked[op] for op, backend in given)
+
+
 @pytest.mark.parametrize("own", ["", "threads=1 "])
 def test_known_triggers_are_suppressed_but_not_for_ever(own: str) -> None:
     """Also of a backend whose own settings stand in the flags of its rows."""

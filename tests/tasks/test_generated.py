@@ -151,7 +151,7 @@ def test_random_and_uninitialised_ops_have_their_own_samples_alone() -> None:
 
     listed = {e.op: e.distributions for e in catalogs.get("torch").entries()}
     assert listed["torch:nn.functional.dropout"] == listed["torch:empty_like"] == ("own",)
-    assert listed["torch:add"] == ("own", "regular", "boundary", "adversarial", "nan")
+    assert listed["torch:add"] == ("own", "regular", "boundary", "adversarial", "nan", "exhaustive")
 
 
 def digest() -> str:

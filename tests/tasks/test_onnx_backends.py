@@ -327,7 +327,10 @@ def test_a_session_on_another_provider_is_said_to_have_fallen_back() -> None:
     backend.probe()
     backend._provider = "OtherExecutionProvider"
     session = type("Session", (), {"get_providers": lambda self: ["CPUExecutionProvider"]})()
-    assert backend._placement(session)[1] == "asked for OtherExecutionProvider, the session has CPUExecutionProvider"
+    assert (
+        backend._placement(session, PROBE_MODEL)[1]
+        == "asked for OtherExecutionProvider, the session has CPUExecutionProvider"
+    )
 
 
 def test_the_placement_names_the_nodes_that_ran() -> None:
