@@ -75,8 +75,8 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
     yield Item(f"at most {many(gate.new, 'cell')} with new failures", _state(len(counted) <= gate.new), found)
     if gate.less_precise is not None:
         yield _less_precise(report, gate.less_precise)
-    for floor in gate.coverage:
-        yield _coverage(report, floor)
+    for share in gate.coverage:
+        yield _coverage(report, share)
     for floor in gate.speedup:
         yield _speedup(report, floor)
     if gate.known:
