@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             terminal.show(view, terminal.screen(), _MOST)
     made = {
         args.junit: lambda: junit(report, found),
-        args.sarif: lambda: sarif(report, found, args.config or f"{run.get('name') or 'farm'}.yaml"),
+        args.sarif: lambda: sarif(report, found, args.config or str(run.get("path") or "farm.yaml")),
         args.markdown: lambda: document([found.sentence, report.verdict.sentence], views, _MOST).encode(),
     }
     for file, content in made.items():

@@ -257,6 +257,7 @@ def new_record(request: Request) -> dict[str, Any]:
     return {
         "run_id": run_id_at(now),
         "name": request.config.name,
+        "path": request.path,
         "config": request.config.model_dump(mode="json"),
         "policy": asdict(request.policy),
         "ops": list(request.ops),

@@ -170,7 +170,7 @@ def best(report: Report) -> Iterator[View]:
         if len(lines) < 2:
             continue
         first = records(lines)[0]
-        many_of = f"the {first['cells']:,} cells that all {first['backends']} backends were given"
+        many_of = f"the {many(first['cells'], 'cell')} that all {first['backends']} backends were given"
         yield View(
             f"ranking_{catalog}",
             f"{plain(catalog)}{_about(str(catalog))}: right on {many_of}",
