@@ -26,7 +26,8 @@ _BACK = ["neg"]
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys("tanh erf sin cos softsign".split(), (-1.0, 1.0)),
     **dict.fromkeys("sigmoid hardsigmoid ndtr".split(), (0.0, 1.0)),
-    **dict.fromkeys("exp exp2 sqrt rsqrt abs square relu softplus acosh".split(), (0.0, np.inf)),
+    # Not rsqrt, which is -Inf of -0 (IEEE 754-2019, 9.2.1).
+    **dict.fromkeys("exp exp2 sqrt abs square relu softplus acosh".split(), (0.0, np.inf)),
     "cosh": (1.0, np.inf),
     "expm1": (-1.0, np.inf),
     "erfc": (0.0, 2.0),
