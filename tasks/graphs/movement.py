@@ -160,7 +160,7 @@ def reverse_sequence(call: Call) -> list[np.ndarray]:
     """ReverseSequence: of each batch element the first so many along time."""
     x, lengths = np.asarray(call.inputs[0]), _ints(call.inputs[1])
     time, batch = int(call.attributes.get("time_axis", 0)), int(call.attributes.get("batch_axis", 1))
-    if min(lengths) < 0 or max(lengths) > x.shape[time]:
+    if any(not 0 <= length <= x.shape[time] for length in lengths):
         raise LeftOpen("ReverseSequence of more than there is along time is left open")
     moved = np.moveaxis(x, (time, batch), (0, 1)).copy()
     for k, length in enumerate(lengths):

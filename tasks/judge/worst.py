@@ -29,13 +29,7 @@ def worst(
             noise = 0.0 if floor is None else floor
             if is_inexact(leaf.dtype):
                 y = leaf.reference
-                x = within_range(a, y, floor, leaf.dtype, precision).astype(wide(leaf.dtype))
-                cast = rounded(y, leaf.dtype)
-                same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
-                if is_complex(leaf.dtype):
-                    same |= ~np.isfinite(x) & ~np.isfinite(cast)
-                else:
-                    x, _ = at_border(x, y, noise, leaf.dtype)
+                x, same = _seen(a, y, leaf.dtype, floor, precision)
                 units = np.abs(x - y) / (eps * np.abs(y) + noise + smallest * eps)
                 units = np.where(same | (noise == np.inf), 0.0, np.where(np.isnan(units), np.inf, units))
             else:
@@ -62,13 +56,7 @@ def beyond(
             continue
         floor = unit_of(leaf, op_class, precision)[2]
         with np.errstate(all="ignore"):
-            x = within_range(a, y, floor, leaf.dtype, precision).astype(wide(leaf.dtype))
-            cast = rounded(y, leaf.dtype)
-            same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
-            if is_complex(leaf.dtype):
-                same |= ~np.isfinite(x) & ~np.isfinite(cast)
-            else:
-                x, _ = at_border(x, y, floor, leaf.dtype)
+            x, same = _seen(a, y, leaf.dtype, floor, precision)
             near = np.abs(x - y) <= allowed(leaf, op_class, limit, precision)
         count += int(np.count_nonzero(~(same | near | (False if floor is None else floor == np.inf))))
     return count
@@ -95,3 +83,15 @@ def element(actual: np.ndarray, leaf: Leaf, index: tuple[int, ...]) -> dict[str,
             exponent = np.frexp(max(float(abs(y)), SMALLEST_NORMAL[leaf.dtype]))[1]
             found["ulps"] = repr(diff / float(np.ldexp(EPS[leaf.dtype], int(exponent) - 1)))
     return found
+
+
+def _seen(
+    a: np.ndarray, y: np.ndarray, dtype: str, floor: np.ndarray | None, precision: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(a result of an inexact dtype as it is compared, wide and with what overflow excuses put right; where it is ``y`` rounded)."""
+    x = within_range(a, y, floor, dtype, precision).astype(wide(dtype))
+    cast = rounded(y, dtype)
+    same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
+    if is_complex(dtype):
+        return x, same | (~np.isfinite(x) & ~np.isfinite(cast))
+    return at_border(x, y, floor, dtype)[0], same
