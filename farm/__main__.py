@@ -28,6 +28,7 @@ COMMANDS = {
     "backends": "list every backend: what it needs, where it runs, or why it does not",
     "doctor": "say what is missing here, device by device and backend by backend, and the command that installs it",
     "envs": "list, build and remove the environments of backends",
+    "monitor": "start Prometheus and Grafana on the metrics of runs on Ray, where they are installed",
     "node": "find this machine's devices; start or join a Ray cluster with them",
     "rejudge": "judge the rows of a lake again under another policy, without running anything",
     "calibrate": "find the limits of a policy from rows of backends that are held to be right",

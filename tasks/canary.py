@@ -10,12 +10,11 @@ import numpy as np
 
 from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends.base import Backend
-from tasks.checks.base import FORWARD
-from tasks.model import Form, Program
+from tasks.model import FORWARD, Form, Program
 from tasks.model.dtypes import ELEMENT_TYPE, np_dtype
 
 #: Forms that a known answer has.
-KINDS = ("torch", "jax", "tensorflow", "paddle", "onnx")
+KINDS = ("torch", "jax", "tensorflow", "paddle", "mlx", "onnx")
 #: Dtypes it is asked in, where the backend computes them.
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32")
 #: Rows and columns of the factors.

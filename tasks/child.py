@@ -224,7 +224,8 @@ class Child:
         for done in self.runner.run(command.items, set(command.skip), set(command.solo)):
             yield done
             self.surroundings.put_back()
-            if asked := watched and self.canary.due(command.canary_s):
+            # A device that an error has spoilt answers nothing: the error says more.
+            if asked := watched and not self.broken and self.canary.due(command.canary_s):
                 yield self._asked()
         if watched and not (asked or self.broken):
             yield self._asked()

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks import checks, diagnose
 from tasks.checks import Stage
-from tasks.judge import coarser, fingerprint, flushing, properties, steps
+from tasks.judge import coarser, fingerprint, flushing, profile, properties, steps, zeros
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
@@ -45,7 +45,12 @@ class Judgement:
 
 
 def staged(
-    sample: PreparedSample, stages: Sequence[Stage], paired: Sequence[int], policy: Policy, info: RuntimeInfo
+    sample: PreparedSample,
+    stages: Sequence[Stage],
+    paired: Sequence[int],
+    policy: Policy,
+    info: RuntimeInfo,
+    called: bool = False,
 ) -> Judgement:
     """What the steps of a check returned: the judgement of the first of the worst, which is to blame if another is better.
 
@@ -53,7 +58,7 @@ def staged(
     same that gave other bytes: where not all of them fail, or a step that is better is as unsteady, the case is
     nondeterministic and no step is to blame.
     """
-    found = [judged(sample, [list(x.outputs)], paired, policy, info, slice(*x.part)) for x in stages]
+    found = [judged(sample, [list(x.outputs)], paired, policy, info, slice(*x.part), called=called) for x in stages]
     order = [x.status.facts.severity for x in found]
     worst = min(order)
     if worst == max(order):
@@ -80,18 +85,20 @@ def judged(
     info: RuntimeInfo,
     part: slice = slice(None),
     flushes: Callable[[Sequence[str]], Flushes] | None = None,
+    called: bool = False,
 ) -> Judgement:
     """What the runs of a case returned, flat, under a policy. paired: which outputs are complex, as pairs; part: which of
-    the case's expected outputs they are; flushes: what the device takes for zero in some dtypes, asked where it may matter."""
+    the case's expected outputs they are; flushes: what the device takes for zero in some dtypes, asked where it may matter; called:
+    the backend called a function and was not given the case's ONNX graph, if it has one, of which an error can be no cause then."""
     known = Flushes(info.flushes)
-    first = _judged(sample, outputs, paired, policy, info, part, known)
+    first = _judged(sample, outputs, paired, policy, info, part, known, called)
     if flushes is None or first.status not in (Status.WRONG, Status.IMPRECISE) or first.metrics.kind:
         return first
     dtypes = flushing.may_matter(sample.expected()[part], _elementwise(sample))
     measured = known | flushes(dtypes) if dtypes else known
     if measured == known:
         return first
-    again = _judged(sample, outputs, paired, policy, info, part, measured)
+    again = _judged(sample, outputs, paired, policy, info, part, measured, called)
     again.columns["flushes"] = str(measured)
     return again
 
@@ -115,6 +122,7 @@ def _judged(
     info: RuntimeInfo,
     part: slice,
     flushes: Flushes,
+    called: bool,
 ) -> Judgement:
     group, record, op_class = sample.owner.group, sample.record, sample.op_class
     for actual in outputs:
@@ -128,21 +136,20 @@ def _judged(
         given = _elementwise(sample) if flushes.inputs else None
         arrays = [flushing.unflushed(actual, bar.expected, flushes, given) for actual in arrays]
     expected, limit = bar.expected, policy.limit_value(group.label, op_class.value, group.dtype, precision)
-    metrics = _measure(sample, arrays[0], expected, precision)
+    seen, dtypes = _widened(sample, arrays[0]), [dtype_name(a.dtype) for a in arrays[0]]
+    metrics = _measure(sample, seen, expected, precision, dtypes)
     if op_class is OpClass.MODEL:
         interpret(metrics, arrays[0], expected, op_class, precision, limit)
     _repeated(sample, arrays, metrics)
     oracle = record["oracle"]
     status, kind = bar.verdict(metrics)
     more: dict[str, Any] = {"limit": limit, "output_digest": fingerprint.digest(raw)}
+    more |= _profiled(sample, seen, expected, metrics)
     if status is not Status.PASS and oracle != "stored" and not record["definition"]:
         # What passed agrees with the reference, and so with whatever else passed: by its digest or within twice the limit.
         more["signature"] = fingerprint.signature(arrays[0], expected, op_class, precision)
         more |= _furthest(bar, arrays[0], metrics, limit)
-    if precision:
-        more["compute_precision"] = precision
-        if info.unasked and is_coarser(precision, group.dtype):
-            more["unasked"] = precision
+    more |= _computed_in(precision, info, group.dtype)
     if checks.installed(sample.owner.check).effect:
         return _effect(bar, arrays[0], Judgement(metrics, status, kind, more))
     if op_class is OpClass.MODEL:
@@ -153,7 +160,7 @@ def _judged(
         if numbers or (status is Status.PASS and is_coarser(precision, group.dtype)):
             more |= _told(bar, arrays[0], status)
     if record["others"]:
-        others = _held_against_others(bar, arrays[0], metrics)
+        others = _held_against_others(bar, seen, metrics, dtypes)
         more |= others.columns
         if others.verdict is not None:
             return Judgement(metrics, *others.verdict, more)
@@ -163,7 +170,7 @@ def _judged(
         found = steps.examined(arrays[0], expected, names, precision, (status, kind))
         (status, kind), more = found.verdict, more | found.columns
     if status in (Status.WRONG, Status.IMPRECISE) and kind in ("numbers", "nonfinite") and not record["definition"]:
-        more["cause"] = _cause(bar, arrays[0])
+        more["cause"] = _cause(bar, arrays[0], called)
     if only_stored(oracle, op_class):
         metrics.error_units = metrics.noise_floor = None  # no float64 evaluation: no noise floor
     return _beside(sample, arrays[0], Judgement(metrics, status, kind, more))
@@ -233,12 +240,12 @@ class _Others:
     verdict: tuple[Status, str] | None = None
 
 
-def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics) -> _Others:
-    """What the oracles beside the first one say of a result whose ``metrics`` are by the first."""
+def _held_against_others(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, dtypes: list[str]) -> _Others:
+    """What the oracles beside the first one say of a result, of ``dtypes`` before it was widened, whose ``metrics`` are by the first."""
     group, record, op_class = bar.sample.owner.group, bar.sample.record, bar.op_class
     columns: dict[str, Any] = {}
     for number, other in enumerate(record["others"]):
-        second = compare(actual, bar.sample.other(number, bar.expected, bar.part), op_class, bar.precision)
+        second = compare(actual, bar.sample.other(number, bar.expected, bar.part), op_class, bar.precision, dtypes)
         own = second.max_ulp if op_class in WITHOUT_NOISE else second.error_units
         columns |= {"second_oracle": other["name"], "second_units": own, "oracles_units": other["units"]}
         if _apart(other, bar.policy.limit_value(group.label, op_class.value, group.dtype)) and not metrics.kind:
@@ -261,7 +268,7 @@ def _furthest(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, limit: floa
     where = worst(actual, bar.expected, bar.op_class, bar.precision)
     if where is not None:
         output, index = where
-        said = element(actual[output], bar.expected[output], index)
+        said = element(actual[output], bar.expected[output], index, bar.op_class, bar.precision)
         given = _elementwise(bar.sample)
         at = (
             f"of {given[index].astype(np.float64):.9g} "
@@ -291,13 +298,14 @@ def _effect(bar: _Bar, actual: list[np.ndarray], found: Judgement) -> Judgement:
     return replace(found, status=Status.WRONG, kind="no effect", columns=found.columns | {"error": error})
 
 
-def _cause(bar: _Bar, actual: list[np.ndarray]) -> str:
-    """The error model that explains numbers that are off; "" where none does."""
+def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> str:
+    """The error model that explains numbers that are off; "" where none does. called: no ONNX graph was run."""
     sample = bar.sample
     if bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
         return ""
     try:
-        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, sample.graph)
+        graph = (lambda: None) if called else sample.graph
+        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, graph)
     except Exception:
         return ""  # what it did not think of must not cost the verdict
 
@@ -339,12 +347,42 @@ def _apart(other: dict[str, Any], limit: float | None) -> bool:
     return apart and not (other["rounded"] and other["classic"])
 
 
-def _measure(sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str) -> Metrics:
+def _widened(sample: PreparedSample, actual: list[np.ndarray]) -> list[np.ndarray]:
+    """The outputs; real floats as float64 where they are looked at several times."""
+    if sample.record["definition"] or not sample.record["others"]:
+        return actual
+    names = [dtype_name(x.dtype) for x in actual]
+    return [x.astype(np.float64) if is_inexact(d) and not is_complex(d) else x for x, d in zip(actual, names)]
+
+
+def _computed_in(precision: str, info: RuntimeInfo, dtype: str) -> dict[str, str]:
+    """The columns of a coarser precision, declared or chosen by the runtime."""
+    unasked = {"unasked": precision} if info.unasked and is_coarser(precision, dtype) else {}
+    return {"compute_precision": precision} | unasked if precision else {}
+
+
+def _profiled(
+    sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], metrics: Metrics
+) -> dict[str, str]:
+    """The column of an exhaustive case that says how far each of its inputs is off."""
+    if sample.owner.group.check != checks.FORWARD or metrics.kind or not actual:
+        return {}
+    inputs = _elementwise(sample)
+    return {} if inputs is None else {"profile": profile.line(inputs, actual[0], expected[0])}
+
+
+def _measure(
+    sample: PreparedSample, actual: list[np.ndarray], expected: list[Leaf], precision: str, dtypes: list[str]
+) -> Metrics:
+    """dtypes: of the outputs, which may have been widened since."""
     record = sample.record
     if not record["definition"]:
-        return compare(actual, expected, sample.op_class, precision)
+        metrics = compare(actual, expected, sample.op_class, precision, dtypes)
+        if sample.owner.group.check == checks.FORWARD:
+            metrics.zero_signs = zeros.wrong_signs(sample.owner.group.op, actual, expected)
+        return metrics
     metrics = Metrics()
-    check_metadata(actual, expected, metrics)
+    check_metadata(actual, expected, metrics, dtypes)
     if metrics.kind:
         return metrics
     from tasks.judge import definitions

@@ -281,11 +281,12 @@ class Runner:
             case.stage = JUDGE
             self.progress(case.number, JUDGE, 1)
             try:
-                paired = case.form.paired if case.form else ()
+                paired, called = (case.form.paired, case.form.call is not None) if case.form else ((), False)
+                asked = (paired, self.policy, self.info)
                 if len(stages) > 1 and broken is None:
-                    found = staged(case.sample, stages, paired, self.policy, self.info)
+                    found = staged(case.sample, stages, *asked, called)
                 else:
-                    found = judged(case.sample, outputs, paired, self.policy, self.info, flushes=self._flushes)
+                    found = judged(case.sample, outputs, *asked, flushes=self._flushes, called=called)
                 metrics, status, kind, more = found.metrics, found.status, found.kind, found.columns
                 if broken is not None:
                     status, kind, more = (

@@ -44,7 +44,7 @@ class Vendor:
     about: tuple[tuple[str, str], ...] = ()
     commands: tuple[Command, ...] = ()
     platforms: tuple[str, ...] = ("linux", "win32", "darwin")
-    config: str = "configs/full.yaml"
+    config: str = "configs/accelerators.yaml"
     exclusive: bool = False
     hidden: str | None = None
 
@@ -69,7 +69,7 @@ VENDORS: tuple[Vendor, ...] = (
            (Command(("rocm-smi", "--showproductname", "--csv"), r"^card\d+,(?P<model>[^,\n]*)"),), config="configs/rocm.yaml", hidden="-1"),
     Vendor("intel", "Intel", "GPU", ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"), ("/dev/dri/renderD*",), (("8086", "03"),), (),
            (Command(("xpu-smi", "discovery", "-j"), r'"device_name":\s*"(?P<model>[^"]*)"'),), config="configs/xpu.yaml", hidden="*:cpu"),
-    Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel*",), (("8086", "12"),)),
+    Vendor("intel-npu", "Intel NPU", "NPU", (), ("/dev/accel/accel*",), (("8086", "12"),), config="configs/xpu.yaml"),
     Vendor("gaudi", "Intel Gaudi", "HPU", ("HABANA_VISIBLE_MODULES",), ("/dev/accel/accel*", "/dev/hl[0-9]*"), (("1da3", "12"),), (),
            (Command(("hl-smi", "-Q", "name", "-f", "csv,noheader"), _LINES),), config="configs/gaudi.yaml", exclusive=True),
     Vendor("huawei", "Huawei", "NPU", ("ASCEND_RT_VISIBLE_DEVICES",), ("/dev/davinci[0-9]*",), (("19e5", "12"),), (),

@@ -318,17 +318,17 @@ class Failing:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a batch as an Arrow stream, the numbers of their cases, and counts. times: (build, run) ms of each."""
+    """Rows of a batch as Arrow, the numbers of their cases, and counts. spent_ms: what building and what running them took in all."""
 
     stream: bytes
     numbers: tuple[int, ...]
     status: dict[str, int]
-    times: tuple[tuple[float, float], ...] = ()
+    spent_ms: tuple[float, float] = (0.0, 0.0)
     failing: tuple[Failing, ...] = ()
 
     @property
     def busy_ms(self) -> float:
-        return sum(build + run for build, run in self.times)
+        return sum(self.spent_ms)
 
 
 @dataclass(frozen=True)

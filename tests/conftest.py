@@ -29,7 +29,7 @@ sys.dont_write_bytecode = False
 
 #: The files that take longest, in that order. They are run first: at the end no process waits long for another.
 LONGEST = (
-    "benches heterogeneous resume faults docs user_config minimise reproduce rejudge recipes cluster dispatch plugins envs client "
+    "benches heterogeneous resume faults planted_device docs user_config minimise reproduce rejudge recipes cluster dispatch plugins envs client "
     "zoo generated launch_errors"
 )
 

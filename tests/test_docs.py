@@ -41,6 +41,9 @@ RUN_AS = {
         "farm run configs/quick.yaml --ops 'nn.functional.r*,softmax' --dtypes float16 --backends torch-cpu,ort-cpu"
         " --samples 1 --inline --results other"
     ),
+    "farm run configs/zoo.yaml --ops '*leaky_relu*' --results zoo": (
+        "farm run configs/zoo.yaml --ops '*leaky_relu*' --samples 1 --inline --results zoo"
+    ),
     "farm run --resume last": "farm run --resume last --inline",
     "farm run mine/farm.yaml": "farm run mine/farm.yaml --samples 1 --inline --results own",
     "farm gradcheck nn.functional.gelu --plot gelu.png": "farm gradcheck nn.functional.relu --plot relu.png --samples 1",
@@ -77,7 +80,6 @@ NOT_RUN = {
     "farm run --model mine.onnx": "needs a model; tests/farm/test_own_model.py has one",
     "farm run configs/cuda.yaml": "needs a GPU; tests/farm/test_own_devices.py runs planted ones",
     "farm bisect": "an environment a version; tests/farm/test_bisect.py finds a planted release",
-    "farm known add": "tests/farm/test_known.py adds one",
     "farm envs build": "gigabytes; tests/farm/test_envs.py builds a small one",
     "farm envs remove KEY": "tests/farm/test_envs.py removes one",
     "farm run configs/versions.yaml": "ten environments; tests/farm/test_heterogeneous.py runs two versions",

@@ -215,8 +215,8 @@ RECIPES: dict[str, list[Edit]] = {
         ),
         Edit(
             "tasks/checks/__init__.py",
-            "from tasks.checks.base import FORWARD, Check\nfrom tasks.checks.bounded import Bounded\n",
-            "from tasks.checks.base import FORWARD, Check\n",
+            "from tasks.checks.base import Check\nfrom tasks.checks.bounded import Bounded\n",
+            "from tasks.checks.base import Check\n",
         ),
         Edit("tasks/checks/__init__.py", "        Bounded(),\n        Forward(),\n", "        Forward(),\n"),
     ],

@@ -16,6 +16,7 @@ from farm.client.kernels import Kernel, kernel_of
 from farm.client.process import backend_here, message_of, undisturbed
 from farm.client.trying import Computed, judged
 from farm.client.validating import computed
+from farm.fleet import scratch
 from tasks.arrays import torch_tree
 from tasks.arrays.noise import DRAWS
 from tasks.catalogs.base import Sample
@@ -96,7 +97,11 @@ class Case:
     def _judged(self, check: str, output: Any) -> Row:
         kernel, cases = self.cases.kernel, self.cases
         group = Group(f"user:{kernel.op.name}", "", self.dtype, cases.cases, cases.seed, check, FUZZ)
-        with undisturbed(), load.lent(kernel.op, kernel.root) as one, tempfile.TemporaryDirectory() as folder:
+        with (
+            undisturbed(),
+            load.lent(kernel.op, kernel.root) as one,
+            tempfile.TemporaryDirectory(dir=scratch.folder()) as folder,
+        ):
             made: Sample = catalog.of_inputs(one, self.dims, lambda: dict(self.arrays), group, self.index, DRAWS)
             made.columns["choices"] = self.choices.taken
             made = replace(made, repeats=1)

@@ -47,6 +47,9 @@ class Gradients:
         if not self.passed:
             raise AssertionError(self.message)
 
+    def __str__(self) -> str:
+        return "\n".join(f"{c.name}: {'' if c.passed else 'failed: '}{c.message}" for c in self.checks)
+
 
 def check_autograd(
     function: Callable[..., Any],

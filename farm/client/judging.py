@@ -10,6 +10,7 @@ from farm.client.kernels import ClientError, Kernel, arrays_of, as_data, kernel_
 from farm.client.process import backend_here
 from farm.client.results import Result
 from farm.client.running import config_of, run
+from tasks.catalogs.user import load
 from tasks.catalogs.user.ops import UserOp
 from tasks.model import FUZZ, is_inexact
 
@@ -43,6 +44,7 @@ def fuzz(
 
     Raises ClientError for what cannot be meant.
     """
+    _not_imported()
     at_least_one("cases", cases)
     kernel = kernel_of(function, reference, inputs, dims, dtypes, backward, **settings)
     config = config_of(
@@ -103,6 +105,15 @@ def assert_correct(
     return found
 
 
+def _not_imported() -> None:
+    """Raises ClientError in a script that is imported for the functions in it: it would do all of its work again."""
+    if load.EXECUTED:
+        raise ClientError(
+            f"{load.EXECUTED[-1].name} is imported for the functions in it, and calls the farm meanwhile: "
+            'put its calls under `if __name__ == "__main__":`'
+        )
+
+
 def given(
     function: Callable[..., Any] | str,
     inputs: Any,
@@ -113,6 +124,7 @@ def given(
     **settings: Any,
 ) -> Kernel:
     """The op whose inputs are given: its one sample has their values."""
+    _not_imported()
     plain = function if callable(function) else kernel_of(function).op.kernel
     assert callable(plain)
     arrays, kwargs = arrays_of(plain, inputs)

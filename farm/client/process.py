@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from farm.client.kernels import Kernel
+from farm.fleet import scratch
 from tasks.backends.shared import torch_switches
 from tasks.cache import default_cache
 from tasks.catalogs import told
@@ -30,11 +28,11 @@ def backend_here() -> str:
 
 
 @functools.cache
-def scratch() -> Path:
+def passing_cache() -> Path:
     """A cache that lives as long as this process: what is made with functions of its own, nobody else can use. What backends
     answered is that of the lasting one."""
-    path = Path(tempfile.mkdtemp(prefix="farm-client-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    path = scratch.folder() / "client"
+    path.mkdir()
     probes = default_cache() / "probes"
     probes.mkdir(parents=True, exist_ok=True)
     (path / "probes").symlink_to(probes.resolve())
@@ -72,9 +70,9 @@ def _settings(torch: Any) -> list[tuple[Any, Any]]:
 def message_of(row: Mapping[str, Any]) -> str:
     """What happened to a case, in a line."""
     said = " ".join([str(row["status"]), *([str(row["kind"])] if row.get("kind") else [])])
-    units, limit = row.get("error_units"), row.get("limit")
-    if units is not None and units == units:
-        said += f", {units:.3g} error units" + (f" where {limit:g} are allowed" if limit and limit == limit else "")
-        said += f", max diff {row['max_diff']:.3g}" if row.get("max_diff") == row.get("max_diff") else ""
+    units, limit, diff = ((x if x == x else None) for x in map(row.get, ("error_units", "limit", "max_diff")))
+    if units is not None:
+        said += f", {units:.3g} error units" + (f" where {limit:g} are allowed" if limit else "")
+        said += f", max diff {diff:.3g}" if diff is not None else ""
     words = " ".join(str(row.get("error") or "").split())
     return said + (f": {words[:300]}" if words else "")

@@ -11,8 +11,9 @@ import pydantic
 
 from farm import lake as lakes
 from farm.client.kernels import ClientError, Kernel
-from farm.client.process import LIVE, scratch, undisturbed
+from farm.client.process import LIVE, passing_cache, undisturbed
 from farm.client.results import Result, told_of
+from farm.fleet import scratch
 from farm.plan import config as configs
 from farm.plan.model import Config
 from farm.plan.request import Request
@@ -49,10 +50,14 @@ def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: boo
         raise ClientError(f"isolate: a child process cannot import the functions: {kernel.importable}")
     with contextlib.ExitStack() as end:
         end.enter_context(undisturbed())
-        place = str(results) if results is not None else end.enter_context(tempfile.TemporaryDirectory())
+        place = (
+            str(results)
+            if results is not None
+            else end.enter_context(tempfile.TemporaryDirectory(dir=scratch.folder()))
+        )
         lake = lakes.open_lake(place)
         lakes.check_writable(lake)
-        cache = default_cache() if isolate else scratch()
+        cache = default_cache() if isolate else passing_cache()
         request = Request(
             config, verdict.load(config.policy), lake, cache, how="no-ray" if isolate else "inline", dashboard=False
         )

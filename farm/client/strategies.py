@@ -1,4 +1,4 @@
-"""Strategies for Hypothesis: cases of a kernel whose every choice Hypothesis makes, and makes smaller itself."""
+"""Strategies for Hypothesis: cases of a kernel, and pairs of shapes, whose every choice Hypothesis makes and makes smaller itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from tasks.fuzz.choices import Choices
 def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any:
     """A strategy of `farm.client.cases.Case`s: ``inputs`` by name and ``check(output)``. The arguments are those of
     `farm.fuzz`, but for cases and seed, which are Hypothesis's. Raises ClientError, also where Hypothesis is not installed."""
-    try:
-        from hypothesis import strategies
-    except ImportError:
-        raise ClientError("Hypothesis is not installed: pip install hypothesis") from None
+    strategies = _strategies()
     for name in ("cases", "seed"):
         if name in given:
             raise ClientError(f"{name}: Hypothesis decides it (@settings(max_examples=…), @seed(…))")
@@ -31,3 +28,26 @@ def cases(function: Callable[..., Any] | str | None = None, **given: Any) -> Any
         return Case(known, dtype, 0, Choices.from_hypothesis(draw))
 
     return made()
+
+
+def broadcastable(most_axes: int = 3, largest: int = 4) -> Any:
+    """A strategy of pairs (shape, partner): each length of the partner is the shape's or 1, and leading axes may be left out. Where the
+    gradient of one of them is summed along a wrong axis, few pairs are enough to see it. Raises ClientError."""
+    strategies = _strategies()
+
+    @strategies.composite
+    def pair(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        choose = Choices.from_hypothesis(draw)
+        shape = tuple(choose.int(1, largest) for _ in range(choose.int(1, most_axes)))
+        partner = tuple(choose.of((1, n)) for n in shape)
+        return shape, partner[choose.int(0, len(shape)) :]
+
+    return pair()
+
+
+def _strategies() -> Any:
+    try:
+        from hypothesis import strategies
+    except ImportError:
+        raise ClientError("Hypothesis is not installed: pip install hypothesis") from None
+    return strategies

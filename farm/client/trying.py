@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.fleet import scratch
 from tasks.arrays.pack import Pack
 from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
@@ -45,7 +46,7 @@ def started(name: str) -> tuple[Backend, RuntimeInfo]:
 
 def tried(group: Group, sample: Sample, backend: Backend, info: RuntimeInfo, policy: Policy) -> Tried:
     """Run a sample on a backend of this process and judge it."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         path = Path(folder, "case.pack")
         save_alone(path, group, sample)
         return judged(PreparedGroup(path), 0, backend, info, policy, Path(folder))

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.running import config_of
 from farm.client.trying import Computed, Tried, judged
+from farm.fleet import scratch
 from farm.fleet.child_process import Limits
 from farm.plan import kernels
 from farm.work.child_pool import POOL
@@ -39,7 +40,7 @@ class Outcome:
     error_units: float | None
     max_diff: float | None
     message: str
-    row: Row
+    row: Row = field(repr=False)
 
     @classmethod
     def of(cls, row: Row) -> Outcome:
@@ -126,7 +127,7 @@ def validate(
 def _judged(
     kernel: Kernel, group: Group, inputs: Mapping[str, Any], output: Any, policy: str, deadline_s: float
 ) -> Tried:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         prepared = _prepared(kernel, group, Path(folder), deadline_s)
         backend = Computed(lambda form: computed(form, kernel, inputs, output))
         return judged(prepared, 0, backend, backend.probe(), verdict.load(policy), Path(folder))

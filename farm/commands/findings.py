@@ -13,11 +13,12 @@ import pandas as pd
 from farm import lake as lakes
 from farm.commandline import cache_option, refusing, results_option
 from farm.lake import minimal
-from farm.minimise import show
+from farm.minimise import issue, show
+from farm.minimise.bundle import ISSUE, SCRIPT
 from farm.minimise.whole import BUDGET, checked, made_small
 from farm.report.faces import terminal
 from farm.report.tables.coverage import distinct, records
-from farm.report.tables.defects import counted, defects, defects_view, without_minimal
+from farm.report.tables.defects import by_worth, counted, defects, defects_view, without_minimal
 from farm.reproduce.find import Key, ReproduceError, load
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
@@ -103,11 +104,13 @@ def _rows(results: lakes.Lake, uri: str, runs: Mapping[str, Any]) -> pd.DataFram
 
 
 def _minimised(results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any], args: argparse.Namespace) -> None:
-    """Make small one row of each group that has no minimal case; what cannot be had is said and passed over."""
+    """Make small one row of each of so many groups that have no minimal case; what cannot be had is said and passed over."""
     left = without_minimal(minimal.read(results, list(runs)), rows)
-    left = left[left["backend"] == args.backend] if args.backend else left
-    cache = args.cache
-    for line in records(left.head(args.minimise)):
+    left = by_worth(left[left["backend"] == args.backend] if args.backend else left, rows, runs)
+    cache, made = args.cache, 0
+    for line in records(left):
+        if made == args.minimise:
+            break
         key = Key(line["run_id"], line["case_id"], line["backend"])
         try:
             case = checked(load(key, results, None, cache))
@@ -119,7 +122,10 @@ def _minimised(results: lakes.Lake, rows: pd.DataFrame, runs: Mapping[str, Any],
         if found.error:
             print(f"{key}: {found.error}")
         else:
+            made += 1
             show.print_minimal(found.record, found.files)
+        if found.lost:
+            raise found.lost
         sys.stdout.flush()
 
 
@@ -144,6 +150,8 @@ def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.
         here.mkdir(parents=True, exist_ok=True)
         for name in (*record.get("files", ()), minimal.PACK, minimal.RECORD):
             data = minimal.file(results, record, name)
+            if name == ISSUE:  # as it is written today
+                data = issue.text(record, (minimal.file(results, record, SCRIPT) or b"").decode()).encode()
             if data is not None:
                 (here / name).write_bytes(data)
     return f"{len(table)} bundles in {folder}"

@@ -6,16 +6,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import pydantic
-
 from farm.commandline import refusing, results_option
 from farm.plan import config as configs
-from farm.plan.model import ConfigError, Gate
+from farm.plan.model import Gate
 from farm.report.faces import terminal
 from farm.report.faces.exchange import junit, sarif
 from farm.report.faces.markdown import document
 from farm.report.runs import load
-from farm.report.tables.gate import gate_views, judged
+from farm.report.tables.gate import gate_of, gate_views, judged
 from farm.report.tables.view import Report
 from tasks.model import Refusal
 
@@ -63,12 +61,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _gate(run: dict[str, object], file: str | None) -> Gate:
     """Raises ConfigError."""
-    if file:
-        return configs.load(file).gate or Gate()
-    config = run.get("config")
-    try:
-        return Gate.model_validate((config.get("gate") if isinstance(config, dict) else None) or {})
-    except pydantic.ValidationError as error:
-        raise ConfigError(
-            f"the gate of run {run.get('run_id')} is of another version ({error.errors()[0]['msg']}); name one with --config"
-        ) from None
+    return (configs.load(file).gate if file else gate_of(run)) or Gate()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from farm.commandline import refusing, results_option
 from farm.exits import OK
 from farm.report.faces import terminal
-from farm.report.tables.history import ALONG, changes, history_view, load, spans
+from farm.report.tables.causes import many
+from farm.report.tables.history import ALONG, changes, early, history_view, load, spans
+from tasks.model import Refusal
 
 #: Lines that are printed.
 _MOST = 50
@@ -33,7 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--along", choices=list(ALONG), default="run", help=words)
     parser.add_argument("--csv", metavar="FILE", help="write the table, with what passes too")
     args = parser.parse_args(argv)
-    history = spans(load(args.results, args.ops, args.backend, args.dtype), args.along)
+    for op in args.ops:
+        if "://" in op or next(Path(op).glob("run=*"), None) is not None:
+            raise Refusal(f"{op}: a lake, not an op; say: farm history --results {shlex.quote(op)}")
+    rows = load(args.results, args.ops, args.backend, args.dtype)
+    if len(wrong := early(rows)):
+        words = f"rows of {many(len(wrong), 'run')} began before it by the date in its id, {wrong.idxmax()} by {wrong.max().round('s')}"
+        print(f"warning: clocks disagree: {words}; runs are in the order of their ids", file=sys.stderr)
+    history = spans(rows, args.along)
     told = changes(history)
     terminal.show(history_view(told, f"Outcomes along {args.along}s", _MOST), terminal.screen(), _MOST)
     if args.csv:

@@ -63,7 +63,7 @@ def _localise(case: StoredCase, seconds: float, script: str | None) -> int:
         found = _found(case, seconds, Path(folder))
         if found.error:
             raise ReproduceError(f"nothing was localised: {found.error}")
-        print_located(case, found, time.monotonic() - began)
+        print_located(case, found, time.monotonic() - began, last=bool(script))
         if script:
             if found.piece is None:
                 what = found.columns.get("culprit") or "no culprit"

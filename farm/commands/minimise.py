@@ -28,10 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.strategy not in (*STRATEGIES, SEQUENCE):
             known = [*STRATEGIES, SEQUENCE]
-            raise ReproduceError(
-                f"--strategy: there is no strategy {args.strategy!r}{nearest(args.strategy, known)}; "
-                f"there are {', '.join(known)}"
-            )
+            raise ReproduceError(f"--strategy: there is no strategy {args.strategy!r}{nearest(args.strategy, known)}")
         if args.budget <= KEPT:
             raise ReproduceError(f"--budget: {args.budget} runs are too few; more than {KEPT}")
         results = lakes.open_lake(args.results)
@@ -43,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"not failing   {found.error}")
             return FLAKY
         show.print_minimal(found.record, found.files, args.out)
+        if found.lost:
+            raise found.lost
         if found.record["flaky"]:
             return FLAKY
         return SMALLER if bundle.SCRIPT in found.files else NO_SCRIPT

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from farm.commandline import refusing
 from farm.fleet import node
 from farm.fleet.detect import VENDOR_LABEL, Finding, check_vendor, detect
+from farm.work import monitoring
+from tasks.cache import default_cache
 from tasks.model import Refusal
 from tasks.vendors import BY_LABEL
 
@@ -89,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(" ".join([*_set(variables), shlex.join(["ray", *line[3:]])]), flush=True)
     if args.dry_run:
         return 0
-    os.execve(line[0], line, node.NODE_ENV | os.environ | variables)
+    shown = monitoring.provided(default_cache(), os.environ) if args.head else {}
+    os.execve(line[0], line, node.NODE_ENV | shown | os.environ | variables)
 
 
 def _set(variables: Mapping[str, str]) -> list[str]:
@@ -99,7 +102,7 @@ def _set(variables: Mapping[str, str]) -> list[str]:
 def _print(findings: Mapping[str, Finding]) -> int:
     """What was found, the node that it makes, and what to type next."""
     for label, found in findings.items():
-        print(f"{label:10} {found.words}")
+        print(f"{label:11} {found.words}")
     offered = node.ray_node(node.devices_here([], findings))
     print(" ".join([*_set(offered.variables), "ray start", shlex.join(offered.arguments())]))
     owner = BY_LABEL.get(offered.labels.get(VENDOR_LABEL, ""))

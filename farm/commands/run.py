@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
+import re
 import sys
 import threading
 from collections import Counter
@@ -25,14 +26,18 @@ from farm.plan.known import unmet
 from farm.plan.request import How, Request
 from farm.policies.vote import voted
 from farm.program import program
+from farm.work.budget import limited, seconds
+from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.launch import Run, finished, ready
-from farm.work.pace import Pace, duration, earlier
+from farm.work.monitoring import Watch
+from farm.work.pace import Left, Pace, duration, earlier
 from farm.work.progress import Progress, print_preflight
 from farm.work.ray_cluster import RayCluster
 from farm.work.state import Plan
 from tasks.catalogs.base import Entry
 from tasks.catalogs.fuzz import GENERATED
+from tasks.model import EXHAUSTIVE
 
 if TYPE_CHECKING:
     from farm.report import Report
@@ -61,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for text in _unused(request.config, plan.matrix):
                     print(f"warning: {text}", file=sys.stderr)
             print_preflight(console, plan.offers.values(), plan.offers)
+            plan = limited(plan)
             if args.dry_run:
                 print_cells(console, plan)
                 return OK
@@ -104,6 +110,11 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--samples", type=int, metavar="N", help="at most N samples of an op and dtype, on every backend"
     )
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="end after about this time (10m, 90s, 2h): the cells first that tell most; --resume runs what was left out",
+    )
     results_option(parser)
     parser.add_argument("--resume", metavar="RUN_ID", help="resume a run ('last': the newest one)")
     parser.add_argument(
@@ -135,11 +146,14 @@ def _request(args: argparse.Namespace) -> Request:
     how: How = "inline" if args.inline else "no-ray" if args.no_ray else "ray" if args.ray else "auto"
     where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
+    where |= {"budget_s": _seconds(args.budget)}
     narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
     if args.inputs and not args.model:
         raise ConfigError("--inputs: they are a model's: name it with --model")
     if args.resume:
-        if given := [f"--{name}" for name in (*narrow, "samples", "model") if getattr(args, name) not in (None, [])]:
+        if given := [
+            f"--{name}" for name in (*narrow, "samples", "model", "budget") if getattr(args, name) not in (None, [])
+        ]:
             raise ConfigError(
                 f"{', '.join(given)}: a resumed run keeps the cells that it was started with; leave out {given[0]}, or "
                 "start a new run without --resume"
@@ -151,6 +165,17 @@ def _request(args: argparse.Namespace) -> Request:
     else:
         raise ConfigError("a config is needed, e.g. farm run configs/quick.yaml, or a model of your own (--model)")
     return request
+
+
+def _seconds(text: str | None) -> float | None:
+    """Raises ConfigError."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    seconds = sum(int(n or 0) * unit for n, unit in zip(found.groups(), (3600, 60, 1))) if found else 0
+    if not seconds:
+        raise ConfigError(f"--budget {text!r}: a time is written as 10m, 90s or 1h30m")
+    return float(seconds)
 
 
 def _begins(request: Request) -> str:
@@ -213,6 +238,12 @@ def print_cells(console: Console, plan: Plan) -> None:
         _print_all(console, plan)
     took = _earlier(plan)
     console.print(_sizes(plan), soft_wrap=True, highlight=False)
+    if plan.learned is not None and plan.learned.runs:
+        cells = np.isfinite(plan.learned.ms[plan.matrix.wanted > 0]).sum()
+        console.print(
+            f"about {duration(seconds(plan, plan.learned))} by what {cells} of these cells took in earlier runs",
+            highlight=False,
+        )
     if took:
         console.print(f"the last run of this config took {duration(took.took_s)}", highlight=False)
 
@@ -243,11 +274,22 @@ def _sizes(plan: Plan) -> str:
     there = int((wanted[:, [o.available for o in offers]] > 0).sum())
     awaited = int((wanted[:, [o.awaited for o in offers]] > 0).sum())
     more = f" and {awaited} on those that are awaited" if awaited else ""
+    if plan.whole is not None:
+        less = plan.whole.cells - plan.matrix.cells
+        more += f" ({less} of the config's {plan.whole.cells} are left out by --budget or unavailable)"
     return (
         f"{plan.matrix.cells} cells planned, {there} of them on backends that are available{more}, "
         f"{len(plan.matrix.skipped)} skipped; a cell is an op in a dtype on a backend, and has a case for each of its "
-        f"inputs: {int(_given(plan).sum())} cases at most"
+        f"inputs: {int(_given(plan).sum())} cases at most{_oracle_missing(plan)}"
     )
+
+
+def _oracle_missing(plan: Plan) -> str:
+    """What exhaustive cases go without in this environment, with the mend; "" where nothing is missing."""
+    every = any(group.distribution == EXHAUSTIVE for group in plan.matrix.groups)
+    if not every or importlib.util.find_spec("mpmath"):
+        return ""
+    return "\nmpmath is not installed: exhaustive cases are held against float64 alone, and nothing judges that; pip install mpmath"
 
 
 def _given(plan: Plan) -> np.ndarray:
@@ -274,14 +316,21 @@ def _run(plan: Plan, console: Console) -> int:
     say(f"results in {request.lake.uri}/run={run.run_id}")
     elsewhere = f" --results {request.lake.uri}" if request.lake.uri != "results" else ""
     again = f"{program()} run --resume {run.run_id}{elsewhere}"
-    progress = Progress(console, lambda: _earlier(plan))
+    left = Left(lambda: _earlier(plan))
+    progress = Progress(console, left)
+    watch = Watch(run.run_id, left) if isinstance(plan.executor, RayCluster) else lambda dispatcher: None
+
+    def shown(dispatcher: Dispatcher) -> None:
+        progress(dispatcher)
+        watch(dispatcher)
+
     # pandas takes a while to import, and the end of the run needs it: while the first children start.
     later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report",))
     later.daemon = True
     later.start()
     try:
         with interruptible():
-            run.dispatch(progress)
+            run.dispatch(shown)
         progress.close(run.dispatcher)
     except KeyboardInterrupt:
         progress.close(run.dispatcher)

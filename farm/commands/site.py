@@ -6,11 +6,13 @@ import argparse
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from farm import lake as lakes
 from farm.commandline import plain, refusing
 from farm.exits import OK
 from farm.lake import Lake, LakeError
+from farm.report import summaries
 from farm.report.faces.site import pages
 from farm.report.tables.trends import Night, Trends, night
 from tasks.model import Refusal
@@ -71,21 +73,34 @@ def _nights(name: str, last: int, config: str | None, had: Mapping[str, str], ot
                 file=sys.stderr,
             )
             continue
-        record = {"run_id": run_id}
-        try:
-            record = lakes.read_run(opened, run_id)
-        except LakeError as problem:
-            print(f"warning: {plain(problem)}; its rows are shown without config and date", file=sys.stderr)
+        told = summaries.kept(opened, run_id)
+        record = _record(opened, run_id) if told is None else {"name": told.facts["name"]}
         if config is not None and record.get("name") != config:
             other.add(str(record.get("name") or ""))
             continue
-        with warnings.catch_warnings(record=True) as told:
+        if told is not None:
+            yield told
+            continue
+        with warnings.catch_warnings(record=True) as problems:
             warnings.simplefilter("always", lakes.LakeWarning)
             rows = lakes.read(opened, run_id)
-        for one in told:
+        problems = [one for one in problems if f"{opened.path(run_id)}/" in str(one.message)]  # others are said already
+        for one in problems:
             print(f"warning: {plain(one.message)}", file=sys.stderr)
         if len(rows):
-            yield night(rows, record)
+            made = night(rows, record)
+            if not problems:
+                summaries.keep(opened, run_id, record, made)
+            yield made
+
+
+def _record(opened: Lake, run_id: str) -> dict[str, Any]:
+    """The record of a run, or what its name says."""
+    try:
+        return lakes.read_run(opened, run_id)
+    except LakeError as problem:
+        print(f"warning: {plain(problem)}; its rows are shown without config and date", file=sys.stderr)
+        return {"run_id": run_id}
 
 
 def _write(out: Lake, path: str, text: str) -> None:

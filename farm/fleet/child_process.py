@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
-import hashlib
 import importlib.util
 import os
 import select
@@ -35,6 +33,8 @@ from tasks.wire import ToRun
 KILLS = 3
 #: Seconds between two looks at the deadline and the memory of a child.
 TICK = 0.05
+#: Of a deadline, the most that a process may take on a machine that does not let it run.
+STARVED = 10.0
 #: Bytes that a child may say before it is forgotten: a runtime that floods its output must not fill a disk.
 WORDS_LIMIT = 32 << 20
 #: Seconds for which a killed process is waited for: one that hangs in a driver's call cannot be killed at all.
@@ -150,6 +150,7 @@ class ChildProcess:
             yield self._death("", "")
             return
         looked, begun = time.monotonic(), time.monotonic()
+        starved = Starved(self.process.pid)
         while True:
             ready, _, _ = select.select([self._answers], [], [], TICK)
             if ready:
@@ -176,13 +177,15 @@ class ChildProcess:
                 self._forget_old_words()
             flying = self.page.read()
             steps = max(flying.together, 1) if flying.number >= 0 else 1
-            if now - max(flying.since, begun) > deadline * steps:
+            since, bound = max(flying.since, begun), deadline * steps
+            flown = now - since
+            if flown > bound / 10 and flown - min(starved.s(since), (STARVED - 1) * bound) > bound:
                 fix = "" if deadline_s is not None else "; deadline_s of the config sets it"
-                yield self._stop(Status.TIMEOUT.value, f"exceeded its {deadline * steps:g} s deadline{fix}")
+                yield self._stop(Status.TIMEOUT.value, f"exceeded its {bound:g} s deadline{fix}")
                 return
             self.cpu_s()  # a dead process can no longer be asked
-            if self.resident() > (bound := self.limits.memory_gib) * (1 << 30):
-                yield self._stop(Status.OOM.value, f"the process grew past {bound:.3g} GiB")
+            if self.resident() > (most := self.limits.memory_gib) * (1 << 30):
+                yield self._stop(Status.OOM.value, f"the process grew past {most:.3g} GiB")
                 return
 
     def ask(self, command: Any, deadline_s: float | None = None) -> Any:
@@ -271,6 +274,26 @@ class ChildProcess:
         self.page.said = 0
 
 
+class Starved:
+    """For how long the machine has kept a process from running: its slowness is no case's."""
+
+    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+        self._folder, self._since = proc / str(pid) / "task", -1.0
+        self._begun, self._first = 0.0, dict[str, int]()
+
+    def s(self, since: float) -> float:
+        """Seconds for which that thread which waited longest was kept waiting, since this was first asked about the case
+        that began at ``since``."""
+        waited = dict[str, int]()
+        with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or a kernel without schedstat
+            for thread in self._folder.iterdir():
+                waited[thread.name] = int((thread / "schedstat").read_text().split()[1])  # ns runnable, not running
+        if since != self._since:
+            self._since, self._begun, self._first = since, time.monotonic(), waited
+        longest = max((ns - self._first.get(name, 0) for name, ns in waited.items()), default=0) / 1e9
+        return min(longest, time.monotonic() - self._begun)
+
+
 def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str, str]:
     """Environment of a child: this one's, one thread everywhere, `tasks` importable, compilers' caches shared.
 
@@ -294,18 +317,12 @@ def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str
     return env | (extra or {})
 
 
-@functools.cache
 def tasks_alone() -> Path:
     """A folder that holds `tasks` and nothing else: beside an installed farm stand packages of another Python."""
-    folder = (
-        Path(tempfile.gettempdir()) / f"farm-tasks-{os.getuid()}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
-    )
-    folder.mkdir(mode=0o700, exist_ok=True)
-    link = folder / "tasks"
-    if not link.is_symlink() or link.resolve() != ROOT / "tasks":
-        aside = folder / f".tasks.{os.getpid()}"
-        aside.symlink_to(ROOT / "tasks")
-        aside.replace(link)
+    folder = scratch.folder() / "alone"
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (folder / "tasks").symlink_to(ROOT / "tasks")
     return folder
 
 

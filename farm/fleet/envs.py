@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -34,6 +35,20 @@ OWN_PACKAGES = ("numpy", "ml_dtypes")
 BUILD_S, WORDS = 1200.0, 900
 #: Seconds between two looks at whether a build is still waited for.
 TICK = 0.1
+#: uv's word for an index that does not answer; the group is its URL without the package's own folder.
+_UNREACHED = re.compile(
+    r"Failed to fetch: `?(\S+?)/[^/\s`]+/?`?(?=\s|$)(?=.*(?:client error|timed out|dns error|error sending request))"
+)
+#: What uv says first of where it installs.
+_WHERE = re.compile(r"^Using Python \S+ environment at: \S+ (?:error: )?")
+#: What to do, by what uv says of a package.
+_ADVICE = {
+    r"matching platform tag": "No wheel is for this machine's processor and system: name a version that has one, or an index "
+    "with such a wheel (--extra-index-url=URL among the backend's packages)",
+    r"matching Python (?:ABI|implementation|version)? ?tag": "No wheel is for this Python: name another with the key `python`",
+    r"there is no version of|was not found in the package registry": "Name a version that there is, or the index that has it "
+    "(--extra-index-url=URL among the backend's packages; one that answers 404 is passed over)",
+}
 #: Options of pip that uv knows by another name: variable of uv, whether several places are joined by blanks.
 _PIP_TO_UV = {"index-url": "UV_INDEX_URL", "extra-index-url": "UV_EXTRA_INDEX_URL", "find-links": "UV_FIND_LINKS"}
 
@@ -230,9 +245,30 @@ def _uv(arguments: Sequence[str], patience: Patience, indexes: Sequence[str] = (
         if code:
             said.seek(0)
             words = " ".join(said.read().split())
-            raise EnvError(f"its environment cannot be built: {words[-WORDS:] or f'uv ended with exit code {code}'}")
+            told = _unreached(words) or _advised(words) or f"uv ended with exit code {code}"
+            raise EnvError(f"its environment cannot be built: {told}")
         out.seek(0)
         return out.read()
+
+
+def _unreached(words: str) -> str:
+    """Of uv's words, which index it did not reach, why, and what to do; "" where they say something else."""
+    index = _UNREACHED.search(words)
+    if index is None:
+        return ""
+    why = words.rpartition("cause: ")[2]
+    return (
+        f"the index {index[1]} cannot be reached ({why}). Name one that can be, in PIP_INDEX_URL or PIP_EXTRA_INDEX_URL or among "
+        "the backend's packages in the config (--extra-index-url=URL), or files in PIP_FIND_LINKS; or build where it can be, with "
+        "farm envs build, and copy the folder envs of the cache here"
+    )
+
+
+def _advised(words: str) -> str:
+    """uv's words, without the folder that is made, and what to do where they have no wheel for this machine."""
+    words = _WHERE.sub("", words)[-WORDS:]
+    advice = next((what for pattern, what in _ADVICE.items() if re.search(pattern, words)), "")
+    return f"{words}{'' if not advice else f' {advice}' if words.endswith('.') else f'. {advice}'}"
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:

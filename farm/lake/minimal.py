@@ -55,7 +55,9 @@ def write(results: AnyLake, record: Mapping[str, Any], files: Mapping[str, bytes
             if lake.is_local:
                 lake.filesystem.move(aside, f"{folder}/{name}")
     except (pa.ArrowException, OSError) as error:
-        raise LakeError(f"{folder}: the minimal case cannot be kept ({error})") from None
+        raise LakeError(
+            f"{folder}: the minimal case cannot be kept ({error}); farm minimise --out DIR writes it elsewhere"
+        ) from None
     return folder
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
+import re
 import uuid
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
@@ -63,6 +62,8 @@ class Lake:
 ANSWER_S, TRIES, WORDS = 15, 3, 400
 #: Options of S3 that are told of an open filesystem and are none of its URI's.
 NOT_TOLD = ("proxy_options", "load_frequency", "connect_timeout", "request_timeout")
+#: What the farm calls a run. A folder of another name may be a copy.
+RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 #: A run's record, beside its parts; dataset readers leave it alone for its underscore.
 RECORD = "_run.json"
 #: A lake that is open, or where it is: a local path, or a URI of any pyarrow filesystem.
@@ -165,17 +166,13 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def to_stream(rows: Sequence[Row], origin: Origin) -> bytes:
-    """Rows of one origin as they travel: an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
-        writer.write_batch(to_batch(rows, origin))
-    return sink.getvalue().to_pybytes()
+    """Rows of one origin as they travel: an Arrow message without the schema, which took longer to read than its rows."""
+    return to_batch(rows, origin).serialize().to_pybytes()
 
 
 def from_stream(data: bytes) -> list[pa.RecordBatch]:
     """What `to_stream` made."""
-    with pa.ipc.open_stream(data) as reader:
-        return list(reader)
+    return [pa.ipc.read_record_batch(pa.py_buffer(data), SCHEMA)]
 
 
 def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> None:
@@ -187,16 +184,21 @@ def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> None:
 
 def put(lake: Lake, run_id: str, write: Callable[[str], None]) -> None:
     """Make a part of a run, visible all at once: ``write`` writes a file at the path it is given. Raises OSError."""
-    name = f"part-{uuid.uuid4().hex}.parquet"
+    write_beside(lake, run_id, f"part-{uuid.uuid4().hex}.parquet", write)
+
+
+def write_beside(lake: Lake, run_id: str, name: str, write: Callable[[str], None]) -> None:
+    """Make a file of a run, visible all at once: ``write`` writes it at the path it is given. Raises OSError."""
     target = lake.path(run_id, name)
     # An object store shows a file when it is complete; a directory needs the detour.
-    aside = lake.path(run_id, f".{name}.tmp") if lake.is_local else target
+    # Two drivers may resume one run, whose record both write.
+    aside = lake.path(run_id, f".{name}-{uuid.uuid4().hex[:8]}.tmp") if lake.is_local else target
     if lake.is_local:
         lake.filesystem.create_dir(lake.path(run_id), recursive=True)
     try:
         write(aside)
         if aside != target:
-            lake.filesystem.move(aside, target)
+            os.replace(aside, target)
     except BaseException:
         if aside != target:
             with contextlib.suppress(OSError):
@@ -207,14 +209,12 @@ def put(lake: Lake, run_id: str, write: Callable[[str], None]) -> None:
 def write_run(lake: Lake, run_id: str, record: dict[str, Any]) -> None:
     """Write the record of a run, replacing it all at once where the filesystem can. Raises OSError."""
     text = json.dumps(record, indent=1).encode()
-    target = lake.path(run_id, RECORD)
-    aside = lake.path(run_id, f".{RECORD}.tmp") if lake.is_local else target
-    if lake.is_local:
-        lake.filesystem.create_dir(lake.path(run_id), recursive=True)
-    with lake.filesystem.open_output_stream(aside) as file:
-        file.write(text)
-    if aside != target:
-        os.replace(aside, target)
+
+    def write(path: str) -> None:
+        with lake.filesystem.open_output_stream(path) as file:
+            file.write(text)
+
+    write_beside(lake, run_id, RECORD, write)
 
 
 def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
@@ -225,6 +225,8 @@ def read_run(results: AnyLake, run_id: str) -> dict[str, Any]:
         with lake.filesystem.open_input_stream(path) as file:
             value: dict[str, Any] = json.loads(file.read())
     except FileNotFoundError:
+        if run_id in run_ids(lake):
+            raise LakeError(f"run {run_id} in {lake.uri!r} has no record ({RECORD})") from None
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}") from None
     except OSError as error:
         raise LakeError(f"{path}: cannot be read ({error})") from None
@@ -241,12 +243,27 @@ def _nearest(lake: Lake, run_id: str) -> str:
 
 
 def run_ids(results: AnyLake) -> list[str]:
-    """Ids of the runs in a lake, oldest first (they begin with their date). Raises LakeError."""
+    """Ids of the runs in a lake, oldest first (they begin with their date). A copy of a run's folder beside it is left out, with a
+    LakeWarning that names both. Raises LakeError."""
     lake = open_lake(results)
     found = _list(lake, lake.root)
-    return sorted(
-        i.base_name[4:] for i in found if i.type == pafs.FileType.Directory and i.base_name.startswith("run=")
-    )
+    ids = sorted(i.base_name[4:] for i in found if i.type == pafs.FileType.Directory and i.base_name.startswith("run="))
+    copies = {
+        name: of for name in ids if not RUN_ID.fullmatch(name) and (of := _says(lake, name)) != name and of in ids
+    }
+    for name, of in copies.items():
+        text = f"{lake.path(name)} is a copy of run {of} and is left out; remove it, or move it to a lake of its own"
+        warnings.warn(text, LakeWarning, stacklevel=2)
+    return [name for name in ids if name not in copies]
+
+
+def _says(lake: Lake, name: str) -> str:
+    """The id that the record of a run's folder says; that of its name where it says none."""
+    try:
+        with lake.filesystem.open_input_stream(lake.path(name, RECORD)) as file:
+            return str(json.loads(file.read())["run_id"])
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        return name
 
 
 def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
@@ -261,15 +278,21 @@ def _list(lake: Lake, path: str) -> list[pafs.FileInfo]:
 
 
 def read_table(
-    results: AnyLake, run_id: str | None = None, columns: Sequence[str] | None = None, where: Where | None = None
+    results: AnyLake,
+    run_id: str | None = None,
+    columns: Sequence[str] | None = None,
+    where: Where | None = None,
+    coded: bool = False,
 ) -> pa.Table:
     """Rows of one run, or of all, in the schema's columns (or those of them that are named); of them those ``where`` the
     columns have one of the values. What is asked for is all that is read of a part, as far as its statistics tell.
+    coded: texts are numbers of dictionaries, of which every part has its own; that is quicker where rows are many.
 
     A foreign or damaged file is skipped with a LakeWarning that names it. Raises LakeError.
     """
     lake = open_lake(results)
     schema = pa.schema([f for f in SCHEMA if columns is None or f.name in columns], SCHEMA.metadata)
+    schema = coded_schema(schema) if coded else schema
     tables: list[pa.Table] = []
 
     def found(path: str) -> pa.Table | Exception:
@@ -304,23 +327,78 @@ def read_table(
 
 def _part(lake: Lake, path: str, schema: pa.Schema, where: Where) -> pa.Table:
     """What is asked for of a part. Raises ArrowException, OSError."""
-    part = ds.ParquetFileFormat().make_fragment(path, lake.filesystem)
-    present = part.physical_schema.names
+    codes = [f.name for f in schema if pa.types.is_dictionary(f.type)]
+    with lake.filesystem.open_input_file(path) as file:
+        part, present = open_part(file, codes, pre_buffer=not lake.is_local)
+        if not where.keys() <= present:
+            return schema.empty_table()
+        names = [name for name in {**dict.fromkeys(schema.names), **where} if name in present]
+        # Who asks for few rows asks many parts, each in a thread of its own.
+        table = part.read_row_groups(_groups(part.metadata, where), names, use_threads=not where)
+    for name, some in where.items():
+        table = table.filter(_among(table[name], pa.array(list(some), SCHEMA.field(name).type)))
+    return in_schema(table, schema)
+
+
+def open_part(file: pa.NativeFile, coded: Collection[str], pre_buffer: bool = False) -> tuple[pq.ParquetFile, set[str]]:
+    """A part of which the texts of some columns are read as numbers, and its columns. Raises ArrowException, of a foreign file too."""
+    try:
+        part = pq.ParquetFile(file, read_dictionary=coded, pre_buffer=pre_buffer)
+        there = part.metadata
+    except KeyError:  # it has not all of these columns: reading its footer twice is for such files alone
+        part, there = None, pq.read_metadata(file)
+    paths = [there.schema.column(k).path for k in range(len(there.schema))]
+    present = {path.partition(".")[0] for path in paths}
     if missing := [c for c in KEY if c not in present]:
         raise pa.ArrowInvalid(f"a foreign file: no column {missing[0]}")
-    if not where.keys() <= set(present):
-        return schema.empty_table()
-    asked = [ds.field(name).isin(pa.array(list(some), SCHEMA.field(name).type)) for name, some in where.items()]
-    wanted = functools.reduce(lambda a, b: a & b, asked) if asked else None
-    return _in_schema(part.to_table(columns=[n for n in schema.names if n in present], filter=wanted), schema)
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise pa.ArrowInvalid(f"a foreign file: {paths.count(twice)} columns {twice}")
+    if part is None:
+        codes = present.intersection(coded, paths)
+        part = pq.ParquetFile(file, metadata=there, read_dictionary=codes, pre_buffer=pre_buffer)
+    return part, present
 
 
-def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with just the schema's columns, null where it has none. Raises ArrowException for foreign types."""
-    columns = [
-        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type)
-        for f in schema
+def _groups(there: pq.FileMetaData, where: Where) -> list[int]:
+    """The row groups that may have rows that are asked for, by their statistics."""
+    places = {name: at for at, name in enumerate(there.schema.names) if name in where}
+    return [
+        k
+        for k in range(there.num_row_groups)
+        if all(_may_have(there.row_group(k).column(at).statistics, where[name]) for name, at in places.items())
     ]
+
+
+def _may_have(told: pq.Statistics | None, some: Collection[Any]) -> bool:
+    """Whether a column of these statistics may have one of these values."""
+    if told is None or not told.has_min_max:
+        return True
+    least, most = told.min, told.max
+    return any(type(x) is not type(least) or least <= x <= most for x in some)
+
+
+def _among(column: pa.ChunkedArray, some: pa.Array) -> pa.ChunkedArray:
+    """Which values of a column are among these."""
+    if not pa.types.is_dictionary(column.type):
+        return pc.is_in(column.cast(some.type), some)
+    told = [pc.is_in(one.dictionary, some).take(one.indices) for one in column.chunks]
+    return pa.chunked_array(told, pa.bool_())
+
+
+def coded_schema(schema: pa.Schema, but: Collection[str] = ()) -> pa.Schema:
+    """The same with texts as numbers of a dictionary."""
+    coded = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema([f.with_type(coded) if f.type == pa.string() and f.name not in but else f for f in schema])
+
+
+def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with just the schema's columns, null where it has none. Raises ArrowException for foreign types."""
+    there = set(table.column_names)
+    columns = []
+    for field in schema:
+        column = table[field.name] if field.name in there else pa.nulls(table.num_rows, field.type)
+        columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -356,6 +434,7 @@ def unique(table: pa.Table) -> pa.Table:
 def kept_of(table: pa.Table) -> pa.Array | None:
     """Which rows `unique` keeps; None for all."""
     keys = table.select([*KEY, "attempts"]).to_pandas()
+    if not keys.duplicated(KEY).any():
+        return None
     order = keys.sort_values("attempts", kind="stable", na_position="first")
-    again = order.duplicated(KEY, keep="last").sort_index()
-    return pc.invert(pa.array(again)) if again.any() else None
+    return pc.invert(pa.array(order.duplicated(KEY, keep="last").sort_index()))

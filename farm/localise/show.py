@@ -18,8 +18,8 @@ def print_case(case: StoredCase) -> None:
     line("stored", f"{status_text(case.row)}{said} on {case.key.backend}, run {case.key.run_id}")
 
 
-def print_located(case: StoredCase, found: Located, seconds: float) -> None:
-    """The culprit with its facts, how it is known, and the next command."""
+def print_located(case: StoredCase, found: Located, seconds: float, *, last: bool = False) -> None:
+    """The culprit with its facts, how it is known, and the next command, unless this was the ``last``."""
     facts = found.culprit
     line("culprit", found.columns.get("culprit") or "none could be named")
     if facts.get("units") is not None:
@@ -43,6 +43,6 @@ def print_located(case: StoredCase, found: Located, seconds: float) -> None:
     for number, why in enumerate(facts.get("why", [])):
         line("known by" if not number else "", why)
     line("took", f"{seconds:.0f} s")
-    if found.piece is not None:
+    if found.piece is not None and not last:
         # Not wrapped: it is to be copied.
         print(f"{'next':13} farm localise '{case.key}' --script culprit.py   # its nodes alone, with their inputs")

@@ -6,34 +6,67 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from farm.minimise.show import off_by, trigger
+from farm.minimise.show import trigger
+from farm.report.tables.agreement import unit
 from farm.report.words import number
 from tasks.minimise.said import sentences
+from tasks.model import FAILED, Status, names
 
-#: Characters of an error that are told.
-_ERROR = 1500
+#: Characters of an error that are told, of one in a title, and of a script that stands in the text.
+_ERROR, _TITLE, _SCRIPT = 1500, 100, 8000
+#: Operators that a title names.
+_OPS = 4
+#: What every error of ONNX Runtime or MLIR begins with; a place in a source and the function there.
+_BEGINNING = re.compile(
+    r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : )?(?:Non-zero status code .*?Status Message: )?(?:loc\(.*?\): )?"
+)
+_PLACE = re.compile(r"^\S+\.(?:cc|cpp|h):\d+ .*?\)(?: const)?(?: \[with .*?\])? ")
+#: Lines of OpenVINO's errors that say where it was.
+_FRAME = re.compile(
+    r"Exception from |Check '.*' failed|FrontEnd API failed|Model wasn't fully|-- |While validating|Summary:"
+)
+#: Words for what came of something put otherwise.
+_THEN = {
+    "": "no valid model",
+    "pass": "right",
+    "fallback": "it does not run there",
+    "unsupported": "refused: not supported",
+}
 
 
 def text(record: Mapping[str, Any], script: str) -> str:
     """Markdown: title, versions, what happens, script, expected and got, triggers, the specification's sentence, words to search
     for duplicates."""
-    parts = [f"# {title(record)}", _versions(record), _what(record)]
-    if script:
-        parts.append(f"## To reproduce\n\n```python\n{script.rstrip()}\n```")
+    parts = [f"# {title(record)}", _versions(record), _what(record), *_shown(script)]
     parts += [_result(record), _triggers(record), _specification(record), _others(record), _search(record)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+def _shown(script: str) -> list[str]:
+    """The script, or where it is: a tracker takes no text of any length, and nobody reads it."""
+    if not script:
+        return []
+    count = len(script.splitlines())
+    if len(script) > _SCRIPT:
+        return [f"## To reproduce\n\nRun `script.py`, attached ({count:,} lines, {len(script) >> 10:,} KiB)."]
+    return [f"## To reproduce\n\n```python\n{script.rstrip()}\n```"]
+
+
 def title(record: Mapping[str, Any]) -> str:
-    """ "Softmax with axis=0: wrong numbers (onnxruntime 1.31.1)"."""
-    ops = " + ".join(dict.fromkeys(record["finding"]["ops"]))
-    given = ", ".join(f"{k.partition('.')[2]}={v}" for k, v in list(record["finding"]["attributes"].items())[:3])
+    """ "[ort-cpu] Softmax of float16 with axis=0: wrong result"; float32 is not told."""
+    each = list(dict.fromkeys(record["finding"]["ops"]))
+    ops = " + ".join(each) if len(each) <= _OPS else f"a graph of {', '.join(each[:_OPS])} and {len(each) - _OPS} more"
+    some = list(record["finding"]["attributes"].items())[:3]
+    given = ", ".join(f"{k.partition('.')[2]}={f'{v:g}' if isinstance(v, float) else v}" for k, v in some)
     modes = ", ".join(record["finding"]["modes"][:2])
-    how = " ".join(filter(None, [ops, f"with {given}" if given else "", f"({modes})" if modes else ""]))
+    dtype = "" if record["dtype"] == "float32" else f"of {record['dtype']}"
+    how = " ".join(filter(None, [ops, dtype, f"with {given}" if given else "", f"({modes})" if modes else ""]))
     return f"[{record['backend']}] {how}: {_failing(record)}"
 
 
 def _failing(record: Mapping[str, Any]) -> str:
+    if record["flaky"]:
+        return f"{record['finding']['status']}, at times"
     outcome = record["outcome"]
     words = {
         "wrong": {"shape": "wrong shape", "dtype": "wrong dtype", "nonfinite": "NaN or Inf out of place"}.get(
@@ -45,8 +78,16 @@ def _failing(record: Mapping[str, Any]) -> str:
         "oom": "takes all memory",
     }
     if outcome["status"] == "error":
-        return re.sub(r"\s+", " ", outcome["error"] or "error").strip()[:100]
+        return _telling(outcome["error"] or "error")
     return words.get(outcome["status"], outcome["status"])
+
+
+def _telling(error: str) -> str:
+    """The first line of an error that says what is wrong, without places in sources and what every error of the runtime begins
+    with."""
+    lines = [_PLACE.sub("", _BEGINNING.sub("", " ".join(x.split()))) for x in re.split(r"\n| \| ", error)]
+    line = next((x for x in lines if x and not _FRAME.match(x)), error)
+    return line if len(line) <= _TITLE else f"{line[:_TITLE].rpartition(' ')[0]} …"
 
 
 def _versions(record: Mapping[str, Any]) -> str:
@@ -59,8 +100,8 @@ def _versions(record: Mapping[str, Any]) -> str:
 def _what(record: Mapping[str, Any]) -> str:
     outcome = record["outcome"]
     lines = []
-    if far := off_by(outcome):
-        lines.append(f"The result is off by {far} (largest difference {number(outcome['max_diff'])}).")
+    if outcome["kind"] == "numbers":
+        lines.append(_off(outcome))
     if outcome["error"]:
         lines.append(f"```\n{outcome['error'][:_ERROR]}\n```")
     if record.get("after"):
@@ -70,23 +111,38 @@ def _what(record: Mapping[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
+def _off(outcome: Mapping[str, Any]) -> str:
+    """How far the worst element is off, against what rounding explains."""
+    far = f"Largest difference from the exact result: {number(outcome['max_diff'])}."
+    units, limit, ulps = (outcome[name] for name in ("error_units", "limit", "max_ulp"))
+    if unit(outcome["op_class"] or "") == "ulps" and ulps is not None:
+        return f"{far} The worst element is {number(ulps)} ulps off, where {number(limit)} are allowed."
+    if units is None or limit is None:
+        return far
+    times = number(units) if units < 1e6 else "more than a million"
+    return f"{far} The worst element is off by {times} times what rounding the inputs once changes; {number(limit)} times are allowed."
+
+
 def _result(record: Mapping[str, Any]) -> str:
     given = [
-        f"- `{x['name']}` {x['dtype']} {x['shape']} ({x['how']}) `{x['values']}`" for x in record.get("inputs", [])
+        f"- `{x['name']}` {x['dtype']} {x['shape']} ({x['how']})" + (f" `{x['values']}`" if x["values"] else "")
+        for x in record.get("inputs", [])
     ]
     lines = ["## Inputs, expected and got", "", *given]
     if record.get("expected"):
-        lines.append(f"- expected (float64): `{record['expected']}`")
+        lines.append(f"- expected: `{record['expected']}`")
     if record.get("got"):
         lines.append(f"- got: `{record['got']}`")
     return "\n".join(lines)
 
 
 def _triggers(record: Mapping[str, Any]) -> str:
-    if not record["triggers"]:
-        return ""
-    rows = [f"| {x['what']} | {trigger(x)} |" for x in record["triggers"]]
-    return "\n".join(["## What triggers it", "", "| put otherwise | then |", "|---|---|", *rows])
+    """What was put otherwise, one thing at a time: first what the failure needs."""
+    rows = [
+        f"| {x['what']} | {_THEN.get(x['status'], trigger(x)) if not x['fails'] else trigger(x)} |"
+        for x in sorted(record["triggers"], key=lambda x: (bool(x["fails"]), x["status"] != "pass"))
+    ]
+    return "\n".join(["## What triggers it", "", "| put otherwise | then |", "|---|---|", *rows]) if rows else ""
 
 
 def _specification(record: Mapping[str, Any]) -> str:
@@ -95,11 +151,14 @@ def _specification(record: Mapping[str, Any]) -> str:
 
 
 def _others(record: Mapping[str, Any]) -> str:
+    """Who got the case right that it was found with, and who failed on it as well; who does not run it tells nothing."""
     by_status: dict[str, list[str]] = {}
-    for backend, status in record.get("others", {}).items():
+    for backend, status in sorted(record.get("others", {}).items()):
         by_status.setdefault(status, []).append(backend)
-    told = "; ".join(f"{status}: {', '.join(names)}" for status, names in sorted(by_status.items()))
-    return f"## Other runtimes on the case it was found with\n\n{told}" if told else ""
+    right = by_status.get(Status.PASS, [])
+    bad = [f"{name} ({status})" for status in names((*FAILED, Status.IMPRECISE)) for name in by_status.get(status, [])]
+    told = [f"Right: {', '.join(right)}."] * bool(right) + [f"Not right either: {', '.join(bad)}."] * bool(bad)
+    return "\n\n".join(["## Other runtimes on the case it was found with", *told]) if told else ""
 
 
 def _search(record: Mapping[str, Any]) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 from farm import lake as lakes
 from farm.lake import minimal
 from farm.reproduce.find import StoredCase
-from tasks.checks.base import FORWARD
-from tasks.model import Status
+from tasks.model import FORWARD, Status
 from tasks.wire import Minimised
 
 #: What of a row says how it failed.

@@ -213,17 +213,17 @@ def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -
         most = _allowed(leaf, row)
         told.append(f"({writer.dtype(leaf.dtype)}, {writer.value(leaf.reference)}, {_bound(most, writer)})")
     lines = ["expected = [  # dtype, exact result, largest difference allowed", *(f"    {x}," for x in told), "]"]
-    compared = (
-        "    far = ~(np.abs(np.subtract(a, y, dtype=y.dtype)) <= most) & (a != y) & ~((a != a) & (y != y)) if same else True"
-        if all(leaf.dtype != "str" for leaf in expected)
-        else "    far = a != y if same else True"
-    )
+    numbers = [  # NaN is right where NaN is expected, and no largest difference allows for an infinity out of place
+        "    near = same and np.abs(np.subtract(a, y, dtype=np.result_type(y, np.int8))) <= most",
+        "    far = ~(near & (np.isfinite(a) == np.isfinite(y)) | (a == y) | (a != a) & (y != y)) if same else True",
+    ]
+    compared = numbers if all(leaf.dtype != "str" for leaf in expected) else ["    far = a != y if same else True"]
     return [
         *lines,
         "wrong = len(got) != len(expected)",
         "for (dtype, y, most), a in zip(expected, map(np.asarray, got)):",
         "    same = a.shape == y.shape and a.dtype == dtype",
-        compared,
+        *compared,
         '    print("expected", np.dtype(dtype), y.shape, y.ravel()[:8], "got", a.dtype, a.shape, a.ravel()[:8])',
         "    wrong |= bool(np.any(far))",
         'raise SystemExit("wrong" if wrong else 0)',

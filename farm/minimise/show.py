@@ -57,7 +57,8 @@ def print_minimal(record: Mapping[str, Any], files: Mapping[str, bytes], out: st
     if others := record.get("others"):
         line("others", ", ".join(f"{name} {status}" for name, status in others.items()))
     line("runs", f"{record['runs']} of the backend, {record['refused']} cases were none; {record['seconds']:.0f} s")
-    line("finding", f"{record['finding']['id']}, kept in {record['folder']}")
+    where = record.get("folder")
+    line("finding", record["finding"]["id"] + (f", kept in {where}" if where else ", not kept"))
     if record.get("script_said"):
         line("script", record["script_said"])
     if out:

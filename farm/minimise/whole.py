@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -25,11 +26,13 @@ BUDGET = 200
 
 @dataclass(frozen=True)
 class Kept:
-    """record: of the minimal case, {} where the row does not fail any more (``error``); files: by name."""
+    """record: of the minimal case, {} where the row does not fail any more (``error``); files: by name; lost: why the lake did
+    not take them."""
 
     record: dict[str, Any] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     error: str = ""
+    lost: lakes.LakeError | None = None
 
 
 def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) -> StoredCase:
@@ -46,19 +49,38 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
     if packages:
         spec = replace(case.spec, packages=tuple(packages))
         case = replace(case, spec=spec, environment=envs.of(spec))
-    stored, found = case.row["runtime_version"], version_here(case)
+    stored = case.row["runtime_version"]
+    try:
+        found = version_here(case)
+    except ReproduceError as error:
+        if packages or case.environment or not stored:  # it is that environment that cannot be had
+            raise
+        raise ReproduceError(f"{error}; the row is of {stored}: {_offered(case, stored)}") from None
     if stored and found != stored and not here:
-        names = [x.partition("==")[0] for x in (case.environment.packages if case.environment else ())]
-        package = names[0] if names else bundle.MODULES.get(case.spec.runtime, case.spec.runtime)
         raise ReproduceError(
-            f"the row is of {case.spec.name} {stored}, here is {found}: --packages '{package}=={stored}' runs that version in "
-            "an environment of its own, --here goes on with the one that is here"
+            f"the row is of {case.spec.name} {stored}, here is {found}: {_offered(case, stored)}, --here goes on with the one that is here"
         )
     return replace(case, row={**case.row, "runtime_version": found})
 
 
+def _offered(case: StoredCase, stored: str) -> str:
+    """How to have the runtime in the version of a row: a bare one, or "name version, name version"."""
+    pairs = [part.split(" ") for part in stored.split(", ")]
+    own = list(case.environment.packages) if case.environment else []
+    if all(len(pair) == 2 for pair in pairs):
+        versions = {name: version.partition("+")[0] for name, version in pairs}
+    else:
+        first = own[0].partition("==")[0] if own else bundle.MODULES.get(case.spec.runtime, case.spec.runtime)
+        versions = {first: stored}
+    names = [x.partition("==")[0] for x in own]
+    wanted = [f"{name}=={versions[name]}" if name in versions else x for name, x in zip(names, own)]
+    wanted += [f"{name}=={version}" for name, version in versions.items() if name not in names]
+    return f"--packages {' '.join(map(shlex.quote, wanted))} runs that version in an environment of its own"
+
+
 def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
-    """Make a `checked` case small, and keep what is left in the lake. Raises ReproduceError, LakeError."""
+    """Make a `checked` case small, and keep what is left in the lake; where that cannot be written, a search of minutes is not
+    lost. Raises ReproduceError, LakeError."""
     with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.folder()) as folder:
         earlier = earlier_cases(case, results)
         sys.stdout.flush()
@@ -68,5 +90,8 @@ def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-al
         record = kept.record_of(case, found, strategy, seconds)
         record["after"] = [earlier.keys[number].case_id for number in record["before"]]
         files = bundle.of(case, found, record, results)
-        kept.keep(results, record, files, Path(found.item.pack) if found.item else None)
+        try:
+            kept.keep(results, record, files, Path(found.item.pack) if found.item else None)
+        except lakes.LakeError as error:
+            return Kept(record, files, lost=error)
     return Kept(record, files)

@@ -173,7 +173,7 @@ def _entries(path: Path, where: str) -> list[dict[str, Any]]:
                 raise ConfigError(f"{where}: {place(path, (i, *first['loc']))}: {key}: {text}") from None
     except OSError as error:
         raise ConfigError(f"{where}: {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError) as error:
         raise ConfigError(f"{where}: {path}: not a YAML list ({' '.join(str(error).split())})") from None
     return found
 
@@ -182,7 +182,7 @@ def known_failures(path: Path) -> list[KnownFailure]:
     """Those of a config, of a list of them, or of all lists in a folder. Raises ConfigError."""
     if path.is_dir():
         return [known for one in sorted(path.glob("*.yaml")) for known in known_failures(one)]
-    with contextlib.suppress(OSError, yaml.YAMLError, UnicodeDecodeError):
+    with contextlib.suppress(OSError, yaml.YAMLError, ValueError):  # which is said of the list as well
         if isinstance(yaml.load(path.read_text(), Loader=QUICK), dict):
             return list(load(path).known_failures)
     return [KnownFailure.model_validate(entry) for entry in _entries(path, "known failures")]

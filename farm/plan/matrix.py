@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,9 +13,12 @@ from farm.plan.config import CatalogConfig, Config, ConfigError
 from tasks import catalogs, checks
 from tasks.backends import BackendSpec
 from tasks.catalogs.base import Entry
-from tasks.model import Group, is_inexact
+from tasks.model import DISTRIBUTIONS, EXHAUSTIVE, Group, is_inexact
 from tasks.nearest import nearest
 from tasks.plugins import PluginError
+
+#: Columns of the lake that tell one group of the matrix from another.
+GROUP = ("check", "op", "variant", "dtype", "distribution")
 
 
 @dataclass
@@ -35,6 +38,20 @@ class Matrix:
     def cells(self) -> int:
         """Number of planned cells (op, dtype, backend)."""
         return int(np.count_nonzero(self.wanted))
+
+    def numbers(self) -> dict[tuple[str, ...], int]:
+        """The number of each group, by its columns in the lake (`GROUP`)."""
+        return {tuple(getattr(group, name) for name in GROUP): g for g, group in enumerate(self.groups)}
+
+    def ordered(self, order: Sequence[int], wanted: np.ndarray | None = None) -> Matrix:
+        """The groups with these numbers, in their order; wanted: of all groups, instead of this matrix's."""
+        to = {g: place for place, g in enumerate(order)}
+        return replace(
+            self,
+            groups=[self.groups[g] for g in order],
+            wanted=(self.wanted if wanted is None else wanted)[list(order)],
+            skipped=[(to[g], b, reason) for g, b, reason in self.skipped if g in to],
+        )
 
 
 class UnknownOp(ConfigError):
@@ -100,6 +117,31 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
                         wanted[g, b] = 0
                         matrix.skipped.append((g, b, skip.reason))
     return matrix
+
+
+def without(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> str:
+    """Of a config that plans nothing: what its ops, narrowed by the globs ``ops``, have instead of the distributions or dtypes that it asks
+    for; "" where that is not why."""
+    found, rare, narrow = [], False, matcher(ops)
+    for catalog in config.catalogs:
+        chosen, left_out = matcher(catalog.ops), matcher(catalog.exclude)
+        some = [e for e in entries[catalog.name] if chosen(called := names(e)) and not left_out(called)]
+        some = [e for e in some if not ops or narrow(names(e))]
+        who = some[0].label if len(some) == 1 else f"{len(some)} ops of {catalog.name}"
+        dtypes = catalog.dtypes or config.dtypes
+        offered = {name for entry in some for name in entry.distributions}
+        if some and not offered & set(catalog.distributions):
+            asked, has = ", ".join(catalog.distributions), ", ".join(d for d in DISTRIBUTIONS if d in offered)
+            found.append(f"{who}: no samples of the distribution {asked}, but {has}")
+            rare |= EXHAUSTIVE in catalog.distributions
+        elif (
+            some
+            and not (there := {d for e in some for d in (*e.dtypes, *e.on_devices)}) & set(dtypes)
+            and "*" not in dtypes
+        ):
+            found.append(f"{who}: not in {', '.join(dtypes)}, but in {', '.join(sorted(there))}")
+    many = "; exhaustive is for ops of one tensor that are functions, and for pairs of 8 bits of ops of two"
+    return "; ".join(found) + many * rare
 
 
 def _asked(

@@ -38,7 +38,8 @@ def _requirement(text: str) -> None:
     try:
         Requirement(text)
     except InvalidRequirement as error:
-        raise ValueError(f"{text!r} is no pip requirement ({str(error).splitlines()[0]})") from None
+        options = f"; of pip's options, {INDEX}URL may stand here" if text.startswith("-") else ""
+        raise ValueError(f"{text!r} is no pip requirement ({str(error).splitlines()[0]}){options}") from None
 
 
 class KernelConfig(_Model):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,8 @@ class Request:
     path: the config's file, to give the place of a mistake in it ("" if there is none); ops: globs that narrow the config
     further; record: of the run that is resumed, None for a new one; whole: nothing was narrowed, so that a pattern that
     matches nothing is most likely misspelt; address, dashboard: of Ray's cluster; cpus: how many jobs run at once on CPUs of
-    this machine; fresh: what backends have answered before does not count; dry: only to show what would be run.
+    this machine; fresh: what backends have answered before does not count; dry: only to show what would be run; budget_s: seconds that
+    the run may take, None for as long as it does; begun: when they began (monotonic).
     """
 
     config: Config
@@ -48,6 +50,13 @@ class Request:
     dashboard: bool = True
     fresh: bool = False
     dry: bool = False
+    budget_s: float | None = None
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left of the budget, at least nothing; None without one."""
+        return None if self.budget_s is None else max(self.begun + self.budget_s - time.monotonic(), 0.0)
 
     def announce(self) -> None:
         """Make the cache, and put the config's kernels where children find them. Raises ConfigError."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from farm.fleet import scratch
 from farm.reproduce.source import Data, Runtime, Source
 from tasks.arrays.pack import save
 from tasks.backends import BackendSpec
@@ -33,7 +34,7 @@ def bundled(source: Source, data: Data) -> Runtime:
         "model": form.model is not None,
     }
     model = [] if form.model is None else [np.frombuffer(form.model, np.uint8)]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.folder()) as folder:
         save(Path(folder) / "form", header, [*form.arrays, *model])
         pack = data.add(np.fromfile(Path(folder) / "form", np.uint8))
     spec = BackendSpec(source.backend.name, source.runtime, source.backend.device, dict(source.backend.options))

@@ -100,9 +100,14 @@ def seed_of(row: Mapping[str, Any]) -> int:
     seed, place = int(row["seed"]), int(row["sample"])
     if row["distribution"] == FUZZ:
         return drawn.seed_of(seed, place)
-    if row.get("catalog") == GENERATED and row["variant"] == fuzz.variant(row["op"].partition(":")[2]):
+    if _generated(row):
         return fuzz.seed_of(Group(row["op"], row["variant"], row["dtype"], place + 1, seed), place)
     return seed
+
+
+def _generated(row: Mapping[str, Any]) -> bool:
+    """Whether today's generator made a row's case: of an older one's nobody knows the seed, but for that of its run."""
+    return bool(row.get("catalog") == GENERATED and row["variant"] == fuzz.variant(row["op"].partition(":")[2]))
 
 
 def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "last") -> Key:
@@ -117,7 +122,7 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     columns = "run_id case_id backend seed sample distribution dtype status catalog op variant".split()
     for run_id in [run] if run not in ("last", "all") else reversed(known):
         rows = lakes.read_table(results, run_id, columns).to_pylist()
-        made = [r for r in rows if r["distribution"] == FUZZ or r["catalog"] == GENERATED]
+        made = [r for r in rows if r["distribution"] == FUZZ or _generated(r)]
         found = [r for r in made if seed_of(r) == seed and (not dtype or r["dtype"] == dtype)]
         found.sort(key=lambda r: not Status(r["status"]).failed)
         if found:
@@ -209,7 +214,7 @@ def _prepared(row: dict[str, Any], config: Config, cache: Path) -> tuple[Group, 
     A group is asked for with as many samples as the run's most demanding backend (`farm.plan.matrix.build`): that number
     is part of its content key. Raises ReproduceError.
     """
-    if row["catalog"] == GENERATED and row["variant"] != fuzz.variant(row["op"].partition(":")[2]):
+    if row["catalog"] == GENERATED and not _generated(row):
         return _of_choices(row, cache)
     found: list[tuple[Group, PreparedGroup]] = []
     for catalog in _catalog_configs(row, config):

@@ -13,7 +13,8 @@ from farm.reproduce.source import Data, Runtime, Source
 from tasks import catalogs
 from tasks.arrays import torch_tree
 from tasks.arrays.tree import decode, spec_of
-from tasks.backends.shared.few_lines import NoScript
+from tasks.backends.shared.few_lines import NoScript, Setting
+from tasks.backends.torch import TorchEager
 from tasks.catalogs.user import load
 from tasks.model import Form, Group
 from tasks.model.dtypes import NATIVE
@@ -30,7 +31,7 @@ def in_torch(source: Source, data: Data) -> Runtime:
     values = {
         "target": repr(target),
         "op": op_lines(form, source.group, target),
-        "tf32": bool(getattr(source.backend, "tf32", False)) if target == "cuda" else None,
+        "setting": source.backend.setting() if isinstance(source.backend, TorchEager) else Setting(),
         "compiled": source.runtime == "inductor",
         "args": literal(form.args, form),
         "kwargs": literal(form.kwargs, form),
@@ -85,10 +86,11 @@ def _tensor_literal(node: dict[str, Any], form: Form) -> str:
 
     spec = spec_of(node)
     if spec.layout == "strided":
+        made = f"tensor({part(spec.id)})" + ".to(torch.complex32)" * (spec.flags == torch_tree.COMPLEX32)
         if spec.strides is None:
-            return f"tensor({part(spec.id)})"
+            return made
         shape, strides = _ints(spec.shape or ()), _ints(spec.strides)
-        return f"tensor({part(spec.id)}).as_strided({shape!r}, {strides!r}, {int(spec.offset)})"
+        return f"{made}.as_strided({shape!r}, {strides!r}, {int(spec.offset)})"
     parts, shape = ", ".join(f"tensor({part(i)})" for i in spec.parts), _ints(spec.shape or ())
     if spec.layout == "sparse_coo":
         text = f"torch.sparse_coo_tensor({parts}, {shape!r}, check_invariants=False)"

@@ -23,7 +23,7 @@ from farm.reproduce.bundled import bundled
 from farm.reproduce.in_onnx import in_onnxruntime, in_openvino
 from farm.reproduce.in_torch import in_torch
 from farm.reproduce.source import Data, Runtime, Source, templates, whole
-from tasks.backends.shared.few_lines import NoScript
+from tasks.backends.shared.few_lines import NoScript, Setting
 from tasks.judge.plain import unit_of
 from tasks.judge.policy import Policy
 from tasks.model import Leaf, OpClass, Status
@@ -64,11 +64,14 @@ def generate(source: Source) -> str:
 def _head(source: Source, runtime: Runtime) -> dict[str, Any]:
     """What the first lines of a script say, and the judge."""
     imports, judge = judge_source()
+    setting: Setting | None = runtime.values.get("setting")
     own = {(name, "") for name in (*_IMPORTS, *(["ctypes"] if runtime.values.get("exotic") else []))}
     return {
         "runtime": runtime.template,
         "module": runtime.module,
         "alias": runtime.alias,
+        "before": setting.before if setting else (),
+        "after": setting.imports if setting else (),
         "install": _install(source, runtime),
         "needs": _needs(source, runtime),
         "imports": import_lines(imports | own),
@@ -138,7 +141,9 @@ def import_lines(imports: Iterable[tuple[str, str]]) -> list[str]:
 
 def _install(source: Source, runtime: Runtime) -> str:
     """Comments that say what it was run with and what to install, as PEP 723 has them: `uv run` obeys."""
-    environment = source.environment or Environment(installed({runtime.module, source.runtime}))
+    setting: Setting | None = runtime.values.get("setting")
+    modules = {runtime.module, source.runtime, setting.plugin.partition(".")[0] if setting else ""}
+    environment = source.environment or Environment(installed(modules))
     packages = [*environment.packages, *OWN_PACKAGES]
     lines = [
         f"It was run with Python {environment.version} and: pip install {' '.join(map(shlex.quote, packages))}",

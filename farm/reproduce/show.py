@@ -142,7 +142,7 @@ def _print_outputs(case: StoredCase, actual: list[np.ndarray], precision: str) -
     if where is None:
         return
     output, index = where
-    text = element(actual[output], expected[output], index)
+    text = element(actual[output], expected[output], index, case.sample.op_class, precision)
     line("worst", f"{f'output {output} ' if len(expected) > 1 else ''}[{', '.join(map(str, index))}]")
     for given in _inputs_at(case.sample, actual[output].shape, index):
         line("  input", given)

@@ -22,6 +22,8 @@ from tasks.model.dtypes import NATIVE, dtype_name
 
 #: Columns of the embedded data.
 WIDTH = 100
+#: In place of an array's number of bytes: the script makes it.
+EVERY = -1
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Source:
 
 @dataclass
 class Data:
-    """The arrays of a script: one run of bytes and where each array lies in it."""
+    """The arrays of a script: one run of bytes and where each array lies in it; of every bit pattern of a dtype in order, `EVERY` for its size."""
 
     chunks: list[bytes] = field(default_factory=list)
     index: list[tuple[str, tuple[int, ...], int, int]] = field(default_factory=list)
@@ -60,6 +62,13 @@ class Data:
             raw = json.dumps([x.decode() if isinstance(x, bytes) else str(x) for x in array.ravel().tolist()]).encode()
         else:
             raw = np.ascontiguousarray(array).tobytes()
+        if (
+            name != "str"
+            and array.itemsize <= 2
+            and raw == np.arange(1 << 8 * array.itemsize, dtype=f"u{array.itemsize}").tobytes()
+        ):
+            self.index.append((name, tuple(int(n) for n in array.shape), 0, EVERY))
+            return len(self.index) - 1
         self.index.append((name, tuple(int(n) for n in array.shape), self.size, len(raw)))
         self.chunks.append(raw)
         self.size += len(raw)

@@ -26,6 +26,8 @@ LABELS = {
 }
 #: Of the words of an error, the share that a short script's own must have; lines at the end of what it said that tell its error.
 _ALIKE, _LAST = 0.5, 30
+#: Of the error of a row: a program that the runtime started died.
+_DIED = re.compile(r"\bdied of SIG")
 _PRINTED = re.compile(rf"^(verdict|raised|{'|'.join(LABELS.values())}) +(.*)$", re.M)
 
 
@@ -72,9 +74,10 @@ def check(
     if done is None:
         shown = status is Status.TIMEOUT
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it did not end within {timeout_s:g} s"
-    died = short and re.search(r"code:? -\d+|died with <Signals", done.stderr)  # a program that the script starts
+    # A program that the script starts.
+    died = re.search(r"code:? -\d+|died with <Signals", done.stderr) if short else None
     if done.returncode < 0 or died:
-        shown = status is Status.CRASH
+        shown = status is Status.CRASH or (died is not None and bool(_DIED.search(row["error"] or "")))
         which = f"signal {-done.returncode}" if done.returncode < 0 else "a signal, in a program that it starts"
         return shown, f"{'shows' if shown else 'does NOT show'} the {status}: it died of {which}"
     if status is Status.CRASH and row["kind"] == f"exit code {done.returncode}" and "Traceback" not in done.stderr:
@@ -89,10 +92,11 @@ def _ended(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> tu
     if status in (Status.WRONG, Status.IMPRECISE) and (done.returncode, last) == (1, "wrong"):
         return True, f"shows the {status} result"
     if status is Status.ERROR and done.returncode == 1:
-        said = "\n".join((done.stdout + "\n" + done.stderr).splitlines()[-_LAST:])
+        lines = (done.stdout + "\n" + done.stderr).splitlines()
+        said = "\n".join(lines[-_LAST:])
         words = set(re.findall(r"[a-z]{3,}", masked(row["error"] or "")))
         found = set(re.findall(r"[a-z]{3,}", said.lower()))
-        if len(words & found) >= _ALIKE * len(words) and "Traceback" in said:
+        if len(words & found) >= _ALIKE * len(words) and any(x.startswith("Traceback") for x in lines):
             return True, "shows the error: it raises the same"
     return False, f"does NOT show the {status}: exit code {done.returncode}, {last[:200]}"
 
@@ -108,6 +112,10 @@ def _verdict(done: subprocess.CompletedProcess[str], row: Mapping[str, Any]) -> 
     if status is Status.UNSUPPORTED and verdict == Status.ERROR:
         same = said.get("raised", "?").partition(": ")[2][:40] in row["error"].replace("\n", " ")
         return same, "raises what the runtime says" if same else f"raises something else: {said.get('raised')}"
+    if status is Status.CRASH and verdict == Status.ERROR and row["error_type"]:
+        # Of a device that computes nothing after an error, in this process: the error is what a script shows.
+        if (said.get("raised", "?").partition(": ")[2] or "?")[:40] in " ".join(row["error"].split()):
+            return True, "shows the crash: it raises the same, after which the device computes no more"
     if verdict != status or done.returncode != int(status.failed):
         return False, f"does NOT show the {status}: it says {verdict}"
     other = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from farm.fleet.health import CaseRef, Failed
@@ -75,6 +75,12 @@ class Accounts:
         """How often a case was started before, that is known of."""
         failure = self.again.get(case)
         return self._before[case] + self._losses[case] + (failure.attempts if failure else 0)
+
+    def attempted(self, cases: Sequence[CaseRef]) -> dict[int, int]:
+        """`attempts` of those cases of a batch that were started before, by number."""
+        if not (self._losses or self._before or self.again):
+            return {}
+        return {n: times for n, case in enumerate(cases) if (times := self.attempts(case))}
 
     def spend(self, who: str, spent: Spent) -> None:
         total = self.spent.setdefault(who, {})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from farm.fleet.health import CaseRef
+from farm.work.batching import BATCH_MAX
 from farm.work.state import Doubt, Plan, Portion, portions
 
 
@@ -19,32 +21,79 @@ class Backlog:
         self.isolated: list[deque[list[CaseRef]]] = [deque() for _ in plan.backends]
         self.doubts: list[deque[Doubt]] = [deque() for _ in plan.backends]
         self.cases = [0] * len(plan.backends)  # in ready
+        self._known_ms, self._known = [0.0] * len(plan.backends), [0] * len(plan.backends)  # of those, by earlier runs
         joint = any(offer.joint for offer in plan.offers.values())
         self._unprepared = Counter(plan.unit(g) for g in to_prepare) if joint else Counter[str]()
         self._waiting: dict[tuple[str, int], list[Portion]] = {}
 
     def add(self, b: int, portion: Portion) -> None:
         """Cases that can be run now."""
-        self.ready[b].append(portion)
-        self.cases[b] += len(portion[1])
+        ready = self.ready[b]
+        if self._plan.rank is None:
+            ready.append(portion)
+        else:  # before those that tell less
+            rank = self._plan.rank_of(portion[0], b)
+            behind = sum(1 for _ in itertools.takewhile(lambda p: self._plan.rank_of(p[0], b) > rank, reversed(ready)))
+            ready.insert(len(ready) - behind, portion)
+        self._count(b, portion, 1)
+
+    def _count(self, b: int, portion: Portion, sign: int) -> None:
+        cases = sign * len(portion[1])
+        self.cases[b] += cases
+        if (ms := self._plan.case_ms(portion[0], b)) is not None:
+            self._known[b] += cases
+            self._known_ms[b] += cases * ms
+
+    def rank(self, b: int) -> int:
+        """Of what comes next."""
+        return self._plan.rank_of(self.ready[b][0][0], b) if self.ready[b] else 0
+
+    def place(self, b: int) -> tuple[int, int]:
+        """Of what comes next: its rank, and its group; a budget's groups stand in the order of their worth."""
+        return self.rank(b), self.ready[b][0][0] if self.ready[b] else 0
+
+    def left_s(self, b: int, usual_ms: float) -> float:
+        """Seconds of work that can be done now; usual_ms: of a case that no earlier run has timed."""
+        return (self._known_ms[b] + (self.cases[b] - self._known[b]) * usual_ms) / 1e3
+
+    def take(self, b: int, seconds: float, usual_ms: float, torn: bool) -> list[Portion]:
+        """Portions for a batch of about so much work, at least one. torn: portions of one unit may go to several batches."""
+        chosen: list[Portion] = []
+        cases, left_ms, ready = 0, seconds * 1e3, self.ready[b]
+        rank = self.rank(b)
+        ranked = self._plan.rank is not None
+        while ready and (not chosen or (left_ms > 0 and cases < BATCH_MAX and not (ranked and self.rank(b) != rank))):
+            chosen.append(ready.popleft())
+            g, positions = chosen[-1]
+            cases += len(positions)
+            ms = self._plan.case_ms(g, b)
+            left_ms -= len(positions) * (usual_ms if ms is None else ms)
+        while not torn and ready and self._plan.unit(ready[0][0]) == self._plan.unit(chosen[-1][0]):
+            chosen.append(ready.popleft())
+        for portion in chosen:
+            self._count(b, portion, -1)
+        return chosen
 
     def add_prepared(self, b: int, portion: Portion) -> None:
         """Cases of a group whose unit may not be complete yet."""
-        unit = self._plan.unit(portion[0])
-        if self._plan.offer(b).joint and self._unprepared[unit] > 0:
+        if self._unprepared and self._plan.offer(b).joint and self._unprepared[unit := self._plan.unit(portion[0])] > 0:
             self._waiting.setdefault((unit, b), []).append(portion)
         else:
             self.add(b, portion)
 
     def group_came(self, g: int) -> None:
         """A group is prepared, or cannot be: its unit may be complete with that."""
-        unit = self._plan.unit(g)
+        unit = self._plan.unit(g) if self._unprepared else ""
         if unit in self._unprepared:
             self._unprepared[unit] -= 1
             if not self._unprepared[unit]:
                 for b in range(len(self._plan.backends)):
                     for portion in self._waiting.pop((unit, b), ()):
                         self.add(b, portion)
+
+    def has(self, b: int) -> bool:
+        """Whether anything can be run now."""
+        return bool(self.cases[b] or self.isolated[b] or self.doubts[b])
 
     def waits(self, b: int) -> bool:
         return bool(self.cases[b] or self.isolated[b])
@@ -58,4 +107,4 @@ class Backlog:
             yield self.ready[b].popleft()
         while self.isolated[b]:
             yield from portions(self.isolated[b].popleft())
-        self.cases[b] = 0
+        self.cases[b], self._known[b], self._known_ms[b] = 0, 0, 0.0

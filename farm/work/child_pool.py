@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import time
 from pathlib import Path
@@ -50,7 +49,8 @@ class ChildPool:
     """Children by what they serve. Whoever has it runs one job at a time, so it needs no lock."""
 
     def __init__(self) -> None:
-        self._children: collections.OrderedDict[tuple[Any, ...], tuple[ChildProcess, Any]] = collections.OrderedDict()
+        # The last used at the end. A plain dict: `kill` copies it from another thread, which an OrderedDict cannot bear while it changes.
+        self._children: dict[tuple[Any, ...], tuple[ChildProcess, Any]] = {}
         self._told: dict[int, float] = {}  # CPU seconds already told, by child (its process id; a worker has few)
         self._cpu_s = self._start_s = 0.0
         self._starts = 0
@@ -62,15 +62,23 @@ class ChildPool:
 
     def get(self, job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
         """A living child, from the pool or new. Raises EnvError, Closed."""
+        key = _key(job)
+        got = self._got(key, job)
+        if self._killed:  # looked at last: what `kill` did not find was put here after it
+            self.forget(job)
+            raise Closed
+        return got
+
+    def _got(self, key: tuple[Any, ...], job: Job) -> tuple[ChildProcess, wire.Ready | wire.Refused] | Death:
         if self._killed:
             raise Closed
-        key = _key(job)
         self._make_room(key, job.limits.pool_bytes)
         if key in self._children:
-            self._children.move_to_end(key)
-            child = self._children[key][0]
+            child, _ = kept = self._children[key]
             if child.alive() and not child.answering:  # what is left of an earlier call would be taken for this one's
-                return self._children[key]
+                del self._children[key]
+                self._children[key] = kept
+                return kept
             self._drop(key)
         began = time.monotonic()
         cache = Path(job.cache)
@@ -82,9 +90,6 @@ class ChildPool:
         if isinstance(answer, Death):
             self._end(child)
             return answer
-        if self._killed:
-            self._end(child)
-            raise Closed
         self._starts += 1
         self._start_s += time.monotonic() - began
         self.add(job, child, answer)

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from farm import lake as lakes
+from farm.fleet.child_process import STARVED
 from farm.fleet.health import CaseRef, Health
+from farm.work import budget
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.executor import Unplaced
@@ -21,7 +23,7 @@ from farm.work.losses import Losses
 from farm.work.opinions import Opinions
 from farm.work.outages import Outages
 from farm.work.placement import Placement
-from farm.work.state import Before, Flight, Plan
+from farm.work.state import Before, Flight, Flights, Plan
 from farm.work.stock import Stock
 from farm.work.supports import Supports
 from tasks import wire
@@ -47,7 +49,11 @@ class Dispatcher:
     ) -> None:
         self.plan = plan
         self.progress, self.started, self._stuck = progress, time.monotonic(), 0.0
-        self.flights: dict[int, Flight] = {}
+        self._looked = float("-inf")
+        left_s = plan.request.left_s
+        self._until = float("inf") if left_s is None else self.started + budget.usable_s(plan.request, left_s)
+        self.left_out: set[tuple[int, int]] = set()  # cells of which the end of the budget left cases out
+        self.flights = Flights()
         self.health = Health()
         self.accounts, self._before = Accounts(plan), before or Before()
         self.ledger = Ledger(plan, self.accounts)
@@ -81,8 +87,11 @@ class Dispatcher:
             there, slots = np.flatnonzero(self.stock.wanted.any(axis=0)).tolist(), self.plan.executor.slots(None, 1.0)
             for b in [b for b in there if self.plan.offer(b).available][:slots]:
                 self.plan.executor.expect(self.jobs.expected(b), self.plan.offer(b))
-            while True:
-                self._fill()
+            while time.monotonic() < self._until + budget.GRACE_S:
+                if time.monotonic() < self._until:
+                    self._fill()
+                elif not any(flight.begun for flight in self.flights.values()):
+                    break
                 if self.flights:
                     self._stuck = 0.0
                 elif self._waits():
@@ -95,10 +104,22 @@ class Dispatcher:
                 self._give_up_silent()
                 self.outages.look()
                 self._show()
+            self._leave_out()
         finally:
             self.ledger.flush()
             self.progress(self)
             self.supports.save()
+
+    def _leave_out(self) -> None:
+        """The budget is spent: what has not been done is left out. Nothing is, where everything is done."""
+        if time.monotonic() < self._until:
+            return
+        self.left_out = budget.undone(self.stock, self.backlog, self.flights.values())
+        for count in self.accounts.counts.values():
+            count.planned = count.done
+        self.stock.left = dict.fromkeys(self.stock.left, 0)
+        for handle in self.flights:
+            self.plan.executor.cancel(handle)
 
     def _show(self) -> None:
         """Rows to the lake and figures to the screen, as often as is good for them. Raises OSError."""
@@ -121,18 +142,13 @@ class Dispatcher:
 
     def _fill(self) -> None:
         """Submit until every pool has about two jobs per device under way."""
-        loads: dict[str, float] = {}
-        for flying in self.flights.values():
-            loads[flying.pool] = loads.get(flying.pool, 0.0) + flying.load
         for pool in self.placement.pools():
-            load = loads.get(pool.name, 0.0)
-            while load < 2 * pool.devices - 1e-9:
-                flight = self.jobs.next(pool, load < pool.devices, self.flights)
+            while (load := self.flights.load(pool.name)) < 2 * pool.devices - 1e-9:
+                flight = self.jobs.next(pool, load < pool.devices, self.flights.preparing)
                 if flight is None:
                     break
                 flight.pool = pool.name
-                if self._submit(flight) is not None:
-                    load += flight.load
+                self._submit(flight)
 
     def _submit(self, flight: Flight) -> int | None:
         """Hand a job to the executor; its handle, None if no node is left that may do it."""
@@ -145,7 +161,8 @@ class Dispatcher:
         steps = len(flight.cases) if to.offer is not None and to.offer.joint else 1
         for g in flight.groups:  # a group is one message, whatever number of samples
             steps = max(steps, self.plan.matrix.groups[g].samples)
-        flight.patience_s = SILENCE_S + self.plan.config.deadline_s * (steps + 2)
+        deadline_s = flight.job.deadline_s or self.plan.config.deadline_s
+        flight.patience_s = SILENCE_S + deadline_s * (steps + 1 + STARVED)
         handle = self.plan.executor.submit(flight.job, to.offer, to.fraction, to.among)
         flight.among = tuple(self.plan.executor.nodes_of(handle)) or tuple(to.among)
         self.flights[handle] = flight
@@ -153,6 +170,9 @@ class Dispatcher:
 
     def _give_up_silent(self) -> None:
         now = time.monotonic()
+        if now - self._looked < 1.0:
+            return
+        self._looked = now
         for handle, flight in self.flights.items():
             if flight.begun and now - flight.heard > flight.patience_s:
                 flight.heard = now
@@ -243,18 +263,19 @@ class Dispatcher:
     def _group_prepared(self, g: int) -> None:
         self.stock.left["prepare"] -= 1
         backends = range(len(self.plan.backends))
-        for b in backends:
-            total, positions = self.stock.rows(g, b), self.stock.positions(g, b)
-            self.accounts.planned(b, total, total - len(positions))
-            tried = self._before.gone.get((g, b), {})
+        left = [self.stock.positions(g, b) for b in backends]
+        for b, positions in enumerate(left):
+            if total := self.stock.rows(g, b):
+                self.accounts.planned(b, total, total - len(positions))
+            tried = self._before.gone.get((g, b), {}) if self._before.gone else {}
             for position in positions if tried else ():
                 self.accounts.tried(CaseRef(g, b, position), tried.get(self.stock.samples[g][position], 0))
         for b, gone in enumerate(self.placement.gone):
             if gone:
                 self.losses.gone(g, b)
         waiting = self.stock.to_export(g)
-        self._can_run(g, [b for b in backends if b not in waiting])
-        if any(self.placement.available[b] and self.stock.positions(g, b) for b in waiting):
+        self._can_run(g, [b for b in backends if b not in waiting and left[b]])
+        if any(self.placement.available[b] and left[b] for b in waiting):
             self.stock.left["export"] += 1
             self.stock.queues["export"].append(g)
         self.backlog.group_came(g)
@@ -276,7 +297,8 @@ class Dispatcher:
         b = flight.backend
         if flight.moved and self.placement.is_sick(b, flight.place):
             return  # on their way when the device was quarantined: these cases are run again elsewhere
-        new = [k for k, number in enumerate(rows.numbers) if number not in flight.done]
+        fresh = flight.done.isdisjoint(rows.numbers)
+        new = range(len(rows.numbers)) if fresh else [k for k, n in enumerate(rows.numbers) if n not in flight.done]
         flight.done.update(rows.numbers)
         for k in new if self.accounts.again else ():
             self.accounts.replaced(flight.cases[rows.numbers[k]])

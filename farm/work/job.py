@@ -23,6 +23,7 @@ class Job:
     info: what the backend answered when it was probed; attempts: earlier losses of cases, and known: words of those that
     the backend is known not to implement, by number of the case in the batch. env: further variables of the child;
     kernels: definitions of the user's own (`tasks.catalogs.told`).
+    chunk_s: seconds between two messages with what is done (0: a supervisor's own). deadline_s: of a case, instead of that of the limits (which are the child's for as long as it lives), where it is not 0.
     host, device: where it runs, as the supervisor knows it: the node's own name if it has one, the numbers of the
     devices it was given. avoid: places that must not do it.
     ship: the nodes share no cache, so files travel: parcels are those that the items need (path → Ray reference).
@@ -40,6 +41,8 @@ class Job:
     info: Mapping[str, Any] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)
     known: Mapping[int, Words] = field(default_factory=dict)
+    deadline_s: float = 0.0
+    chunk_s: float = 0.0
     ship: bool = False
     parcels: Mapping[str, Any] = field(default_factory=dict)
     host: str = ""

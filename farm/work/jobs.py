@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from farm.fleet.health import CaseRef
 from farm.work import batching
 from farm.work.accounts import Accounts
 from farm.work.backlog import Backlog
 from farm.work.job import Job
 from farm.work.placement import Placement, Pool
-from farm.work.state import Flight, Plan, Portion, portions
+from farm.work.state import Cases, Flight, Plan, Portion, portions
 from farm.work.stock import PREPARE_MIN, Stock
+from farm.work.supervisor import CHUNK_S
 from farm.work.supports import Supports
 from tasks.wire import ToExport, ToPrepare, ToRun
 
-#: Most cases of one second opinion.
-OPINION_CASES = 4
+#: Messages a second that a driver takes at most, from all slots: each costs it about a third of a millisecond.
+MESSAGES = 300.0
+#: Slots from which on the driver's own time is what is short: then one of so many slots prepares, so many groups at most in a job. A group costs
+#: the driver a tenth of a millisecond, in which it hands out nothing.
+MANY, MANY_PREPARE, MANY_GROUPS = 128, 8, 64
+#: Most cases of one second opinion; times that a case may take what it took in an earlier run.
+OPINION_CASES, PATIENCE = 4, 5.0
 
 
 class Jobs:
@@ -31,19 +35,32 @@ class Jobs:
         self._placement, self._accounts, self._supports = placement, accounts, supports
         self._begun: set[int] = set()  # backends that have had a batch
 
-    def next(self, pool: Pool, idle: bool, flights: Mapping[int, Flight]) -> Flight | None:
-        """The next job for a pool's devices. idle: one of them has nothing to do, and takes whatever there is."""
+    def next(self, pool: Pool, idle: bool, preparing: int) -> Flight | None:
+        """The next job for a pool's devices. idle: one of them has nothing to do, and takes whatever there is; preparing:
+        jobs under way that prepare."""
         if not pool.main:
             return self._batch_for(pool, small=idle)
         # The CPUs also prepare and export. Preparing has half of the slots, so that judged numbers come early; the rest
         # if nothing else is ready.
-        half = sum(1 for f in flights.values() if f.job.prepare) >= pool.devices
+        many = pool.devices >= MANY
+        half = preparing >= (pool.devices // MANY_PREPARE if many else pool.devices) or self._plenty(pool)
         if not self._begun:
             return self._first(pool, half)
-        flight = None if half else self._preparing()
+        most = MANY_GROUPS if many else 0
+        flight = None if half else self._preparing(most)
         # The quick backends before the exporter, the compilers last: most of the matrix is there early.
         flight = flight or self._batch_for(pool, joint=False) or self._exporting()
-        return flight or self._batch_for(pool) or self._preparing() or self._batch_for(pool, small=True)
+        flight = flight or self._batch_for(pool)
+        if flight is None and not (many and half):
+            flight = self._preparing(most)
+        return flight or self._batch_for(pool, small=True)
+
+    def _plenty(self, pool: Pool) -> bool:
+        """Whether very many slots have two batches each to run: what is prepared beyond that keeps the driver from handing them out."""
+        if pool.devices < MANY:
+            return False
+        left_s = sum(self._backlog.left_s(b, self._accounts.case_ms(b)) for b in pool.backends if self._may(b))
+        return left_s > 2 * batching.BATCH_S * pool.devices
 
     def _first(self, pool: Pool, half: bool) -> Flight | None:
         """As long as no backend has had a batch. The first numbers are of what the first jobs prepare: these are short, and
@@ -66,13 +83,19 @@ class Jobs:
         parcels: dict[str, Any] = {}
         for g in groups:
             most = max(int(self._stock.wanted[g, b]) for b in self._stock.exports(g))
-            items.append(ToExport(self._plan.matrix.groups[g], str(self._stock.pack(g)), "onnx", most))
+            items.append(ToExport(self._plan.matrix.groups[g], self._stock.packs[g], "onnx", most))
             parcels |= self._stock.parcels(g)
         return self._of_groups("export", groups, export=tuple(items), parcels=parcels) if groups else None
 
     def _of_groups(self, kind: str, groups: list[int], **what: Any) -> Flight:
         name = f"{kind} {self._plan.unit(groups[0])} +{len(groups) - 1}"
-        return Flight(Job(name=name, cache=str(self._plan.cache), limits=self._plan.limits(-1), **what), groups=groups)
+        job = Job(name=name, cache=str(self._plan.cache), limits=self._plan.limits(-1), chunk_s=self._chunk_s(), **what)
+        return Flight(job, groups=groups)
+
+    def _chunk_s(self) -> float:
+        """Seconds between two messages of a job: all slots together send no more than the driver can take."""
+        every_s = sum(pool.devices for pool in self._placement.pools()) / MESSAGES
+        return every_s if every_s > CHUNK_S else 0.0
 
     # --- cases ------------------------------------------------------------------------------------------------------
 
@@ -81,9 +104,10 @@ class Jobs:
 
         ``joint`` False leaves out the backends that compile.
         """
-        demands = {b: self._demand(b, pool) for b in pool.backends if self._may(b)}
+        demands = {b: self._demand(b, pool) for b in pool.backends if self._backlog.has(b) and self._may(b)}
         left_s = {b: demand.left_s for b, demand in demands.items()}
-        for b in batching.order(left_s, not self._stock.left["prepare"] and not self._stock.left["export"]):
+        order = batching.order(left_s, not self._stock.left["prepare"] and not self._stock.left["export"])
+        for b in sorted(order, key=self._backlog.place) if self._plan.rank is not None else order:
             compiles = self._plan.offer(b).joint
             if compiles and not joint:
                 continue
@@ -91,10 +115,8 @@ class Jobs:
                 return self._second_opinion(b)
             if self._backlog.isolated[b]:
                 return self._batch(b, portions(self._backlog.isolated[b].popleft()))
-            if cases := batching.size(demands[b], sum(left_s.values()), small):
-                chosen = batching.take(self._backlog.ready[b], cases, self._plan.unit if compiles else None)
-                self._backlog.cases[b] -= sum(len(positions) for _, positions in chosen)
-                return self._batch(b, chosen)
+            if worth_s := batching.size(demands[b], sum(left_s.values()), small):
+                return self._batch(b, self._backlog.take(b, worth_s, self._accounts.case_ms(b), torn=not compiles))
         return None
 
     def _may(self, b: int) -> bool:
@@ -103,7 +125,7 @@ class Jobs:
     def _demand(self, b: int, pool: Pool) -> batching.Demand:
         return batching.Demand(
             cases=self._backlog.cases[b],
-            case_ms=self._accounts.case_ms(b),
+            left_s=self._backlog.left_s(b, self._accounts.case_ms(b)),
             start_s=self._accounts.start_s(b),
             slots=pool.devices * int(1 / self._plan.fraction(b)),
             first=b not in self._begun,
@@ -132,22 +154,32 @@ class Jobs:
             info=self._plan.offer(b).info,
         )
 
+    def _deadline_s(self, b: int, chosen: list[Portion]) -> float:
+        """Seconds that a case may take, 0 for what the config says. What took long and came right is given more; nothing is ever given less than the
+        config says: on a machine that is busy or has just been asleep, a short deadline would blame the sound."""
+        learned = self._plan.learned
+        groups = [g for g, _ in chosen if learned.finding[g, b] < 0] if learned is not None else []
+        longest_s = PATIENCE * max((self._plan.case_ms(g, b) or 0.0 for g in groups), default=0.0) / 1e3
+        return longest_s if longest_s > self._plan.config.deadline_s else 0.0
+
     def _batch(self, b: int, chosen: list[Portion]) -> Flight:
         self._begun.add(b)
-        cases = [CaseRef(g, b, p) for g, positions in chosen for p in positions]
+        cases = Cases(b, chosen)
         items = []
         parcels: dict[str, Any] = {}
         for g, positions in chosen:
-            exported = self._stock.forms.get(g, "") if b in self._stock.exports(g) else ""
-            items.append(ToRun(self._plan.matrix.groups[g], str(self._stock.pack(g)), tuple(positions), exported))
+            exported = self._stock.forms.get(g, "")
+            exported = exported if exported and b in self._stock.exports(g) else ""
+            items.append(ToRun(self._plan.matrix.groups[g], self._stock.packs[g], tuple(positions), exported))
             parcels |= self._stock.parcels(g)
-        known = ((n, self._supports.words(c.group, b, c.position)) for n, c in enumerate(cases))
         job = replace(
             self.expected(b),
             name=f"{self._plan.unit(chosen[0][0])} +{len(chosen) - 1}/{self._plan.name(b)}",
             run=tuple(items),
-            attempts={n: times for n, c in enumerate(cases) if (times := self._accounts.attempts(c))},
-            known={n: words for n, words in known if words},
+            attempts=self._accounts.attempted(cases),
+            known=self._supports.known(b, chosen),
             parcels=parcels,
+            deadline_s=self._deadline_s(b, chosen),
+            chunk_s=self._chunk_s(),
         )
         return Flight(job, b, cases)

@@ -23,9 +23,9 @@ from farm.plan import config as configs
 from farm.plan import matrix as matrices
 from farm.plan import policies
 from farm.plan.config import ConfigError
-from farm.plan.matrix import Matrix
+from farm.plan.matrix import GROUP, Matrix
 from farm.plan.request import Request
-from farm.work import catalogue, choice
+from farm.work import budget, catalogue, choice
 from farm.work.dispatcher import Dispatcher
 from farm.work.executor import Executor
 from farm.work.local import ALONE, ChildProcesses, Inline
@@ -38,9 +38,6 @@ from tasks.nearest import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Columns that tell one group of the matrix from another.
-GROUP = ("check", "op", "variant", "dtype", "distribution")
 
 
 @contextlib.contextmanager
@@ -122,7 +119,8 @@ def _plan(request: Request, entries: dict[str, list[Entry]]) -> Matrix:
         raise ConfigError(f"{_line_of(request.path, error.pattern)}{error}") from None
     _ops_exist(request.ops, entries)
     if not matrix.cells:
-        raise ConfigError("the config plans no cell: its ops, dtypes, backends and skips leave nothing")
+        why = matrices.without(config, entries, request.ops)
+        raise ConfigError(f"the config plans no cell: {why or 'its ops, dtypes, backends and skips leave nothing'}")
     return matrix
 
 
@@ -160,6 +158,9 @@ class Run:
             there = [name for name, offer in plan.offers.items() if offer.available]
             self.before = durable(self.request.lake, self.run_id, plan.matrix, there)
             before = self.record.get("inventory", {}).get("backends", {})
+            if self.record.pop("left_out", None):  # what a budget left out is run now: until it is, the run has no end
+                self.record["finished_at"] = None
+                del self.record["planned"]
             self.had = self.record.get("had") or [n for n, offer in before.items() if offer.get("available")]
 
     @property
@@ -169,12 +170,20 @@ class Run:
     def begin(self) -> None:
         """Write the record: from here on the run can be resumed. Raises OSError, LakeError."""
         plan = self.plan
+        matrix = plan.whole or plan.matrix
+        self._left_out()
         self.record["skipped"] = [
-            {"op": group.label, "dtype": group.dtype, "backend": plan.matrix.backends[b].name, "reason": reason}
-            for g, b, reason in plan.matrix.skipped
-            for group in [plan.matrix.groups[g]]
+            {"op": group.label, "dtype": group.dtype, "backend": plan.name(b), "reason": reason}
+            for g, b, reason in matrix.skipped
+            for group in [matrix.groups[g]]
         ]
         self._record_offers()
+
+    def _left_out(self) -> None:
+        """Say in the record what the budget leaves out."""
+        if self.plan.whole is not None:
+            told = budget.left_out(self.plan, self.dispatcher.left_out if self.dispatcher else ())
+            self.record["left_out"] = told or None
 
     def _record_offers(self) -> None:
         """Write which backends there are. Raises OSError, LakeError."""
@@ -212,6 +221,7 @@ class Run:
         record["planned_by_backend"] = {name: c.planned for name, c in run.accounts.counts.items()}
         record["planned"] = planned = sum(record["planned_by_backend"].values())
         record["finished_at"] = _now().isoformat()
+        self._left_out()
         lakes.compact(lake, self.run_id, change)
         lakes.write_run(lake, self.run_id, record)
         rows, missing = lakes.read(lake, self.run_id), list(run.missing())
@@ -238,7 +248,7 @@ def judged(request: Request) -> tuple[pd.DataFrame, dict[str, Any], str]:
 def finished(request: Request) -> pd.DataFrame | None:
     """The rows of a run that is to be resumed and has them all; None if there is something left to do. Raises LakeError."""
     record = request.record
-    if record is None or not record.get("finished_at") or "planned" not in record:
+    if record is None or not record.get("finished_at") or "planned" not in record or record.get("left_out"):
         return None
     rows = lakes.read(request.lake, record["run_id"])
     return rows if len(rows) == record["planned"] and not _gone(rows) else None
@@ -294,7 +304,7 @@ def durable(lake: Lake, run_id: str, matrix: Matrix, there: Collection[str] = ()
     with warnings.catch_warnings():
         warnings.simplefilter("always", lakes.LakeWarning)
         table = lakes.read_table(lake, run_id, ["run_id", "case_id", "backend", *GROUP, "sample", "status", "attempts"])
-    rows = {tuple(getattr(g, name) for name in GROUP): i for i, g in enumerate(matrix.groups)}
+    rows = matrix.numbers()
     column = {s.name: b for b, s in enumerate(matrix.backends)}
     before = Before()
     columns = [table.column(c).to_pylist() for c in (*GROUP, "backend", "sample", "status", "attempts")]

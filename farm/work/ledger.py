@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from tasks.model.row import Row
 
 #: Seconds between two parts of the lake, and rows that make one at once.
 FLUSH_S, FLUSH_ROWS = 2.0, 50_000
+#: So many times as many may wait while others are being written.
+BEHIND = 4
 
 
 class Ledger:
@@ -23,7 +26,10 @@ class Ledger:
     def __init__(self, plan: Plan, accounts: Accounts) -> None:
         self._plan, self._accounts = plan, accounts
         self._batches: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows, self._most = 0, BEHIND * FLUSH_ROWS
+        self._writer = ThreadPoolExecutor(1, "ledger")
+        self._writing: Future[None] | None = None
+        self._written: list[pa.RecordBatch] = []  # what it is to write
         self._flushed = time.monotonic()
         #: Told of every batch of rows that comes.
         self.told: Callable[[list[pa.RecordBatch]], None] = lambda batches: None
@@ -36,7 +42,7 @@ class Ledger:
         self._rows += rows
         self._accounts.kept(b, rows, status, busy_ms)
         if self._rows >= FLUSH_ROWS:
-            self.flush()
+            self._begin(self._most)
 
     def write(self, b: int, columns: Mapping[str, Any]) -> None:
         """A row of the dispatcher's own, for a case that no process could report."""
@@ -46,11 +52,33 @@ class Ledger:
 
     def flush_if_due(self) -> None:
         if self._rows and time.monotonic() - self._flushed > FLUSH_S:
-            self.flush()
+            self._begin(self._most)
 
     def flush(self) -> None:
         """Make the rows so far durable. Raises OSError; the rows are then kept for another try."""
+        self._begin(0)
+        self._end()
+
+    def _begin(self, most: int) -> None:
+        """Have the rows so far written, in a thread of its own: the loop has better to do. As long as the rows before them are
+        being written that waits, up to ``most`` rows. Raises OSError for the rows before them."""
+        if self._writing is not None and not self._writing.done() and self._rows < most:
+            return
+        self._end()
         if self._batches:
-            lakes.append(self._plan.request.lake, self._plan.run_id, self._batches)
-            self._batches, self._rows = [], 0
+            self._written, self._batches, self._rows = self._batches, [], 0
+            self._writing = self._writer.submit(lakes.append, self._plan.request.lake, self._plan.run_id, self._written)
         self._flushed = time.monotonic()
+
+    def _end(self) -> None:
+        """Wait for what is being written. Raises OSError; its rows are then kept for another try."""
+        if self._writing is None:
+            return
+        try:
+            self._writing.result()
+        except Exception:
+            self._batches = [*self._written, *self._batches]
+            self._rows = sum(batch.num_rows for batch in self._batches)
+            self._writing = None
+            raise
+        self._writing, self._written = None, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -39,6 +39,7 @@ class Losses:
         self._told: set[tuple[int, int]] = set()  # (group, backend) that have rows because the backend is gone
         self._stood, self._not_begun = dict(stock.left), 0
         self._unprepared: list[tuple[int, Failure]] = []
+        self.supervisors = 0  # that were lost
 
     def requeue(self, flight: Flight, left: list[int]) -> None:
         """Queue a job's work again, which nobody is to blame for."""
@@ -59,7 +60,7 @@ class Losses:
             raise OSError(f"no process lives long enough to prepare cases ({flight.gone}); is memory short?")
         self.requeue(flight, left)
 
-    def again(self, b: int, g: int, positions: list[int]) -> None:
+    def again(self, b: int, g: int, positions: Sequence[int]) -> None:
         """Run cases again if their backend is still there."""
         if self._placement.available[b]:
             self._backlog.add(b, (g, positions))
@@ -76,6 +77,7 @@ class Losses:
         """A supervisor is gone: its work is queued again, what was in flight at two such losses in smaller and smaller
         jobs. Returns the groups that cannot be had, with the story."""
         kind, b = flight.job.kind, flight.backend
+        self.supervisors += 1
         work = flight.cases or [CaseRef(g, -1, 0 if kind == "prepare" else 1) for g in flight.groups]
         again: list[CaseRef] = []
         suspects: list[CaseRef] = []

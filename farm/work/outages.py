@@ -118,6 +118,13 @@ class Outages:
                 self._put_off(b, place, flight.gone)
             else:
                 self.quarantine(self._plan.name(b), place, f"a new process does not find it: {flight.gone}")
+        elif not believed and self._placement.available[b]:
+            notice = (
+                f"a new process of {self._plan.name(b)} does not find {self._called(place)}: {flight.gone}; "
+                "what it had left is run again"
+            )
+            if notice not in self.notices:
+                self.notices.append(notice)
         self._losses.requeue(flight, left)
 
     def _put_off(self, b: int, place: Place, why: str) -> None:
@@ -144,10 +151,9 @@ class Outages:
         """Give a device no more jobs; what it failed is run again elsewhere, and that row counts."""
         numbers = range(len(self._plan.backends))
         covered = {b: self._plan.name(b) for b in numbers if scope in self._placement.scopes(b)}
-        host = next((n["host"] for n in self._plan.executor.nodes if n["id"] == place.node), place.node)
         record = {
             "scope": scope,
-            "node": host,
+            "node": self._host(place),
             "node_id": place.node,
             "device": place.device,
             "why": why,
@@ -159,7 +165,7 @@ class Outages:
         for handle, flight in self._flights.items():
             if flight.backend in covered and _concerns(flight, place):
                 self.call_back(handle, flight)
-        what = f"device {place.device} of {host}" if place.device else host
+        what = self._called(place)
         self.notices.append(
             f"quarantined: {what} for {', '.join(covered.values())}: {why}; "
             f"{len(failures)} of its failures are run again elsewhere"
@@ -167,6 +173,13 @@ class Outages:
         for b in covered:
             if self._placement.available[b] and not self._placement.nodes(b):
                 self.bury(b, f"every device of it is quarantined, the last one, {what}, because {why}")
+
+    def _host(self, place: Place) -> str:
+        return next((n["host"] for n in self._plan.executor.nodes if n["id"] == place.node), place.node)
+
+    def _called(self, place: Place) -> str:
+        """A device, or a whole node, for people."""
+        return f"device {place.device} of {self._host(place)}" if place.device else self._host(place)
 
     def bury(self, b: int, why: str) -> None:
         """A backend is gone for good: what is left of its cells becomes rows that say so."""

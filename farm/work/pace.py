@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from farm import lake as lakes
 from farm.lake import Lake, LakeError
 from farm.work.accounts import GUESS
+from farm.work.learned import LOOKED_AT, cells
 
 if TYPE_CHECKING:
     from farm.work.dispatcher import Dispatcher
 
-#: Runs of the lake that are looked at, the newest first; one with fewer than this share of the cases says little.
-LOOKED_AT, ENOUGH = 20, 0.25
+#: An earlier run with fewer than this share of the cases says little.
+ENOUGH = 0.25
 #: Longest time between two cases, in seconds: what is longer was a run that waited to be resumed.
 PAUSE_S = 300.0
-#: Milliseconds of a case beside building and running it; of exporting an op.
-ASIDE_MS, EXPORT_MS = 10.0, 600.0
+#: Milliseconds of exporting an op.
+EXPORT_MS = 600.0
 
 
 @dataclass(frozen=True)
@@ -65,24 +67,43 @@ def earlier(lake: Lake, name: str, cases: int) -> Pace | None:
 def _pace(lake: Lake, record: dict[str, Any]) -> Pace:
     """Raises ValueError, KeyError if the run says nothing of its times."""
     began, ended = (datetime.datetime.fromisoformat(record[k]).timestamp() for k in ("started_at", "finished_at"))
-    rows = lakes.read_table(lake, record["run_id"], [*lakes.KEY, "started_at", "build_ms", "run_ms"])
+    rows = lakes.read_table(lake, record["run_id"], [*lakes.KEY, "started_at"])
     at = np.sort(rows["started_at"].drop_null().cast(pa.int64()).to_numpy() / 1e6)
     steps = np.diff(np.concatenate([[began], at, [ended]]))
-    spent = pc.add(pc.fill_null(rows["build_ms"], 0.0), pc.fill_null(rows["run_ms"], 0.0))
-    by = (
-        pa.table({"backend": rows["backend"], "ms": spent})
-        .group_by("backend")
-        .aggregate([("ms", "mean"), ("ms", "count")])
-    )
+    by = cells(lake, record["run_id"]).group_by("backend").aggregate([("ms_sum", "sum"), ("ms_count", "sum")])
     names = by["backend"].to_pylist()
     if not names:
         raise ValueError("no rows")
-    case_ms = [ms + ASIDE_MS for ms in by["ms_mean"].to_pylist()]
+    many = by["ms_count_sum"].to_pylist()
     return Pace(
         float(np.clip(steps, 0.0, PAUSE_S).sum()),
-        dict(zip(names, by["ms_count"].to_pylist(), strict=True)),
-        dict(zip(names, case_ms, strict=True)),
+        dict(zip(names, many, strict=True)),
+        {name: ms / n for name, ms, n in zip(names, by["ms_sum_sum"].to_pylist(), many, strict=True)},
     )
+
+
+class Left:
+    """Seconds that a run is likely to need still. earlier: finds an earlier run of the same config, asked when it is first needed."""
+
+    def __init__(self, earlier: Callable[[], Pace | None] = lambda: None) -> None:
+        self._earlier = earlier
+        self._first: dict[str, float] | None = None  # cases that were done when this launch began
+
+    @functools.cached_property
+    def before(self) -> Pace | None:
+        return self._earlier()
+
+    def __call__(self, run: Dispatcher) -> tuple[float, str]:
+        """(seconds, how sure that is: "about" or "at least"); nothing left where all cases are done."""
+        done = {name: float(count.done) for name, count in run.accounts.counts.items()}
+        cases = expected(run)
+        self._first = self._first or done
+        if sum(done.values()) >= sum(cases.values()):
+            return 0.0, "about"
+        if self.before:
+            work, made, first = map(self.before.work, (cases, done, self._first))
+            return self.before.left_s(work, made, first, time.monotonic() - run.started), "about"
+        return measured_s(run), "at least" if guessed(run) else "about"
 
 
 def expected(run: Dispatcher) -> dict[str, float]:

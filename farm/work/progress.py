@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -31,22 +30,15 @@ WIDE = 120
 
 
 class Progress:
-    """Called by the dispatcher; draws on a terminal, prints lines elsewhere. earlier: finds an earlier run of the same config,
-    asked when the first jobs are under way."""
+    """Called by the dispatcher; draws on a terminal, prints lines elsewhere. left: of the time left."""
 
-    def __init__(self, console: Console, earlier: Callable[[], pace.Pace | None] = lambda: None) -> None:
-        self.console = console
-        self._earlier = earlier
+    def __init__(self, console: Console, left: pace.Left) -> None:
+        self.console, self._left = console, left
         self._live: Live | None = None
         self._drawn = float("-inf")
         self._told: dict[str, Counter[str]] = {}  # backend → counts by status, as last printed
-        self._first: dict[str, float] | None = None  # cases that were done when this launch began
         self._noticed = self._come = 0
         self._begun = False  # rows have been told of
-
-    @functools.cached_property
-    def before(self) -> pace.Pace | None:
-        return self._earlier()
 
     def __call__(self, run: Dispatcher) -> None:
         for text in run.outages.notices[self._noticed :]:
@@ -102,22 +94,14 @@ class Progress:
     def _state(self, run: Dispatcher) -> str:
         """Elapsed time, cases done, what is still being made, and the time left."""
         elapsed_s = time.monotonic() - run.started
-        done = {name: float(count.done) for name, count in run.accounts.counts.items()}
-        cases = pace.expected(run)
-        self._first = self._first or done
+        done, cases = sum(count.done for count in run.accounts.counts.values()), sum(pace.expected(run).values())
+        left_s, about = self._left(run)
         minutes, seconds = divmod(int(elapsed_s), 60)
-        text = f"{minutes}:{seconds:02d}  {sum(done.values()):.0f} of {sum(cases.values()):.0f} cases done"
+        text = f"{minutes}:{seconds:02d}  {done:.0f} of {cases:.0f} cases done"
         for kind, what in (("prepare", "inputs and references to make"), ("export", "models to export")):
             if left := run.stock.left[kind]:
                 text += f", {left} {what}"
-        if sum(done.values()) >= sum(cases.values()):
-            return text
-        left_s, about = pace.measured_s(run), "at least" if pace.guessed(run) else "about"
-        if self.before:
-            about = "about"
-            work, made, first = map(self.before.work, (cases, done, self._first))
-            left_s = self.before.left_s(work, made, first, elapsed_s)
-        return f"{text}, {about} {pace.duration(left_s)} left"
+        return text if done >= cases else f"{text}, {about} {pace.duration(left_s)} left"
 
 
 def print_preflight(console: Console, offers: Iterable[Offer], known: Mapping[str, Offer]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -16,17 +17,23 @@ import numpy as np
 from farm.fleet import asking, detect, visible
 from farm.fleet.inventory import Offer
 from farm.fleet.node import NODE_ENV, devices_here, ray_node
+from farm.work import monitoring
 from farm.work.executor import Changes, ClusterError, Executor, Unplaced
 from farm.work.job import Job
 from farm.work.supervisor import CHUNK_S, run_job
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.backends.base import FRACTION
+from tasks.cache import default_cache
 from tasks.wire import Place
 
 #: Seconds between two looks at the cluster's nodes.
 LOOK_S = 2.0
+#: Seconds for which the cluster's head may be away: one that keeps its state may come back. Ray itself ends a driver after a minute, with
+#: the code of one that has found something wrong.
+HEAD_S = 30.0
 #: Why a run stops.
+AWAY = "the head of the Ray cluster at {} does not answer any more"
 DIED = "Ray on this machine has died: it was killed, or this machine too busy for it"
 #: A job names the nodes it may go to where they are no more than this; else only where some of all are left out.
 NAMED = 64
@@ -43,7 +50,7 @@ class RayCluster(Executor):
     """Jobs as Ray tasks (never retried by Ray) on an existing cluster or a local one. Raises ClusterError, OSError."""
 
     def __init__(self, address: str | None, num_cpus: int | None = None, dashboard: bool = True) -> None:
-        for name, value in NODE_ENV.items():
+        for name, value in (NODE_ENV | monitoring.provided(default_cache(), os.environ)).items():
             os.environ.setdefault(name, value)
         import ray
 
@@ -62,11 +69,14 @@ class RayCluster(Executor):
             options |= {"num_cpus": num_cpus, "include_dashboard": dashboard} | _this_machine()
         try:
             _reachable(address)
+            # What it cannot tell of a device (its model, without the vendor's own package) it says with a traceback.
+            logging.getLogger("ray._private.accelerators").setLevel(logging.CRITICAL)
             context = ray.init(**options)
         except Exception as error:
             raise _without(address, error) from None
         self.dashboard_url = getattr(context, "dashboard_url", "") or ""
         self.nodes = self._alive()
+        self._head, self._answered = str(ray.get_runtime_context().gcs_address), time.monotonic()
         self._task = ray.remote(max_retries=0, num_returns="streaming")(_supervise)
         self._running: dict[Any, int] = {}
         self._load: dict[int, tuple[str, ...]] = {}  # handle → (resource, ids of the nodes it may go to)
@@ -134,6 +144,8 @@ class RayCluster(Executor):
         if self._asked is None or time.monotonic() - self._looked < LOOK_S:
             return found
         self._looked = time.monotonic()
+        if not self._head_answers():  # whoever asks it for its nodes then waits until Ray ends this process
+            return found
         now = {node["id"]: node for node in self._alive()}
         known = {node["id"] for node in self.nodes}
         found.gone = known - set(now)
@@ -152,6 +164,17 @@ class RayCluster(Executor):
                 found.come[node] = self._answer(ref)
         self.nodes = [now[node] for node in now if node not in self._probes]
         return found
+
+    def _head_answers(self) -> bool:
+        """Raises OSError if it has not for long."""
+        try:
+            _reachable(self._head, 1.0)
+        except OSError:
+            if time.monotonic() - self._answered > HEAD_S:
+                raise OSError(AWAY.format(self._head)) from None
+            return False
+        self._answered = time.monotonic()
+        return True
 
     def parcel(self, path: Path) -> Any:
         """A file of this driver's cache for the nodes that have none of it."""
@@ -217,9 +240,10 @@ class RayCluster(Executor):
             return
         if _dead():
             raise OSError(DIED)
-        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout_s, fetch_local=False)
-        if ready:  # take what else has arrived meanwhile
-            ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0, fetch_local=False)
+        # What has arrived by now. Of thousands of streams each wait takes milliseconds.
+        ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0, fetch_local=False)
+        if not ready:
+            ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout_s, fetch_local=False)
         for stream in ready:
             handle = self._running[stream]
             try:
@@ -245,6 +269,8 @@ class RayCluster(Executor):
                 # From now on every task fails at once, and none of them is to blame.
                 raise OSError(DIED) from None
             except self._ray.exceptions.RayError as error:
+                if not self._head_answers():  # no case is to blame for that, and none can be run elsewhere
+                    raise OSError(AWAY.format(self._head)) from None
                 self._ended(stream)
                 yield handle, error
 
@@ -305,11 +331,11 @@ def _without(address: str | None, error: Exception) -> Exception:
     )
 
 
-def _reachable(address: str | None) -> None:
+def _reachable(address: str | None, seconds: float = 5.0) -> None:
     """Raise OSError if nobody listens at host:port: Ray itself would try for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host, int(port)), timeout=seconds).close()
 
 
 def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
@@ -317,8 +343,6 @@ def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
 
     names: the nodes' own names by id; vendor: whose device the job was given, "" for none.
     """
-    from farm.work import monitoring
-
     node, devices = _here()
     job = replace(job, host=names.get(node, ""), device=",".join(devices) if vendor else "")
     place = Place(node, job.device)
@@ -342,14 +366,14 @@ def _supervise(job: Job, names: dict[str, str], vendor: str) -> Iterator[Any]:
     since = time.monotonic()
     for message in run_job(job):
         if isinstance(message, wire.Rows):
-            monitoring.count(job.backend, message)
+            monitoring.observe(job.backend, message)
             yield message
         elif job.ship and isinstance(message, (wire.Prepared, wire.Exported)):
             yield Parcel(message)
             yield np.fromfile(message.path, dtype=np.uint8)
         else:
             together.append(message)
-            if time.monotonic() - since > CHUNK_S:
+            if time.monotonic() - since > (job.chunk_s or CHUNK_S):
                 yield together
                 together, since = [], time.monotonic()
     if together:

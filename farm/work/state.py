@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
+from typing import overload
+
+import numpy as np
 
 from farm.fleet.child_process import Limits
 from farm.fleet.health import CaseRef
@@ -14,6 +20,7 @@ from farm.plan.matrix import Matrix
 from farm.plan.request import Request
 from farm.work.executor import Executor
 from farm.work.job import Job
+from farm.work.learned import Learned
 from tasks.backends import BackendSpec
 from tasks.judge.verdict import Policy
 from tasks.wire import Place
@@ -22,7 +29,7 @@ from tasks.wire import Place
 HERE = Place("local", "")
 
 #: Some samples of a group, by position: what queues hold.
-Portion = tuple[int, list[int]]
+Portion = tuple[int, Sequence[int]]
 
 
 def portions(cases: Iterable[CaseRef]) -> list[Portion]:
@@ -31,6 +38,32 @@ def portions(cases: Iterable[CaseRef]) -> list[Portion]:
     for case in cases:
         by_group.setdefault(case.group, []).append(case.position)
     return list(by_group.items())
+
+
+class Cases(Sequence[CaseRef]):
+    """Cases of a batch by number, as compact as its portions: thousands of them are in flight on each slot of thousands."""
+
+    def __init__(self, b: int, chosen: Sequence[Portion]) -> None:
+        self._b, self._chosen = b, chosen
+        self._ends = list(itertools.accumulate(len(positions) for _, positions in chosen))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, number: int) -> CaseRef: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[CaseRef]: ...
+
+    def __getitem__(self, number: int | slice) -> CaseRef | list[CaseRef]:
+        if isinstance(number, slice):
+            return [self[n] for n in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        place = bisect.bisect_right(self._ends, number)
+        g, positions = self._chosen[place]
+        return CaseRef(g, self._b, positions[number - self._ends[place]])  # counted from the portion's end
 
 
 @dataclass(frozen=True)
@@ -46,7 +79,8 @@ class Before:
 class Plan:
     """A request with its cells planned and every backend asked. Groups and backends are called by their number in the
     matrix: g and b. run_id: "" as long as the run has not begun; late: offers of backends that were awaited and have
-    answered since it was last called."""
+    answered since it was last called; learned: what earlier runs tell of the cells; whole: the matrix of which
+    --budget has left cells out (None: it has not), and rank: of each that is in it, the lower the more it tells."""
 
     request: Request
     matrix: Matrix
@@ -54,6 +88,9 @@ class Plan:
     offers: dict[str, Offer]
     run_id: str = ""
     late: Callable[[], list[Offer]] = list
+    learned: Learned | None = None
+    whole: Matrix | None = None
+    rank: np.ndarray | None = None
 
     @property
     def config(self) -> Config:
@@ -87,6 +124,17 @@ class Plan:
     def fraction(self, b: int) -> float:
         """The share of a device that a job of the backend takes."""
         return self.config.backends[b].fraction
+
+    def case_ms(self, g: int, b: int) -> float | None:
+        """Milliseconds that a case of a cell took in an earlier run; None where none tells."""
+        if self.learned is None:
+            return None
+        ms: float = self.learned.ms.item(g, b)
+        return ms if isfinite(ms) else None
+
+    def rank_of(self, g: int, b: int) -> int:
+        """Of a cell: 0 without a budget."""
+        return 0 if self.rank is None else int(self.rank[g, b])
 
     def unit(self, g: int) -> str:
         return self.matrix.groups[g].unit
@@ -123,7 +171,7 @@ class Flight:
 
     job: Job
     backend: int = -1
-    cases: list[CaseRef] = field(default_factory=list)
+    cases: Sequence[CaseRef] = ()
     groups: list[int] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     heard: float = 0.0
@@ -142,4 +190,30 @@ class Flight:
     @property
     def left(self) -> list[int]:
         """Numbers of what has not come back."""
-        return [n for n in range(len(self.cases) or len(self.groups)) if n not in self.done]
+        count = len(self.cases) or len(self.groups)
+        return [n for n in range(count) if n not in self.done] if len(self.done) < count else []
+
+
+class Flights(dict[int, Flight]):
+    """Jobs under way by handle, with their sums: the loop asks for them at every message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.preparing = 0
+        self._loads: dict[str, float] = {}
+
+    def load(self, pool: str) -> float:
+        """How much of a pool's devices its jobs take."""
+        return self._loads.get(pool, 0.0)
+
+    def __setitem__(self, handle: int, flight: Flight) -> None:
+        super().__setitem__(handle, flight)
+        self._count(flight, 1)
+
+    def __delitem__(self, handle: int) -> None:
+        self._count(self[handle], -1)
+        super().__delitem__(handle)
+
+    def _count(self, flight: Flight, sign: int) -> None:
+        self._loads[flight.pool] = self._loads.get(flight.pool, 0.0) + sign * flight.load
+        self.preparing += sign * bool(flight.job.prepare)

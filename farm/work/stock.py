@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class Stock:
         self._plan, self._done = plan, done
         self.wanted = plan.matrix.wanted * np.array(there, dtype=np.int32)
         self.keys: dict[int, str] = {}
+        self.packs: dict[int, str] = {}  # group → its file
         self.samples: dict[int, list[int]] = {}  # group → indices of its prepared samples, in order
         self.forms: dict[int, str] = {}
         self.exporting = _exporting_backends(plan)
@@ -50,12 +52,12 @@ class Stock:
     # --- what is to be made ---------------------------------------------------------------------------------------
 
     def take(self, kind: str, most: int = 0) -> list[int]:
-        """Groups of the next job of a kind: suspects of losses, else as many of the queue as make a job, or ``most``."""
+        """Groups of the next job of a kind: suspects of losses, else as many of the queue as make a job, at most ``most``."""
         if self.suspects[kind]:
             return self.suspects[kind].popleft()
-        if kind == "prepare" and not most:
-            most = max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))
-        return [self.queues[kind].popleft() for _ in range(min(len(self.queues[kind]), most or EXPORT_GROUPS))]
+        sized = max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))
+        sized = sized if kind == "prepare" else EXPORT_GROUPS
+        return [self.queues[kind].popleft() for _ in range(min(len(self.queues[kind]), most or sized, sized))]
 
     def without(self, b: int) -> list[int]:
         """A backend has no part in the run: the groups that need not be prepared any more."""
@@ -79,6 +81,7 @@ class Stock:
 
     def prepared(self, g: int, message: Prepared) -> None:
         self.keys[g], self.samples[g] = message.key, list(message.samples)
+        self.packs[g] = str(pack_path(self._plan.cache, message.key))
         self._shipped(g, message)
 
     def exported(self, g: int, message: Exported) -> None:
@@ -106,23 +109,24 @@ class Stock:
         """Backends that wait for the group to be exported."""
         return self.exports(g) if checks.installed(self._plan.matrix.groups[g].check).exported else []
 
-    def positions(self, g: int, b: int) -> list[int]:
+    def positions(self, g: int, b: int) -> Sequence[int]:
         """Positions of the group's samples that the backend has still to run."""
-        known = self._done.get((g, b), set())
+        known = self._done.get((g, b)) if self._done else None
+        if not known:
+            return _all_of(min(len(self.samples[g]), self.wanted.item(g, b)))
         if WHOLE in known:  # given up in an earlier launch: that is its result
-            return []
+            return ()
         return [p for p, index in enumerate(self._asked_of(g, b)) if index not in known]
 
     def rows(self, g: int, b: int) -> int:
         """How many rows the group has in the end on a backend, those of earlier launches included."""
-        known = self._done.get((g, b), set())
+        known = self._done.get((g, b)) if self._done else None
+        if not known:
+            return len(self.positions(g, b))
         return len(known if WHOLE in known else known.union(self._asked_of(g, b)))
 
     def _asked_of(self, g: int, b: int) -> list[int]:
         return self.samples[g][: int(self.wanted[g, b])]  # none where the backend was never there
-
-    def pack(self, g: int) -> Path:
-        return pack_path(self._plan.cache, self.keys[g])
 
     def content(self, g: int, b: int) -> str:
         """Content key of what a backend is given of a group: of the exported form, where it takes one."""
@@ -132,17 +136,23 @@ class Stock:
     def parcels(self, g: int) -> dict[str, Any]:
         """The files of a group for nodes that may lack them; none where all share a cache."""
         if self._plan.executor.ship:  # a node may have joined that lacks what the others share
-            for path in (self.pack(g), Path(self.forms.get(g, ""))):
-                if str(path) not in self._parcels.get(g, {}) and path.is_file():
-                    self._parcels.setdefault(g, {})[str(path)] = self._plan.executor.parcel(path)
+            for path in (self.packs[g], self.forms.get(g, "")):
+                if path not in self._parcels.get(g, {}) and Path(path).is_file():
+                    self._parcels.setdefault(g, {})[path] = self._plan.executor.parcel(Path(path))
         return self._parcels.get(g, {})
 
     def group(self, g: int) -> PreparedGroup:
         """A prepared group as it can be read here. Raises OSError if its file is lost."""
-        path = self.pack(g)
+        path = Path(self.packs[g])
         if not path.exists() and str(path) in self._parcels.get(g, {}):
             self._plan.executor.fetch(self._parcels[g][str(path)], path)
         return PreparedGroup(path, self._plan.matrix.groups[g].check)
+
+
+@functools.cache
+def _all_of(samples: int) -> Sequence[int]:
+    """Positions of all samples of a group: one for all groups of as many."""
+    return tuple(range(samples))
 
 
 def _exporting_backends(plan: Plan) -> dict[str, list[int]]:

@@ -176,7 +176,8 @@ def _with_one_child(batch: _Batch, children: Children) -> Iterator[wire.Rows | w
     batch.answers(asked_of(answer.info))
     streak = 0
     every_s = 0.0 if batch.changes else EVERY_S
-    for message in child.call(wire.Run(job.run, tuple(sorted(batch.done)), tuple(sorted(batch.solo)), every_s)):
+    command = wire.Run(job.run, tuple(sorted(batch.done)), tuple(sorted(batch.solo)), every_s)
+    for message in child.call(command, job.deadline_s or None):
         if isinstance(message, Death):
             children.forget(job)
             doubt = Doubt(message.kind, message.stage, child.served, tuple(child.before))
@@ -306,16 +307,23 @@ class _Batch:
         return replace(item, positions=(position,))
 
     def doubts(self, death: Death, doubt: Doubt) -> bool:
-        """Whether a crash may not be its case's own: a SIGKILL may come from outside, and the cases that the process had run
-        before may have spoilt the memory that kills this one. It is then run again, first in a new process, and believed
-        if that dies as well."""
+        """Whether a crash may not be its case's own: a SIGKILL may come from outside, the cases that the process had run
+        before may have spoilt the memory that kills this one, or still hold some. It is then run again, first in a new
+        process, and believed if that dies as well."""
         number = death.number
         if _nobodys(death, self.kills, number):
             self.attempts[number] += 1
             return True
-        if death.status != Status.CRASH or death.together > 1 or not doubt.served or number in self.doubted:
+        if death.together > 1 or not doubt.served or number in self.doubted:
             return False
-        self.doubted[number] = doubt
+        if death.status == Status.OOM:
+            self.doubted[number] = (
+                f"{death.text.splitlines()[0]}, after {doubt.served} other cases; in a new process it does not"
+            )
+        elif death.status == Status.CRASH:
+            self.doubted[number] = doubt
+        else:
+            return False
         self.attempts[number] += 1
         return True
 
@@ -407,7 +415,7 @@ class _Batch:
             raise CannotRun(wire.Sick(f"it has changed its answer of a small product {self.changes} times: {why}"))
 
     def due(self) -> bool:
-        enough = len(self.rows) >= CHUNK_ROWS or time.monotonic() - self._since > CHUNK_S
+        enough = len(self.rows) >= CHUNK_ROWS or time.monotonic() - self._since > (self.job.chunk_s or CHUNK_S)
         return bool(self.rows) and enough  # all that came may be held back
 
     def rest(self) -> Iterator[wire.Rows]:
@@ -427,7 +435,7 @@ class _Batch:
             to_stream(rows, Origin.of(self.job.run_id, name, self.info, self._node, self.job.device)),
             tuple(d.number for d in done),
             dict(collections.Counter(r.status for r in rows)),
-            tuple((r.build_ms or 0.0, r.run_ms or 0.0) for r in rows),
+            (sum(r.build_ms or 0.0 for r in rows), sum(r.run_ms or 0.0 for r in rows)),
             tuple(
                 wire.Failing(d.number, d.row.status, d.row.attempts, (d.row.error or "")[:EVIDENCE])
                 for d in done

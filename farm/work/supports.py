@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 
 import pyarrow as pa
 
 from farm.fleet.probing import WORDS, Support
-from farm.work.state import Flight, Plan
+from farm.work.state import Flight, Plan, Portion
 from farm.work.stock import Stock
 from tasks.model import Status
 
@@ -29,10 +30,18 @@ class Supports:
             if self._plan.request.fresh:
                 self._of[b].forget()
 
-    def words(self, g: int, b: int, position: int) -> dict[str, str] | None:
-        """Words of a row and "run", if the case is known to be unsupported."""
-        support = self._of.get(b)
-        return support.known(self._stock.content(g, b), self._stock.samples[g][position]) if support else None
+    def known(self, b: int, chosen: Iterable[Portion]) -> dict[int, dict[str, str]]:
+        """Words of a row and "run", by number in a batch, of the cases that are known to be unsupported."""
+        support, found, number = self._of.get(b), dict[int, dict[str, str]](), 0
+        if support is None or not support.cases:
+            return found
+        for g, positions in chosen:
+            content, samples = self._stock.content(g, b), self._stock.samples[g]
+            for n, position in enumerate(positions, number):
+                if words := support.known(content, samples[position]):
+                    found[n] = words
+            number += len(positions)
+        return found
 
     def learn(self, flight: Flight, numbers: list[int], batches: list[pa.RecordBatch]) -> None:
         """Remember what the backend said that it does not implement. numbers: of the cases of the rows."""

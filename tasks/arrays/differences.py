@@ -16,6 +16,10 @@ STEP = 2.0 ** round(math.log2(EPS64 ** (1 / 3)))
 #: Longest step of `extrapolated`: its error term is h⁶, which moves the balance to ε^(1/7), here with a margin for kinks.
 LONG_STEP = 2.0**-8
 
+#: An output that does not change may have changed by less than its last bit. It counts if it is larger than this, where that bit hides
+#: a slope of 1: most that do not change do not hang on what is moved.
+HIDES = 2.0**36
+
 Arrays = Sequence[np.ndarray]
 Function = Callable[[Arrays], Arrays]
 
@@ -67,9 +71,10 @@ class Along:
         least = max(least, 1.0) if math.isfinite(least) else 1.0
         total = least * max((float(np.abs(c).max()) for c in self.cotangents if c.size), default=0.0)
         for c, u, v, w in zip(self.cotangents, upper, lower, nearer):
-            total += float(
-                np.sum(np.abs(c) * np.maximum(np.maximum(np.abs(u), np.abs(v)), least) * ((u != v) | (u != w)))
-            )
+            changed, size = (u != v) | (u != w), np.maximum(np.abs(u), np.abs(v))
+            total += float(np.sum(np.abs(c) * np.maximum(size, least) * changed))
+            # ε·|output| / 2h is what an unchanged one may hide; roundoff is taken as 8ε / h of this weight.
+            total += float(np.sum(np.abs(c) * np.where(~changed & (size > HIDES) & (size < np.inf), size, 0.0))) / 16
         return total
 
     def between(self, upper: Arrays, lower: Arrays) -> float:
@@ -110,10 +115,11 @@ class Along:
 
 
 def scales(x: np.ndarray) -> np.ndarray:
-    """How far an element is moved, relative to 1: its size, or a tenth of the input's root mean square."""
+    """How far an element is moved, relative to 1: its size, or a tenth of the input's root mean square, but no more than 1: beside
+    1e17 a tanh would be stepped over."""
     size = np.abs(x)
     typical = float(np.sqrt(np.mean(np.square(size)))) if x.size else 0.0
-    floor = typical / 10 if 0 < typical < np.inf else 1.0
+    floor = min(typical / 10, 1.0) if 0 < typical < np.inf else 1.0
     # Powers of two, as STEP is one.
     return np.asarray(np.exp2(np.round(np.log2(np.maximum(size, floor)))))
 

@@ -16,6 +16,8 @@ from tasks.model.dtypes import PACKED_BITS, integers
 
 #: Values of a sweep over a dtype of more than 16 bits.
 SWEEP = 1 << 20
+#: The float8 whose values a wider float is given as pairs, by sample.
+FLOAT8 = ("float8_e5m2", "float8_e4m3fn")
 #: Bits of the mantissa as it is stored.
 MANTISSA = {"float32": 23, "float64": 52}
 #: Neighbours in ulps on either side of a landmark.

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from tasks.model import WITHOUT_NOISE, OpClass
+from tasks.model import SMALLEST_NORMAL, WITHOUT_NOISE, OpClass
+from tasks.model.leaf import row_floor
 
 #: Draws of the noise floor: two pairs of opposite signs.
 DRAWS = 4
@@ -31,6 +32,10 @@ TIMES, FAR, MORE_DRAWS = 4, 2.0, 16
 MODEL_TIMES, SMALL_MODEL = 2, 1 << 22
 #: Elements of the inputs from which on no op gets more draws than asked for: one is then a matter of seconds.
 LARGE = 1 << 18
+
+#: A row jumps if this share of it moves by this much of its largest element: another key has won all of a query's softmax, say.
+#: Where this share of an output's rows jumps, any of them may.
+ROW_JUMPS, JUMP, OUTPUT_JUMPS = 0.25, 0.5, 0.05
 
 #: Length of the table of random steps: a prime, so that no shape falls in step with its period.
 _TABLE = 262147
@@ -166,6 +171,46 @@ def floor(
         further = _widest(references, evaluate(range(first, wanted)), wanted - first)
         total = [a if b is None else b if a is None else np.asarray(np.maximum(a, b)) for a, b in zip(total, further)]
     return total
+
+
+def of_kernel(
+    references: Arrays,
+    floors: Iterable[np.ndarray | None],
+    inputs: Iterable[np.ndarray],
+    dtype: str,
+    share: float = ROW_JUMPS,
+) -> list[np.ndarray | None]:
+    """δ of what a kernel of ``dtype`` returns of which nothing is known but its reference, given ``inputs``.
+
+    Who wins a tie is chance, and an element that every draw took from equal numbers did not move: where whole rows jump, others may.
+    share: of a row's elements that make it jump, at least one; a gradient's row jumps by one, as what its elements have in common, a
+    sum, is rounded for all of them (softmax's p·(g − Σ g·p), where p is 1).
+    And a factor of an input may have no place in the dtype that is computed in, float32 or wider: δ is no lower than the smallest
+    normal number times the largest input.
+    """
+    largest = max((float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in inputs), default=0.0)
+    lost = min(SMALLEST_NORMAL["float32"], SMALLEST_NORMAL.get(dtype, 1.0)) * max(largest, 1.0)
+    return [None if delta is None else _jumping(y, delta, share) + lost for y, delta in zip(references, floors)]
+
+
+def _jumping(y: np.ndarray, delta: np.ndarray, share: float) -> np.ndarray:
+    """δ, or its root mean square over each row that jumps, or over all rows where enough of them jump by as much as any is high."""
+    if not (y.ndim and y.size):
+        return delta
+
+    def rows(high: np.ndarray) -> np.ndarray:
+        moved = (delta > 0) & (delta >= JUMP * high)
+        return np.asarray(moved.mean(-1, keepdims=True) >= max(share, 1 / y.shape[-1]))
+
+    with np.errstate(all="ignore"):
+        high = np.abs(y).max(-1, keepdims=True)
+        jumps = rows(high)
+        if not jumps.any():  # nor, then, by as much as any is high
+            return delta
+        pooled = row_floor(delta)
+        if rows(high.max()).mean() >= OUTPUT_JUMPS:
+            pooled, jumps = row_floor(pooled.reshape(-1)).reshape(pooled.shape), np.ones_like(jumps)
+    return np.where(jumps & np.isfinite(pooled), pooled, delta)
 
 
 def far(witness: Witness, references: Arrays, floors: Sequence[np.ndarray | None]) -> bool:

@@ -26,6 +26,9 @@ AS_INTEGER = {
     if TABLE[name].numpy == "ml_dtypes" and name not in PACKED_BITS
 }
 
+#: The dtype that travels widened, and the flag of a stored tensor that is one.
+COMPLEX32 = "complex32"
+
 
 def to_numpy(tensor: Any) -> np.ndarray:
     """A dense CPU tensor as numpy array of the farm's dtype, sharing memory where it can."""
@@ -86,11 +89,12 @@ def encode_args(args: Any, kwargs: Any) -> tuple[Any, Any, list[np.ndarray]]:
                     t = t.resolve_conj().resolve_neg()
                 lead = t.storage_offset()
                 lead = lead if lead <= LEAD else 0
+                half = COMPLEX32 if name_of(t.dtype) == COMPLEX32 else ""
                 if (t.is_contiguous() and not lead) or t.numel() == 0:
-                    return {"$": "tensor", "id": add(t)}
+                    return encode_tensor(TensorSpec(add(t), flags=half))
                 span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
                 flat = t.as_strided((lead + span,), (1,), t.storage_offset() - lead)
-                return encode_tensor(TensorSpec(add(flat), tuple(t.shape), tuple(t.stride()), lead))
+                return encode_tensor(TensorSpec(add(flat), tuple(t.shape), tuple(t.stride()), lead, flags=half))
             if t.layout == torch.sparse_coo:
                 parts = (add(t._indices()), add(t._values()))
                 flags = "coalesced" if t.is_coalesced() else ""
@@ -128,6 +132,7 @@ def decoder(arrays: Callable[[int], np.ndarray], device: str) -> Callable[[str, 
             layout = node.get("layout")
             if layout is None:
                 tensor = fresh(node["id"])
+                tensor = tensor.to(torch.complex32) if node.get("flags") == COMPLEX32 else tensor
                 if "strides" in node:
                     tensor = torch.as_strided(tensor, node["shape"], node["strides"], node["offset"])
                 return tensor

@@ -13,8 +13,7 @@ import numpy as np
 
 from tasks.backends.needs import Need, secure
 from tasks.backends.shared.few_lines import FewLines, NoScript
-from tasks.checks.base import FORWARD, one_by_one
-from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
+from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
 
 if TYPE_CHECKING:
     from typing import Self

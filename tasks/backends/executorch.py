@@ -73,7 +73,7 @@ _PLACE = re.compile(r"^.*?\[\w+\.(?:cpp|h):\d+\] ?", re.MULTILINE)
 
 
 #: A program of one add.
-_PROBE = Form(
+PROBE = Form(
     "torch",
     "Add",
     "float32",
@@ -93,7 +93,10 @@ class ExecuTorch(Backend):
     forms = ("torch",)
     takes = ()
     devices = tuple(DEVICES)
-    packages = ("executorch==1.5.1", "torch==2.13.0", "expecttest", "scipy")
+    packages: tuple[str, ...] = ("executorch==1.5.1", "torch==2.13.0", "expecttest", "scipy")
+    #: Whose partitioner takes nodes, and the CPU kernels that may stand beside them.
+    taker: str = "XNNPACK"
+    moves: tuple[str, ...] = MOVES
 
     def probe(self) -> RuntimeInfo:
         if self.device not in DEVICES:
@@ -112,7 +115,7 @@ class ExecuTorch(Backend):
                 f"this executorch has no {delegate}; it has {', '.join(library._get_registered_backend_names())}"
             )
         # Also imports the compiler, which takes longer than many a case may.
-        smoke_test(delegate or "executorch", lambda: self.build(_PROBE).run()[0], "one-add program")
+        smoke_test(delegate or "executorch", lambda: self.build(PROBE).run()[0], "one-add program")
         version = metadata.version("executorch")
         return RuntimeInfo(f"executorch {version}, torch {torch.__version__}", delegate or "CPU kernels")
 
@@ -131,9 +134,7 @@ class ExecuTorch(Backend):
         if header["unsupported"]:
             raise Unsupported(header["unsupported"])
         self._placed(header)
-        loaded = _words(lambda: _library()._load_program_from_buffer(program))
-        method = _words(lambda: loaded.load_method("forward"))
-        alive = (loaded, program)  # a method points into its program, and the program into its bytes
+        method = self._method(program)
         ready = [tensors]
         left = [i for i in range(len(tensors)) if i not in constants]
 
@@ -141,24 +142,40 @@ class ExecuTorch(Backend):
             given = (
                 ready.pop() if ready else self._tensors(form)
             )  # a kernel that writes to its inputs spoils no next run
-            assert alive
             with torch.no_grad():
-                out = _words(lambda: method([given[i] for i in left]))
-            return [torch_tree.output(torch_tree.dense(x)) for x in out if x is not None]
+                return method([given[i] for i in left])
 
-        where = {DEVICES[self.device]: header["delegated"], "CPU kernels": header["kernels"]}
+        where = {self.delegate: header["delegated"], "CPU kernels": header["kernels"]}
         placement = "; ".join(f"{name}: {_counted(nodes)}" for name, nodes in where.items() if nodes)
         flags = f"constant inputs={','.join(map(str, constants))}" if constants else ""
         return Program(run, placement=placement, flags=flags)
+
+    @property
+    def delegate(self) -> str:
+        """What its partitioner hands nodes to; "" for none."""
+        return DEVICES.get(self.device, "")
+
+    def _method(self, program: bytes) -> Callable[[list[Any]], list[np.ndarray]]:
+        """A lowered program, loaded, as a function of tensors."""
+        loaded = _words(lambda: _library()._load_program_from_buffer(program))
+        method = _words(lambda: loaded.load_method("forward"))
+        alive = (loaded, program)  # a method points into its program, and the program into its bytes
+
+        def run(given: list[Any]) -> list[np.ndarray]:
+            assert alive
+            out = _words(lambda: method(given))
+            return [torch_tree.output(torch_tree.dense(x)) for x in out if x is not None]
+
+        return run
 
     def _placed(self, header: dict[str, Any]) -> None:
         kernels, delegated = header["kernels"], header["delegated"]
         if not kernels and not delegated:
             raise Vacuous("the program runs no kernel")
-        if self.device != "cpu" and (not delegated or any(name.split(".")[1] not in MOVES for name in kernels)):
+        if self.delegate and (not delegated or any(name.split(".")[1] not in self.moves for name in kernels)):
             taken = sum(delegated.values())
             raise Fallback(
-                f"XNNPACK takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_counted(kernels)}"
+                f"{self.taker} takes {taken} of {taken + sum(kernels.values())} nodes; the CPU kernels have {_counted(kernels)}"
             )
 
     def few_lines(self, form: Form) -> FewLines:
@@ -195,7 +212,7 @@ class ExecuTorch(Backend):
     def _export(self, form: Form, tensors: list[Any]) -> tuple[Any, tuple[int, ...]]:
         """(exported program of the tensors alone, places of those that are constants of it). Raises Unsupported."""
         exported = _exported(form, tensors, ())
-        if not DEVICES[self.device]:
+        if not self.delegate:
             return exported, ()
         constants = _weights(exported)
         return (_exported(form, tensors, constants), constants) if constants else (exported, ())
@@ -218,20 +235,28 @@ class ExecuTorch(Backend):
         """A program and what is in it (see `_split`). Errors other than "has no such operator" are raised."""
         from executorch.exir import to_edge_transform_and_lower
 
-        partitioner: list[Any] | None = None
-        if self.device == "xnnpack":
-            from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-
-            partitioner = [XnnpackPartitioner()]
         _keep_lists()
         try:
-            made = to_edge_transform_and_lower(exported, partitioner=partitioner).to_executorch()
+            made = to_edge_transform_and_lower(exported, partitioner=self._partitioners())
+            kernels, delegated, program = self._packed(made)
         except Exception as error:
             if not _NOT_LOWERED.search(str(error)):
                 raise
             return _joined({"unsupported": f"not lowered: {_first_line(error)}", "kernels": {}, "delegated": {}}, b"")
-        kernels, delegated = _nodes(made.exported_program())
-        return _joined({"unsupported": "", "kernels": kernels, "delegated": delegated}, made.buffer)
+        return _joined({"unsupported": "", "kernels": kernels, "delegated": delegated}, program)
+
+    def _partitioners(self) -> list[Any] | None:
+        """What hands nodes to the delegate."""
+        if self.device != "xnnpack":
+            return None
+        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+        return [XnnpackPartitioner()]
+
+    def _packed(self, made: Any) -> tuple[dict[str, int], dict[str, int], bytes]:
+        """(CPU kernels by name, delegated nodes by name, the bytes that `_method` loads) of what was lowered."""
+        program = made.to_executorch()
+        return *nodes(program.exported_program()), program.buffer
 
 
 def _library() -> Any:
@@ -290,7 +315,7 @@ def _weights(exported: Any) -> tuple[int, ...]:
     return found if len(found) < len(inputs) else ()
 
 
-def _nodes(program: Any) -> tuple[dict[str, int], dict[str, int]]:
+def nodes(program: Any) -> tuple[dict[str, int], dict[str, int]]:
     """(CPU kernels by name, delegated nodes by name) of a lowered program; views and memory are no kernels."""
     kernels: Counter[str] = Counter()
     delegated: Counter[str] = Counter()

@@ -137,7 +137,8 @@ class Inductor(TorchEager):
         settings = self._settings(form)
         options = f", options={settings!r}" if settings else ""
         compiled = f'torch.compile(call, fullgraph=True, dynamic={self.dynamic}, backend="{self.compiler}"{options})'
-        return in_torch(form, f"compiled = {compiled}", *called(form, "compiled"), target=self.target)
+        lines = f"compiled = {compiled}", *called(form, "compiled")
+        return in_torch(form, *lines, target=self.target, setting=self.setting())
 
     def _settings(self, form: Form) -> dict[str, Any]:
         """Of inductor's config, what is not the default."""

@@ -175,7 +175,8 @@ class OpenVino(Backend):
         in_onnx(form)
         lines = (
             f"compiled = ov.Core().compile_model(ov.Core().read_model(model.SerializeToString()), {self._target!r}, {self._asked!r})",
-            "found = compiled(feeds)",
+            "names = {x for port in compiled.inputs for x in port.names}  # an input that nothing takes is not among them",
+            "found = compiled({k: x for k, x in feeds.items() if k in names})",
             "got = [np.array(found[port]) for port in compiled.outputs]",
         )
         return FewLines(("import openvino as ov",), lines)

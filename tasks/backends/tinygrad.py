@@ -198,13 +198,20 @@ class Tinygrad(Backend):
             before.append(f'os.environ.update({variables!r}, CC=os.path.abspath("clang"))')
         else:
             before.append(f"os.environ.update({variables!r})")
+        given, got, imports = "Tensor(x)", "x.numpy()", ["from tinygrad import Tensor, dtypes"]
+        if "bfloat16" in {
+            form.dtype,
+            *(x.dtype.name for x in form.arrays),
+        }:  # of ml_dtypes, which tinygrad does not know
+            given = f"Tensor(x.view(np.uint16)).bitcast(dtypes.bfloat16) if x.dtype == ml_dtypes.bfloat16 else {given}"
+            got = f"x.bitcast(dtypes.uint16).numpy().view(ml_dtypes.bfloat16) if x.dtype == dtypes.bfloat16 else {got}"
+            imports.insert(0, "import ml_dtypes")
         lines = (
             'onnx.save(model, "minimal.onnx")',
-            'found = OnnxRunner("minimal.onnx")({k: Tensor(x) for k, x in feeds.items()})',
-            "got = [x.numpy() for x in found.values()]",
+            f'found = OnnxRunner("minimal.onnx")({{k: {given} for k, x in feeds.items()}})',
+            f"got = [{got} for x in found.values()]",
         )
-        imports = ("from tinygrad import Tensor", "from tinygrad.nn.onnx import OnnxRunner")
-        return FewLines(imports, lines, tuple(before))
+        return FewLines((*imports, "from tinygrad.nn.onnx import OnnxRunner"), lines, tuple(before))
 
     def _feed(self, name: str, value: Any) -> Any:
         """A Tensor on the device with the value's own bytes; lists for sequences, None for an empty optional."""

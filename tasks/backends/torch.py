@@ -19,8 +19,8 @@ from tasks.arrays import autograd, torch_tree
 from tasks.arrays.tree import TensorSpec, decode, encode_tensor
 from tasks.backends.base import FRACTION, TF32_OPS, Arm, Backend, smoke_test
 from tasks.backends.shared import cuda_driver, flushing, torch_graphs, torch_switches
-from tasks.backends.shared.few_lines import FewLines, called, in_torch
-from tasks.backends.shared.torch_devices import FELL_BACK, device
+from tasks.backends.shared.few_lines import FewLines, Setting, called, in_torch
+from tasks.backends.shared.torch_devices import FELL_BACK, device, synchronize
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.variables import threads
@@ -66,7 +66,7 @@ class TorchEager(Backend):
         #: What torch calls the device: ROCm builds say cuda, Neuron's plugin xla.
         self.target = self.known.target or device_name
         self.captures = type(self) is TorchEager and self.target == "cuda"
-        self.uuid = ""  # of the GPU, once it is probed, where its driver says
+        self.identity: list[str] = []  # of the GPU, once it is probed, where its driver says
         #: Whether CUDA may add 16-bit products in 16 bits, as torch does by default.
         self.reduced = bool(options.get(REDUCED, False))
         #: Whether float32 may be computed in `TorchDevice.coarse`.
@@ -107,7 +107,7 @@ class TorchEager(Backend):
             where = f"{where}, {torch_switches.architecture()}"
             if not torch.version.hip:
                 with contextlib.suppress(OSError, cuda_driver.CudaError):
-                    self.uuid = cuda_driver.uuid_of(cuda_driver.load())
+                    self.identity = cuda_driver.identity(cuda_driver.load())
         return RuntimeInfo(
             f"torch {torch.__version__}{self._plugin_version()}{torch_switches.libraries() if self.target == 'cuda' else ''}",
             where,
@@ -147,7 +147,9 @@ class TorchEager(Backend):
             try:
                 torch.empty(1, device=self.target)
             except Exception as error:
-                raise Unavailable(f"torch {torch.__version__}: {_line(error)}") from None
+                said = _line(error)
+                other = "; or name a torch for this driver among its packages" if "too old" in said else ""
+                raise Unavailable(f"torch {torch.__version__}: {said}{other}") from None
             raise Unavailable(f"torch {torch.__version__} finds no {self.target} device")
         if FRACTION in os.environ and hasattr(module, "set_per_process_memory_fraction"):
             module.set_per_process_memory_fraction(float(os.environ[FRACTION]))
@@ -179,7 +181,7 @@ class TorchEager(Backend):
         said = [f"{self.known.option}={'on' if self.coarse else 'off'}"] if self.known.option else []
         if self.target == "cuda":
             said.append(f"{REDUCED}={'on' if self.reduced else 'off'}")
-            said += [f"uuid={self.uuid}"] if self.uuid else []
+            said += self.identity
         said += ["triton=interpreted"] if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") == "1" else []
         said += [self.modes.flags] if self.modes.flags else []
         said += [f"flushes={','.join(self.flushes)}"] if self.flushes else []
@@ -240,7 +242,14 @@ class TorchEager(Backend):
         return program
 
     def few_lines(self, form: Form) -> FewLines:
-        return in_torch(form, *called(form, "call"), target=self.target)
+        return in_torch(form, *called(form, "call"), target=self.target, setting=self.setting())
+
+    def setting(self) -> Setting:
+        """What a script does before the call, so that the device computes as it does here."""
+        known = self.known
+        variables = known.variables + ((("PJRT_DEVICE", known.platform),) if known.platform else ())
+        lines = torch_switches.lines(self.target, self.device, self.coarse, self.reduced)
+        return Setting(variables, known.plugin, tuple(lines))
 
     def eager(self, form: Form) -> Arm:
         """Eager torch in this backend's modes: those of a second one would become this process's."""
@@ -250,18 +259,7 @@ class TorchEager(Backend):
 
     def wait(self) -> None:
         """Return when the device has done all that was asked of it. Raises what went wrong there."""
-        import torch
-
-        if self.target == "cpu":
-            return
-        if self.target == "xla":
-            # Lazy: nothing is computed before this.
-            sync: Callable[..., None] = importlib.import_module("torch_xla").sync
-            sync(wait=True)
-            return
-        module = getattr(torch, self.target, None)
-        if module is not None and hasattr(module, "synchronize"):
-            module.synchronize()
+        synchronize(self.target)
 
     def settled(self, action: Callable[[], T]) -> T:
         """What ``action`` returns, once the device has finished.

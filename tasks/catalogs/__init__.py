@@ -16,6 +16,7 @@ BUILT_IN = {
     "critical": "tasks.catalogs.critical.catalog:Critical",
     "collective": "tasks.catalogs.collective.catalog:Collective",
     "gemm": "tasks.catalogs.gemm.catalog:Gemm",
+    "casts": "tasks.catalogs.casts.catalog:Casts",
     "models": "tasks.catalogs.models.catalog:Models",
     "nodes": "tasks.catalogs.nodes.catalog:Nodes",
     "fuzz": "tasks.catalogs.fuzz.catalog:Fuzz",

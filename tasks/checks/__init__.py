@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection
 
-from tasks.checks.base import FORWARD, Check
+from tasks.checks.base import Check
 from tasks.checks.base import Stage as Stage
 from tasks.checks.batch_invariance import BatchInvariance
 from tasks.checks.build import Build
@@ -22,7 +22,7 @@ from tasks.checks.shapes import Shapes
 from tasks.checks.speedup import Speedup
 from tasks.checks.switch import Switch
 from tasks.checks.variants import InPlace, Method, Out, Refuses
-from tasks.model import Unsupported
+from tasks.model import FORWARD, Unsupported
 from tasks.plugins import Part, PluginError, parts
 
 #: The farm's own checks by name, in the order of lists.

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.model import Form, OpClass, Program
+from tasks.model import FORWARD, Form, OpClass, Program, one_by_one
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
     from tasks.catalogs.base import Catalog, Entry
-
-#: The check of an op's outputs. Every check without samples of its own takes this one's.
-FORWARD = "forward"
 
 
 @dataclass(frozen=True)
@@ -108,14 +105,3 @@ class Check:
     def stages(self, program: Program, form: Form) -> Iterator[Stage]:
         """The steps of the check, each judged: one, or those of which the first of the worst is the row's."""
         yield Stage("", self.run(program, form))
-
-
-def one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:
-    """What ``build`` makes of each form, or what it raised."""
-    built: list[Program | Exception] = []
-    for form in forms:
-        try:
-            built.append(build(form))
-        except Exception as error:
-            built.append(error)
-    return built

@@ -58,12 +58,12 @@ class BatchInvariance(Derived):
         first = copied(program.run())
         rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
         rows += [_varied(rows[0], form.batched)]
-        way, run, alone = _way(program, form, rows)
+        way, run, alone, pair = _way(program, form, rows)
         elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in form.batched)))
         sizes = [m for m in BATCHES if m * elements <= MOST or m == BATCHES[0]]
         worst: tuple[float, Difference, str] | None = None
         for m in sizes:
-            outputs = run(_batch(rows, form.batched, m))
+            outputs = pair if m == BATCHES[0] else run(_batch(rows, form.batched, m))
             for place in dict.fromkeys((0, m // 2, m - 1)):
                 found = difference(alone, [x[place : place + 1] for x in outputs])
                 far = float("inf") if found is None or found.units is None else found.units
@@ -101,8 +101,9 @@ def _batch(rows: Sequence[list[Any]], batched: Sequence[int], m: int) -> list[An
     return in_batch(chosen, batched)
 
 
-def _way(program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[str, _Again, list[Any]]:
-    """How the backend runs other numbers of rows: in words, the way, and what it gives for the first row alone.
+def _way(program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[str, _Again, Sequence[Any], Sequence[Any]]:
+    """How the backend runs other numbers of rows: in words, the way, and what it gives for the first row alone and for the
+    smallest batch.
 
     Raises Unsupported where there is none, and what no other way would mend.
     """
@@ -111,8 +112,10 @@ def _way(program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[str, _Ag
         try:
             run = make()
             alone = copied(run(rows[0]))
-            if _wide(alone, 1) and _wide(run(_batch(rows, form.batched, BATCHES[0])), BATCHES[0]):
-                return way, run, alone
+            if _wide(alone, 1):
+                pair = copied(run(_batch(rows, form.batched, BATCHES[0])))
+                if _wide(pair, BATCHES[0]):
+                    return way, run, alone, pair
         except Exception as error:
             if backend.is_sticky(error) or backend.is_out_of_memory(error):
                 raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tasks.checks.base import FORWARD, Check
+from tasks.checks.base import Check
+from tasks.model import FORWARD
 
 if TYPE_CHECKING:
     from tasks.catalogs.base import Catalog, Entry

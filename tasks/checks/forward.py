@@ -1,6 +1,7 @@
 """The forward check: an op's outputs."""
 
-from tasks.checks.base import FORWARD, Check
+from tasks.checks.base import Check
+from tasks.model import FORWARD
 
 
 class Forward(Check):

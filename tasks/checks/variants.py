@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.checks.base import FORWARD, Check
-from tasks.model import Fallback, Form, Misbehaviour, Program, Unsupported, Vacuous
+from tasks.checks.base import Check
+from tasks.model import FORWARD, Fallback, Form, Misbehaviour, Program, Unsupported, Vacuous
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend

@@ -1,4 +1,4 @@
-"""Counterparts: what other frameworks call an op of torch, by one table; forms "jax", "tensorflow" and "paddle".
+"""Counterparts: what other frameworks call an op of torch, by one table; forms "jax", "tensorflow", "paddle" and "mlx".
 
 A row (`table.Row`) has torch's signature and one expression per framework; its rows stand by area in the other files.
 """
@@ -63,6 +63,8 @@ def counterpart(framework: str, op: str, variant: str, dtype: str) -> Counterpar
         )
     if not is_inexact(dtype):
         raise Unsupported(f"the table of counterparts is for floating and complex dtypes, not for {dtype}")
+    if dtype == "complex32":  # torch's alone: a framework would be given it widened, and pass in another dtype
+        raise Unsupported(f"{framework} has no complex32")
     return Counterpart(framework, label, found.signature, text)
 
 

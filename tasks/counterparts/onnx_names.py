@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -112,8 +113,12 @@ def _average_pool(o: Over) -> Any:
 
 def _as(o: Over, x: np.ndarray) -> Any:
     """An array of float64 in the dtype of the first input."""
-    name = str(o.inputs[0].dtype).rpartition(".")[2]
-    return o(CASTS[name], o.tensor(x))
+    return o(CASTS[dtype_of(o.inputs[0])], o.tensor(x))
+
+
+def dtype_of(x: Any) -> str:
+    """The name of a framework's dtype: "torch.float32", "float32", "<dtype: 'float32'>" (TensorFlow's) are float32."""
+    return str(re.findall(r"\w+", str(x.dtype))[-1])
 
 
 def _over_image(name: str) -> Operator:

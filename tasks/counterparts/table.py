@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tasks.counterparts.mlx_names import expression
+
 #: Frameworks with a column, in the order of the columns; each is also the name of a form.
-FRAMEWORKS = ("jax", "tensorflow", "paddle")
+FRAMEWORKS = ("jax", "tensorflow", "paddle", "mlx")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Row:
     jax: str = ""
     tensorflow: str = ""
     paddle: str = ""
+
+    @property
+    def mlx(self) -> str:
+        """MLX's expression, which stands in `mlx_names`."""
+        return expression(self.names, self.jax)
 
 
 R = Row

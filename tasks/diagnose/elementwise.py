@@ -199,7 +199,7 @@ def formulas(floats: Sequence[np.ndarray], dtype: str) -> Iterator[Formula]:
     """The functions that could be of these inputs."""
     table = OF_ONE if len(floats) == 1 else OF_TWO if len(floats) == 2 else {}
     for function, wrong in table.values():
-        yield Formula(functools.partial(_spread, function), functools.partial(_wrong, wrong, dtype))
+        yield Formula(functools.partial(_spread, function), functools.partial(_wrong, wrong, dtype), single=True)
 
 
 def _spread(function: Function, floats: Sequence[np.ndarray]) -> np.ndarray:

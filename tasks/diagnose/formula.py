@@ -12,7 +12,9 @@ from tasks.diagnose.model import Model
 
 @dataclass(frozen=True)
 class Formula:
-    """exact: of float64 inputs; may raise ValueError for inputs that do not fit. wrong: its error models, on the same."""
+    """exact: of float64 inputs; may raise ValueError for inputs that do not fit. wrong: its error models, on the same. single: each
+    result is of the elements in its place."""
 
     exact: Callable[[Sequence[np.ndarray]], np.ndarray]
     wrong: Callable[[Sequence[np.ndarray]], Iterator[Model]]
+    single: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,9 @@ BETTER = 0.05
 SIZES = (0.02, 2.0)
 #: So few elements that are off must all be explained.
 FEW = 3
+#: Elements from which on a model is held against some of them first, how many of those that are off and of all, and the least share
+#: of these that it must give: less than `SHARE`, as they are a sample.
+MANY, LOOKED_AT, OPEN = 1 << 12, 256, 0.5
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,9 @@ class Result:
     def explained(self, model: Model) -> float:
         """How well a model explains the result: 0 for not at all, 1 for every element bit for bit."""
         result = model.result
-        if result.shape != self.actual.shape:
+        if result.shape != self.actual.shape or not self._is_open(model):
             return 0.0
-        telling = self.off
-        if model.digits:
-            telling = telling & np.isfinite(self.actual) & (self.actual != 0)
+        telling = self._telling(model)
         near = self.near(result, model.slack)
         least = SHARE if telling.sum() >= FEW else 1.0
         # Where the model is another result than the exact one, the result has to follow it: what is hardly off may lie between.
@@ -94,15 +96,52 @@ class Result:
         same = (self.actual == cast) | (np.isnan(self.actual) & np.isnan(cast)) if is_inexact(self.dtype) else near
         return float(near[self.off].mean() + same[self.off].mean()) / 2
 
-    def is_exact(self, result: np.ndarray) -> bool:
-        """Whether a formula in float64 gives the exact result, but for float64's own rounding."""
-        if result.shape != self.exact.shape:
+    def _telling(self, model: Model) -> np.ndarray:
+        """Which elements are evidence of a model."""
+        return self.off & np.isfinite(self.actual) & (self.actual != 0) if model.digits else self.off
+
+    @functools.cached_property
+    def some(self) -> tuple[np.ndarray, Result] | None:
+        """(places of a few elements, flat; the result there): all that are off or some of them, and some of all. None of a small result."""
+        if self.off.size <= MANY:
+            return None
+        off = np.flatnonzero(self.off)
+        spread = [off[:: -(-off.size // LOOKED_AT)], np.arange(0, self.off.size, self.off.size // LOOKED_AT)]
+        at = np.unique(np.concatenate(spread))
+        noise = self.noise.reshape(-1)[at] if isinstance(self.noise, np.ndarray) and self.noise.ndim else self.noise
+        flat = [x.reshape(-1)[at] for x in (self.actual, self.exact, self.off)]
+        return at, Result(self.dtype, flat[0], flat[1], noise, self.bits, flat[2])
+
+    def _is_open(self, model: Model) -> bool:
+        """Whether a few elements leave it open that a model explains the result: a glance, as most do not."""
+        if self.some is None:
+            return True
+        at, few = self.some
+        slack = (
+            model.slack if np.ndim(model.slack) == 0 else np.broadcast_to(model.slack, self.off.shape).reshape(-1)[at]
+        )
+        return few.gives(replace(model, result=model.result.reshape(-1)[at], slack=slack))
+
+    def gives(self, model: Model) -> bool:
+        """Whether a model gives so many of these few elements that it is worth a look at all."""
+        near = self.near(model.result, model.slack)
+        return all(not x.any() or near[x].mean() >= OPEN for x in (self.off, self._telling(model)))
+
+    def is_exact(self, result: np.ndarray, at: np.ndarray | None = None) -> bool:
+        """Whether a formula in float64 gives the exact result, but for float64's own rounding; at: of which elements, in one dimension,
+        ``result`` is."""
+        exact = self.exact if at is None else self.exact.reshape(-1)[at]
+        if result.shape != exact.shape:
             return False
-        finite = np.isfinite(self.exact)
+        finite = np.isfinite(exact)
         if not (finite == np.isfinite(result)).all() or not finite.any():
-            return False
-        scale = float(np.abs(self.exact[finite]).max())
-        return bool((np.abs(result - self.exact)[finite] <= 1e-11 * (np.abs(self.exact[finite]) + 1e-2 * scale)).all())
+            return at is not None and bool((finite == np.isfinite(result)).all())
+        return bool((np.abs(result - exact)[finite] <= 1e-11 * (np.abs(exact[finite]) + 1e-2 * self._scale)).all())
+
+    @functools.cached_property
+    def _scale(self) -> float:
+        """Size of the largest finite exact number."""
+        return float(np.abs(self.exact[np.isfinite(self.exact)]).max(initial=0.0))
 
     def _sizes(self, slack: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
         """The errors of all elements, and the slack of a model for them."""

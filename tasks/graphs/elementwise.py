@@ -93,8 +93,11 @@ def divide(call: Call) -> list[np.ndarray]:
         return [np.divide(a, b)]
     if not b.all():
         raise LeftOpen("Div of an integer by zero is left open")
-    quotient = np.abs(a) // np.abs(b) if a.dtype.kind == "i" else a // b
-    return [np.where((a < 0) != (b < 0), -quotient, quotient).astype(a.dtype) if a.dtype.kind == "i" else quotient]
+    quotient = a // b
+    cut = (quotient < 0) & (
+        quotient * b != a
+    )  # rounded down, though to zero is asked; the smallest number has no absolute value
+    return [(quotient + cut).astype(a.dtype)]
 
 
 def modulo(call: Call) -> list[np.ndarray]:

@@ -45,7 +45,8 @@ class Metrics:
     max_diff, max_rel, rmse: over elements finite on both sides; max_ulp: in spacings of the output dtype (of a
     coarser declared precision, if there is one) at the reference; error_units: max |a−y| / (ε|y| + δ + tiny), inf for
     a misplaced NaN or Inf; mismatched: elements outside the classic tolerance; nonfinite: misplaced NaN/Inf among
-    them; classic: mismatched == 0; bias, bias_sigmas: see `biased`. The last six are of outputs of stated meaning (`interpret`): decisions that
+    them; classic: mismatched == 0; bias, bias_sigmas: see `biased`; zero_signs: zeros of the wrong sign, where an op's definition
+    fixes it. The last six are of outputs of stated meaning (`interpret`): decisions that
     were compared; flips: of them, other ones beyond the limit, and ties: within it; flip_units: the largest margin of
     these, in error units; divergence, in nats; overlap of the decisive parts of masks.
     """
@@ -64,6 +65,7 @@ class Metrics:
     classic: bool = True
     bias: float | None = None
     bias_sigmas: float | None = None
+    zero_signs: int | None = None
     decisions: int | None = None
     flips: int | None = None
     ties: int | None = None
@@ -269,9 +271,34 @@ def error_unit(leaf: Leaf, op_class: OpClass, precision: str = "") -> np.ndarray
     return np.asarray(eps * np.abs(leaf.reference) + eps * smallest + (0.0 if noise is None else noise))
 
 
+#: The bits of a float64 that are its exponent.
+_EXPONENT = np.int64(0x7FF) << np.int64(52)
+
+
 def spacing_of(size: np.ndarray, eps: float, smallest: float) -> np.ndarray:
     """One ulp at numbers of these sizes: the distance of their neighbours, no less than at the smallest normal number."""
-    return np.asarray(np.ldexp(eps, np.frexp(np.maximum(size, smallest))[1] - 1))
+    made = np.maximum(size, smallest)
+    if made.dtype != np.float64 or not (made.size and smallest >= 2.0**-1022):
+        return np.asarray(np.ldexp(eps, np.frexp(made)[1] - 1))
+    # The power of two below a number is its exponent's bits alone; of what is not finite frexp has the exponent 0.
+    powers = (made.view(np.int64) & _EXPONENT).view(np.float64)
+    return np.asarray(np.where(powers < np.inf, powers, 0.5) * eps)
+
+
+def narrower_spacing_of(size: np.ndarray, eps: float, smallest: float, below: np.ndarray | bool = True) -> np.ndarray:
+    """As `spacing_of`; of a power of two that of the numbers below it, where a result is ``below``: the next one is a whole ulp off."""
+    part, exponent = np.frexp(np.maximum(size, smallest))
+    return np.asarray(np.ldexp(eps, exponent - 1 - ((part == 0.5) & (size > smallest) & below)))
+
+
+def ulp_of(
+    size: np.ndarray, eps: float, smallest: float, op_class: OpClass, below: np.ndarray | bool = True
+) -> np.ndarray:
+    """One ulp at numbers of these sizes as an op of this class is held to it: of one that rounds nothing, the distance to the next
+    number on the side where a result is (``below``: whether it is the smaller)."""
+    if op_class is OpClass.EXACT:
+        return narrower_spacing_of(size, eps, smallest, below)
+    return spacing_of(size, eps, smallest)
 
 
 def allowed(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") -> np.ndarray:
@@ -284,7 +311,7 @@ def allowed(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") ->
     if y.dtype.kind not in "fc":
         return limit * delta
     with np.errstate(all="ignore"):
-        spacing = spacing_of(np.abs(y), eps, smallest)
+        spacing = ulp_of(np.abs(y), eps, smallest, op_class)
         if op_class in WITHOUT_NOISE:
             return np.asarray(limit * (spacing + delta) + _MISSED * delta)
         if op_class is OpClass.DISCONTINUOUS:
@@ -293,15 +320,16 @@ def allowed(leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") ->
 
 
 class _How(NamedTuple):
-    """How one output is measured: its ε, smallest normal number and classic tolerance. stepwise: equal or a jump as high
-    as the noise floor; rounded: the device rounds the inputs of an op whose inputs else count as given exactly."""
+    """How one output is measured: its ε, smallest normal number and classic tolerance. op_class: DISCONTINUOUS is equal or a jump as
+    high as the noise floor, of EXACT what is not equal is a whole spacing off, at least; rounded: the device rounds the inputs of an
+    op whose inputs else count as given exactly."""
 
     dtype: str
     eps: float
     smallest: float
     rtol: float
     atol: float
-    stepwise: bool
+    op_class: OpClass
     rounded: bool
 
 
@@ -322,7 +350,7 @@ def measure(a: np.ndarray, leaf: Leaf, op_class: OpClass, precision: str, sums: 
         noise = None if noise is None else np.concatenate([noise, noise])
     a = within_range(a, y, noise, dtype, precision)
     rounds = is_coarser(precision, leaf.dtype) and op_class in WITHOUT_NOISE
-    how = _How(dtype, eps, smallest, rtol, atol, op_class is OpClass.DISCONTINUOUS, rounds)
+    how = _How(dtype, eps, smallest, rtol, atol, op_class, rounds)
     block = _block if is_inexact(dtype) else _integers
     for at in range(0, a.size, BLOCK):
         part = slice(at, at + BLOCK)
@@ -334,8 +362,9 @@ _most = np.maximum.reduce
 
 
 def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, sums: Sums) -> None:
-    dtype, eps, smallest, rtol, atol, stepwise, rounds = how
-    wide_a = a.astype(wide(dtype))
+    dtype, eps, smallest, rtol, atol, op_class, rounds = how
+    stepwise = op_class is OpClass.DISCONTINUOUS
+    wide_a = a.astype(wide(dtype), copy=False)
     diff, size = np.abs(wide_a - y), np.abs(y)
     top = _most(diff)
     if not (top < np.inf and _most(size) <= LARGEST[dtype]):
@@ -348,7 +377,7 @@ def _block(a: np.ndarray, y: np.ndarray, noise: np.ndarray | None, how: _How, su
         sums.noise = max(sums.noise, float(_most(noise)))
     if top == 0:
         return
-    spacing = spacing_of(size, eps, smallest)
+    spacing = ulp_of(size, eps, smallest, op_class, np.abs(wide_a) < size if op_class is OpClass.EXACT else True)
     # Of rounded inputs, what is beyond _MISSED times the noise floor, in spacings of a result that moves as much.
     ulps = (
         diff / spacing if noise is None or not rounds else np.maximum(diff - _MISSED * noise, 0.0) / (spacing + noise)
@@ -414,25 +443,30 @@ def _nonfinite(
     Inf where the reference is finite stands for the first value beyond the largest finite one if the reference
     is so large that it may overflow: a result at the border is judged by its distance like any other.
     """
-    cast = rounded(y, dtype)
-    finite_a, finite_y = np.isfinite(a), np.isfinite(cast)
+    plain = np.isfinite(a) & (np.abs(y) <= LARGEST[dtype])
+    at = np.flatnonzero(~plain)  # nearly none of many
+    some, exact, floor = a[at], y[at], None if noise is None else noise[at]
+    cast = rounded(exact, dtype)
+    finite_a, finite_y = np.isfinite(some), np.isfinite(cast)
     settled = ~finite_a & ~finite_y
     if is_complex(dtype):
         wrong = np.zeros_like(settled)  # which part overflowed is a matter of the formula used
     else:
-        wrong = settled & ~((np.isnan(a) & np.isnan(cast)) | (a == cast))
-        a, border = at_border(a, y, noise, dtype)
+        wrong = settled & ~((np.isnan(some) & np.isnan(cast)) | (some == cast))
+        some, border = at_border(some, exact, floor, dtype)
         border &= ~settled
         finite_a, finite_y = finite_a | border, finite_y | border
+        a = a.copy()
+        a[at] = some
     wrong |= ~settled & (finite_a != finite_y)
-    if noise is not None:
-        wrong &= np.isfinite(noise)
+    if floor is not None:
+        wrong &= np.isfinite(floor)
     count = int(np.count_nonzero(wrong))
     sums.nonfinite += count
     sums.bad += count
-    both = finite_a & finite_y
-    a, y = a[both], y[both]
-    return a, y, None if noise is None else noise[both], np.abs(a - y), np.abs(y)
+    plain[at] = finite_a & finite_y
+    a, y = a[plain], y[plain]
+    return a, y, None if noise is None else noise[plain], np.abs(a - y), np.abs(y)
 
 
 def at_border(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tasks.judge.plain import Metrics, is_coarser
 from tasks.model.dtypes import EPS
-from tasks.model.kind import KIND_ORACLE
+from tasks.model.kind import KIND_ORACLE, KIND_ZERO
 from tasks.model.op_class import OpClass
 from tasks.model.status import Status
 
@@ -70,7 +70,8 @@ class Limit:
 @dataclass(frozen=True)
 class Policy:
     """Which numbers are right. rule: "error_units" (within the last of ``limits`` that covers the case), "classic"
-    (the classic tolerance alone), "absolute" (max_diff < ``bound``)."""
+    (the classic tolerance alone), "absolute" (max_diff < ``bound``). signed_zeros: whether zeros of the wrong sign are imprecise, of ops
+    whose definition fixes it."""
 
     name: str
     version: int
@@ -78,6 +79,7 @@ class Policy:
     reason: str
     limits: tuple[Limit, ...] = ()
     bound: float = 1e-2
+    signed_zeros: bool = False
 
     @property
     def id(self) -> str:
@@ -139,6 +141,15 @@ def judge(
     ending in OWN_TOLERANCE), a result within it passes, and one outside is judged as any other. A noise floor of a model that
     is not finite makes the case invalid, and what is merely imprecise is wrong (kind "flip") where it decides otherwise.
     """
+    found = _judge(metrics, policy, label, op_class, dtype, oracle, precision)
+    if found[0] is Status.PASS and policy.signed_zeros and metrics.zero_signs:
+        return Status.IMPRECISE, KIND_ZERO
+    return found
+
+
+def _judge(
+    metrics: Metrics, policy: Policy, label: str, op_class: str, dtype: str, oracle: str, precision: str
+) -> tuple[Status, str]:
     if metrics.kind:
         return Status.WRONG, metrics.kind
     if metrics.numel == 0 and oracle != "metadata":

@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import Sums, compare, measure, unit_of
+from tasks.judge.plain import USUAL_UNITS, Sums, compare, measure, unit_of
 from tasks.judge.policy import GROSS, Policy, judge
 from tasks.model import EPS, LARGEST, WITHOUT_NOISE, Leaf, OpClass, Status, is_complex, is_inexact, np_dtype, rounded
+
+#: A sample is weak if a constant within this many error units of every element exists: the default policy's.
+WEAK_THRESHOLD = USUAL_UNITS
+
+
+def weak_threshold(dtype: str) -> float:
+    """WEAK_THRESHOLD, but of a dtype of 8 bits or fewer what a policy leaves to that (`Policy.limit`)."""
+    return min(WEAK_THRESHOLD, GROSS / EPS[dtype]) if EPS.get(dtype, 0.0) > EPS["bfloat16"] else WEAK_THRESHOLD
 
 
 def compare_oracles(

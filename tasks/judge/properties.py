@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from tasks.judge import ascending
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL
 from tasks.model.dtypes import dtype_name, np_dtype
@@ -65,31 +66,19 @@ def broken(op: str, given: list[np.ndarray], actual: np.ndarray) -> str:
     if (dtype := dtype_name(actual.dtype)) not in EPS:
         return ""
     with np.errstate(all="ignore"):
-        x, y = (v.astype(np.float64).reshape(-1) for v in (given[0], actual))
-        order = np.argsort(x, kind="stable")
-        x, y = x[order], y[order]
-        return next(_of_one(name, x, y, dtype), "")
+        return next(_of_one(name, ascending.of(given[0]), actual.astype(np.float64).reshape(-1), dtype), "")
 
 
-def _of_one(name: str, x: np.ndarray, y: np.ndarray, dtype: str) -> Iterator[str]:
-    known = ~np.isnan(x) & ~np.isnan(y)
-    x, y = x[known], y[known]
-    spacing = spacing_of(np.abs(np.nan_to_num(y)), EPS[dtype], SMALLEST_NORMAL[dtype])
-    for names, sign, word in ((_RISES, 1.0, "rising"), (_FALLS, -1.0, "falling")):
-        if name in names:
-            highest = np.maximum.accumulate(sign * y)
-            drop = np.where(highest == sign * y, 0.0, (highest - sign * y) / spacing)
-            if len(y) and (drop > _SLACK).any():
-                at = int(np.argmax(drop))
-                yield _shown(f"not {word}", x, y, int(np.argmax(sign * y[: at + 1])), at)
-    mirrored = np.interp(-x, x, np.arange(len(x))).round().astype(int) if len(x) else np.arange(0)
-    pairs = x[mirrored] == -x
-    for names, sign, word in ((_ODD, -1.0, "odd"), (_EVEN, 1.0, "even")):
-        if name in names:
-            apart = np.where(pairs & (y[mirrored] != sign * y), np.abs(y[mirrored] - sign * y) / spacing, 0.0)
-            if (apart > 0).any():
-                at = int(np.nanargmax(apart))
-                yield _shown(f"not {word}", x, y, at, int(mirrored[at]))
+def _of_one(name: str, inputs: ascending.Ascending, y: np.ndarray, dtype: str) -> Iterator[str]:
+    x, y = inputs.values, y[inputs.order]
+    known = ~np.isnan(y)
+    if known.all():
+        mirrored = lambda: inputs.mirrored  # noqa: E731
+    else:
+        x, y = x[known], y[known]
+        mirrored = lambda: ascending.mirrored(x)  # noqa: E731
+    if any(name in names for names in (_RISES, _FALLS, _ODD, _EVEN)):
+        yield from _ordered(name, x, y, dtype, mirrored)
     low, high = _BOUNDS.get(name, (-np.inf, np.inf))
     outside = (y < low) | (y > high)
     if outside.any():
@@ -105,6 +94,30 @@ def _of_one(name: str, x: np.ndarray, y: np.ndarray, dtype: str) -> Iterator[str
     ):
         if name in names:
             yield from _twice(word, x, y, wanted)
+
+
+def _ordered(name: str, x: np.ndarray, y: np.ndarray, dtype: str, places: Callable[[], np.ndarray]) -> Iterator[str]:
+    """Order and symmetry: ``x`` rises; places: where the negative of each stands."""
+    spacing = spacing_of(np.abs(np.nan_to_num(y)), EPS[dtype], SMALLEST_NORMAL[dtype])
+    for names, sign, word in ((_RISES, 1.0, "rising"), (_FALLS, -1.0, "falling")):
+        if name in names:
+            highest = np.maximum.accumulate(sign * y)
+            if (highest == sign * y).all():
+                continue
+            drop = np.where(highest == sign * y, 0.0, (highest - sign * y) / spacing)
+            if (drop > _SLACK).any():
+                at = int(np.argmax(drop))
+                yield _shown(f"not {word}", x, y, int(np.argmax(sign * y[: at + 1])), at)
+    if not (name in _ODD or name in _EVEN):
+        return
+    mirrored = places()
+    pairs = x[mirrored] == -x
+    for names, sign, word in ((_ODD, -1.0, "odd"), (_EVEN, 1.0, "even")):
+        if name in names:
+            apart = np.where(pairs & (y[mirrored] != sign * y), np.abs(y[mirrored] - sign * y) / spacing, 0.0)
+            if (apart > 0).any():
+                at = int(np.nanargmax(apart))
+                yield _shown(f"not {word}", x, y, at, int(mirrored[at]))
 
 
 def _twice(word: str, x: np.ndarray, y: np.ndarray, wanted: Callable[[np.ndarray], np.ndarray]) -> Iterator[str]:

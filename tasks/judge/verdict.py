@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,14 @@ def load(name: str) -> Policy:
 
 
 def from_json(data: dict[str, Any], path: str = "policy") -> Policy:
-    """The policy that ``data`` (a JSON object, `dataclasses.asdict` of a Policy) describes. Raises PolicyError.
+    """The policy that ``data`` (a JSON object, `dataclasses.asdict` of a Policy) describes; with "like", the name of one or its path, that
+    policy but for what ``data`` says. Raises PolicyError.
 
     ``path`` says in an error where the data came from.
     """
+    if isinstance(like := data.get("like"), str):
+        other = asdict(load(like))
+        data = other | {k: v for k, v in data.items() if k != "like"}
     unknown = set(data) - set(Policy.__dataclass_fields__)
     if unknown:
         valid = ", ".join(Policy.__dataclass_fields__)
@@ -60,6 +65,8 @@ def from_json(data: dict[str, Any], path: str = "policy") -> Policy:
         raise PolicyError(f"{path}: a policy needs a version (a number from 1 on), not {version!r}")
     if data["rule"] not in RULES:
         raise PolicyError(f"{path}: rule {data['rule']!r} is none of {', '.join(RULES)}")
+    if type(data.get("signed_zeros", False)) is not bool:
+        raise PolicyError(f"{path}: signed_zeros must be true or false, not {data['signed_zeros']!r}")
     bound = data.get("bound", 1e-2)
     if not _positive(bound):
         raise PolicyError(f"{path}: bound must be a positive number, not {bound!r}")

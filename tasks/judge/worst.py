@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import allowed, at_border, distance, unit_of, within_range
-from tasks.model.dtypes import EPS, SMALLEST_NORMAL, is_complex, is_inexact, rounded, wide
+from tasks.judge.plain import allowed, at_border, distance, ulp_of, unit_of, within_range
+from tasks.model.dtypes import is_complex, is_inexact, rounded, wide
 from tasks.model.leaf import Leaf
 from tasks.model.op_class import OpClass
 
@@ -62,8 +62,10 @@ def beyond(
     return count
 
 
-def element(actual: np.ndarray, leaf: Leaf, index: tuple[int, ...]) -> dict[str, str]:
-    """The numbers of one element, with all their digits."""
+def element(
+    actual: np.ndarray, leaf: Leaf, index: tuple[int, ...], op_class: OpClass = OpClass.COMPOSITE, precision: str = ""
+) -> dict[str, str]:
+    """The numbers of one element, with all their digits; its ulps as `compare` counts them."""
     assert leaf.reference is not None
     a, y = actual[index], leaf.reference[index]
     inexact = is_inexact(leaf.dtype)
@@ -80,8 +82,10 @@ def element(actual: np.ndarray, leaf: Leaf, index: tuple[int, ...]) -> dict[str,
             "noise floor": repr(0.0 if leaf.noise is None else float(leaf.noise[index])),
         }
         if inexact and np.isfinite(abs(y)):
-            exponent = np.frexp(max(float(abs(y)), SMALLEST_NORMAL[leaf.dtype]))[1]
-            found["ulps"] = repr(diff / float(np.ldexp(EPS[leaf.dtype], int(exponent) - 1)))
+            eps, smallest, _ = unit_of(leaf, op_class, precision)
+            found["ulps"] = repr(
+                diff / float(ulp_of(np.asarray(abs(y)), eps, smallest, op_class, bool(abs(a) < abs(y))))
+            )
     return found
 
 

@@ -172,7 +172,8 @@ def _loosely(wanted: Failure, found: Failure) -> bool:
 def _in_sequence(hunt: Hunt, stored: Row, earlier: int, row: Row) -> Search[Minimal]:
     """A case that does not fail by itself: after which of the earlier cases of its process it does."""
     if not earlier:
-        raise NotFailing(f"run again by itself it is {row.status}: it does not fail any more")
+        why = f" ({' '.join(row.error.split())[:300]})" if row.error else ""
+        raise NotFailing(f"run again by itself it is {row.status}{why}: it does not fail any more")
     try:
         found = yield from hunt.run(Ask(before=tuple(range(earlier)), fresh=True))
         if not hunt.wanted.again(Failure.of(found)):

@@ -11,7 +11,6 @@ from tasks import checks, wire
 from tasks.arrays.noise import DRAWS
 from tasks.arrays.pack import Pack
 from tasks.backends.shared.onnx_form import inputs_by_name
-from tasks.checks.base import FORWARD
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.case import Case, Unfit, elements
 from tasks.minimise.chosen_case import ChosenCase
@@ -19,7 +18,7 @@ from tasks.minimise.described import described
 from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, NotFailing, Spent
 from tasks.minimise.search import Minimal, search
-from tasks.model import Form, Invalid, OpClass, Status, Unsupported, Vacuous
+from tasks.model import FORWARD, Form, Invalid, OpClass, Status, Unsupported, Vacuous
 from tasks.prepare.cases import PreparedGroup, save_alone
 from tasks.wire import Minimised, ToRun, Wants
 

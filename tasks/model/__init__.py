@@ -4,6 +4,7 @@ from tasks.model.case import (
     DISTRIBUTIONS,
     EXHAUSTIVE,
     FILES,
+    FORWARD,
     FUZZ,
     Flushes,
     Form,
@@ -12,6 +13,7 @@ from tasks.model.case import (
     Program,
     RuntimeInfo,
     label_of,
+    one_by_one,
 )
 from tasks.model.dtypes import (
     DTYPES,

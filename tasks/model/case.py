@@ -17,6 +17,9 @@ from tasks.model.op_class import OpClass
 FUZZ, EXHAUSTIVE = "fuzz", "exhaustive"
 DISTRIBUTIONS = ("own", "regular", "boundary", "adversarial", "nan", FUZZ, EXHAUSTIVE)
 
+#: The check of an op's outputs. Every check without samples of its own takes this one's.
+FORWARD = "forward"
+
 
 def label_of(op: str, variant: str) -> str:
     """Short name of an op with its variant: ``torch:std_mean.unbiased``."""
@@ -95,7 +98,7 @@ class Form:
 
     kind "torch": ``call(*args, **kwargs)`` where tensors of the trees are ``TensorSpec`` nodes over ``arrays``.
     kind "onnx": ``model`` is a serialized ModelProto; ``arrays`` are its inputs in the graph's order.
-    kind "jax", "tensorflow", "paddle": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors;
+    kind "jax", "tensorflow", "paddle", "mlx": ``call`` is a `tasks.counterparts.Counterpart`, for torch's arguments and that framework's tensors;
     of a whole network ``model`` as for "onnx", which that framework's functions for torch's names walk.
     kind "tflite", "saved_model": ``model`` is that file, or that folder as a zip; ``arrays`` and outputs are in the order of
     their names there, and ``order`` says at which place of them each output of the sample is.
@@ -195,3 +198,14 @@ class RuntimeInfo:
         """The declared compute precision of an op (`Group.label`); "" where it is that of the dtype."""
         named = any(x == op_class.value or (":" in x and fnmatch.fnmatchcase(label, x)) for x in self.precision_of)
         return self.compute_precision if named or not self.precision_of else ""
+
+
+def one_by_one(build: Callable[[Form], Program], forms: Sequence[Form]) -> list[Program | Exception]:
+    """What ``build`` makes of each form, or what it raised."""
+    built: list[Program | Exception] = []
+    for form in forms:
+        try:
+            built.append(build(form))
+        except Exception as error:
+            built.append(error)
+    return built

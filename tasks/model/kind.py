@@ -13,6 +13,8 @@ KIND_SPEC = "spec"
 KIND_PROPERTY = "property"
 #: `imprecise`: the results are within the limit, and nearly all off to the same side.
 KIND_BIASED = "biased"
+#: `imprecise`: the results are within the limit, and zeros have the wrong sign; where a policy asks for that.
+KIND_ZERO = "zero sign"
 
 #: Meanings, by kind; "" is a case that cannot be made or evaluated.
 OF_INVALID: dict[str, str] = {

@@ -204,11 +204,22 @@ class Row:
         "1",
     )
     bias_sigmas: float | None = column("float64", "metrics", "by how many standard errors the bias is not 0", "1")
+    zero_signs: int | None = column(
+        "int64",
+        "metrics",
+        "zeros of another sign than the exact result, of ops whose definition fixes it (IEEE 754, annex F of C); null of others",
+    )
     breaks: str | None = column(
         "string",
         "outcome",
         "of an exhaustive case: what mathematics promises of the op and its results break (order, symmetry, a bound, an exact point), "
         "with the inputs that show it",
+    )
+    profile: str | None = column(
+        "string",
+        "metrics",
+        "of an exhaustive case: a letter for each of 128 equal shares of the finite inputs in ascending order, the largest error there; a: at "
+        "most an eighth of an ulp, each letter twice as much, z: a NaN or Inf out of place",
     )
     beyond: int | None = column(
         "int64", "metrics", "of a result outside the limit: elements beyond it, misplaced NaN and Inf included"

@@ -30,14 +30,12 @@ from tasks.judge.prepared import (
     excused,
     others_would_pass,
     smaller_would_pass,
+    weak_threshold,
     zero_would_pass,
 )
 from tasks.model import Form, Group, Invalid, Leaf, OpClass, Oracle, Unsupported, Vacuous
 from tasks.prepare import derived
 from tasks.prepare.ranked import ranked
-
-#: A sample is weak if a constant within this many error units of every element exists (the default policy's).
-WEAK_THRESHOLD = 32.0
 
 
 def key(group: Group, draws: int = DRAWS, bad: dict[int, Failure] | None = None) -> str:
@@ -198,7 +196,7 @@ def _judged(sample: Sample) -> list[Leaf]:
 def _weak(sample: Sample, one: bool) -> bool:
     """Whether a constant would pass as every output; of outputs of ``one`` element each, whether zero would."""
     check = zero_would_pass if one else constant_would_pass
-    return all(check(leaf, WEAK_THRESHOLD, sample.op_class) for leaf in _judged(sample))
+    return all(check(leaf, weak_threshold(leaf.dtype), sample.op_class) for leaf in _judged(sample))
 
 
 def _excused(sample: Sample, group: Group) -> float:
@@ -244,7 +242,9 @@ def _one_constant_for_all(samples: list[Sample]) -> bool:
     """Whether one and the same constant per output would pass for all ``samples``, which have one element each."""
     counts = {len(_judged(s)) for s in samples}
     return len(counts) == 1 and all(
-        common_constant([_judged(s)[i] for s in samples], WEAK_THRESHOLD, samples[0].op_class)
+        common_constant(
+            leaves := [_judged(s)[i] for s in samples], weak_threshold(leaves[0].dtype), samples[0].op_class
+        )
         for i in range(min(counts))
     )
 

@@ -14,14 +14,18 @@ from tests.bench import (
     device,
     engine,
     evidence,
+    faults,
     fuzzing,
+    inputs,
     kills,
     lakes,
     localise,
     minimise,
     models,
+    month,
     outputs,
     preparing,
+    scale,
     training,
     vendors,
 )
@@ -50,6 +54,23 @@ MODELS = [
 MORE = [
     *(f"models:{x}" for x in ("ppocr_det", "ppocr_rec", "minilm", "mtcnn_pnet", "mtcnn_rnet", "mtcnn_onet")),
     *(f"models:{x}.small" for x in ("mixtral_moe", "mamba2")),
+]
+
+#: Ops of ONNX's node suite whose outcome differs between releases of runtimes, and some that are sound in all of them.
+NODES = [
+    *(
+        "Attention.attention_4d_*softcap*",
+        "Attention.attention_4d_with_past_and_present_qk*",
+        "Cast.cast_FLOAT_to_FLOAT16",
+    ),
+    *(
+        "CastLike.*FLOAT16_to_FLOAT*",
+        "GroupNormalization*",
+        "LayerNormalization.*_[23]d_*axis*1*",
+        "IsInf*",
+        "Softmax.*",
+    ),
+    *("Relu*", "MatMul.*", "Conv.*", "Gemm*", "ReduceMean.*", "Gelu*", "Tanh*", "LSTM*", "Resize.*linear*", "TopK*"),
 ]
 
 #: Some seconds of work of one backend, in cases of 5 ms.
@@ -102,6 +123,7 @@ BENCHES = {
         {"seeds": [0], "cases": 200, "seconds": 30, "each": 1, "ort": 40},
         long=True,
     ),
+    "inputs": Bench(inputs.inputs, {"every": 1}, {"every": 59}, long=True),
     "million": Bench(engine.million, {"ops": 25_000, "backends": 20}, {"ops": 20, "backends": 2}),
     "quick": Bench(
         engine.whole, {"config": "quick", "bounds": {"cold": 90, "warm": 90}}, {**TINY, "bounds": {"cold": 90}}
@@ -121,13 +143,64 @@ BENCHES = {
     "kills": Bench(
         kills.kills,
         {"config": "quick", "kills": {"--ray": 100, "--no-ray": 100}, "drivers": 3, "every_s": 0.7, "seed": 1},
-        {"config": LOAD, "kills": {"--no-ray": 6}, "drivers": 1, "every_s": 0.3, "seed": 1},
+        {"config": LOAD, "kills": {"--no-ray": 3}, "drivers": 1, "every_s": 0.3, "seed": 1},
+        long=True,
+    ),
+    "faults": Bench(
+        faults.faults,
+        {
+            "kinds": {
+                "killed": 280,
+                "full disks": 100,
+                "parts cut off": 200,
+                "two drivers": 60,
+                "nodes killed": 40,
+                "partitions": 260,
+                "drains": 40,
+                "heads restarted": 20,
+            },
+            "seed": 1,
+        },
+        {"kinds": {"parts cut off": 1}, "seed": 1},
         long=True,
     ),
     "lake": Bench(
         lakes.lakes,
         {"runs": 1000, "rows": 10_000, "merged": 500_000},
         {"runs": 3, "rows": 100, "merged": 1_000, "config": LOAD},
+        long=True,
+    ),
+    "month": Bench(
+        month.month,
+        {
+            "nights": 30,
+            "broken": 17,
+            "mended": 24,
+            "fails": 0.03,
+            "bisect": True,
+            "ops": NODES,
+            "runtime": ["onnxruntime==1.31.1"],
+            "releases": {
+                "ort-cpu": [
+                    "onnxruntime",
+                    *"1.19.2 1.20.1 1.21.1 1.22.1 1.23.2 1.24.4 1.26.0 1.28.0 1.30.0 1.31.1".split(),
+                ],
+                "openvino-cpu": [
+                    "openvino",
+                    *"2024.2.0 2024.6.0 2025.0.0 2025.2.0 2025.4.1 2026.0.0 2026.2.1 2026.4.1".split(),
+                ],
+            },
+        },
+        {
+            "nights": 2,
+            "broken": 2,
+            "mended": 3,
+            "fails": 0.0,
+            "bisect": False,
+            "ops": ["Softmax.softmax_example"],
+            "runtime": ["onnxruntime"],
+            "releases": {},
+        },
         long=True,
     ),
     "top50": Bench(
@@ -167,6 +240,12 @@ BENCHES = {
     "training": Bench(
         training.training, {"models": list(ARCHITECTURES), "samples": 3}, {"models": ["unet"], "samples": 1}, long=True
     ),
+    "scale": Bench(
+        scale.scale,
+        {"slots": {64: 50_000, 1000: 50_000}, "backends": 20, "samples": 10, "case_ms": 5, "measured": True},
+        {"slots": {4: 20}, "backends": 2, "samples": 5, "case_ms": 5, "measured": False},
+        long=True,
+    ),
     "vendors": Bench(vendors.vendors, {"config": "vendors"}, TINY, long=True),
 }
 
@@ -178,7 +257,7 @@ def main(argv: list[str] | None = None) -> None:
         "which",
         nargs="*",
         choices=[*BENCHES, []],
-        help="default: all but full, vendors, kills and those of models, which take many minutes each",
+        help="default: all but full, vendors, kills, faults and those of models, which take many minutes each",
     )
     parser.add_argument("--small", action="store_true", help="in seconds: shows that it runs, its figures mean nothing")
     parser.add_argument(

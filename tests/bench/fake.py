@@ -70,4 +70,4 @@ def _answers(job: Job) -> Iterator[Any]:
             for group, position in cases[at : at + CHUNK_ROWS]
         ]
         numbers = tuple(range(at, at + len(rows)))
-        yield wire.Rows(to_stream(rows, origin), numbers, {Status.PASS.value: len(rows)}, ((0.0, 0.0),))
+        yield wire.Rows(to_stream(rows, origin), numbers, {Status.PASS.value: len(rows)})

@@ -119,7 +119,7 @@ def vendors(folder: Path, size: Size) -> Result:
         figures |= {f"{how} {name}": value for name, value in one.items()}
         said.append(
             f"{how}: {len(rows)} rows of {record['planned']}, judged with numbers: {one['backends']} backends of "
-            f"{one['vendors']} vendors (bounds: 16, 11), {wall:.0f} s = {one['share']:.2f} × children's CPU time "
+            f"{one['vendors']} vendors (bounds: 23, 14), {wall:.0f} s = {one['share']:.2f} × children's CPU time "
             f"{watch.children_s:.0f} s ÷ {slots} (bound: 1.25), peak memory {watch.peak_gib:.2f} GiB (bound: 6), first rows "
             f"after {watch.first_row_s:.1f} s"
         )

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tasks.catalogs as catalogs
-from tasks.judge.prepared import constant_would_pass, zero_would_pass
+from tasks.judge.prepared import constant_would_pass, weak_threshold, zero_would_pass
 from tasks.model import Group
-from tasks.prepare.cases import WEAK_THRESHOLD, PreparedSample, prepare
+from tasks.prepare.cases import PreparedSample, prepare
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: Samples of a group, as in configs/full.yaml; ONNX's node cases come in every dtype.
@@ -42,7 +42,7 @@ def _of(sample: PreparedSample) -> list[str]:
     leaves = sample.derived() if sample.record["definition"] else sample.expected()
     found = ["samples", "evidence"]
     for name, check in (("zero", zero_would_pass), ("constant", constant_would_pass)):
-        if all(check(leaf, WEAK_THRESHOLD, sample.op_class) for leaf in leaves):
+        if all(check(leaf, weak_threshold(leaf.dtype), sample.op_class) for leaf in leaves):
             found.append(name)
     return found
 

@@ -46,6 +46,7 @@ class URLSearchParams {
 }
 const root = new Element("html"), window = new Element("window"), location = { hash: "" };
 const document = { documentElement: root, body: new Element("body"), createElement: (tag) => new Element(tag),
+  createElementNS: (_, tag) => new Element(tag),
   addEventListener(type, what) { root.addEventListener(type, what); }, querySelectorAll: (selector) => root.querySelectorAll(selector),
   getElementById: (id) => [...root.all()].find((one) => one.attributes.id === id) || null };
 const history = { replaceState: (_, __, hash) => { location.hash = hash; } };

@@ -159,7 +159,7 @@ class Simulated(Inline):
                     to_stream(rows, origin),
                     tuple(range(len(rows))),
                     dict(Counter(r.status for r in rows)),
-                    ((0.0, 10.0),) * len(rows),
+                    (0.0, 10.0 * len(rows)),
                     tuple(wire.Failing(n, rows[n].status, rows[n].attempts, "planted") for n in failing),
                 ),
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from farm.fleet import envs
 from farm.reproduce.bisect import Answer, search, versions_of
 from farm.reproduce.find import ReproduceError
 from tests.conftest import here
+from tests.wheels import NAME, release
 
 VERSIONS = [f"1.{n}" for n in range(32)]
 
@@ -53,20 +53,9 @@ def test_versions_are_a_list_or_a_range_and_anything_else_is_refused() -> None:
 @pytest.fixture
 def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`farm-fake-runtime` 1.0 to 1.7, wrong from 1.5 on; 1.4 cannot be installed."""
-    folder, name = tmp_path / "wheels", "farm_fake_runtime"
-    folder.mkdir()
+    folder = tmp_path / "wheels"
     for n in range(8):
-        info = f"{name}-1.{n}.dist-info"
-        with zipfile.ZipFile(folder / f"{name}-1.{n}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(f"{name}.py", f"version, fault = '1.{n}', {0.25 if n >= 5 else 0}\n")
-            needs = "Requires-Dist: farm-fake-runtime==1.0\n" if n == 4 else ""
-            wheel.writestr(
-                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: farm-fake-runtime\nVersion: 1.{n}\n{needs}"
-            )
-            wheel.writestr(
-                f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            )
-            wheel.writestr(f"{info}/RECORD", "")
+        release(folder, f"1.{n}", 0.25 if n >= 5 else 0, needs=f"{NAME}==1.0" if n == 4 else "")
     monkeypatch.setenv("PIP_FIND_LINKS", f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip())
     envs._pip_settings.cache_clear()
     yield

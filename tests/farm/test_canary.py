@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -10,9 +12,10 @@ import pytest
 import yaml
 
 from farm import lake
-from tasks import canary
+from tasks import canary, wire
 from tasks.backends import BackendSpec
 from tasks.backends.torch import TorchEager
+from tasks.child import PAGE_SIZE, Child, Page
 from tests.conftest import here
 
 OPS, SAMPLES = 4, 5
@@ -82,3 +85,15 @@ def test_a_backend_of_the_cpu_is_not_asked() -> None:
     backend = TorchEager("torch-cpu", "cpu", {})
     backend.start()
     assert canary.Canary(backend).dtypes == ()
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_device_that_an_error_has_spoilt_is_not_asked(broken: bool) -> None:
+    """It would answer nothing: three such errors in a batch would look like a sick device."""
+    file = os.memfd_create("page")
+    os.ftruncate(file, PAGE_SIZE)
+    child = Child(Page(file))
+    child.runner = SimpleNamespace(run=lambda *asked: iter(["its row"]), broken=broken)
+    child.canary = SimpleNamespace(dtypes=("float32",), due=lambda every_s: True, changed=lambda: "it raises")
+    said = list(child.steps(wire.Run((), (), (), 0.0)))
+    assert said == ["its row", *([] if broken else [wire.Canary("it raises")]), wire.Finished()]

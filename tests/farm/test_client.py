@@ -201,12 +201,18 @@ def test_given_inputs_are_judged_in_every_dtype() -> None:
     assert command([f"{done.run_id}:{row.case_id}:torch-cpu", "--results", "kept"]) == 0
 
 
-@pytest.mark.parametrize(("kernel", "status"), [(rms_norm, "pass"), (tail_lost, "wrong")])
+def nothing_finite(x: Any, weight: Any) -> Any:
+    """No element of it can be subtracted from what is right."""
+    return rms_norm(x, weight) * torch.nan
+
+
+@pytest.mark.parametrize(("kernel", "status"), [(rms_norm, "pass"), (tail_lost, "wrong"), (nothing_finite, "wrong")])
 def test_what_a_block_computed_is_judged(kernel: Any, status: str) -> None:
     x, weight = torch.randn(2, 200), torch.randn(200)
     with farm.validate(rms_norm, {"x": x, "weight": weight}, results="kept") as v:
         v.output = kernel(x, weight)
     assert v.outcome.status == status and lake.read("kept", v.run_id).status.tolist() == [status]
+    assert v.outcome.message in repr(v.outcome) and "\n" not in repr(v.outcome) and "Row(" not in repr(v.outcome)
     if status != "pass":
         with pytest.raises(AssertionError, match="error units"):
             v.check()
@@ -343,6 +349,11 @@ def test_a_reference_that_raises_is_told_and_nothing_passes() -> None:
     assert found.counts == {"invalid": 2} and "no reference today" in str(found)
     with pytest.raises(AssertionError, match="nothing was judged: invalid: no reference today"):
         found.check()
+    found = fuzz(rms_norm, reference=lambda x, weight: x.double(), cases=1)
+    with pytest.raises(
+        AssertionError, match="has no attribute 'double'.*: a function of tensors says reference_framework: torch"
+    ):
+        found.check()
 
 
 KERNELS = """
@@ -395,3 +406,12 @@ def test_a_kernel_of_a_file_in_another_folder_is_validated_in_a_child(
     with farm.validate("project/twice.py:twice", {"x": torch.ones(4)}, results=None) as v:
         v.output = torch.ones(4) * 2
     assert v.outcome.status == "pass", v.outcome.message
+
+
+def test_a_script_that_calls_the_farm_where_it_is_imported_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import farm\n\ndef double(x):\n    return x + x\n\n"
+        "farm.fuzz(double, double, {'x': ['n']}, {'n': (1, 4)}, cases=1, results=None)\n"
+    )
+    with pytest.raises(load.CatalogError, match=r"script.py:6: .*script.py is imported .* under `if __name__"):
+        load.load("script.py", str(tmp_path), ())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -16,6 +18,8 @@ import yaml
 from ray.cluster_utils import Cluster
 
 from farm import lake
+from farm.work import ray_cluster
+from farm.work.ray_cluster import RayCluster
 from tests.conftest import ROOT, SOON_GONE, launch
 from tests.farm.test_resume import parts, wait_for
 
@@ -89,3 +93,36 @@ def test_no_cluster_at_the_address_is_said_at_once(tmp_path: Path, results: Path
     done = launch(config(tmp_path / "c.yaml", ["null-cpu"]), "--address", "127.0.0.1:1", "--results", results)
     assert done.returncode == 2
     assert "no Ray cluster at '127.0.0.1:1'" in done.stderr
+
+
+def test_a_head_that_is_away_stops_the_run_and_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would end the driver after a minute, with the exit code of one that has found something wrong."""
+
+    class Gone(Exception):
+        pass
+
+    def never(*args: object, **how: object) -> None:
+        raise AssertionError("it waits for the head until Ray ends this process")
+
+    def fails(stream: object) -> None:
+        raise Gone("its node has died")
+
+    monkeypatch.setattr(ray_cluster, "LOOK_S", -1.0)
+    made = RayCluster.__new__(RayCluster)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        made._head, made._answered = f"127.0.0.1:{head.getsockname()[1]}", time.monotonic()
+        assert made._head_answers()
+    errors = SimpleNamespace(
+        RayError=Gone, **{n: type(n, (Gone,), {}) for n in ("TaskUnschedulableError", "LocalRayletDiedError")}
+    )
+    made._ray = SimpleNamespace(
+        nodes=never, get=fails, exceptions=errors, wait=lambda streams, **how: (list(streams), [])
+    )
+    made._asked, made._looked, made.nodes = ([], "", Path()), 0.0, []
+    made._running, made._parcels = {iter("x"): 1}, {}
+    assert not made.changes().gone  # it may come back
+    with pytest.raises(OSError, match="does not answer"):
+        list(made.poll(0.0))
+    monkeypatch.setattr(ray_cluster, "HEAD_S", -1.0)
+    with pytest.raises(OSError, match="does not answer"):
+        made.changes()

@@ -97,6 +97,11 @@ def test_the_verdict_is_one_sentence(rows: pd.DataFrame, record: dict[str, Any],
     assert verdict(rows, record).sentence == sentence
 
 
+def test_a_run_that_judged_nothing_is_no_success() -> None:
+    fell_back, passed = planted()[6:], planted()[4:5]
+    assert [verdict(rows, REC | {"planned": 1}).found for rows in (fell_back, passed)] == [True, False]
+
+
 def test_causes_are_what_is_new_and_then_the_commonest_with_the_worst_row_of_each() -> None:
     made = causes(Report.of(planted(), REC).rows)
     assert made[["standing", "reason", "backends", "statuses", "rows", "ops"]].values.tolist() == [

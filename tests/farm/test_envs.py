@@ -7,7 +7,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
@@ -27,25 +29,25 @@ from tasks.vendors import BY_LABEL
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels that pip would find: `farm-fake-runtime` 1.0 and 2.0, and one that contradicts itself."""
+    """A folder of wheels that pip would find: `farm-fake-runtime` 1.0 and 2.0, one that contradicts itself, one for another machine."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     for name, version, needs in (
         ("farm_fake_runtime", "1.0", ""),
         ("farm_fake_runtime", "2.0", ""),
         ("farm_torn", "1.0", "farm-fake-runtime==2.0"),
+        ("farm_elsewhere", "1.0", ""),
     ):
         info = f"{name}-{version}.dist-info"
-        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        tag = "cp311-cp311-macosx_14_0_arm64" if name == "farm_elsewhere" else "py3-none-any"
+        with zipfile.ZipFile(folder / f"{name}-{version}-{tag}.whl", "w") as wheel:
             wheel.writestr(f"{name}.py", f"version = {version!r}\n")
             required = f"Requires-Dist: {needs}\n" if needs else ""
             wheel.writestr(
                 f"{info}/METADATA",
                 f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n{required}",
             )
-            wheel.writestr(
-                f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            )
+            wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n")
             wheel.writestr(f"{info}/RECORD", "")
     monkeypatch.setenv("PIP_FIND_LINKS", f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip())
     envs._pip_settings.cache_clear()
@@ -123,6 +125,9 @@ def test_a_rebuilt_environment_has_the_versions_of_the_first(wheels: Path, tmp_p
         (("farm-fake-runtime==1.0", "farm-torn"), "", "farm-fake-runtime"),
         (("farm-fake-runtime==7.0",), "", "7.0"),
         (("farm-fake-runtime",), "3.77", "3.77"),
+        (("farm-fake-runtime==7.0",), "", "Name a version that there is"),
+        (("farm-elsewhere",), "", "No wheel is for this machine's processor and system"),
+        (("farm-elsewhere",), "", "macosx_14_0_arm64"),
     ],
 )
 def test_a_build_that_fails_says_so_in_the_installers_words(
@@ -131,8 +136,38 @@ def test_a_build_that_fails_says_so_in_the_installers_words(
     environment = Environment(packages, python)
     with pytest.raises(EnvError, match=r"cannot be built") as caught:
         envs.build(environment, tmp_path)
-    assert words in str(caught.value)
+    assert words in str(caught.value) and "\n" not in str(caught.value) and "Using Python" not in str(caught.value)
     assert not environment.path(tmp_path).exists()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/whl", "http://no-such-host.invalid/whl/cu130"])
+def test_an_index_that_cannot_be_reached_is_one_line_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with pytest.raises(EnvError) as caught:
+        envs.build(Environment((f"--extra-index-url={url}", "farm-fake-runtime==1.0+cu130")), tmp_path)
+    said = str(caught.value)
+    assert f"the index {url} cannot be reached (" in said and "PIP_INDEX_URL" in said and "\n" not in said
+
+
+def test_an_index_that_has_nothing_there_is_told_from_one_that_has_no_such_version(tmp_path: Path) -> None:
+    """A server that answers 404, as one whose path is mistyped does: installers pass it over."""
+
+    class Nothing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Nothing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"--extra-index-url=http://127.0.0.1:{server.server_port}/whl"
+        with pytest.raises(EnvError, match="or the index that has it .*one that answers 404 is passed over") as caught:
+            envs.build(Environment((url, "farm-no-such-package==1.0")), tmp_path)
+        server.shutdown()
+    assert "\n" not in str(caught.value)
 
 
 def test_an_installer_that_hangs_is_bounded_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

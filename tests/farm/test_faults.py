@@ -29,6 +29,7 @@ EXPECTED = {
     "hold_gil": ("timeout", "timeout"),
     "sleep": ("timeout", "timeout"),
     "allocate": ("oom", "oom"),
+    "hoard": ("pass", ""),
     "raise": ("error", ""),
     "unsupported": ("unsupported", ""),
     "fallback": ("fallback", ""),
@@ -117,6 +118,11 @@ def test_last_words_are_the_case_in_flights_own() -> None:
     child.close()
     assert isinstance(death, Death) and death.kind == "exit code 5"
     assert "its own" in death.text and "earlier" not in death.text
+
+
+def test_memory_that_other_cases_have_kept_is_not_blamed_on_the_one_that_is_too_much(rows: pd.DataFrame) -> None:
+    said = rows.loc[rows["op"] == "planted:hoard", "flags"]
+    assert said.str.contains("in a new process it does not").any(), list(said)
 
 
 def test_metrics_are_there_only_where_they_were_measured(rows: pd.DataFrame) -> None:

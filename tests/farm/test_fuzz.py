@@ -131,6 +131,10 @@ def test_a_row_of_another_generator_is_made_of_its_choices(
 ) -> None:
     fuzz(config, "--cases", 16, "--ops", "Abs", results=results)
     first = lakes.read(results).iloc[0]
+    with pytest.MonkeyPatch.context() as patch:  # the seed of its run, 0, is none of its own
+        patch.setattr(find.fuzz, "variant", lambda op: "g9")
+        assert reproduce.main(["seed:0", "--results", str(results)]) == 2
+    assert "no case of the seed 0" in capsys.readouterr().err
     key = f"last:{first['case_id'].replace('.g1/', '.g0/')}:{first['backend']}"
     whole = find.find
 

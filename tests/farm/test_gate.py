@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import jsonschema
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,8 +18,11 @@ from farm import lake
 from farm.commands.gate import main
 from farm.plan.config import load
 from farm.plan.model import ConfigError
+from tasks.model import Status
+from tests.conftest import ROOT
 from tests.farm.test_report import HOSTILE, make_row
 
+SCHEMAS = ROOT / "tests" / "schemas"
 DAYS = [f"2026110{day}-020000-aaaa" for day in range(1, 7)]
 
 
@@ -58,6 +62,18 @@ STALE = {"op": "torch:add", "reason": "mended long ago"}
             [on(0)],
             3,
             "on tpu: nothing of these was planned and valid",
+        ),
+        (  # what was there holds
+            {"coverage": [{"at_least": 0, "backends": ["ort-*", "tpu"]}]},
+            [on(0)],
+            3,
+            "could not be judged: coverage at least 0 on ort-*, tpu: it is 100 % (1/1), but nothing ran on tpu",
+        ),
+        (
+            {"coverage": [{"at_least": 0, "backends": ["tpu"]}]},
+            [on(0, "wrong")],
+            1,
+            "gate CLOSED: 1 cell with new failures. Could not be judged: coverage at least 0 on tpu: nothing",
         ),
         ({"speedup": [{"at_least": 1.1}]}, [on(0, speedup=1.0, speedup_high=1.2)], 0, "OPEN"),
         (
@@ -170,12 +186,31 @@ def test_junit_and_sarif_say_what_is_new_what_is_known_and_what_is_flaky(tmp_pat
     assert "<script>" not in files["markdown"].read_text().replace("`", "")
 
 
+def test_junit_and_sarif_are_valid_against_their_schemas(tmp_path: Path) -> None:
+    """Those of OASIS (SARIF 2.1.0) and of Jenkins' JUnit plug-in."""
+    rows = [on(0, one.value, f"torch:op{n}", error=HOSTILE, stage="run") for n, one in enumerate(Status)]
+    results = made(tmp_path, *rows, gate={"speedup": [{"at_least": 1}]}, known_failures=[{"op": "op2", "reason": "x"}])
+    xml, log = tmp_path / "gate.xml", tmp_path / "gate.sarif"
+    assert main(["--results", results, "--junit", str(xml), "--sarif", str(log)]) == 1
+    schema = json.loads((SCHEMAS / "sarif-2.1.0.json").read_text())
+    jsonschema.Draft4Validator(schema).validate(json.loads(log.read_text()))
+    xmlschema = pytest.importorskip("xmlschema")
+    xmlschema.XMLSchema(str(SCHEMAS / "junit-10.xsd")).validate(str(xml))
+
+
 def test_an_unfinished_run_is_not_proved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = made(tmp_path, on(0))
     record = Path(results) / f"run={DAYS[0]}" / "_run.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"planned": 9}))
     assert main(["--results", results]) == 3
-    assert "gate NOT PROVED: INCOMPLETE: 8 of 9" in capsys.readouterr().out
+    assert "gate NOT PROVED, could not be judged: INCOMPLETE: 8 of 9" in capsys.readouterr().out
+
+
+def test_a_run_without_record_is_not_proved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = made(tmp_path, on(0))
+    (Path(results) / f"run={DAYS[0]}" / "_run.json").unlink()
+    assert main(["--results", results]) == 3
+    assert "nobody knows whether it is complete" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

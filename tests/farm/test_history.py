@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,38 @@ def test_the_command_reads_what_it_is_asked_for(tmp_path: Path, capsys: pytest.C
     ):
         assert main([*bad, *results]) == 2
         assert says in capsys.readouterr().err
+
+
+def test_a_copied_run_counts_once_and_clocks_that_disagree_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = made(tmp_path, on(0, "wrong"), on(1, "wrong", started_at=pd.Timestamp("2026-11-01", tz="UTC")))
+    for run_id in DAYS[:2]:
+        (tmp_path / f"run={run_id}" / "_run.json").write_text(json.dumps({"run_id": run_id}))
+    assert main(["add", "--results", results]) == 0
+    said = capsys.readouterr()
+    assert f"{DAYS[1]} by 1 days 02:00:00; runs are in the order of their ids" in said.err
+    shutil.copytree(tmp_path / f"run={DAYS[0]}", tmp_path / f"run={DAYS[0]} copy")
+    with pytest.warns(lake.LakeWarning, match=f"run={DAYS[0]} copy is a copy of run {DAYS[0]} and is left out"):
+        assert lake.run_ids(results) == DAYS[:2] and len(lake.read(results)) == 2
+    with pytest.warns(lake.LakeWarning):
+        assert main(["add", "--results", results]) == 0
+    assert capsys.readouterr().out == said.out
+    assert main([results]) == 2 and f"say: farm history --results {results}" in capsys.readouterr().err
+
+
+def test_parts_of_other_schemas_cost_their_columns_or_a_line(tmp_path: Path) -> None:
+    results = made(tmp_path, on(0, "wrong"), on(1, "wrong"), on(2, "pass"))
+    for day, change in enumerate(
+        (
+            lambda table: table.drop_columns(["farm_version", "kind", "attempts", "variant"]),
+            lambda table: table.append_column("backend", table["backend"]),
+            lambda table: table.drop_columns(["status"]).append_column("status", pa.array([["wrong"]])),
+        )
+    ):
+        path = tmp_path / f"run={DAYS[day]}" / "part-0.parquet"
+        pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+    with pytest.warns(lake.LakeWarning, match="part-0") as told:
+        rows = load(results, ["torch:add"])
+    assert len(told) == 2 and "2 columns backend" in str(told[0].message)
+    assert spans(rows)[["status", "first", "steps"]].values.tolist() == [["wrong", DAYS[0], 1]]

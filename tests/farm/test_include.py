@@ -33,6 +33,7 @@ ENTRIES = {
         for op in "add exp gelu layer_norm linear matmul rms_norm scaled_dot_product_attention softmax sum sort bert_encoder".split()
     ],
     "models": catalogs.get("models").entries(),
+    "casts": catalogs.get("casts").entries(),
 }
 
 
@@ -155,8 +156,8 @@ def test_full_holds_all_that_vendors_runs() -> None:
     deep = {
         b["name"] if isinstance(b, dict) else b for b in yaml.safe_load((CONFIGS / "full.yaml").read_text())["backends"]
     }
-    # What models.yaml asks of them is another matter.
-    asked |= wanted(load(CONFIGS / "models.yaml"))
+    # What models.yaml and every_input.yaml ask of them is another matter.
+    asked |= wanted(load(CONFIGS / "models.yaml")) | wanted(load(CONFIGS / "every_input.yaml"))
     assert {c: n for c, n in cells.items() if c[-1] not in deep} == {
         c: n for c, n in asked.items() if c[-1] not in deep
     }

@@ -230,3 +230,9 @@ def test_a_list_that_cannot_take_another_entry_is_left_as_it_is(tmp_path: Path) 
     file.write_text("# none yet\n[]\n")
     listing.append(file, KnownFailure(op="add", reason="r"))
     assert [k.op for k in known_failures(file)] == ["add"]
+
+
+def test_a_day_that_is_none_in_a_list_of_known_failures_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "list.yaml").write_text("- {op: x, backend: y, status: wrong, reason: z, expires: 2024-13-01}\n")
+    with pytest.raises(ConfigError, match="list.yaml: not a YAML list .month must be in 1..12"):
+        known_failures(tmp_path / "list.yaml")

@@ -93,6 +93,32 @@ def test_a_misspelt_op_of_an_included_config_is_told_with_its_place_there(
     )
 
 
+def test_a_distribution_that_an_op_has_not_is_told_with_those_that_it_has(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path
+) -> None:
+    config.write_text(
+        "dtypes: [float16]\nbackends: [torch-cpu]\n"
+        "catalogs: [{name: torch, ops: [addcmul], samples: 1, distributions: [exhaustive]}]\n"
+    )
+    said = refused(capsys, results, config)
+    assert "torch:addcmul: no samples of the distribution exhaustive, but own, regular" in said
+    assert "exhaustive is for ops of one tensor" in said
+    config.write_text(
+        config.read_text().replace("ops: [addcmul], ", "")
+    )  # the same of all ops, narrowed by the command
+    assert "torch:addcmul: no samples of the distribution" in refused(capsys, results, config, "--ops", "addcmul")
+
+
+def test_a_dtype_that_an_op_has_not_is_told_with_those_that_it_has(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path
+) -> None:
+    config.write_text(
+        "dtypes: [complex64]\nbackends: [torch-cpu]\n"
+        "catalogs: [{name: torch, ops: [nn.functional.gelu], samples: 1, distributions: [exhaustive]}]\n"
+    )
+    assert "torch:nn.functional.gelu: not in complex64, but in bfloat16, float16" in refused(capsys, results, config)
+
+
 def test_a_config_that_skips_everything(capsys: pytest.CaptureFixture[str], results: Path, config: Path) -> None:
     config.write_text(CONFIG + "skip: [{reason: all of it}]\n")
     assert "plans no cell" in refused(capsys, results, config)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +21,19 @@ from farm.commands.minimise import BAD_INPUT, FLAKY, NO_SCRIPT, SMALLER
 from farm.fleet import envs
 from farm.lake import minimal
 from farm.lake.minimal import finding_id
-from farm.minimise.script import short
 from farm.report.tables import defects
 from farm.report.tables.coverage import distinct
-from farm.reproduce import trial
+from farm.reproduce.find import ReproduceError
 from farm.work.child_pool import POOL
-from tasks import counterparts
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
-from tasks.backends.shared import call_lines
-from tasks.backends.shared.few_lines import NoScript
 from tasks.catalogs import told
 from tasks.judge import verdict
 from tasks.minimise.call_case import CallCase
 from tasks.minimise.described import described
-from tasks.model import Form, Group, Leaf, np_dtype
+from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
 from tasks.runner import Runner, whole
-from tests import stand_in
 
 CONFIG = """
 catalogs: [{{name: small, ops: {ops}, dtypes: [float32], samples: 1}}]
@@ -126,6 +120,19 @@ def test_of_a_graph_the_node_is_left_and_of_its_size_the_smallest_that_fails(mad
     assert (found["nodes"], found["finding"]["ops"], found["shapes"][1]) == ([8, 1], ["Relu"], [[1, 5]])
     (given,) = found["inputs"]
     assert given["values"] == "[[0.0, 0.0, 0.0, 0.0, 0.0]]"
+
+
+def test_what_the_lake_does_not_take_is_shown_and_written_elsewhere(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, rows = made
+    monkeypatch.setattr(minimal, "FOLDER", "_run.json/x")  # a folder in a file: cannot be made, as on a full disk
+    key = here.key(rows, "softmax", "numbers")
+    code, _ = here.minimised(key, "--strategy", "binary-search-dims", "--out", str(tmp_path / "out"))
+    said = capsys.readouterr()
+    assert code == BAD_INPUT and "the minimal case cannot be kept" in said.err and "--out DIR" in said.err
+    assert "elements 24 → " in said.out and "not kept" in said.out
+    assert (tmp_path / "out" / "issue.md").exists()
 
 
 def test_a_value_that_it_takes_is_kept(made: Made) -> None:
@@ -255,6 +262,15 @@ def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: 
         assert minimise.main([key, "--results", str(here.results)]) == BAD_INPUT
         said = capsys.readouterr().err
         assert "1.0, here is 2.0" in said and "==1.0" in said and "--here" in said
+
+        def gone(case: Any) -> str:
+            raise ReproduceError("small-numbers cannot be run here: it cannot be imported")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("farm.minimise.whole.version_here", gone)
+            assert minimise.main([key, "--results", str(here.results)]) == BAD_INPUT
+        said = capsys.readouterr().err
+        assert "cannot be imported; the row is of 1.0: --packages small==1.0 runs that version" in said
         code, found = here.minimised(key, "--here", "--strategy", "binary-search-dims")
         assert code in (SMALLER, NO_SCRIPT) and found["runtime_version"] == "2.0"
     finally:
@@ -354,6 +370,33 @@ def test_rows_that_failed_are_of_one_finding_or_of_none_yet_and_none_is_counted_
     assert left["rows"].sum() == 2 and (of != "").sum() + left["rows"].sum() == 6
 
 
+def test_what_nobody_knows_is_made_small_first_and_backends_take_turns() -> None:
+    def failed(case: str, backend: str, op: str, status: str = "wrong", numel: int = 1) -> dict[str, Any]:
+        row = {
+            "run_id": "r",
+            "backend": backend,
+            "op": op,
+            "status": status,
+            "kind": "numbers",
+            "error": "",
+            "numel": numel,
+        }
+        return {**row, "case_id": case, "stage": "", "error_type": "", "dtype": "float32"}
+
+    rows = pd.DataFrame(
+        [
+            *(failed("0", "a", "x:A"), failed("1", "a", "x:B", "crash"), failed("2", "a", "x:C")),
+            *(failed("3", "b", "x:A", "wrong", 9), failed("4", "b", "x:A", "wrong", 2), failed("5", "b", "x:D")),
+            *(failed("6", "a", "x:E"), failed("7", "a", "x:F"), failed("8", "a", "x:G", "timeout")),
+        ]
+    )
+    entries = [{"op": op, "backend": "a", "reason": "one cause"} for op in ("x:E", "x:F", "x:A")]
+    runs = {"r": {"config": {"known_failures": entries}}}
+    left = defects.by_worth(defects.without_minimal([], rows), rows, runs)
+    # The crash and b's smaller one, the next of each (of x:A the smaller case), a known cause once, what has the same cause last.
+    assert left["case_id"].tolist() == ["1", "5", "2", "4", "8", "0", "6", "7"]
+
+
 def test_findings_of_a_lake_without_any_are_said(
     tmp_path: Path, made: Made, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -362,124 +405,3 @@ def test_findings_of_a_lake_without_any_are_said(
     for arguments in refused:
         assert findings.main(arguments) == BAD_INPUT
         assert capsys.readouterr().err.startswith("error: ")
-
-
-# --- scripts -------------------------------------------------------------------------------------------------------
-
-
-def shows(text: str, row: dict[str, Any]) -> tuple[bool, str]:
-    with trial.written(text) as path:
-        return trial.check(path, row, 300, sys.executable, short=True)
-
-
-def scripted(model: Any, feeds: dict[str, np.ndarray], expected: list[np.ndarray], backend: str = "ort-cpu") -> str:
-    """The short script of a case whose expected output is told."""
-    spec = BackendSpec.parse(backend)
-    form = Form("onnx", "onnx:test", "float32", list(feeds.values()), model=model.SerializeToString())
-    leaves = [Leaf(str(y.dtype), y.shape, y.astype(np.float64) if y.dtype.kind == "f" else y) for y in expected]
-    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
-    group = Group("onnx:test", "", "float32", 1)
-    return short(form, group, leaves, row, spec.create(), 'a "title" \\ of text', ["onnxruntime"])
-
-
-def test_a_short_script_shows_what_is_wrong_and_nothing_else() -> None:
-    pytest.importorskip("onnxruntime")
-    model = graph("a = Add(x, w)", "y = Softmax(a; axis=0)", w=np.float32([[0.1, 2, -3, np.pi, 1e-8, 7]]))
-    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 4
-    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 6
-    feeds = {"x": np.random.default_rng(0).uniform(-1, 1, (4, 6)).astype(np.float32)}
-    (right,) = stand_in.run(model, feeds).outputs
-    for expected, expectedly in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
-        text = scripted(model, feeds, [expected])
-        assert len(text.splitlines()) <= 40 and "farm" not in text
-        good, said = shows(text, {"status": "wrong", "kind": "numbers"})
-        assert good is expectedly, said
-
-
-def test_a_script_that_raises_another_error_does_not_show_it() -> None:
-    row = {"status": "error", "error": "no kernel for 'x' in this build", "kind": ""}
-    same, other = "raise RuntimeError(\"no kernel for 'y' in this build\")", 'raise RuntimeError("a disk is full")'
-    assert shows(same, row)[0]
-    assert not shows(other, row)[0]
-    died = {"status": "crash", "error": "", "kind": "SIGSEGV"}
-    assert shows("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", died)[0]
-    assert not shows("print('fine')", died)[0]
-
-
-@pytest.mark.parametrize("runtime", ["ort", "openvino", "tvm", "tinygrad", "mnn", "iree", "ncnn"])
-def test_a_runtime_that_takes_onnx_models_is_called_in_few_lines(runtime: str) -> None:
-    model = graph("y = Relu(x)")
-    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 6]))
-    x = np.zeros((4, 6), np.float32)
-    text = scripted(model, {"x": x}, [x], f"{runtime}-cpu")
-    compile(text, runtime, "exec")
-    assert len(text.splitlines()) <= 40
-
-
-def called(backend: str, op: str, call: Any, x: np.ndarray, expected: np.ndarray, **kwargs: Any) -> str:
-    """The short script of a call of one tensor whose expected output is told; the gradient of it with ``cotangent``."""
-    tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
-    kind = call.framework if isinstance(call, counterparts.Counterpart) else "torch"
-    cotangent = kwargs.pop("cotangent", None)
-    form = Form(kind, op, x.dtype.name, [x], call=call, args=tree, kwargs=encode(kwargs))
-    if cotangent is not None:
-        form = replace(form, arrays=[x, cotangent], check="backward", wrt=(0,), cotangents=(1,))
-    leaf = Leaf(x.dtype.name, expected.shape, expected.astype(np.float64))
-    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
-    group = Group(op, "", x.dtype.name, 1)
-    text = short(form, group, [leaf], row, BackendSpec.parse(backend).create(), "a title", ["numpy"])
-    assert len(text.splitlines()) <= 40 and "farm" not in text and "tasks" not in text
-    return text
-
-
-def said_here(text: str) -> Any:
-    """What a script ends with in this process: "wrong", or 0."""
-    with pytest.raises(SystemExit) as end:
-        exec(compile(text, "script", "exec"), {})
-    return end.value.code
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_short_script_calls_torch_by_a_public_name(dtype: str) -> None:
-    torch = pytest.importorskip("torch")
-    x = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3).astype(np_dtype(dtype))
-    right = torch.nn.functional.softmax(torch.tensor(x.astype(np.float64)), dim=0).numpy()
-    for expected, says in ((right, 0), (right + 0.25, "wrong")):
-        text = called("torch-cpu", "torch:softmax", torch.nn.functional.softmax, x, expected, dim=0)
-        assert said_here(text) == says and "softmax" in text
-
-
-def test_a_short_script_of_a_gradient_computes_it() -> None:
-    torch = pytest.importorskip("torch")
-    x, cotangent = np.float32([-1, 0.5, 3]), np.float32([1, -2, 0.25])
-    right = cotangent / (1 + np.exp(-x.astype(np.float64)))
-    for expected, says in ((right, 0), (right * 1.01, "wrong")):
-        softplus = torch.nn.functional.softplus
-        text = called("torch-cpu", "torch:nn.functional.softplus", softplus, x, expected, cotangent=cotangent)
-        assert said_here(text) == says and "autograd.grad" in text
-
-
-@pytest.mark.parametrize(
-    ("framework", "says"), [("jax", "jnp.divide"), ("paddle", "paddle.divide"), ("tensorflow", "tf.divide")]
-)
-def test_a_short_script_calls_a_framework_that_is_not_here(framework: str, says: str) -> None:
-    call = counterparts.counterpart(framework, "torch:div", "no_rounding_mode", "float32")
-    x = np.ones((2, 2), np.float32)
-    text = called(f"{framework}-cpu", "torch:div", call, x, x)
-    compile(text, framework, "exec")
-    assert says in text
-
-
-def test_every_expression_of_the_table_can_be_written_down() -> None:
-    """But for those that name another op's counterpart."""
-    lacking = []
-    for label, row in counterparts.rows().items():
-        for framework in counterparts.table.FRAMEWORKS:
-            if text := getattr(row, framework):
-                made = counterparts.Counterpart(framework, label, row.signature, text)
-                try:
-                    imports, lines = call_lines._source(made)
-                    compile("\n".join([*imports, *lines]), label, "exec")
-                except NoScript as error:
-                    lacking.append(str(error))
-    assert len(lacking) < 10, lacking

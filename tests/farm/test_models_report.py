@@ -64,7 +64,7 @@ def test_every_face_shows_the_models(rows: pd.DataFrame, tmp_path: Path) -> None
         assert "wrong 29163 units" in shown and "with 18 flips, 4 ties of 256; in bfloat16" in shown
         assert "precision bfloat16" in shown and "imprecise 70 units" in shown
         assert "unsupported" in shown
-    assert blocks(OWN) in text and page.count("<svg") == 1 and "node 4: 5000 units" in page
+    assert blocks(OWN) in text and page.count("<svg class") == 1 and "node 4: 5000 units" in page
     assert len(paths["models"].read_text().splitlines()) == 5
     assert re.search(
         r"models:bert,float32,openvino-cpu,precision bfloat16,3,5000.0", paths["models_layers"].read_text()
@@ -76,7 +76,7 @@ def test_a_run_without_models_says_nothing_of_them(tmp_path: Path) -> None:
     old = rows.drop(columns=["unasked", "licence", "unobserved", "flips", "ties", "decisions"])
     for given in (rows, old):
         assert not {"models", "models_not_right"} & {view.name for view in Report.of(given, RUN).views}
-    assert "<svg" not in render(rows, RUN)
+    assert "<svg class" not in render(rows, RUN)
 
 
 def test_models_of_an_older_lake_have_no_more_columns_than_it_has(rows: pd.DataFrame) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from farm.commands import node as node_command
 from farm.fleet import asking, detect, inventory, node, visible
@@ -20,7 +21,7 @@ from farm.work.job import Job
 from tasks import wire
 from tasks.backends import BackendSpec
 from tasks.catalogs.user import load
-from tasks.vendors import BY_LABEL, DEVICE_VENDOR, VENDORS
+from tasks.vendors import BY_LABEL, DEVICE_VENDOR, VENDORS, Vendor
 from tests.conftest import ROOT
 
 #: What nvidia-smi says of two cards.
@@ -364,3 +365,13 @@ def test_the_table_is_consistent() -> None:
     assert len(BY_LABEL) == len(VENDORS)
     for vendor in VENDORS:
         assert vendor.files or vendor.pci or vendor.commands, vendor.label
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=lambda v: v.label)
+def test_what_is_to_be_typed_next_runs_on_the_vendors_device(vendor: Vendor) -> None:
+    """Or on the vendor's own simulator of it."""
+    backends = yaml.safe_load((ROOT / vendor.config).read_text())["backends"]
+    named = [{"name": b} if isinstance(b, str) else b for b in backends]
+    keys = ("name", "like", "options")
+    made = [BackendSpec.parse(**{k: b[k] for k in keys if k in b}).create() for b in named]
+    assert [b for b in made if b.device_vendor == vendor.label or (b.emulated and b.vendor == vendor.name)]

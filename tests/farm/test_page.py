@@ -353,3 +353,19 @@ def test_the_page_says_first_what_to_conclude_then_the_matrix_then_the_rest() ->
     assert 'href="#sel=torch%3Aa%7Ca-1"' in html, "an example of a cause leads to its square"
     fine = render(frame(make_row()), RUN | {"planned": 1})
     assert 'class="verdict ok">OK: no failures, 1 judged' in fine
+
+
+def test_behind_a_square_of_all_inputs_is_their_picture_one_line_per_backend() -> None:
+    rows = frame(
+        outcome("a-1", op="torch:erf", distribution="exhaustive", profile="aabz"),
+        outcome("b-1", op="torch:erf", distribution="exhaustive", profile="ddda"),
+        outcome("c-1", op="torch:erf", distribution="exhaustive"),
+        outcome("a-1", op="torch:mm"),
+    )
+    shown = Shown(rows)
+    shown.visit(sel="torch:erf|a-1")
+    lines = shown.lines("panel", "polyline")
+    assert [line["class"] for line in lines] == ["p1", "p0"]  # the square's own comes last, on top
+    assert "a-1" in json.dumps(shown.look("panel", ".keys")) and "c-1" not in json.dumps(shown.look("panel", ".keys"))
+    shown.visit(sel="torch:mm|a-1")
+    assert shown.lines("panel", "polyline") == []

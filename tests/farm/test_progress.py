@@ -43,6 +43,7 @@ class Said:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, before: pace.Pace | None = None) -> None:
         self.clock, self.out = Clock(), io.StringIO()
         monkeypatch.setattr(progress, "time", self.clock)
+        monkeypatch.setattr(pace, "time", self.clock)
         self.counts = {"torch-cpu": Count(), "tvm-cpu": Count()}
         accounts = SimpleNamespace(counts=self.counts, case_ms=lambda b: 100.0)
         stock = SimpleNamespace(left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0)
@@ -50,7 +51,7 @@ class Said:
         self.run: Any = SimpleNamespace(
             started=0.0, accounts=accounts, stock=stock, plan=plan, outages=SimpleNamespace(notices=[], come=[])
         )
-        self.progress = progress.Progress(Console(file=self.out, width=200), lambda: before)
+        self.progress = progress.Progress(Console(file=self.out, width=200), pace.Left(lambda: before))
 
     def at(self, seconds: float, **came: dict[str, int]) -> str:
         """What is printed at a time, with so many rows by status come from torch_cpu or tvm_cpu."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,3 +121,51 @@ def test_hypothesis_finds_the_fault_and_makes_it_small() -> None:
     assert seen[-1] == (1, 129) or np.prod(seen[-1]) <= np.prod(seen[0])
     with pytest.raises(farm.ClientError, match="cases: Hypothesis decides it"):
         farm.strategies.cases(tail_lost, cases=3, **GIVEN)
+
+
+def product(summed: Any) -> Any:
+    """x·y whose gradients are brought back to the shapes of x and y by ``summed``."""
+
+    def back(g: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        g = g.reshape(-1, *g.shape[g.ndim - len(shape) :]).sum(0)
+        for axis, n in enumerate(shape):
+            g = summed(g, axis) if n < g.shape[axis] else g
+        return g
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+            x, y = ctx.saved_tensors
+            return back(g * y, x.shape), back(g * x, y.shape)
+
+    return Product.apply
+
+
+@pytest.mark.parametrize(
+    ("summed", "right"),
+    [(lambda g, axis: g.sum(axis, keepdim=True), True), (lambda g, axis: g.mean(axis, keepdim=True), False)],
+)
+def test_pairs_that_broadcast_show_a_gradient_that_is_not_summed(summed: Any, right: bool) -> None:
+    drawn: list[Any] = []
+
+    @settings(max_examples=25, deadline=None, database=None, derandomize=True)
+    @given(pair=farm.strategies.broadcastable())
+    def holds(pair: Any) -> None:
+        shape, partner = pair
+        assert np.broadcast_shapes(shape, partner) == shape
+        drawn.append(pair)
+        farm.check_autograd(product(summed), tuple(torch.randn(s, dtype=torch.float64) for s in pair)).check()
+
+    if right:
+        holds()
+        assert {len(shape) - len(partner) for shape, partner in drawn} >= {0, 1}
+    else:
+        with pytest.raises(AssertionError, match="error units from differences"):
+            holds()
+        shape, partner = drawn[-1]
+        assert np.prod(shape) == 2 and np.prod(partner) == 1  # the smallest pair that shows it

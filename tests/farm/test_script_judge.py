@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import math
 import os
 import re
 import subprocess
@@ -26,7 +27,7 @@ from farm.commands.run import FOUND
 from farm.commands.run import main as launch
 from farm.reproduce import trial
 from farm.reproduce.script import _policy, generate, import_lines, judge_source
-from farm.reproduce.source import Source
+from farm.reproduce.source import EVERY, Data, Source, templates
 from farm.reproduce.trial import LABELS
 from tasks.backends import BackendSpec
 from tasks.catalogs import told
@@ -189,3 +190,25 @@ def test_an_integer_that_is_off_by_one_is_wrong_in_the_farm_and_in_its_script(
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     done = prepared.run([sys.executable, "-I", str(script)], cwd="/", env=env)
     assert done.returncode == 1 and re.search("^verdict +wrong$", done.stdout, re.M), done.stderr
+
+
+def test_every_value_of_a_dtype_is_made_by_the_script_and_nothing_else_is() -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    other = every.copy()
+    other[7] = 1.0
+    data = Data()
+    for array in (every, every.view(np.int16).reshape(256, 256), np.arange(256, dtype=np.uint8), other, every[:-1]):
+        data.add(array)
+    assert [size == EVERY for *_, size in data.index] == [True, True, True, False, False]
+    source = templates().get_template("script.py.j2")
+    text = Path(str(source.filename)).read_text()
+    made: dict[str, Any] = {"np": np, "math": math, "DATA": b"".join(data.chunks), "ARRAYS": data.index}
+    exec(
+        text[
+            text.index("def array(i):") : text.index("return np.frombuffer")
+            + len("return np.frombuffer(bytes_, dtype).reshape(shape).copy()")
+        ],
+        made,
+    )
+    for k, array in enumerate((every, every.view(np.int16).reshape(256, 256), np.arange(256, dtype=np.uint8), other)):
+        assert made["array"](k).tobytes() == array.tobytes() and made["array"](k).shape == array.shape

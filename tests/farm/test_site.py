@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import html.parser
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from farm import lake
 from farm.commands import site
+from farm.report import summaries
+from farm.report.faces.site import pages
 from farm.report.faces.strip import badge, bars, strip
 from farm.report.tables.trends import Trends, changed, failures, night, since
 from tasks.model.row import Row
@@ -98,6 +102,27 @@ def test_the_regression_is_told_with_its_night(made: Path) -> None:
     assert "nightly" in picture.read_text()
 
 
+def test_the_gate_and_the_release_that_closed_it_are_told() -> None:
+    """Of a config with a gate its state night by night; of a change the runtime's versions before and after."""
+    rows = source().to_pandas().query("backend == 'good-cpu'")
+    record = RECORD | {"config": RECORD["config"] | {"gate": {"new": 0}}, "finished_at": "x"}
+    every = []
+    for at, (version, status) in enumerate((("1.0", "pass"), ("1.0", "pass"), ("1.1", "wrong"))):
+        mine = rows.assign(run_id=str(at), runtime_version=version, status=status)
+        every.append(
+            night(mine, {**record, "run_id": str(at), "started_at": f"2025-01-0{at + 1}", "planned": len(mine)})
+        )
+    assert [one.facts["gate"] for one in every] == ["open", "open", "closed"]
+    told = dict(pages(Trends.of(every)))
+    front = told["index.html"]
+    assert "gate CLOSED: 3 cells with new failures" in front and "1.0 → 1.1" in front and "1 of 3" in front
+    assert "open 2025-01-01 to 2025-01-02 (2 nights)" in front and "closed 2025-01-03 (1 night)" in front
+    mine = next(text for path, text in told.items() if path.startswith("backend/"))
+    assert "Versions of its runtime" in mine and "1.0 → 1.1" in mine
+    bare = Trends.of([night(rows, {**RECORD, "run_id": "r"})])
+    assert "Gates" not in dict(pages(bare))["index.html"]
+
+
 def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
     every = [night(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)]
     trends = Trends.of(every[::-1])
@@ -109,7 +134,7 @@ def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
     assert turned["torch:gelu", "good-cpu"] == ((3, 1, 0), "2025-01-08")
     assert turned["torch:abs", "good-cpu"] == ((0, 0, 0), "2025-01-01")
     assert max(times for (_, backend), ((_, times, _), _) in turned.items() if backend == "flaky-cpu") > 1
-    found = changed(trends.nights)
+    found = changed(trends)
     regressed = found[(found["backend"] == "good-cpu") & (found["change"] == "regression")]
     assert regressed[["night", "label"]].to_numpy().tolist() == [[7, "torch:gelu"]]
     assert int(trends.sums("backend").loc[(9, "good-cpu"), "failed"]) == 3
@@ -130,6 +155,27 @@ def test_failures_of_a_series_are_counted_with_how_they_end() -> None:
 
     assert counted("ppww") == (2, 1, 0) and counted("ppwp") == (1, 1, 1) and counted("pwpw") == (2, 2, 1)
     assert counted("wwpp") == (2, 0, 0) and counted("p") == (0, 0, 0) and counted("pwwpp") == (2, 1, 0)
+
+
+def test_a_kept_summary_tells_what_the_rows_do_until_they_change(tmp_path: Path, capsys: Any) -> None:
+    opened = lake.open_lake(tmp_path / "lake")
+    (run,) = nights.write(opened, source(), RECORD, 1)
+    assert summaries.kept(opened, run) is None
+    texts = []
+    for out in ("first", "again"):
+        assert site.main([str(tmp_path / out), opened.root]) == 0
+        texts.append({one.name: one.read_bytes() for one in (tmp_path / out).rglob("*.*")})
+        told = summaries.kept(opened, run)
+        assert told is not None and told.facts["rows"] == 18 and told.facts["results"] == opened.uri
+    assert texts[0] == texts[1]
+    assert len(lake.read(opened, run)) == 18 and len(pd.read_parquet(opened.root)) == 18
+    lake.append(opened, run, [source().to_batches()[0].slice(0, 1)])
+    assert summaries.kept(opened, run) is None, "its rows are others"
+    lake.write_run(opened, run, {**RECORD, "run_id": run})
+    assert site.main([str(tmp_path / "third"), opened.root]) == 0
+    assert summaries.kept(opened, run) is None, "it has not ended"
+    Path(opened.path(run, "_summary.parquet")).write_bytes(b"PAR1")
+    assert site.main([str(tmp_path / "fourth"), opened.root]) == 0 and not capsys.readouterr().err
 
 
 def test_two_lakes_the_newest_runs_and_one_config(many: Path, tmp_path: Path, capsys: Any) -> None:
@@ -168,3 +214,13 @@ def test_pictures_escape_what_they_say() -> None:
     assert "<b>" not in strip([("pass", 2, "<b>"), ("wrong", 1, "x")]) + bars([("<b>", 3, 1)]) + badge("<b>", "&", "ok")
     assert 'height="2.0"' in bars([("one of thousands", 5000, 1)])
     assert bars([]) and strip([("pass", 1, "once")]).count("<rect") == 1
+
+
+def test_a_copied_run_is_said_once_and_the_others_are_summed_up_all_the_same(tmp_path: Path, capsys: Any) -> None:
+    opened = lake.open_lake(tmp_path / "lake")
+    runs = list(nights.write(opened, source(), RECORD, 2))
+    shutil.copytree(opened.path(runs[0]), f"{opened.path(runs[0])} copy")
+    with pytest.warns(lake.LakeWarning, match="is a copy of run") as said:
+        assert site.main([str(tmp_path / "out"), opened.root]) == 0
+    assert len(said) == 1 and not capsys.readouterr().err
+    assert all(summaries.kept(opened, run) for run in runs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from farm.fleet.child_process import ChildProcess, Death, Limits
+from farm.fleet.child_process import ChildProcess, Death, Limits, Starved
 from farm.lake import from_stream
 from farm.work import child_pool
 from farm.work.child_pool import ChildPool, Children
@@ -162,6 +163,26 @@ def test_a_child_process_has_cost_something() -> None:
     child.close()
     assert used > 0
     assert child.cpu_s() == used  # what it was when it could still be asked
+
+
+def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path) -> None:
+    def schedstat(thread: int, waited_s: float) -> None:
+        (tmp_path / "7" / "task" / str(thread)).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "7" / "task" / str(thread) / "schedstat").write_text(f"5000000 {int(waited_s * 1e9)} 3\n")
+
+    kept = Starved(7, tmp_path)
+    assert kept.s(1.0) == 0.0  # a kernel that does not tell
+    schedstat(7, 3.0)
+    assert kept.s(2.0) == 0.0  # before this case
+    begun = time.monotonic()
+    while time.monotonic() - begun < 0.01:
+        pass
+    schedstat(7, 3.005)
+    schedstat(8, 0.002)
+    assert kept.s(2.0) == pytest.approx(0.005)  # the longest, not the sum
+    schedstat(8, 1e6)
+    assert 0.01 <= kept.s(2.0) < 1e5  # never more than has passed
+    assert kept.s(3.0) == 0.0  # the next case
 
 
 #: Prepares and exports, and tells what was imported when the first sample was begun.

@@ -11,6 +11,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/library.h>
 
+#include <cstdlib>
 #include <unordered_map>
 #include <vector>
 
@@ -127,7 +128,13 @@ c10::IValue changed(const c10::IValue& value, Change change) {
   return value;
 }
 
+// $FARM_DEVICE_SPOILT_BY names an operator after which the device of this process computes nothing any more.
+bool spoilt = false;
+
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const char* spoils = std::getenv("FARM_DEVICE_SPOILT_BY");
+  if (spoils && op.schema().name() == spoils) spoilt = true;
+  TORCH_CHECK(!spoilt, "aicore exception in ", op.schema().name(), ", error code is 507015");
   Call call;
   const auto count = op.schema().arguments().size();
   const auto begin = stack->size() - count;

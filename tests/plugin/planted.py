@@ -41,6 +41,12 @@ def hold_gil() -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
+def hoard() -> None:
+    """Keep 240 MiB: one such case is within a process's bound, two are not."""
+    hoarded.append(np.ones(30 << 20))
+    time.sleep(0.3)
+
+
 def allocate() -> None:
     kept = []
     while True:
@@ -93,6 +99,7 @@ BEFORE: dict[str, Callable[[], None]] = {
     "hold_gil": hold_gil,
     "sleep": lambda: time.sleep(600),
     "allocate": allocate,
+    "hoard": hoard,
     "raise": fail,
     "surrogate": garble,
     "fork_and_die": fork_and_die,
@@ -123,8 +130,9 @@ AFTER: dict[str, Callable[[np.ndarray], Any]] = {
 FAULTS = (*BEFORE, *AFTER, "poison")
 
 
-#: Not empty once a case has spoilt this process.
+#: Not empty once a case has spoilt this process; what cases have left in its memory.
 poisoned: list[int] = []
+hoarded: list[np.ndarray] = []
 
 
 class PlantedCatalog(Catalog):
@@ -270,7 +278,8 @@ HELD_AFTER, HELD_S = 20, 0.25
 class Null(Backend):
     """Does nothing, at once. The device is any name, so that there can be many.
 
-    Option hold: a file; as long as it is not there, a process is slow from some case on: a run that goes on until then.
+    Options: ms, milliseconds that a case takes; hold, a file: as long as it is not there, a process is slow from some case on, and
+    the run goes on until then.
     """
 
     vendor = "Planted"
@@ -283,6 +292,7 @@ class Null(Backend):
     def used(self) -> None:
         """Count a case, and hold it up if it is to be."""
         self.uses += 1
+        time.sleep(float(self.options.get("ms", 0)) / 1e3)
         hold = self.options.get("hold")
         if hold and self.uses > HELD_AFTER and not os.path.exists(hold):
             time.sleep(HELD_S)
@@ -347,7 +357,7 @@ class Nothing(Null):
 class FakeGpu(Null):
     """A backend of a GPU of the vendor its device names; its placement says which device it was given.
 
-    Options beside hold: ms, milliseconds of the device's time a case takes; lost_after, cases of one process after which it makes the
+    Options beside those of Null: lost_after, cases of one process after which it makes the
     file that $FARM_LOST names: while that exists, the device is lost, also for a new process; full_after, cases of one process
     after which its memory is full (0: for every case); bad_after, cases of one process after which it adds one to what it
     computes, as the device does to whatever any process computes if $FARM_BAD names a file, which it makes then; spoils, the number that
@@ -386,7 +396,6 @@ class FakeGpu(Null):
 
     def build(self, form: Form) -> Program:
         def run() -> list[Any]:
-            time.sleep(float(self.options.get("ms", 0)) / 1e3)
             self.used()
             if self.uses == self.options.get("lost_after"):
                 open(os.environ["FARM_LOST"], "w").close()

@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import types
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ def library() -> Path:
 
     root = Path(torch.__file__).parent
     key = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:12]
-    made = Path(tempfile.gettempdir()) / f"farm-device-{os.getuid()}" / f"lib{NAME}-{key}.so"
+    # Not in tempfile's folder: each process of the farm has its own, and compiling takes longer than most tests.
+    made = Path("/tmp") / f"farm-device-{os.getuid()}" / f"lib{NAME}-{key}.so"
     if not made.exists():
         made.parent.mkdir(mode=0o700, exist_ok=True)
         aside = made.with_suffix(f".{os.getpid()}")
@@ -37,15 +37,15 @@ def library() -> Path:
     return made
 
 
-def load() -> None:
-    """Register the device, once a process."""
+def load(name: str = NAME) -> Any:
+    """torch's module of the device, which is registered once a process."""
     import torch
 
-    if hasattr(torch, NAME):
-        return
+    if hasattr(torch, name):
+        return getattr(torch, name)
     torch.ops.load_library(str(library()))
-    torch.utils.rename_privateuse1_backend(NAME)
-    module: Any = types.ModuleType(f"torch.{NAME}")
+    torch.utils.rename_privateuse1_backend(name)
+    module: Any = types.ModuleType(f"torch.{name}")
     module.is_available = module.is_initialized = lambda: True
     module.device_count = lambda: 1
     module.current_device = lambda: 0
@@ -54,8 +54,9 @@ def load() -> None:
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
     module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
-    torch._register_device_module(NAME, module)
+    torch._register_device_module(name, module)
     torch.utils.generate_methods_for_privateuse1_backend()
+    return module
 
 
 class OnMemory(TorchEager):

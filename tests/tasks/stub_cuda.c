@@ -1,5 +1,6 @@
 /* A CUDA driver over the CPU's memory: what tasks/backends/shared/cuda_driver.py calls of libcuda.so.1, and nothing else.
-   FARM_STUB_CUDA_BYTES bounds what may be allocated; FARM_STUB_CUDA_FAIL names a call that answers with error 700. */
+   FARM_STUB_CUDA_BYTES bounds what may be allocated; FARM_STUB_CUDA_FAIL names a call that answers with error 700;
+   FARM_STUB_CUDA_ECC: its memory is checked; FARM_STUB_CUDA_MIG: it is a slice. */
 #include <stdlib.h>
 #include <string.h>
 #include <stdint.h>
@@ -21,8 +22,15 @@ int cuGetErrorName(int code, const char **name) {
     return 0;
 }
 int cuDeviceGetName(char *name, int length, int device) { strncpy(name, "Stub GPU", length); return 0; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 75 ? 9 : 0; return 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    *value = attribute == 75 ? 9 : attribute == 32 ? getenv("FARM_STUB_CUDA_ECC") != 0 : 0;
+    return 0;
+}
 int cuDeviceGetUuid(unsigned char *uuid, int device) { for (int i = 0; i < 16; i++) uuid[i] = i; return 0; }
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
+    for (int i = 0; i < 16; i++) uuid[i] = i + (getenv("FARM_STUB_CUDA_MIG") ? 128 : 0);
+    return 0;
+}
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuMemAlloc_v2(uint64_t *address, size_t size) {
     const char *bound = getenv("FARM_STUB_CUDA_BYTES");

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tasks import checks, wire
+from tasks.backends import BackendSpec, triton
 from tasks.backends.base import Backend
 from tasks.judge import verdict
 from tasks.model import Form, Group, Program, RuntimeInfo, Unsupported
@@ -128,3 +129,20 @@ def test_a_check_that_builds_otherwise_is_asked_for_each_sample(
     assert [(r["status"], r["stage"], r["error"]) for r in made] == [("unsupported", "build", "not by this check")] * 2
     if joint:
         assert {r["placement"] for r in rows(backend, tmp_path, "forward")} == {"joint 2"}
+
+
+def test_a_kernel_compiles_if_one_of_its_configurations_does() -> None:
+    """As an autotuner takes it: a configuration that needs more than the GPU has is left out."""
+    spec = BackendSpec.parse("triton-sm_90")
+    made = spec.create()
+    assert made.checks == ("build",) and made.device_vendor == "" and made.resource == "CPU"
+
+    def too_large() -> None:
+        raise RuntimeError("out of resource: shared memory")
+
+    assert triton._any([too_large, lambda: "code", too_large]) == ["code"]
+    assert triton._any([]) == []
+    with pytest.raises(RuntimeError, match="shared memory"):
+        triton._any([too_large, too_large])
+    with pytest.raises(ValueError, match="its device is one of sm_90, sm_100, gfx942, gfx950"):
+        BackendSpec.parse("triton-sm_70").create()

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from tasks.judge.plain import BLOCK, USUAL_UNITS, Metrics, allowed, compare
 from tasks.judge.prepared import compare_oracles, constant_would_pass
 from tasks.judge.verdict import judge, load
-from tasks.judge.worst import worst
+from tasks.judge.worst import element, worst
 from tasks.model import EPS, LARGEST, SMALLEST_NORMAL, WITHOUT_NOISE, Leaf, OpClass, Status, np_dtype
 from tasks.model.dtypes import CLASSIC
 
@@ -224,6 +224,18 @@ def test_the_worst_element_is_the_judges_under_a_declared_precision() -> None:
     known = [Leaf("float32", (2,), y, noise)]
     assert worst([a], known, OpClass.ELEMENTARY, "float32") == (0, (0,))
     assert worst([a], known, OpClass.ELEMENTARY, "float16") == (0, (1,))
+
+
+@pytest.mark.parametrize(("op_class", "precision"), [("exact", ""), ("elementary", ""), ("elementary", "bfloat16")])
+@pytest.mark.parametrize(
+    ("exact", "actual"), [(2.0, 1.9990234375), (2.0, 2.001953125), (1.5, 1.4990234375), (1e-7, 0.0)]
+)
+def test_the_ulps_of_an_element_are_those_of_its_verdict(
+    exact: float, actual: float, op_class: str, precision: str
+) -> None:
+    known, a = Leaf("float16", (1,), np.array([exact])), np.array([actual], np.float16)
+    counted = compare([a], [known], OpClass(op_class), precision).max_ulp
+    assert element(a, known, (0,), OpClass(op_class), precision)["ulps"] == repr(counted)
 
 
 def test_zero_dimensional() -> None:

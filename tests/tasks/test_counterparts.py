@@ -16,6 +16,7 @@ from tasks.arrays.tree import TensorSpec, encode
 from tasks.backends import BackendSpec
 from tasks.backends.shared.function_form import input_arrays, invoke, words
 from tasks.counterparts import Counterpart, arguments, counterpart, rows
+from tasks.counterparts.onnx_names import CASTS, dtype_of
 from tasks.counterparts.table import FRAMEWORKS
 from tasks.model import Form, Group, Unsupported
 from tasks.prepare import cases as prepare
@@ -240,3 +241,14 @@ def test_a_refusal_of_the_converter_is_kept_and_repeated(tmp_path: Path, monkeyp
         with pytest.raises(Unsupported, match=r"tf.Erfc"):
             backend.build(form)
     assert len(asked) == 2  # once for every dtype
+
+
+@pytest.mark.parametrize(
+    "told", ["torch.float32", "float32", "paddle.float32", "<dtype: 'float32'>", "mlx.core.float32"]
+)
+def test_a_dtype_is_known_by_its_name_however_a_framework_writes_it(told: str) -> None:
+    class Dtype:
+        def __str__(self) -> str:
+            return told
+
+    assert dtype_of(SimpleNamespace(dtype=Dtype())) in CASTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import types
@@ -160,3 +161,25 @@ def test_libraries_of_a_package_are_loaded_in_order(tmp_path: Path, monkeypatch:
     loaded = packages.load_libraries("planted_libs", ("libb.so.*", "libbad.so.*", "liba.so.*"))
     assert [Path(x).name for x in loaded] == ["libb.so.1", "liba.so.2"]
     assert packages.load_libraries("no_such_package", ("*",)) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ELF libraries")
+def test_tinygrads_nvrtc_is_that_of_its_own_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tinygrad loads what NVRTC_PATH names; a user's own stays."""
+    import _ctypes_test
+    import ctypes
+
+    folder = tmp_path / "nvidia" / "cuda_nvrtc" / "lib"
+    folder.mkdir(parents=True)
+    (folder.parent.parent / "__init__.py").touch()
+    shutil.copy(_ctypes_test.__file__, folder / "libnvrtc.so.13")
+    (folder / "libnvrtc-builtins.so.13.0").write_text("no library")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    for given in ({}, {"NVRTC_PATH": "/opt/mine/libnvrtc.so"}):
+        monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if k != "NVRTC_PATH"} | given)
+        monkeypatch.setitem(sys.modules, "tinygrad", None)  # which would load what the variable names
+        with pytest.raises(Unavailable):
+            Tinygrad("tinygrad-cuda", "cuda", {}).probe()
+        assert os.environ["NVRTC_PATH"] == given.get("NVRTC_PATH", str(folder / "libnvrtc.so.13"))
+    ctypes.CDLL(str(folder / "libnvrtc.so.13"))

@@ -436,3 +436,18 @@ def test_a_row_says_its_cause_and_the_report_groups_what_is_new_by_it(tmp_path: 
     assert not rows.loc[["user:sound"], "cause"].fillna("").any()
     (line,) = Report.of(lake.read(results, run), lake.read_run(results, run)).causes.to_dict("records")
     assert words in line["reason"]
+
+
+def test_the_cause_of_many_elements_is_that_of_all_of_them() -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = np.where(np.isfinite(x), x, 0)
+    y = np.tanh(x.astype(np.float64))
+    leaf = Leaf("float16", x.shape, y)
+    with np.errstate(over="ignore"):
+        lost = (2 / (1 + np.exp(-2 * x)) - 1).astype(np.float16)
+    assert "2·sigmoid(2x) - 1" in diagnose.cause([x], [lost], [leaf], OpClass.ELEMENTARY)
+    planted = y.astype(np.float16)
+    planted[40_000] += 1  # one of many, which no formula gives
+    assert diagnose.cause([x], [planted], [leaf], OpClass.ELEMENTARY) == ""
+    flushed = np.where(np.abs(y) < 2.0**-14, 0, y).astype(np.float16)
+    assert "flushed" in diagnose.cause([x], [flushed], [leaf], OpClass.ELEMENTARY)

@@ -23,3 +23,15 @@ def test_what_does_not_depend_on_an_element_adds_nothing_to_its_error() -> None:
         lambda values: [np.stack([values[0][0] ** 2, np.float64(1e9)])], [x], [c], accurate=True
     )
     assert np.abs(found.gradients[0] - [2.0, 0.0]).max() <= found.errors[0].max() < 1e-2
+
+
+def test_a_small_element_beside_large_ones_is_not_stepped_over() -> None:
+    x = np.array([0.5, 1e17])
+    found = differences.gradient(lambda v: [np.tanh(v[0])], [x], [np.ones(2)])
+    assert abs(found.gradients[0][0] - (1 - np.tanh(0.5) ** 2)) <= min(1e-6, found.errors[0][0])
+
+
+def test_what_a_large_output_may_hide_is_in_the_error() -> None:
+    x, b = np.array([1e34]), np.array([0.5])
+    found = differences.gradient(lambda v: [v[0] + v[1]], [x, b], [np.ones(1)])
+    assert abs(found.gradients[1][0] - 1.0) <= found.errors[1][0]

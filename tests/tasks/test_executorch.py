@@ -118,6 +118,15 @@ def test_who_runs_the_nodes_decides(
     return None
 
 
+def test_what_tosa_does_not_take_is_no_work_of_the_reference_model() -> None:
+    """Not even what only moves bytes: nothing else is there to run it."""
+    tosa = BackendSpec.parse("tosa-cpu").create()
+    assert isinstance(tosa, ExecuTorch) and tosa.emulated and tosa.vendor == "Arm"
+    tosa._placed({"kernels": {}, "delegated": {"aten.add.Tensor": 1}})
+    with pytest.raises(Fallback, match="TOSA takes 1 of 2 nodes; the CPU kernels have 1 aten.view_copy.default"):
+        tosa._placed({"kernels": {"aten.view_copy.default": 1}, "delegated": {"aten.add.Tensor": 1}})
+
+
 def test_an_operator_outside_the_core_set_is_kept_as_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "Operator torch._ops.aten.erfinv.default is not in Core ATen opset"
 

@@ -110,6 +110,11 @@ def test_layouts_are_really_what_they_are_called() -> None:
         assert torch.equal(laid_out(x, layout), x), layout
 
 
+def test_what_reads_memory_by_strides_of_its_own_is_laid_out_as_the_reference_is() -> None:
+    assert not caught("as_strided", torch.as_strided, "regular")
+    assert not caught("view", torch.Tensor.view, "regular")
+
+
 def test_layouts_survive_storing() -> None:
     found = {PLANS[s.index % len(PLANS)]: s for s in prepared("nn.functional.relu", "regular", samples=28).samples}
     first = {plan: arguments(s)[0][0] for plan, s in found.items()}
@@ -229,3 +234,8 @@ def test_one_element_is_evidence_where_neither_zero_nor_one_constant_passes() ->
         if s.expected()[0].reference.size == 1 and s.inputs()[0].size > 1
     ]
     assert strong and not any(s.record["weak"] for s in strong)
+
+
+def test_generated_samples_have_gradients(tmp_path: Path) -> None:
+    _, made = prepare(Group("torch:mul", "", "float32", 3, check="backward", distribution="regular"), tmp_path)
+    assert len(made.samples) == 3 and not any(sample.failure for sample in made.samples)

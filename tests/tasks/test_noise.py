@@ -176,3 +176,44 @@ def test_the_floor_of_a_large_result_is_that_of_its_parts() -> None:
             cut = [[x.reshape(-1)[part]] for (x,) in turned]
             (floor,) = noise.floor([turn(y).reshape(-1)[part]], lambda draws, cut=cut: cut, OpClass.COMPOSITE, 4, 1)  # type: ignore[misc]
             assert floor is not None and np.array_equal(floor, whole.reshape(-1)[part])
+
+
+def test_where_rows_of_a_kernel_s_result_jump_others_may() -> None:
+    """A query that meets a tie takes one key's values or another's: an element at which both are equal does not move."""
+    y = np.ones((40, 8))
+    quiet = np.full((40, 8), 1e-7)
+    (delta,) = noise.of_kernel([y], [quiet], [y], "float32")
+    assert delta is not None and np.allclose(delta, quiet, rtol=1e-12)
+    one, many = quiet.copy(), quiet.copy()
+    one[3, :4] = 2.0
+    many[::8, :4] = 2.0
+    (delta,) = noise.of_kernel([y], [one], [y], "float32")
+    assert delta is not None and delta[3].min() > 1.0 and np.allclose(delta[4:], quiet[4:], rtol=1e-12)
+    (delta,) = noise.of_kernel([y], [many], [y], "float32")
+    assert delta is not None and delta.min() > 0.3 and delta[0, 0] == 2.0
+
+
+@pytest.mark.parametrize(("dtype", "lost"), [("float32", 2.0**-96), ("bfloat16", 2.0**-96), ("float64", 2.0**-992)])
+def test_what_a_factor_that_underflows_loses_is_in_the_floor(dtype: str, lost: float) -> None:
+    """exp(-100) is 0 in float32: what it weighs is lost, however large."""
+    (delta,) = noise.of_kernel([np.ones(2)], [np.zeros(2)], [np.array([1.0, 2.0**30]), np.array([np.inf])], dtype)
+    assert delta is not None and (delta == lost).all()
+    assert noise.of_kernel([np.ones(2)], [None], [np.ones(2)], dtype) == [None]
+
+
+def test_rows_of_zeros_and_rows_beside_higher_ones_do_not_widen_all() -> None:
+    """A constant row of layer_norm is 0 and stands on an edge; the others do not."""
+    y, quiet = np.ones((20, 8)), np.full((20, 8), 1e-7)
+    y[:4], quiet[:4] = 0.0, 0.0
+    y[4:8], quiet[4:8] = 1e-3, 1e-2
+    (delta,) = noise.of_kernel([y], [quiet], [y], "float32")
+    assert delta is not None and np.allclose(delta, quiet, rtol=1e-9, atol=1e-37)
+
+
+def test_one_element_makes_a_gradient_s_row_jump() -> None:
+    y, quiet = np.ones((40, 8)), np.full((40, 8), 1e-9)
+    quiet[0, 2] = 1.5
+    (found,) = noise.of_kernel([y], [quiet], [y], "float32", 0.0)
+    assert found is not None and found[0].min() > 0.5 and found[1:].max() < 2e-9
+    (found,) = noise.of_kernel([y], [quiet], [y], "float32")
+    assert found is not None and found[0, 2] == 1.5 and found[0, 0] < 2e-9

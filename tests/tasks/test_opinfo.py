@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tasks.backends import BackendSpec
 from tasks.catalogs.torch.opinfo import TorchOpInfo
-from tasks.model import Group
+from tasks.judge import verdict
+from tasks.judging import judged
+from tasks.model import Group, RuntimeInfo, Status, Unsupported
+from tasks.prepare import onnx_export
 from tasks.prepare.cases import prepare
+from tasks.runner import Runner, whole
 
 torch = pytest.importorskip("torch")
 
@@ -79,3 +85,22 @@ def test_a_dtype_that_only_devices_have_kernels_for_is_listed_for_them_and_can_b
     made = prepare(Group("torch:nn.functional.avg_pool3d", "", "float16", 2), tmp_path)[1]
     assert [s.failure for s in made.samples] == [None] * 2
     assert {leaf.dtype for s in made.samples for leaf in s.expected()} == {"float16"}
+
+
+def test_complex_numbers_of_two_halves_are_judged_and_no_framework_without_them_is_given_them(tmp_path: Path) -> None:
+    offered = [entry for entry in TorchOpInfo().entries() if "complex32" in entry.dtypes]
+    assert len(offered) > 100
+    _, made = prepare(Group("torch:mul", "", "complex32", 2), tmp_path)
+    sample = made.samples[1]
+    assert sample.expected()[0].dtype == "complex32"
+    backend = BackendSpec.parse("torch-cpu").create()
+    runner = Runner(backend, backend.probe(), verdict.load("error_units"), lambda *step: None)
+    assert {done.row.status for done in runner.run([whole(made)])} == {Status.PASS}
+    right = sample.expected()[0].reference
+    assert right is not None
+    off = np.conj(right).astype(np.complex64)
+    assert judged(sample, [[off]], (), verdict.load("error_units"), RuntimeInfo("1", "cpu")).status is Status.WRONG
+    with pytest.raises(Unsupported, match="jax has no complex32"):
+        sample.form("jax")
+    with pytest.raises(ValueError, match="ONNX has no complex32"):
+        onnx_export.export(sample)

@@ -87,6 +87,23 @@ def test_a_missing_device_says_why(device: str, reason: str, monkeypatch: pytest
         eager(device).probe()
 
 
+def test_a_driver_that_is_too_old_for_the_wheel_is_said_in_torchs_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver"
+
+    def empty(*size: int, device: str) -> Any:
+        raise RuntimeError(f"{words}\nby downloading a new one")
+
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(Unavailable) as caught:
+        eager("cuda").probe()
+    assert (
+        str(caught.value) == f"torch {torch.__version__}: {words}; or name a torch for this driver among its packages"
+    )
+
+
 def test_xla_on_its_own_cpu_is_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torch_xla", "torch_xla.runtime"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))

@@ -620,3 +620,31 @@ def test_a_script_cannot_mix_its_prints_with_the_answers(tmp_path: Path) -> None
     (tmp_path / "r.py").write_text(SCRIPT + "import os; os.write(1, b'noise\\n')\nprint(json.dumps(tensor))")
     (outputs,) = scripts.run(tmp_path / "r.py", [({"x": np.ones(3)}, {})], 30.0)
     assert outputs[0].tolist() == [2, 2, 2]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("inputs", "shapes"), [(["n"], "65536"), (["m", "n"], "256x256")])
+@pytest.mark.parametrize("sound", [True, False])
+def test_a_kernel_of_one_tensor_is_given_every_input(
+    declare: Any, cache: Path, inputs: list[str], shapes: str, sound: bool
+) -> None:
+    made = "torch.sqrt(x.float()).to(x.dtype)"
+    kernel = made if sound else f"torch.where(x == 3.0, x, {made})"
+    given = {
+        "inputs": {"x": inputs},
+        "dims": {"m": [1, 3], "n": [3, 40]},
+        "dtypes": ["float16"],
+        "op_class": "elementary",
+    }
+    source = f"def kernel(x):\n    return {kernel}\n\ndef reference(x):\n    return np.sqrt(x)\n"
+    declare(source, **given)
+    [entry] = catalogs.get("user").entries()
+    assert "exhaustive" in entry.distributions
+    [row] = rows(cache, "float16", 1, distribution="exhaustive")
+    assert (row["status"], row["shapes"], row["beyond"] or 0) == ("pass" if sound else "wrong", shapes, int(not sound))
+    assert sound or row["worst"].startswith("of 3 ")
+
+
+def test_a_kernel_whose_class_knows_noise_is_not(declare: Any) -> None:
+    declare("def kernel(x):\n    return x\n\ndef reference(x):\n    return x\n", op_class="normalisation")
+    assert "exhaustive" not in catalogs.get("user").entries()[0].distributions

@@ -107,6 +107,14 @@ def test_what_eager_torch_does_not_take_in_place_is_vacuous(cache: Path) -> None
     assert refused and all("eager torch does not take it so: output with shape" in text for text in refused)
 
 
+def test_a_tensor_that_eager_torch_makes_longer_is_no_case(cache: Path) -> None:
+    made = prepare(Group("torch:addbmm", "", "float32", 12, 0, "inplace"), cache)[1]
+    assert {s.failure.error for s in made.samples if s.failure} == {
+        "eager torch makes the tensor longer that it writes to"
+    }
+    assert found(cache, "addbmm", "inplace") == {("pass", "")}
+
+
 def test_they_are_asked_of_ops_that_have_them_on_backends_of_torch() -> None:
     entries = {(e.op, e.variant): e for e in catalogs.get("torch").entries()}
     assert {"out", "inplace", "method"} <= set(entries["torch:add", ""].checks)

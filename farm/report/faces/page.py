@@ -42,7 +42,15 @@ ERROR_LENGTH = 4_000
 LINES = 250
 
 #: The page's script, in parts that know those before them.
-SCRIPTS = ("page_tools.js", "page_data.js", "page_grid.js", "page_panel.js", "page_pair.js", "page.js")
+SCRIPTS = (
+    "page_tools.js",
+    "page_data.js",
+    "page_grid.js",
+    "page_profile.js",
+    "page_panel.js",
+    "page_pair.js",
+    "page.js",
+)
 
 #: A sign for each status, so that colour is not the only signal.
 SIGNS = {status.value: status.facts.sign for status in Status}
@@ -51,7 +59,7 @@ SUMS = ["planned", "valid", "judged", "passed", "failed", "weak", *STANDINGS]
 #: Columns that the panel of a square shows in another way, or not.
 _APART = [
     *("case_id", "run_id", "backend", "vendor", "check", "catalog", "op", "variant", "dtype", "sample", "seed"),
-    *("weak", "error", "output_digest", "started_at"),
+    *("weak", "error", "output_digest", "started_at", "profile"),
 ]
 #: What the panel shows of a sample, in this order: column of the lake → words.
 FIELDS = {
@@ -60,7 +68,7 @@ FIELDS = {
     for c in COLUMNS
     if c.shown == block and c.name not in _APART and not c.type.startswith("list")
 }
-EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error"]
+EMBEDDED = [*FIELDS, "run_id", "check", "dtype", "sample", "seed", "error", "profile"]
 #: What the standings of rows mean.
 STANDING_WORDS = {
     "new": "rows that failed or are imprecise and that no known failure covers",

@@ -19,7 +19,8 @@ from farm.report.faces.strip import badge, bars
 from farm.report.tables.causes import many
 from farm.report.tables.changes import TONES
 from farm.report.tables.coverage import SEVERITY, backend_order, records
-from farm.report.tables.trends import COUNTS, Trends, changed, failures, since
+from farm.report.tables.gate import CLOSED, OPEN
+from farm.report.tables.trends import COUNTS, Night, Trends, changed, failures, since
 from farm.report.tables.view import Cell, Column, Line, View
 from farm.report.words import percent
 from tasks.model import OpClass, Status
@@ -57,7 +58,7 @@ class _Site:
     def __init__(self, trends: Trends) -> None:
         self.trends, self.nights = trends, trends.nights
         self.template = environment().get_template("site.html.j2")
-        self.changes = changed(self.nights)
+        self.changes = changed(trends)
         self.lines = [self._line(at, line) for at, line in enumerate(records(trends.squares))]
         self.flaky = [line for line in self.lines if line["turns"] >= TURNS or line["gone"]]
         # What comes and goes would hide what came and stayed.
@@ -87,16 +88,6 @@ class _Site:
 
     # --- columns ----------------------------------------------------------------------------------------------------
 
-    def _strip(self, line: Line) -> Cell:
-        shown = line["series"][-NIGHTS:]
-        blocks = []
-        for status, some in groupby(shown, key=lambda one: one[1]):
-            places = [at for at, _ in some]
-            first, last = self.nights[places[0]].day, self.nights[places[-1]].day
-            days = first if first == last else f"{first} to {last}"
-            blocks.append((status, len(places), f"{status} {days} ({many(len(places), 'night')})"))
-        return Cell("", strip=tuple(blocks))
-
     def _columns(self, what: str, folder: str) -> list[Column]:
         """Of a table of squares; ``what``: the column that leads on, to pages in ``folder``."""
         words = {"label": "op"}.get(what, what)
@@ -106,7 +97,7 @@ class _Site:
             Column("since", lambda line: self.nights[line["since"]].day, right=True),
             Column("nights failed", _nights, right=True),
             Column("passed", lambda line: percent(line["passed"], line["judged"]), right=True),
-            Column("night by night", self._strip),
+            Column("night by night", lambda line: _strip(self.nights, line["series"])),
         ]
 
     def _squares(self, name: str, lines: Sequence[Line], what: str, folder: str) -> View:
@@ -119,20 +110,36 @@ class _Site:
             name, caption, frame, columns, lines=lines, notes=[STRIPS], open=True, counted=True, unit=f"{folder}s"
         )
 
-    def _changed(self, table: pd.DataFrame, up: str, caption: str = "What changed from a night to the next") -> View:
-        columns = (
+    def _ops(self, lines: Sequence[Line]) -> Iterator[View]:
+        """Of a backend: what fails or has changed, and, folded (a browser draws it when it is opened), what was the same and no failure
+        every night."""
+        still = [one for one in lines if not _failed(one) and len({status for _, status in one["series"]}) == 1]
+        same = {one["label"] for one in still}
+        told = [one for one in lines if one["label"] not in same]
+        if told:
+            yield self._squares("ops", told, "label", "op")
+        if still:
+            view = self._squares("still", still, "label", "op")
+            yield View(**{**vars(view), "caption": "Ops with the same outcome every night", "open": False})
+
+    def _changed(
+        self, table: pd.DataFrame, up: str, caption: str = "What changed from a night to the next", known: str = ""
+    ) -> View:
+        """known: the column that is the page's own."""
+        columns = [
             Column("night", lambda line: self.nights[line["night"]].day, right=True),
             Column("change", lambda line: Cell(line["change"], tone=TONES[line["change"]])),
             Column("op", lambda line: Cell(plain(line["label"]), href=f"{up}op/{slug(line['label'])}"), foreign=True),
             Column("backend", lambda line: Cell(line["backend"], href=f"{up}backend/{slug(line['backend'])}")),
             Column("before", lambda line: Cell(line["before"], status=line["before"])),
             Column("after", lambda line: Cell(line["after"], status=line["after"])),
-        )
+            Column("runtime", self._versions, foreign=True),
+        ]
         return View(
             "changes",
             caption,
             table,
-            columns,
+            [one for one in columns if one.words != known],
             lines=records(table),
             unit="changes",
             counted=True,
@@ -140,6 +147,11 @@ class _Site:
             most=CHANGES_SHOWN,
             empty="Nothing changed from a night to the next.",
         )
+
+    def _versions(self, line: Line) -> str:
+        """The version of a backend's runtime in the night of a change; both, where the one before had another."""
+        told = [self.nights[line[at]].facts["versions"].get(line["backend"]) or "" for at in ("earlier", "night")]
+        return plain(" → ".join(dict.fromkeys(filter(None, told))))
 
     def _chart(self, sums: pd.DataFrame) -> Markup:
         """Failures of nights, from a frame with their places as index and `COUNTS`, new."""
@@ -162,8 +174,9 @@ class _Site:
         for name, lines in _groups(self.lines, "backend"):
             mine = pd.DataFrame(sums.xs(name, level=1))
             views = [
-                self._changed(self.changes[self.changes["backend"] == name], "../"),
-                self._squares("ops", lines, "label", "op"),
+                self._changed(self.changes[self.changes["backend"] == name], "../", known="backend"),
+                _releases(self.nights, name, mine),
+                *self._ops(lines),
             ]
             yield self._page(
                 f"backend/{slug(name)}",
@@ -179,7 +192,7 @@ class _Site:
         for name, lines in _groups(self.lines, "label"):
             views = [
                 self._squares("backends", lines, "backend", "backend"),
-                self._changed(self.changes[self.changes["label"] == name], "../"),
+                self._changed(self.changes[self.changes["label"] == name], "../", known="op"),
             ]
             yield self._page(f"op/{slug(name)}", plain(name), views)
 
@@ -220,6 +233,7 @@ class _Site:
             "index.html",
             "Validation, night by night",
             [
+                *_gates(self.nights),
                 self._vendors(),
                 self._changed(self.lasting, "", "What changed and stayed"),
                 *self._flaky_list(),
@@ -229,7 +243,7 @@ class _Site:
                 self._op_list(),
                 _runs(self.nights),
             ],
-            verdicts=[(one.facts["tone"], one.facts["verdict"], name) for name, one in newest.items()],
+            verdicts=[told for name, one in newest.items() for told in _verdicts(name, one.facts)],
             lead=[f"{many(len(self.nights), 'run')}, {sum(n.facts['rows'] for n in self.nights):,} rows"],
             chart=self._chart(total),
             chart_words=CHART_WORDS,
@@ -351,6 +365,77 @@ def _index(name: str, caption: str, lines: Sequence[Line]) -> View:
     return View(name, caption, pd.DataFrame(found), columns, lines=found, counted=True, unit="ops")
 
 
+#: A gate as an outcome, whose colour it has.
+SHOWN = {OPEN: Status.PASS.value, CLOSED: Status.WRONG.value}
+
+
+def _verdicts(name: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(tone, sentence, small words before it) of a config's newest run and of its gate."""
+    yield facts["tone"], facts["verdict"], name
+    if facts["gate"]:
+        yield {OPEN: "ok", CLOSED: "new"}.get(facts["gate"], ""), facts["gate_said"], name
+
+
+def _gates(nights: Sequence[Night]) -> Iterator[View]:
+    """The gate of each config that has one, night by night."""
+    lines = []
+    for name in dict.fromkeys(one.facts["name"] for one in nights):
+        series = [(at, n.facts["gate"]) for at, n in enumerate(nights) if n.facts["name"] == name and n.facts["gate"]]
+        if series:
+            now, shut = series[-1][1], sum(state == CLOSED for _, state in series)
+            told = {"config": name, "now": now, "since": since(series), "closed": f"{shut} of {len(series)}"}
+            lines.append({**told, "series": [(at, SHOWN.get(x, Status.UNSUPPORTED.value), x) for at, x in series]})
+    columns = [
+        Column("config", lambda line: plain(line["config"]), foreign=True),
+        Column("now", lambda line: Cell(line["now"], tone="alarm" if line["now"] == CLOSED else "")),
+        Column("since", lambda line: nights[line["since"]].day, right=True),
+        Column("nights closed", lambda line: line["closed"], right=True),
+        Column("night by night", lambda line: _strip(nights, line["series"])),
+    ]
+    if lines:
+        yield View("gates", "Gates: may it ship", pd.DataFrame(lines), columns, lines=lines, notes=[STRIPS], open=True)
+
+
+def _releases(nights: Sequence[Night], backend: str, sums: pd.DataFrame) -> View:
+    """The versions of a backend's runtime, the newest first, with the nights of each; ``sums``: `COUNTS` and new by night."""
+    of = [(at, nights[at].facts["versions"].get(backend) or "") for at in sums.index]
+    lines = []
+    for version, some in groupby(of, key=lambda one: one[1]):
+        places = [at for at, _ in some]
+        last = sums.loc[places[-1]]
+        ends = [nights[at].day for at in (places[0], places[-1])]
+        lines.append({"version": version, "ends": ends, "nights": len(places), **last[["failed", "new"]].astype(int)})
+    columns = [
+        Column("version", lambda line: plain(line["version"] or "not told"), foreign=True),
+        Column("nights", lambda line: line["nights"], right=True),
+        Column("first", lambda line: line["ends"][0]),
+        Column("last", lambda line: line["ends"][1]),
+        Column("failed at its end", lambda line: f"{line['failed']:,}", right=True),
+        Column("new", lambda line: Cell(f"{line['new']:,}", tone="alarm" if line["new"] else ""), right=True),
+    ]
+    return View(
+        "releases",
+        "Versions of its runtime, the newest first",
+        pd.DataFrame(lines),
+        columns,
+        lines=lines[::-1],
+        unit="versions",
+        counted=True,
+        open=len(lines) > 1,
+    )
+
+
+def _strip(nights: Sequence[Night], series: Sequence[tuple[Any, ...]]) -> Cell:
+    """The last nights of a series of (night, status, what it is called: the status if that is left out)."""
+    blocks = []
+    for (status, *_, words), some in groupby(series[-NIGHTS:], key=lambda one: (one[1], one[-1])):
+        places = [at for at, *_ in some]
+        first, last = nights[places[0]].day, nights[places[-1]].day
+        days = first if first == last else f"{first} to {last}"
+        blocks.append((status, len(places), f"{words} {days} ({many(len(places), 'night')})"))
+    return Cell("", strip=tuple(blocks))
+
+
 def _runs(nights: Sequence[Any]) -> View:
     lines = [dict(one.facts) for one in reversed(nights)]
     columns = [
@@ -358,6 +443,7 @@ def _runs(nights: Sequence[Any]) -> View:
         Column("config", lambda line: plain(line["name"]), foreign=True),
         Column("rows", lambda line: f"{line['rows']:,}", right=True),
         Column("verdict", lambda line: Cell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")),
+        Column("gate", lambda line: Cell(plain(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")),
         Column("lake", lambda line: plain(line["results"]), foreign=True),
     ]
     return View("runs", "Runs, the newest first", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="runs")

@@ -25,8 +25,17 @@ import pandas as pd
 
 from farm.plan import known
 from farm.plan.model import KnownFailure
+from farm.program import program
 from farm.report.tables import alike
-from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, commands, distinct, records, severity
+from farm.report.tables.coverage import (
+    FAILED_STATUSES,
+    JUDGED_STATUSES,
+    commands,
+    distinct,
+    records,
+    severity,
+    where_option,
+)
 from tasks.model import Status
 from tasks.model.failing import manner
 from tasks.model.kind import KIND_ORACLE
@@ -55,7 +64,7 @@ class Verdict:
     unjudged: samples of own kernels and models that are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
     (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
     whether the run came to its end; recorded: whether the record says what is known; listed: whether the config lists
-    anything as known.
+    anything as known; left_out: what --budget left out, in words.
     """
 
     failures: int
@@ -69,11 +78,12 @@ class Verdict:
     finished: bool = True
     recorded: bool = True
     listed: bool = True
+    left_out: str = ""
 
     @property
     def found(self) -> bool:
-        """Whether there is something new: the run's exit code is then 1, if it is complete."""
-        return bool(self.new or self.unjudged)
+        """Whether there is something new, or nothing was judged at all: the run's exit code is then 1, if it is complete."""
+        return bool(self.new or self.unjudged or not self.judged)
 
     @property
     def tone(self) -> str:
@@ -84,10 +94,10 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        said = "; ".join(filter(None, (self._failures(), self._imprecise(), self._unjudged())))
+        said = "; ".join(filter(None, (self._failures(), self._imprecise(), self._unjudged(), self.left_out)))
         if lacks := self._lacks():
             return f"INCOMPLETE: {lacks}; resume the run. So far: {said}"
-        return said if self.found or not self.judged or not self.recorded else f"OK: {said}"
+        return said if self.found or not self.recorded else f"OK: {said}"
 
     def _lacks(self) -> str:
         if self.missing:
@@ -179,7 +189,18 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         finished=said is not None or not run.get("config") or run.get("finished_at") is not None,
         recorded=entries is not None,
         listed=bool(entries),
+        left_out=_left_out(run, where_option(str(rows.attrs.get("results", "results")))),
     )
+
+
+def _left_out(run: Mapping[str, Any], where: str) -> str:
+    told = run.get("left_out")
+    if not isinstance(told, Mapping):
+        return ""
+    minutes, seconds = divmod(int(told["budget_s"]), 60)
+    budget = f"{minutes}m" * bool(minutes) + f"{seconds}s" * bool(seconds)
+    again = f"{program()} run --resume {run.get('run_id')}{where}"
+    return f"{many(told['cells'], 'cell')} left out by --budget {budget}, not judged: {again} runs them"
 
 
 def worst_first(rows: pd.DataFrame) -> pd.DataFrame:

@@ -10,8 +10,7 @@ from farm.report.tables.agreement import figure, units
 from farm.report.tables.coverage import commands, distinct, records, severity
 from farm.report.tables.view import Cell, Column, Line, View, label, measured, status, text
 from farm.report.words import DASH, percent
-from tasks.checks.base import FORWARD
-from tasks.model import Status
+from tasks.model import FORWARD, Status
 
 #: What can have changed, worst first, and how it looks; a cell is called after the worst of its samples.
 TONES = {
@@ -147,8 +146,8 @@ def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> n
     fa, fb = failed[before] == 1, failed[after] == 1
     pa, pb = ja & ~fa, jb & ~fb
     sa, sb = rank[before], rank[after]
-    worse = (sb < sa) | _grown(size[before], size[after])
-    better = (sa < sb) | _grown(size[after], size[before])
+    worse = (sb < sa) | grown(size[before], size[after])
+    better = (sa < sb) | grown(size[after], size[before])
     made = np.full(len(before), CHANGES.index("same"), dtype="int64")
     for name, where in {
         "more precise": pa & pb & better,
@@ -165,7 +164,8 @@ def change_codes(rows: pd.DataFrame, before: np.ndarray, after: np.ndarray) -> n
     return made
 
 
-def _grown(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def grown(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Which error units have grown by so much that it counts."""
     with np.errstate(invalid="ignore"):
         return (after > 1.0) & (after > FACTOR * np.maximum(before, 1.0))
 

@@ -95,16 +95,38 @@ def _reason(mine: pd.DataFrame, runs: Mapping[str, Any]) -> str:
 
 def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that are of no finding yet (`finding_of`): one line per backend, op and manner of failing, the worst first, with
-    the number of ``rows`` and the key of one: run_id, case_id."""
+    the number of ``rows`` and the key of the one with the fewest elements: run_id, case_id."""
     of = finding_of(found, rows)
     left = rows.loc[of.index[of == ""]]
+    left = left.sort_values("numel", kind="stable") if "numel" in left else left
     columns = ["backend", "op", *Manner._fields]
     left = left[["run_id", "case_id"]].join(pd.DataFrame(groups(left), columns=columns, index=left.index))
     sums = left.groupby(columns, sort=False).agg(
-        rows=("case_id", "size"), run_id=("run_id", "last"), case_id=("case_id", "last")
+        rows=("case_id", "size"), run_id=("run_id", "first"), case_id=("case_id", "first")
     )
     made = sums.reset_index()
     return made.assign(rank=severity(made["status"])).sort_values("rank", kind="stable").drop(columns="rank")
+
+
+def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
+    """The lines of `without_minimal` as it pays to make them small: what no known failure covers, then one group of each known
+    cause, then the rest; in each of these backend by backend in turn, the worst of each first, but what does not end last: each
+    step of making it smaller takes its deadline."""
+    key = ["run_id", "case_id", "backend"]
+    reasons: dict[tuple[str, ...], str] = {}
+    for run_id, some in rows.merge(left[key]).groupby("run_id"):
+        entries = known.recorded(runs.get(str(run_id)) or {}) or []
+        places = known.met(some, entries).entry
+        told = [str(entries[place].reason) if place >= 0 else "" for place in places]
+        reasons.update(zip(some[key].itertuples(index=False, name=None), told))
+    known_as = [reasons.get(line, "") for line in left[key].itertuples(index=False, name=None)]
+    made = left.assign(known_as=known_as, slow=left["status"] == Status.TIMEOUT.value).sort_values(
+        "slow", kind="stable"
+    )
+    again = made.duplicated(["backend", "known_as"])
+    made["class"] = (made["known_as"] != "").astype(int) * (1 + again)
+    made["turn"] = made.groupby(["class", "backend"]).cumcount()
+    return made.sort_values(["class", "turn"], kind="stable").drop(columns=["class", "turn", "slow"])
 
 
 def counted(table: pd.DataFrame, left: pd.DataFrame) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pandas as pd
+import pydantic
 
 from farm import lake as lakes
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.store import unique
 from farm.plan import known
-from farm.plan.model import Flaky, Floor, Gate
+from farm.plan.model import ConfigError, Flaky, Floor, Gate
 from farm.report.tables.causes import NEW, many
 from farm.report.tables.coverage import CELL, FAILED_STATUSES, commands, coverage, once, severity, unavailable
 from farm.report.tables.life import BAD, life
@@ -23,6 +26,8 @@ from tasks.model import Status
 
 #: What an item may be.
 OPEN, CLOSED, ABSENT = "open", "closed", "not there"
+#: What a gate is called by its exit code.
+GATES = {OK: OPEN, FOUND: CLOSED, INCOMPLETE: "not proved"}
 
 
 @dataclass(frozen=True)
@@ -50,12 +55,28 @@ class Judged:
 
     @property
     def sentence(self) -> str:
-        held = [item for item in self.items if item.state != OPEN]
+        failed, absent = (
+            "; ".join(item.said for item in self.items if item.state == state) for state in (CLOSED, ABSENT)
+        )
         quarantined = int((self.new["evidence"] != "").sum())
         also = f"; {many(quarantined, 'flaky cell')} in quarantine" * bool(quarantined)
-        if not held:
-            return f"gate OPEN: {many(len(self.items), 'item')} {'hold' if len(self.items) > 1 else 'holds'}{also}"
-        return f"gate {'CLOSED' if self.code == FOUND else 'NOT PROVED'}: {'; '.join(x.said for x in held)}{also}"
+        if failed:
+            return f"gate CLOSED: {failed}{also}" + f". Could not be judged: {absent}" * bool(absent)
+        if absent:
+            return f"gate NOT PROVED, could not be judged: {absent}{also}"
+        return f"gate OPEN: {many(len(self.items), 'item')} {'hold' if len(self.items) > 1 else 'holds'}{also}"
+
+
+def gate_of(run: Mapping[str, Any]) -> Gate | None:
+    """The gate of the config that a run's record has; None without one. Raises ConfigError."""
+    config = run.get("config")
+    told = config.get("gate") if isinstance(config, dict) else None
+    try:
+        return None if told is None else Gate.model_validate(told)
+    except pydantic.ValidationError as error:
+        raise ConfigError(
+            f"the gate of run {run.get('run_id')} is of another version ({error.errors()[0]['msg']}); name one with --config"
+        ) from None
 
 
 def judged(report: Report, gate: Gate) -> Judged:
@@ -66,8 +87,12 @@ def judged(report: Report, gate: Gate) -> Judged:
 
 def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
     said = report.verdict
-    if said.missing or said.gone or not said.finished:
+    if "config" not in report.run:
+        yield Item("a complete run", ABSENT, "the run has no record: nobody knows whether it is complete")
+    elif said.missing or said.gone or not said.finished:
         yield Item("a complete run", ABSENT, said.sentence)
+    elif said.left_out:
+        yield Item("a complete run", ABSENT, said.left_out)
     if not said.judged:
         yield Item("something judged", ABSENT, "nothing was judged")
     counted = new[new["evidence"] == ""]
@@ -103,12 +128,13 @@ def _less_precise(report: Report, most: int) -> Item:
 
 def _of(report: Report, floor: Floor) -> pd.DataFrame:
     rows = report.rows
-    chosen = {
-        label: any(fnmatchcase(name, glob) for glob in floor.ops for name in (label, label.partition(":")[2]))
-        for label in rows["label"].unique()
-    }
+    chosen = {label: _meets(label, floor) for label in rows["label"].unique()}
     backends = {name: any(fnmatchcase(name, glob) for glob in floor.backends) for name in rows["backend"].unique()}
     return rows[rows["label"].map(chosen).astype(bool) & rows["backend"].map(backends).astype(bool)]
+
+
+def _meets(label: str, floor: Floor) -> bool:
+    return any(fnmatchcase(name, glob) for glob in floor.ops for name in (label, label.partition(":")[2]))
 
 
 def _where(floor: Floor) -> str:
@@ -128,10 +154,26 @@ def _coverage(report: Report, floor: Floor) -> Item:
     asked = " ".join(filter(None, (f"coverage at least {floor.at_least:g}", _where(floor))))
     rows = _of(report, floor)
     total = coverage(once(rows), by=()).iloc[0] if len(rows) else {"judged": 0, "valid": 0}
-    if not total["valid"]:
+    left_out = _left_out(report, floor)
+    valid = total["valid"] + left_out
+    if not valid:
         return Item(asked, ABSENT, f"{asked}: nothing of these was planned and valid{_away(report, floor)}")
-    holds = total["judged"] / total["valid"] >= floor.at_least
-    return Item(asked, _state(holds), f"{asked}: it is {percent(total['judged'], total['valid'])}")
+    holds = total["judged"] / valid >= floor.at_least
+    found = f"it is {percent(total['judged'], valid)}"
+    if not holds and (total["judged"] + left_out) / valid >= floor.at_least:  # once they are judged as well
+        return Item(asked, ABSENT, f"{asked}: {found}")
+    return _floored(report, floor, asked, holds, found)
+
+
+def _left_out(report: Report, floor: Floor) -> int:
+    """Cases that a floor is about and --budget left out: they are not judged."""
+    cases = (report.run.get("left_out") or {}).get("cases") or {}
+    return sum(
+        count
+        for label, by_backend in cases.items()
+        for name, count in by_backend.items()
+        if _meets(label, floor) and any(fnmatchcase(name, glob) for glob in floor.backends)
+    )
 
 
 def _speedup(report: Report, floor: Floor) -> Item:
@@ -145,7 +187,16 @@ def _speedup(report: Report, floor: Floor) -> Item:
     told = (
         f", {slow['label'].iloc[0]} on {slow['backend'].iloc[0]} {number(slow['speedup'].iloc[0])}" if len(slow) else ""
     )
-    return Item(asked, _state(slow.empty), f"{asked}: {len(slow)} of {many(len(rows), 'case')} below it{told}")
+    return _floored(report, floor, asked, slow.empty, f"{len(slow)} of {many(len(rows), 'case')} below it{told}")
+
+
+def _floored(report: Report, floor: Floor, asked: str, holds: bool, said: str) -> Item:
+    """What was found of a floor, which is not proved while a backend that it names had no row."""
+    there = report.rows["backend"].unique()
+    lost = [glob for glob in floor.backends if not any(fnmatchcase(name, glob) for name in there)]
+    if holds and lost:
+        return Item(asked, ABSENT, f"{asked}: {said}, but nothing ran on {', '.join(lost)}{_away(report, floor)}")
+    return Item(asked, _state(holds), f"{asked}: {said}")
 
 
 def _new(report: Report, flaky: Flaky | None) -> pd.DataFrame:
@@ -162,7 +213,7 @@ def _new(report: Report, flaky: Flaky | None) -> pd.DataFrame:
     order = order.sort_values("firm", ascending=False, kind="stable")  # one sample that is not flaky is enough
     worst = order.drop_duplicates(CELL).rename(columns={"proof": "evidence"})
     counts = new.groupby(CELL, dropna=False).size().rename("samples")
-    worst = worst.join(counts, on=CELL)
+    worst = worst.join(counts, on=CELL) if len(worst) else worst.assign(samples=0)
     return worst.assign(reproduce=commands(worst, str(rows.attrs.get("results", "results")))).reset_index(drop=True)
 
 
@@ -173,12 +224,14 @@ def _evidence(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str
     if not results:
         return {}
     opened = lakes.open_lake(results)
-    ids = [name for name in lakes.run_ids(opened) if name <= this][-flaky.of :]
     columns = [*lakes.KEY, "attempts", "status", "digest", "runtime_version"]
     where = {"backend": sorted(set(new["backend"]))}
     if not flaky.backend:
         where["case_id"] = sorted(set(new["case_id"]))
-    table = pd.concat([unique(lakes.read_table(opened, name, columns, where)).to_pandas() for name in ids])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lakes.LakeWarning)  # said when the run itself was read
+        ids = [name for name in lakes.run_ids(opened) if name <= this][-flaky.of :]
+        table = pd.concat([unique(lakes.read_table(opened, name, columns, where)).to_pandas() for name in ids])
     keys = ["case_id", "backend", "digest", "runtime_version"]
     now = report.rows[report.rows["backend"].isin(where["backend"])]
     same = table.fillna("").merge(now[keys].drop_duplicates(["case_id", "backend"]), on=keys)

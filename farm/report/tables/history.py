@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import glob
 import re
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from packaging.version import InvalidVersion, Version
 
 from farm import lake as lakes
 from farm.lake.store import AnyLake, unique
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, severity
+from farm.report.tables.trends import began
 from farm.report.tables.view import Column, Line, View, measured, op, status, text
 from farm.report.words import DASH
 from tasks.model import Status, label_of
@@ -23,6 +27,8 @@ from tasks.nearest import nearest
 ALONG = {"run": "run_id", "runtime": "runtime_version", "driver": "driver_version", "farm": "farm_version"}
 #: A cell; its outcome in a run is that of its worst sample.
 CELL = ["backend", "check", "op", "variant", "dtype"]
+#: By how much clocks may differ.
+CLOCKS = pd.Timedelta(minutes=1)
 #: The columns of the lake that a history reads.
 READ = [
     *lakes.KEY,
@@ -43,7 +49,7 @@ _TOLD = [
 
 
 def load(results: AnyLake, ops: Sequence[str] = (), backend: str = "*", dtype: str = "*") -> pd.DataFrame:
-    """The rows that a history of these ops (globs, with or without catalog and variant; none: all) is made of.
+    """The rows that a history of these ops (globs, with or without catalog and variant; none: all) is made of, texts as categories.
 
     Raises LakeError where there are none, with the nearest names.
     """
@@ -58,17 +64,18 @@ def load(results: AnyLake, ops: Sequence[str] = (), backend: str = "*", dtype: s
     for column, asked in (("backend", backend), ("dtype", dtype)):
         if asked != "*":
             where[column] = _named(opened, column, [asked], lambda name: (name,))
-    frame: pd.DataFrame = unique(lakes.read_table(opened, None, READ, where)).to_pandas()
-    if ops and len(frame):
-        labels = frame["op"].where(frame["variant"] == "", frame["op"] + "." + frame["variant"])
-        chosen = {name for name in labels.unique() if any(_called(name, one, ops) for one in where["op"])}
-        frame = frame[labels.isin(chosen)]
-    frame.attrs["results"] = opened.uri
-    if frame.empty:
+    rows = unique(lakes.read_table(opened, None, READ, where, coded=True)).to_pandas()
+    if ops and len(rows):
+        code = rows["op"].cat.codes.astype("int64") * len(rows) + rows["variant"].cat.codes
+        pairs = rows.loc[code.drop_duplicates().index, ["op", "variant"]].astype(object).fillna("")
+        called = [any(_called(label_of(*pair), one, ops) for one in where["op"]) for pair in pairs.values]
+        rows = rows[code.isin(code[pairs.index[called]])]
+    rows.attrs["results"] = opened.uri
+    if rows.empty:
         for column, names in where.items():  # says which of them are nowhere
             _named(opened, column, [glob.escape(name) for name in names], lambda name: (name,), exact=False)
         raise lakes.LakeError(f"{opened.uri}: no rows of these; start a run with: farm run configs/quick.yaml")
-    return frame
+    return rows
 
 
 def _named(
@@ -78,7 +85,9 @@ def _named(
     Raises LakeError where there are none."""
     if exact and not any(map(glob.has_magic, globs)):
         return list(globs)
-    there = sorted(set(lakes.read_table(lake, None, [column])[column].unique().to_pylist()) - {None})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lakes.LakeWarning)  # said when the rows themselves are read
+        there = sorted(set(lakes.read_table(lake, None, [column])[column].unique().to_pylist()) - {None})
     found = [x for x in there if any(fnmatchcase(name, one) for one in globs for name in called(x))]
     if not found:
         raise lakes.LakeError(f"{lake.uri}: no rows of {column} {', '.join(globs)}{nearest(globs[0], there)}")
@@ -93,6 +102,14 @@ def _called(name: str, op: str, globs: Sequence[str]) -> bool:
     return any(fnmatchcase(x, one) for x in called for one in globs)
 
 
+def early(rows: pd.DataFrame) -> pd.Series:
+    """Of runs with rows that began before the run itself did, by the date in its id, by how much: clocks disagree."""
+    begun = rows.groupby("run_id", observed=True)["started_at"].min()
+    told = pd.to_datetime(pd.Series({name: began(name) or None for name in begun.index}), utc=True, format="ISO8601")
+    before = told - begun
+    return before[before > CLOCKS]
+
+
 def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     """One line per outcome of a cell and the time for which it held without a break, in the order of time.
 
@@ -104,41 +121,55 @@ def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:
     known of the cell; ended, ended_at, then: the run or version that had another outcome next, when it began, and its status;
     case_id, run_id: of the worst sample where it was first seen.
     """
+    results = rows.attrs.get("results", "results")
     rows = rows[rows["status"].isin([*JUDGED_STATUSES, *FAILED_STATUSES])]
     if rows.empty:
         return pd.DataFrame(columns=_TOLD)
-    rows = rows.assign(**{name: rows[name].fillna("") for name in ("variant", "kind", *ALONG.values()) if name in rows})
-    rows["check"] = rows["check"].fillna("forward")
-    if along != "run":
-        rows["backend"] = rows["backend"].str.partition("@")[0]
-    step = rows[ALONG[along]]
-    rows = rows.assign(step=step, age=step.map(_ages(list(step.unique()), along)), rank=severity(rows["status"]))
-    begun = rows.groupby("step")["started_at"].transform("min")
-    newest = rows.groupby([*CELL, "step"], dropna=False)["run_id"].transform("max")
-    rows = rows.assign(begun=begun)[rows["run_id"] == newest]
-    cells = rows.sort_values([*CELL, "age", "rank", "case_id"], kind="stable").drop_duplicates([*CELL, "age"])
-    cells = cells.reset_index(drop=True)
-    cell = cells.groupby(CELL, sort=False, dropna=False).ngroup()
-    outcome = cells["status"] + "\0" + cells["kind"]
-    number = ((cell != cell.shift()) | (outcome != outcome.shift())).cumsum()
-    one = cells.groupby(number, sort=False)
-    made = one[[*CELL, "status", "kind", "case_id", "run_id"]].first()
-    made["first"], made["last"] = one["step"].first(), one["step"].last()
-    made["first_at"], made["last_at"], made["steps"] = one["begun"].first(), one["begun"].last(), one.size()
+    bare = (lambda name: name) if along == "run" else (lambda name: name.partition("@")[0])
+    changed = {"check": lambda name: name or "forward", "backend": bare}
+    named = {name: _Text.of(rows[name], changed.get(name, str)) for name in (*CELL, "status", "kind", *lakes.KEY)}
+    step = _Text.of(rows[ALONG[along]], order=None if along == "run" else version_key)
+    cell = np.zeros(len(rows), "int64")
+    for name in CELL:
+        cell = cell * len(named[name].values) + named[name].codes
+    rank = severity(rows["status"]).to_numpy()
+    order = np.lexsort((named["case_id"].codes, rank, -named["run_id"].codes, step.codes, cell))
+    # The worst row of each cell in each step.
+    worst = order[np.diff(cell[order] * len(step.values) + step.codes[order], prepend=-1) != 0]
+    cell, age = cell[worst], step.codes[worst]
+    outcome = named["status"].codes[worst] * len(named["kind"].values) + named["kind"].codes[worst]
+    starts = np.flatnonzero((np.diff(cell, prepend=-1) != 0) | (np.diff(outcome, prepend=-1) != 0))
+    ends = np.append(starts[1:], len(worst)) - 1
+    made = pd.DataFrame({name: text.values[text.codes[worst[starts]]] for name, text in named.items()})
+    begun = rows.groupby(step.codes)["started_at"].min()
+    for words, at in (("first", starts), ("last", ends)):
+        made[words], made[f"{words}_at"] = step.values[age[at]], begun.reindex(age[at]).array
+    made["steps"] = ends - starts + 1
     after = made.shift(-1)
-    same = cell.groupby(number).first() == cell.groupby(number).first().shift(-1)
+    same = pd.Series(np.append(cell[starts[1:]] == cell[starts[:-1]], False))
     made["now"] = ~same
     made["ended"], made["then"] = after["first"].where(same, ""), after["status"].where(same, "")
     made["ended_at"] = after["first_at"].where(same)
-    made = made[_TOLD].reset_index(drop=True)
-    made.attrs = {"results": rows.attrs.get("results", "results"), "along": along}
+    made = made[_TOLD]
+    made.attrs = {"results": results, "along": along}
     return made
 
 
-def _ages(steps: Sequence[str], along: str) -> dict[str, int]:
-    """The place of each run or version in time: runs by their ids, which begin with their date."""
-    order = sorted(steps) if along == "run" else sorted(steps, key=version_key)
-    return {step: age for age, step in enumerate(order)}
+@dataclass(frozen=True)
+class _Text:
+    """A column of texts as numbers of ``values``, which are in order; of nothing the text is ""."""
+
+    codes: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of(
+        cls, column: pd.Series, changed: Callable[[str], str] = str, order: Callable[[str], Any] | None = None
+    ) -> _Text:
+        told = column.astype("category").cat
+        texts = [changed(one) for one in (*told.categories, "")]
+        place = {one: k for k, one in enumerate(sorted(set(texts), key=order))}
+        return cls(np.array([place[one] for one in texts])[told.codes], np.array([*place], dtype=object))
 
 
 def version_key(told: str) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ A summary holds squares (an op on a backend) and causes, not rows, so that a yea
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from farm.plan.model import ConfigError
 from farm.report.tables.agreement import units
 from farm.report.tables.causes import NEW
-from farm.report.tables.changes import CHANGES, change_codes
+from farm.report.tables.changes import CHANGES, change_codes, grown
 from farm.report.tables.coverage import SEVERITY, cell_matrix, severity
+from farm.report.tables.gate import GATES, gate_of, judged
 from farm.report.tables.view import Report
 from tasks.model import Status
 
@@ -27,8 +30,8 @@ CAUSE = ["reason", "standing", "rows", "cases", "ops", "backends", "status", "re
 
 @dataclass(frozen=True, eq=False)
 class Night:
-    """One run. facts: run_id, name (of its config), started_at, results, rows, verdict, tone, new; squares: a line for each, with
-    `SQUARE`, vendor, code, op_class, worst (status), units (the worst), `COUNTS`, new (failures that no known failure covers)."""
+    """One run. facts: run_id, name (of its config), started_at, results, rows, verdict, tone, new, versions (of runtimes, by backend),
+    gate (a value of `GATES`, "" without one), gate_said; squares: a line for each, with `SQUARE`, vendor, code, op_class, worst (status), units (the worst), `COUNTS`, new (failures that no known failure covers)."""
 
     facts: Mapping[str, Any]
     squares: pd.DataFrame
@@ -61,9 +64,26 @@ def night(rows: pd.DataFrame, run: Mapping[str, Any]) -> Night:
         "verdict": said.sentence,
         "tone": said.tone,
         "new": int(said.new),
+        "versions": made[made["runtime_version"] != ""]
+        .groupby("backend")["runtime_version"]
+        .first()
+        .dropna()
+        .to_dict(),
+        **_gate(report),
     }
     causes = report.causes[CAUSE].astype({"rows": int, "cases": int}).astype(str).to_dict("records")
     return Night(facts, squares.join(more).reset_index(), causes)  # type: ignore[arg-type]
+
+
+def _gate(report: Report) -> dict[str, str]:
+    try:
+        gate = gate_of(report.run)
+    except ConfigError:  # of another version of the farm, which `farm gate` says
+        gate = None
+    if gate is None:
+        return {"gate": "", "gate_said": ""}
+    found = judged(report, gate)
+    return {"gate": GATES[found.code], "gate_said": found.sentence}
 
 
 def began(run_id: str) -> str:
@@ -77,21 +97,37 @@ def began(run_id: str) -> str:
 @dataclass(frozen=True, eq=False)
 class Trends:
     """Nights in the order of their start. worst: places in `SEVERITY`, a line for each square, a column for each night, -1 where
-    a night has none of it; squares: the newest line of each, in the same order."""
+    a night has none of it; units: likewise, NaN; squares: the newest line of each, in the same order."""
 
     nights: Sequence[Night]
     squares: pd.DataFrame
     worst: np.ndarray
+    units: np.ndarray
 
     @classmethod
     def of(cls, nights: Sequence[Night]) -> Trends:
         nights = sorted(nights, key=lambda one: (one.facts["started_at"], one.facts["run_id"]))
-        every = pd.concat([n.squares.assign(night=at) for at, n in enumerate(nights)], ignore_index=True)
-        newest = every.drop_duplicates(SQUARE, keep="last").sort_values(SQUARE, ignore_index=True)
-        line = pd.MultiIndex.from_frame(newest[SQUARE]).get_indexer(pd.MultiIndex.from_frame(every[SQUARE]))
-        worst = np.full((len(newest), len(nights)), -1, dtype="int8")
-        worst[line, every["night"]] = every["worst"].map({name: k for k, name in enumerate(SEVERITY)})
-        return cls(nights, newest, worst)
+        # Numbers of squares, not their names: a year of nights has millions.
+        names: dict[str, dict[str, int]] = {name: {} for name in SQUARE}
+        keys = [functools.reduce(_paired, (_numbers(n.squares[x], names[x]) for x in SQUARE)) for n in nights]
+        found, line = np.unique(np.concatenate(keys), return_inverse=True)
+        place = np.concatenate([np.arange(len(key)) for key in keys])
+        night = np.repeat(np.arange(len(nights)), [len(key) for key in keys])
+        newest = np.zeros(len(found), dtype="int64")
+        np.maximum.at(newest, line, np.arange(len(line)))
+        some = [n.squares.iloc[place[newest[night[newest] == at]]] for at, n in enumerate(nights)]
+        texts = {x: str for x in (*SQUARE, "vendor", "code", "op_class", "worst")}
+        made = pd.concat([one.astype(texts) for one in some], ignore_index=True)
+        made["key"] = np.concatenate([found[night[newest] == at] for at in range(len(nights))])
+        made = made.sort_values(SQUARE, ignore_index=True)
+        order = np.empty(len(found), dtype="int64")
+        order[np.searchsorted(found, made.pop("key"))] = np.arange(len(found))
+        ranks = {name: k for k, name in enumerate(SEVERITY)}
+        worst = np.full((len(found), len(nights)), -1, dtype="int8")
+        worst[order[line], night] = np.concatenate([_numbers(n.squares["worst"], ranks) for n in nights])
+        size = np.full(worst.shape, np.nan)
+        size[order[line], night] = np.concatenate([n.squares["units"].to_numpy() for n in nights])
+        return cls(nights, made, worst, size)
 
     def series(self, line: int) -> list[tuple[int, str]]:
         """(night, status) of a square, the oldest first."""
@@ -107,23 +143,36 @@ class Trends:
         return pd.concat({at: n.squares.groupby(by)[[*COUNTS, "new"]].sum() for at, n in enumerate(self.nights)})
 
 
-def changed(nights: Sequence[Night]) -> pd.DataFrame:
+def _numbers(column: pd.Series, places: dict[str, int]) -> np.ndarray:
+    """Texts as their places, which are given to those that have none."""
+    told = column.astype("category").cat
+    return np.array([places.setdefault(name, len(places)) for name in told.categories])[told.codes]
+
+
+def _paired(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return (first.astype("int64") << 32) + second
+
+
+def changed(trends: Trends) -> pd.DataFrame:
     """The squares that changed from a night to the next of the same config, by the words of `farm.report.diff`, the newest and
-    worst first: night (its place), change, `SQUARE`, before, after (statuses)."""
-    last: dict[str, Night] = {}
-    found = [pd.DataFrame(columns=["night", "change", *SQUARE, "before", "after"])]
-    for at, one in enumerate(nights):
-        earlier, last[one.facts["name"]] = last.get(one.facts["name"]), one
+    worst first: night (its place), earlier (that of the one before), change, `SQUARE`, before, after (statuses)."""
+    last: dict[str, int] = {}
+    found = [pd.DataFrame(columns=["night", "earlier", "change", *SQUARE, "before", "after"])]
+    for at, one in enumerate(trends.nights):
+        earlier, last[one.facts["name"]] = last.get(one.facts["name"]), at
         if earlier is None:
             continue
-        both = earlier.squares.merge(one.squares, on=SQUARE, suffixes=("_a", "_b"))
+        worst, size = trends.worst[:, [earlier, at]], trends.units[:, [earlier, at]]
+        other = (worst[:, 0] != worst[:, 1]) | grown(size[:, 0], size[:, 1]) | grown(size[:, 1], size[:, 0])
+        line = np.flatnonzero(other & (worst >= 0).all(axis=1))
+        statuses = np.array(SEVERITY, dtype=object)[worst[line]]
         sides = [
-            pd.DataFrame({"status": both[f"worst_{x}"], "units": both[f"units_{x}"], "kind": "", "digest": ""})
-            for x in "ab"
+            pd.DataFrame({"status": statuses[:, k], "units": size[line, k], "kind": "", "digest": ""}) for k in (0, 1)
         ]
-        place = np.arange(len(both))
-        codes = change_codes(pd.concat(sides, ignore_index=True), place, len(both) + place)
-        made = both[SQUARE].assign(night=at, rank=codes, before=both["worst_a"], after=both["worst_b"])
+        place = np.arange(len(line))
+        codes = change_codes(pd.concat(sides, ignore_index=True), place, len(line) + place)
+        told = {"night": at, "earlier": earlier, "rank": codes, "before": statuses[:, 0], "after": statuses[:, 1]}
+        made = trends.squares.iloc[line][SQUARE].assign(**told)
         found.append(made[codes != CHANGES.index("same")])
     every = pd.concat(found, ignore_index=True)
     every["change"] = every["rank"].map(dict(enumerate(CHANGES))) if len(every) else ""

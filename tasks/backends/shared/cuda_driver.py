@@ -23,7 +23,7 @@ OUT_OF_MEMORY = re.compile(
     r"(CUDA_ERROR_|cudaErrorMemory)_?(OUT_OF_MEMORY|Allocation)|out of memory|OutOfMemory", re.IGNORECASE
 )
 
-_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
+_MAJOR, _MINOR, _ECC = 75, 76, 32  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…, _ECC_ENABLED
 
 
 class CudaError(RuntimeError):
@@ -45,13 +45,24 @@ def call(library: Any, name: str, *arguments: Any) -> None:
         raise CudaError(f"{name}: {(text.value or b'CUDA error').decode()} ({code})")
 
 
-def uuid_of(library: Any, ordinal: int = 0) -> str:
-    """The UUID of a GPU that this process sees, as nvidia-smi writes it; no context is made. Raises CudaError."""
+def identity(library: Any, ordinal: int = 0) -> list[str]:
+    """Which GPU this process sees, in words of a row's flags: uuid (as nvidia-smi writes it), ecc (on, off), and mig, of a slice of it.
+
+    No context is made. Raises CudaError.
+    """
     call(library, "cuInit", c_uint(0))
-    device, data = c_int(), (c_ubyte * 16)()
+    device, on, whole, part = c_int(), c_int(), (c_ubyte * 16)(), (c_ubyte * 16)()
     call(library, "cuDeviceGet", byref(device), c_int(ordinal))
-    call(library, "cuDeviceGetUuid", data, device)
-    return f"GPU-{uuid.UUID(bytes=bytes(data))}"
+    call(library, "cuDeviceGetUuid", whole, device)
+    found = [f"uuid=GPU-{uuid.UUID(bytes=bytes(whole))}"]
+    with contextlib.suppress(CudaError):
+        call(library, "cuDeviceGetAttribute", byref(on), c_int(_ECC), device)
+        found.append(f"ecc={'on' if on.value else 'off'}")
+    # Of a slice the newer call gives its own (CUDA driver API, "If the device is in MIG mode, returns its MIG UUID").
+    with contextlib.suppress(CudaError, AttributeError):
+        call(library, "cuDeviceGetUuid_v2", part, device)
+        found += [f"mig=MIG-{uuid.UUID(bytes=bytes(part))}"] if bytes(part) != bytes(whole) else []
+    return found
 
 
 class Device:

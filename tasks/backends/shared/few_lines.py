@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tasks.arrays.tree import tensor_specs
-from tasks.checks.base import FORWARD
-from tasks.model import Form, Refusal
+from tasks.model import FORWARD, Form, Refusal
 
 
 class NoScript(Refusal):
@@ -24,6 +23,27 @@ class FewLines:
     imports: tuple[str, ...]
     lines: tuple[str, ...]
     before: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a device of torch's needs before a call: variables before torch is imported, the plug-in whose import registers it
+    ("" for none), lines that set its switches."""
+
+    variables: tuple[tuple[str, str], ...] = ()
+    plugin: str = ""
+    lines: tuple[str, ...] = ()
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Lines after torch's own import."""
+        found = [self.plugin, *(["torch_xla.backends"] if any("torch_xla.backends" in x for x in self.lines) else [])]
+        return tuple(f"import {name}" for name in found if name)
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """Lines before torch's import, which need os."""
+        return tuple(f"os.environ[{name!r}] = {value!r}" for name, value in self.variables)
 
 
 #: Several outputs of a call, or the only one, as a list.
@@ -50,10 +70,14 @@ def called(form: Form, name: str) -> tuple[str, ...]:
     )
 
 
-def in_torch(form: Form, *found: str, imports: tuple[str, ...] = (), target: str = "cpu") -> FewLines:
+def in_torch(
+    form: Form, *found: str, imports: tuple[str, ...] = (), target: str = "cpu", setting: Setting = Setting()
+) -> FewLines:
     """Of a framework that takes torch's tensors: ``found`` are the lines that make that of the tensors ``given`` and ``call``."""
     if form.kind != "torch":
         raise NoScript(f"no short script: none is known for the form {form.kind!r}")
+    if form.model is not None:
+        raise NoScript("no short script: it is a whole graph in torch's functions")
     narrow = "bfloat16" in {form.dtype, *(form.arrays[x.id].dtype.name for x in tensor_specs([form.args, form.kwargs]))}
     given, got = "torch.from_numpy(x)", "x.numpy()"
     if narrow:  # numpy has it from ml_dtypes alone, which torch does not know
@@ -63,8 +87,10 @@ def in_torch(form: Form, *found: str, imports: tuple[str, ...] = (), target: str
         given, got = f"({given}).to({target!r})", f"({got.replace('x.', 'x.cpu().')})"
     lines = (
         "torch.set_num_threads(1)",
+        *setting.lines,
         f"given = [{given} for x in arrays]",
         *found,
         f"got = [{got} for x in ({ALL})]",
     )
-    return FewLines((*["import ml_dtypes"] * narrow, "import torch", *imports), lines)
+    before = ("import os", *setting.before) if setting.variables else ()
+    return FewLines((*["import ml_dtypes"] * narrow, "import torch", *setting.imports, *imports), lines, before)

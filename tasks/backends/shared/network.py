@@ -41,6 +41,7 @@ _TENSOR = {
     "jax": ("jax.numpy", "asarray"),
     "tensorflow": ("tensorflow", "convert_to_tensor"),
     "paddle": ("paddle", "to_tensor"),
+    "mlx": ("mlx.core", "array"),
 }
 
 
@@ -53,7 +54,7 @@ class _Step:
 
 
 class Network:
-    """An ONNX model as a function of a framework ("jax", "tensorflow", "paddle", "torch"): of the arrays of its inputs, then of `weights`.
+    """An ONNX model as a function of a framework ("jax", "tensorflow", "paddle", "mlx", "torch"): of the arrays of its inputs, then of `weights`.
 
     weights: its large constants in order. Raises Unsupported for what there is no counterpart of.
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tasks.backends.shared import cuda_driver
@@ -140,3 +142,14 @@ DEVICES: dict[str, TorchDevice] = {
 def device(name: str) -> TorchDevice:
     """What is known of a device type; a PrivateUse1 device of another plugin needs nothing but torch."""
     return DEVICES.get(name, TorchDevice(variables=(_ALONE,) if name not in DEVICES else ()))
+
+
+def synchronize(target: str) -> None:
+    """Return when the device that torch calls ``target`` has done all that was asked of it. Raises what went wrong there."""
+    import torch
+
+    if target == "xla":  # lazy: nothing is computed before this
+        sync: Callable[..., None] = importlib.import_module("torch_xla").sync
+        sync(wait=True)
+    elif target != "cpu" and hasattr(module := getattr(torch, target, None), "synchronize"):
+        module.synchronize()  # type: ignore[union-attr]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import re
 from importlib import metadata
@@ -20,33 +21,47 @@ def settable() -> contextlib.AbstractContextManager[Any]:
     return made  # type: ignore[no-any-return]
 
 
-def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None:
-    """Ask for float32 in float32, or as coarse as the device's option allows (``coarse``); on CUDA also for sums of 16-bit
-    products in 16 bits (``reduced``).
+def precision(target: str, coarse: bool, reduced: bool) -> dict[str, bool]:
+    """torch's settings that ask for float32 in float32, or as coarse as a device's option allows (``coarse``), and on CUDA for
+    sums of 16-bit products in 16 bits or not (``reduced``): path in torch → value. target: what torch calls the device."""
+    if target == "cuda":
+        # Sums of 16-bit products are otherwise split and added in 16 bits.
+        sums = [f"backends.cuda.matmul.allow_{dtype}_reduced_precision_reduction" for dtype in ("fp16", "bf16")]
+        coarser = ["backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32"]
+        return dict.fromkeys(coarser, coarse) | dict.fromkeys(sums, reduced)
+    # An NPU's convolutions are in hf32 by default.
+    paths = {"xpu": ["backends.mkldnn.allow_tf32"], "npu": ["npu.matmul.allow_hf32", "npu.conv.allow_hf32"]}
+    return dict.fromkeys(paths.get(target, ()), coarse)
 
-    target: what torch calls the device. Raises Unavailable where it does not take a setting: what it computes in would be
-    unknown.
-    """
+
+def product(coarse: bool) -> str:
+    """torch_xla's name of a precision: a TPU multiplies float32 in one pass of bfloat16 by default."""
+    return "default" if coarse else "highest"
+
+
+def lines(target: str, device: str, coarse: bool, reduced: bool) -> list[str]:
+    """What `set_precision` does, as lines of a script."""
+    found = [f"torch.{path} = {value}" for path, value in precision(target, coarse, reduced).items()]
+    if device == "xla":
+        found.append(f"torch_xla.backends.set_mat_mul_precision({product(coarse)!r})")
+    return found
+
+
+def set_precision(target: str, device: str, coarse: bool, reduced: bool) -> None:
+    """Make the settings of `precision`, and torch_xla's own. Raises Unavailable where one is not taken: what is computed in
+    would be unknown."""
     import torch
 
-    if target == "cuda":
-        matmul = torch.backends.cuda.matmul
-        with settable():
-            matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = coarse
-        # Sums of 16-bit products are otherwise split and added in 16 bits.
-        matmul.allow_fp16_reduced_precision_reduction = reduced
-        matmul.allow_bf16_reduced_precision_reduction = reduced
-    elif target == "xpu":
-        with settable():
-            torch.backends.mkldnn.allow_tf32 = coarse  # type: ignore[assignment]
-    elif target == "npu":
-        npu: Any = getattr(torch, "npu")  # noqa: B009  the plugin's
-        npu.matmul.allow_hf32 = npu.conv.allow_hf32 = coarse  # of convolutions it is on by default
-        if (npu.matmul.allow_hf32, npu.conv.allow_hf32) != (coarse, coarse):
-            raise Unavailable("torch_npu does not take the setting allow_hf32")
-    elif device == "xla":
+    with settable():
+        for path, value in precision(target, coarse, reduced).items():
+            owner, _, name = path.rpartition(".")
+            module = functools.reduce(getattr, owner.split("."), torch)
+            setattr(module, name, value)
+            if getattr(module, name) != value:
+                raise Unavailable(f"torch does not take the setting {path}={value}")
+    if device == "xla":
         backends = importlib.import_module("torch_xla.backends")
-        wanted = "default" if coarse else "highest"  # a TPU multiplies float32 in one pass of bfloat16 by default
+        wanted = product(coarse)
         backends.set_mat_mul_precision(wanted)
         if backends.get_mat_mul_precision() != wanted:
             raise Unavailable(f"torch_xla does not take the matrix product precision {wanted!r}")

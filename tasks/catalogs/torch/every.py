@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import every, torch_tree
+from tasks.arrays.every import FLOAT8
 from tasks.catalogs import exactly
 from tasks.catalogs.base import Failure, Sample
 from tasks.catalogs.torch.generated import laid_out
@@ -32,8 +33,6 @@ PAIRS = (
     "pow xlogy special.xlog1py logaddexp copysign fmax fmin maximum minimum max.binary min.binary eq ne ge gt le lt logical_and "
     "logical_or logical_xor bitwise_and bitwise_or bitwise_xor gcd lcm heaviside nextafter"
 ).split()
-#: The float8 whose values a wider float is given, by sample.
-FLOAT8 = ("float8_e5m2", "float8_e4m3fn")
 #: Those of an integer of which a zero as the second number, or a negative one, is refused by torch: it is a 1.
 _DIVIDES, _RAISES = ("div", "fmod", "remainder", "floor_divide"), ("pow",)
 
@@ -99,9 +98,7 @@ def samples(
             return x.detach() if isinstance(x, torch.Tensor) else x
 
         template = templates[index % len(templates)]
-        source = rebuilt(template, replaced)
-        source.output_process_fn_grad = template.output_process_fn_grad  # a gradient's maker asks for it
-        sample = make(index, source)
+        sample = make(index, rebuilt(template, replaced))
         for oracle in sample.others:
             for leaf, other in zip(sample.expected, oracle.references):
                 _agreed(made, leaf, other)

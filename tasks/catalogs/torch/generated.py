@@ -52,16 +52,20 @@ MODERATE = 1024.0
 LEVELS = ("bent", "lone", "all", "one", "lists", "none")
 
 #: Ops that are given no generated samples (globs over name and variant). jiterator: CUDA only; _segment_reduce: leaves
-#: what its offsets do not cover uninitialised; pinv: an error of its singular vectors, of a size for the whole matrix; mvlgamma:
-#: its domain depends on another argument.
-OWN_ALONE = "jiterator_* _segment_reduce* linalg.pinv* pinverse mvlgamma*"
+#: what its offsets do not cover uninitialised, resize_ what was not there before; pinv: an error of its singular vectors, of a
+#: size for the whole matrix; mvlgamma: its domain depends on another argument.
+OWN_ALONE = "jiterator_* _segment_reduce* resize_* linalg.pinv* pinverse mvlgamma*"
 #: Ops whose error at unusual values is that of a step inside which the noise floor, moving inputs alone, does not see:
 #: coordinates of a grid, differences that telescope, recurrences that grow and cancel, powers of a matrix, long products
-#: (which overflow or not with the order of their factors), transforms (whose error at every output is that of the whole).
+#: (which overflow or not with the order of their factors), transforms (whose error at every output is that of the whole);
+#: and the rank of a matrix, which is counted against a tolerance made of the dtype's ε.
 REGULAR_ALONE = """
 prod cumprod masked.prod masked.cumprod *.prod fft.* stft istft nn.functional.hinge_embedding_loss
 grid_sampler_* nn.functional.grid_sample trapz trapezoid cumulative_trapezoid special.*_polynomial_* linalg.matrix_power*
+linalg.matrix_rank*
 """
+#: Ops whose result follows the layout of their argument: they read its memory by strides of their own, or share it.
+OF_MEMORY = "as_strided* view view_as"
 #: Ops with an argument that has to be sorted.
 SORTED = ("searchsorted", "bucketize")
 
@@ -352,6 +356,8 @@ class _Candidate:
     def _laid_out(self, x: Any, path: Path) -> Any:
         layouts = {"transposed": "transposed", "offset": "offset", "expanded": "expanded", "long": "strided"}
         layout = layouts.get(self.plan, "contiguous")
+        if _matches(OF_MEMORY, self.group.op_name, self.group.variant):
+            layout = "contiguous"
         if layout == "offset" and x.dim() in (4, 5):
             layout = "channels-last"
         if layout == "expanded" and path != self.values[0]:

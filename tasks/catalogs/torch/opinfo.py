@@ -34,7 +34,21 @@ IMAGES, CHANNELS = 2, 3
 #: Ops whose samples in op_db have up to 5 million elements: they took a third of the time of all ops.
 SMALLER = ("grid_sampler_3d",)
 
-DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool")
+#: complex32 has no kernels for most ops (123 of op_db list it) and no dtype in NumPy: it travels as complex64 (`tasks.arrays.torch_tree`).
+DTYPES = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "float64",
+    "complex64",
+    "complex32",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+)
 
 
 class TorchOpInfo(Catalog):

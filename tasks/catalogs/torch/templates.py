@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.arrays import torch_tree
+from tasks.catalogs.torch.differentiable import PROCESS
 from tasks.model import Group, is_complex, is_inexact
 
 #: Most elements of all tensors of a sample.
@@ -164,4 +165,5 @@ def rebuilt(source: Any, change: Callable[[Path, Any], Any]) -> Any:
         input=walk(source.input, (0,)),
         args=tuple(walk(x, (i + 1,)) for i, x in enumerate(source.args)),
         kwargs={k: walk(x, (k,)) for k, x in source.kwargs.items()},
+        **({PROCESS: getattr(source, PROCESS)} if hasattr(source, PROCESS) else {}),  # a gradient's maker asks for it
     )

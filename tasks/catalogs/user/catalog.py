@@ -15,7 +15,7 @@ from tasks.arrays import noise
 from tasks.arrays.tree import TensorSpec, decode, encode, spec_of
 from tasks.catalogs.base import Catalog, Entry, Failure, Sample
 from tasks.catalogs.user import dims as sizes
-from tasks.catalogs.user import drawn, gradients, load, of_torch, promises, samples, scripts
+from tasks.catalogs.user import drawn, every, gradients, load, of_torch, promises, samples, scripts
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.fuzz.choices import Choices
@@ -39,7 +39,7 @@ from tasks.model import (
 
 #: Counts up whenever the bytes of a sample, a reference or a noise floor change.
 CATALOG_VERSION = "3"
-#: Where an op's values may come from.
+#: Where an op's values may come from; of all inputs, if `every` offers it.
 _DISTRIBUTIONS = tuple(d for d in DISTRIBUTIONS if d != EXHAUSTIVE)
 #: Fewest elements of which none can be finite only because the reference or its inputs are wrong.
 TELLING = 16
@@ -79,7 +79,13 @@ class User(Catalog):
             elif not one.script.is_file():
                 raise one.mistake("reference", f"no such file {one.script}")
         return [
-            Entry(f"{self.name}:{name}", "", tuple(one.op.dtypes), _checks(one.op), _DISTRIBUTIONS)
+            Entry(
+                f"{self.name}:{name}",
+                "",
+                tuple(one.op.dtypes),
+                _checks(one.op),
+                DISTRIBUTIONS if every.offered(one.op) else _DISTRIBUTIONS,
+            )
             for name, one in sorted(found.items())
         ]
 
@@ -91,6 +97,8 @@ class User(Catalog):
         one = self._op(group)
         if group.dtype not in one.op.dtypes:
             raise ValueError(f"user: {group.op} has no dtype {group.dtype!r}; it has {', '.join(one.op.dtypes)}")
+        if group.distribution == EXHAUSTIVE:
+            return iter([_of_all(one, group, draws)])
         if group.distribution == FUZZ:
             return (Sample(i) if i in skip else _fuzzed(one, group, i, draws) for i in range(group.samples))
         fits: Callable[[Mapping[str, int]], bool] = lambda dims: True  # noqa: E731
@@ -121,6 +129,17 @@ class User(Catalog):
         if group.catalog != self.name or group.op_name not in found or group.variant:
             raise ValueError(f"the catalog user has no op {group.label!r}: its kernels are those of the run's config")
         return found[group.op_name]
+
+
+def _of_all(one: Declared, group: Group, draws: int) -> Sample:
+    """The one sample of all values; of a dtype or a check that has none, why."""
+    try:
+        if group.check != "forward":
+            raise ValueError(f"the {group.check} check is not asked of every input of a kernel")
+        dims, arrays = every.sample(one.op, group.dtype, group.seed)
+    except ValueError as error:
+        return Sample(-1, failure=Failure.vacuous(str(error)))
+    return of_inputs(one, dims, lambda: arrays, group, 0, draws)
 
 
 def _checks(op: UserOp) -> tuple[str, ...]:
@@ -171,7 +190,10 @@ def of_inputs(
         if group.dtype in op.tolerances:
             made.oracle += OWN_TOLERANCE
     except (Exception, SystemExit) as error:
-        made.failure = Failure("invalid", stage, type(error).__name__, _told(error))
+        text = _told(error)
+        if stage == "reference" and op.reference_framework == "numpy" and "numpy.ndarray" in text:
+            text += "; it is given NumPy arrays: a function of tensors says reference_framework: torch"
+        made.failure = Failure("invalid", stage, type(error).__name__, text)
     return made
 
 
@@ -227,6 +249,8 @@ def _expected(
             yield outputs
 
     floor = noise.floor(found, evaluate, op_class, drawn, elements)
+    if op_class not in (OpClass.DISCONTINUOUS, OpClass.MODEL):
+        floor = noise.of_kernel(found, floor, [exact[name] for name in eps], group.dtype)
     if group.distribution == "own" and one.op.values == "regular" and op_class != OpClass.UNINITIALISED:
         _finite_somewhere(exact, found)
     return [_leaf(one, i, y, delta, dims, group.dtype) for i, (y, delta) in enumerate(zip(found, floor))]

@@ -115,6 +115,7 @@ def fill(
     floor = noise.floor(
         exact, lambda drawn: (gradient(*moved(draw), draw)[0] for draw in drawn), made.op_class, draws, elements
     )
+    floor = noise.of_kernel(exact, floor, [x for x in arrays.values() if is_inexact(x.dtype.name)], group.dtype, 0.0)
     made.expected = [
         Leaf(arrays[name].dtype.name, y.shape, y, e if delta is None else delta + e)
         for name, y, delta, e in zip(names, exact, floor, own)

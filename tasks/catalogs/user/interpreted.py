@@ -69,9 +69,11 @@ def _refusing(compute: Callable[..., Any], bfloat16: Any) -> Callable[..., Any]:
 
 
 def not_interpreted(error: BaseException) -> str:
-    """What Triton's interpreter, not the kernel, cannot do; "" where the error is another one, or nothing is interpreted."""
+    """What Triton's interpreter, not the kernel, cannot do, or that there is neither it nor a GPU; "" where the error is another one."""
     if not interprets():
-        return ""
+        # A script that imports its kernels has imported Triton before anybody could switch the interpreter on.
+        none = "triton" in sys.modules and NO_DRIVER in str(error)
+        return f"Triton has no GPU here, and its interpreter is off: set TRITON_INTERPRET=1 ({error})" if none else ""
     said = f"Triton's interpreter cannot run this kernel: {type(error).__name__}: {error}"
     if NO_DRIVER in str(error):
         return said

@@ -214,6 +214,10 @@ def load(name: str, root: str, key: tuple[Any, ...]) -> ModuleType:
         ) from None
 
 
+#: Files that are being executed for the functions in them: the farm is not called by these.
+EXECUTED: list[Path] = []
+
+
 def _from_file(file: Path) -> ModuleType:
     content = hashlib.sha256(
         str(file).encode() + b"\0" + sources.digest(sources.closure(file, str(file.parent))).encode()
@@ -224,11 +228,14 @@ def _from_file(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    EXECUTED.append(file)
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
+    finally:
+        EXECUTED.pop()
     return module
 
 

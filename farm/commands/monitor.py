@@ -1,0 +1,108 @@
+"""Watch runs on Ray in Prometheus and Grafana: farm monitor [--port N] [--grafana-port N]"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from farm.commandline import refusing
+from farm.exits import OK, interruptible
+from farm.work import monitoring
+from tasks.cache import default_cache
+from tasks.model import Refusal
+
+#: Scrapes every node of the newest Ray on this machine: its head writes their addresses into that file.
+_CONFIG = """global: {{scrape_interval: 5s, evaluation_interval: 5s}}
+scrape_configs:
+  - job_name: ray
+    file_sd_configs: [{{files: ['{targets}'], refresh_interval: 5s}}]
+"""
+#: Seconds between two looks at whether both are alive.
+LOOK_S = 0.5
+#: Where Grafana's packages put what it needs to start.
+_GRAFANA_HOME = "/usr/share/grafana"
+
+
+@refusing
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line until Ctrl-C; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="farm monitor",
+        description="Start Prometheus on the metrics of the newest Ray on this machine, and Grafana with Ray's dashboards and the farm's, "
+        "where they are installed. They end with Ctrl-C; what Prometheus has seen stays in the farm's cache.",
+        epilog="exit code: 0; 2 Prometheus is not installed, or one of both ended by itself",
+    )
+    parser.add_argument(
+        "--port", type=int, default=9090, metavar="N", help="of Prometheus (9090, where Ray's dashboard looks)"
+    )
+    parser.add_argument(
+        "--grafana-port", type=int, default=3000, metavar="N", help="of Grafana (3000, where Ray's dashboard looks)"
+    )
+    args = parser.parse_args(argv)
+    ray = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
+    targets = ray / "prom_metrics_service_discovery.json"
+    if not shutil.which("prometheus"):
+        raise Refusal(
+            "prometheus is not installed: apt-get install prometheus, or from https://prometheus.io/download; one that runs elsewhere "
+            f"scrapes the targets in {targets} (file_sd_configs)"
+        )
+    running = {"prometheus": _prometheus(default_cache() / "prometheus", targets, args.port)}
+    if (grafana := _grafana(ray, args.grafana_port)) is not None:
+        running["grafana"] = grafana
+    try:
+        with interruptible():
+            while (ended := next((n for n, process in running.items() if process.poll() is not None), "")) == "":
+                time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        return OK
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
+    option = {"prometheus": "--port", "grafana": "--grafana-port"}[ended]
+    port = getattr(args, option.strip("-").replace("-", "_"))
+    raise Refusal(
+        f"{ended} ended by itself (exit code {running[ended].returncode}); is port {port} taken? Another one: {option}"
+    )
+
+
+def _prometheus(folder: Path, targets: Path, port: int) -> subprocess.Popen[bytes]:
+    """Raises Refusal."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "prometheus.yml").write_text(_CONFIG.format(targets=targets))
+    except OSError as error:
+        raise Refusal(f"{folder} cannot be written ({error.strerror}); set FARM_CACHE to another place") from None
+    command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
+    print(f"Prometheus: http://localhost:{port}, of the nodes in {targets}", flush=True)
+    return subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"])
+
+
+def _grafana(ray: Path, port: int) -> subprocess.Popen[bytes] | None:
+    """None where it cannot be started; says why."""
+    settings = ray / "session_latest" / "metrics" / "grafana" / "grafana.ini"
+    program, shown = shutil.which("grafana"), monitoring.provided(default_cache(), os.environ)
+    if program is None:
+        where = "".join(f"; its dashboard is {folder}/farm.json" for folder in shown.values())
+        print(
+            f"Grafana is not installed (https://grafana.com/docs/grafana/latest/setup-grafana/installation){where}",
+            flush=True,
+        )
+        return None
+    if not settings.exists():
+        print(
+            f"Grafana is not started: no {settings}; start a run on Ray with its dashboard, then farm monitor",
+            flush=True,
+        )
+        return None
+    print(f"Grafana: http://localhost:{port}, dashboard 'Validation farm'", flush=True)
+    environment = os.environ | {"GF_SERVER_HTTP_PORT": str(port)}
+    return subprocess.Popen(
+        [program, "server", "--homepath", _GRAFANA_HOME, "--config", str(settings)], env=environment
+    )

@@ -1,0 +1,67 @@
+"""The summary of a finished run (`Night`), kept beside its rows: a site over a year of runs reads these and not the rows."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from farm.lake import Lake, LakeError
+from farm.lake.manifest import MANIFEST
+from farm.lake.store import write_beside
+from farm.report.tables.trends import COUNTS, Night
+from tasks.sources import digest
+
+#: Beside the parts of a run; dataset readers leave it alone for its underscore.
+SUMMARY = "_summary.parquet"
+#: Under which its metadata has the rest of a `Night`.
+_REST = b"night"
+
+
+def kept(lake: Lake, run_id: str) -> Night | None:
+    """The summary that is kept of a run; None if there is none, or it is of other files or of another version of the farm."""
+    try:
+        with lake.filesystem.open_input_file(lake.path(run_id, SUMMARY)) as file:
+            part = pq.ParquetFile(file)
+            told = json.loads((part.schema_arrow.metadata or {})[_REST])
+            if told["key"] != _key(lake, run_id):
+                return None
+            texts = [f.name for f in part.schema_arrow if f.type in (pa.string(), pa.large_string())]
+            squares = part.read().to_pandas(categories=texts)
+            return Night({**told["facts"], "results": lake.uri}, squares, told["causes"])
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(lake: Lake, run_id: str, run: Mapping[str, Any], made: Night) -> None:
+    """Keep the summary of a run that has ended. A lake that cannot be written is left as it is."""
+    if not run.get("finished_at"):
+        return
+    with contextlib.suppress(pa.ArrowException, OSError, LakeError):
+        told = {"key": _key(lake, run_id), "facts": dict(made.facts), "causes": list(made.causes)}
+        squares = made.squares.astype({"worst": str, **dict.fromkeys([*COUNTS, "new"], "int32")})
+        table = pa.Table.from_pandas(squares, preserve_index=False)
+        table = table.replace_schema_metadata({_REST: json.dumps(told)})
+        write_beside(
+            lake,
+            run_id,
+            SUMMARY,
+            lambda path: pq.write_table(table, path, filesystem=lake.filesystem, compression="zstd"),
+        )
+
+
+def _key(lake: Lake, run_id: str) -> str:
+    """What a summary is made of: the files of the run as they are now, and the code that sums them up."""
+    found = lake.filesystem.get_file_info(pafs.FileSelector(lake.path(run_id)))
+    files = sorted(
+        (one.base_name, one.size, one.mtime_ns)
+        for one in found
+        if one.type == pafs.FileType.File and one.base_name not in (SUMMARY, MANIFEST) and one.base_name[0] != "."
+    )
+    return hashlib.sha256(json.dumps([files, digest("farm.report.tables", "farm.plan")]).encode()).hexdigest()

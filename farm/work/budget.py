@@ -1,0 +1,215 @@
+"""What a run of limited time does: the cells that tell most first, as many as the time is likely to be enough for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from farm.plan.config import ConfigError
+from farm.plan.request import Request
+from farm.work.accounts import CASE_MS, JOINT_MS, START_S
+from farm.work.backlog import Backlog
+from farm.work.learned import Learned, learned
+from farm.work.pace import EXPORT_MS
+from farm.work.state import Flight, Plan
+from farm.work.stock import GROUP_MS, Stock
+from tasks import catalogs
+
+#: Of a budget, what cells are planned for; the rest is for starting, for what takes longer than it did, and for the report.
+SHARE = 0.85
+#: Seconds that jobs which have begun may go on when the time is up.
+GRACE_S = 20.0
+#: Of a budget, what is kept at most for the report.
+END_SHARE = 0.1
+#: Seconds from which on a cell is long.
+LONG_S = 4.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Cells by the order in which they are worth their time: group, backend and rank of each; taken: how many of them are in."""
+
+    groups: np.ndarray
+    backends: np.ndarray
+    ranks: np.ndarray
+    taken: np.ndarray
+
+    def wanted(self, wanted: np.ndarray) -> np.ndarray:
+        """Samples of each cell, 0 for those that are left out."""
+        left = np.zeros_like(wanted)
+        g, b = self.groups[self.taken], self.backends[self.taken]
+        left[g, b] = wanted[g, b]
+        return left
+
+    def order(self) -> list[int]:
+        """Groups by the first of their cells."""
+        return list(dict.fromkeys(self.groups[self.taken].tolist()))
+
+    def rank(self, order: list[int], backends: int) -> np.ndarray:
+        """Ranks of the cells of these groups, [groups, backends]."""
+        found = np.zeros((max(order, default=-1) + 1, backends), np.int8)
+        found[self.groups[self.taken], self.backends[self.taken]] = self.ranks[self.taken]
+        return found[order]
+
+
+def costs_s(plan: Plan, known: Learned) -> np.ndarray:
+    """Seconds that every cell of a plan is likely to take, [groups, backends]; 0 where it is not planned."""
+    guess = [JOINT_MS if plan.offer(b).joint else CASE_MS for b in range(len(plan.backends))]
+    return known.filled(plan.matrix, guess) * plan.matrix.wanted / 1e3
+
+
+def seconds(plan: Plan, known: Learned) -> float:
+    """What a whole plan is likely to take from its first job on: its slowest kind of slot."""
+    cells = _there(plan)
+    aside, pool, slots = _aside_s(plan, known, *cells)
+    cost = aside + costs_s(plan, known)[cells]
+    return max((float(cost[pool == p].sum()) / number for p, number in slots.items()), default=0.0)
+
+
+def chosen(plan: Plan, known: Learned, budget_s: float) -> Choice:
+    """The cells of a plan that are worth their time most: one of each failure that the newest runs have, the other failures,
+    cells that are new or whose runtime has another version, those that are weakly tested, then all others; in each of these
+    the cheap ones first, where those of a backend share what it takes to start, and of what nobody has run, each op and
+    backend once before any of them twice."""
+    g, b = _there(plan)
+    cost = costs_s(plan, known)[g, b]
+    rank, turn = _ranks(plan, known, g, b, cost)
+    _, same, many = np.unique(rank * len(plan.backends) + b, return_inverse=True, return_counts=True)
+    order = np.lexsort((cost + (_start_s(plan, known)[b] / many[same]), turn, rank))
+    g, b, cost = g[order], b[order], cost[order]
+    aside, pool, slots = _aside_s(plan, known, g, b)
+    taken = np.zeros(len(g), bool)
+    for p, number in slots.items():
+        of = pool == p
+        taken[of] = np.cumsum((cost + aside)[of]) <= budget_s * SHARE * number
+    return Choice(g, b, rank[order], taken)
+
+
+def limited(plan: Plan) -> Plan:
+    """A plan with what earlier runs tell of it (raises ConfigError if there is no time for any): of a run with a budget the cells that are worth its time, in their order; else all
+    of them, those first that take long, so that no slot is left with one of them when all others are done."""
+    there = [plan.offer(b).available or plan.offer(b).awaited for b in range(len(plan.backends))]
+    known, matrix = learned(plan.request.lake, plan.matrix, there), plan.matrix
+    if (left_s := plan.request.left_s) is not None:
+        choice = chosen(plan, known, left_s)
+        if not choice.taken.any() and plan.runs:
+            raise ConfigError(
+                f"--budget: {left_s:.0f} s of it are left after the start, in which no cell can be run; give more"
+            )
+        order = choice.order()
+        return replace(
+            plan,
+            matrix=matrix.ordered(order, choice.wanted(matrix.wanted)),
+            learned=known.of(order),
+            whole=matrix,
+            rank=choice.rank(order, len(plan.backends)),
+        )
+    longest_s = np.nan_to_num(known.ms * matrix.wanted).max(axis=1, initial=0.0) / 1e3
+    order = np.argsort(-np.floor(np.log2(np.maximum(longest_s / LONG_S, 0.5))), kind="stable").tolist()
+    return replace(plan, matrix=matrix.ordered(order), learned=known.of(order))
+
+
+def usable_s(request: Request, left_s: float) -> float:
+    """Seconds of what is left of a budget in which cases are run: the report takes about as long as the start did."""
+    assert request.budget_s is not None
+    return max(left_s - min(request.budget_s - left_s, END_SHARE * request.budget_s), 0.0)
+
+
+def undone(stock: Stock, backlog: Backlog, flights: Iterable[Flight]) -> set[tuple[int, int]]:
+    """Cells (group, backend) of which not all cases have been done."""
+    left = {(g, b) for g, b in np.argwhere(stock.wanted).tolist() if g not in stock.samples}
+    exports = list(stock.queues["export"])
+    for flight in flights:
+        left |= {(flight.cases[n].group, flight.backend) for n in flight.left if flight.cases}
+        exports += flight.groups if flight.job.export else []
+    left |= {(g, b) for g in exports for b in stock.exports(g)}
+    left |= {(g, b) for b in range(len(backlog.ready)) for g, _ in backlog.drain(b)}
+    return {(g, b) for g, b in left if g not in stock.samples or stock.positions(g, b)}
+
+
+def left_out(plan: Plan, undone: Iterable[tuple[int, int]] = ()) -> dict[str, Any]:
+    """What a run's record says of what the budget left out: cells, and their cases by op and backend. undone: cells of the
+    plan that it had not the time for."""
+    assert plan.whole is not None
+    numbers = plan.whole.numbers()
+    whole = [numbers[key] for key in plan.matrix.numbers()]
+    missing = plan.whole.wanted.copy()
+    missing[whole] -= plan.matrix.wanted
+    for g, b in undone:
+        missing[whole[g], b] = plan.whole.wanted[whole[g], b]
+    missing[:, [not plan.offer(b).available for b in range(len(plan.backends))]] = 0
+    cases: dict[str, Counter[str]] = {}
+    for g, b in np.argwhere(missing).tolist():
+        cases.setdefault(plan.whole.groups[g].label, Counter())[plan.name(b)] += int(missing[g, b])
+    told = {"budget_s": plan.request.budget_s, "cells": int(np.count_nonzero(missing)), "cases": cases}
+    return told if cases else {}
+
+
+def _there(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Cells on backends that are there or awaited."""
+    there = [plan.offer(b).available or plan.offer(b).awaited for b in range(len(plan.backends))]
+    g, b = np.nonzero(plan.matrix.wanted * np.array(there, dtype=np.int32))
+    return g, b
+
+
+def _ranks(plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray, cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(rank of each cell, its turn among those of its op and backend that nobody has run)."""
+    now = [plan.offer(x).info.get("runtime_version", "") for x in range(len(plan.backends))]
+    code = np.array([known.versions.index(v) if v in known.versions else len(known.versions) for v in now])
+    version, unknown = known.version[g, b], np.isnan(known.ms[g, b])
+    told = np.array([bool(v) for v in now])[b] & (version >= 0)
+    ops = {name: n for n, name in enumerate(dict.fromkeys(group.op for group in plan.matrix.groups))}
+    op = np.array([ops[group.op] for group in plan.matrix.groups], np.int64)[g]
+    rank = np.full(len(g), 4, np.int64)
+    rank[known.unasked[g, b]] = 5
+    rank[known.weak[g, b]] = 3
+    rank[unknown | (told & (version != code[b]))] = 2
+    finding = known.finding[g, b].astype(np.int64)
+    failed = np.flatnonzero(finding >= 0)
+    rank[failed] = 1
+    cheap = failed[np.argsort(cost[failed], kind="stable")]
+    _, first = np.unique(np.stack([finding[cheap], op[cheap], b[cheap]]), axis=1, return_index=True)
+    rank[cheap[first]] = 0
+    turn = np.zeros(len(g), np.int64)
+    turn[unknown] = _turns(op[unknown] * len(plan.backends) + b[unknown])
+    return rank, turn
+
+
+def _turns(keys: np.ndarray) -> np.ndarray:
+    """How many equal keys stand before each."""
+    order = np.argsort(keys, kind="stable")
+    in_order = keys[order]
+    begins = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]]) if len(keys) else np.empty(0, np.intp)
+    turns = np.empty(len(keys), np.int64)
+    turns[order] = np.arange(len(keys)) - np.repeat(begins, np.diff(np.r_[begins, len(keys)]))
+    return turns
+
+
+def _start_s(plan: Plan, known: Learned) -> np.ndarray:
+    """Seconds that a process of each backend takes to start: as in earlier runs, else as it was when it was asked, else a guess."""
+    asked = [float(plan.offer(b).info.get("start_s") or START_S) for b in range(len(plan.backends))]
+    return np.where(np.isnan(known.start_s), asked, known.start_s)
+
+
+def _aside_s(plan: Plan, known: Learned, g: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
+    """(seconds that each cell takes beside its cases, if they come in this order: the first of a group prepares it, the
+    first of a backend starts its process; the number of its kind of slot; slots of each kind)."""
+    aside = np.zeros(len(g))
+    aside[np.unique(g, return_index=True)[1]] += GROUP_MS / 1e3
+    offers = [plan.offer(x) for x in range(len(plan.backends))]
+    begins = np.unique(b, return_index=True)[1]
+    aside[begins] += _start_s(plan, known)[b[begins]]
+    names = {name: n for n, name in enumerate(dict.fromkeys(group.catalog for group in plan.matrix.groups))}
+    exports = np.array([[catalogs.get(name).needs_export(offer.forms) for offer in offers] for name in names])
+    of = np.array([names[group.catalog] for group in plan.matrix.groups])
+    aside[exports[of[g], b] & np.isnan(known.ms[g, b])] += EXPORT_MS / 1e3
+    kinds = {name: n for n, name in enumerate(dict.fromkeys(offer.resource for offer in offers))}
+    slots: dict[int, int] = {}
+    for x, offer in enumerate(offers):
+        many = plan.executor.slots(None if offer.resource == "CPU" else offer, plan.fraction(x))
+        slots[kinds[offer.resource]] = max(slots.get(kinds[offer.resource], 1), many)
+    return aside, np.array([kinds[offer.resource] for offer in offers])[b], slots

@@ -1,0 +1,144 @@
+"""What earlier runs of the lake tell of each cell of a plan: what it took, how it failed, on which version of the runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from farm import lake as lakes
+from farm.lake import Lake, LakeError
+from farm.plan.matrix import GROUP, Matrix
+from tasks.model import FAILED, Status, names
+
+#: Runs of the lake that are looked at, the newest first; older ones are not once this share of a plan's cells is known.
+LOOKED_AT, KNOWN = 20, 0.95
+#: Milliseconds of a case beside building and running it.
+ASIDE_MS = 10.0
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What earlier runs tell of the cells of a plan; arrays are [groups, backends].
+
+    ms: milliseconds of a case, NaN where nobody has run the cell; finding: below 0 where nothing failed, else a number that
+    cells of one op and backend that failed in the same way share; weak: no pass of it was any evidence, or it was
+    imprecise; unasked: the backend did not take it; version: a number of the runtime's version, below 0 for none; versions:
+    what these numbers mean; runs: ids of those that this is from, the newest first. start_s: seconds that a process of each
+    backend took to start, [backends], NaN where no run tells.
+    """
+
+    ms: np.ndarray
+    finding: np.ndarray
+    weak: np.ndarray
+    unasked: np.ndarray
+    version: np.ndarray
+    start_s: np.ndarray
+    versions: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+
+    @classmethod
+    def nothing(cls, shape: tuple[int, ...]) -> Learned:
+        no, none = np.zeros(shape, bool), np.full(shape, -1, np.int32)
+        ms, start_s = np.full(shape, np.nan, np.float32), np.full(shape[1:], np.nan)
+        return cls(ms, none, no, no.copy(), none.copy(), start_s)
+
+    def of(self, order: list[int]) -> Learned:
+        """Of a matrix with its groups in this order."""
+        arrays = {k: getattr(self, k)[order] for k in ("ms", "finding", "weak", "unasked", "version")}
+        return replace(self, **arrays)
+
+    def filled(self, matrix: Matrix, guess_ms: Sequence[float]) -> np.ndarray:
+        """Milliseconds of a case of every cell: of cells that nobody has run, what those of the same op and dtype took on the
+        backend, else those of the backend, else ``guess_ms`` of it."""
+        codes = {pair: n for n, pair in enumerate(dict.fromkeys((g.op, g.dtype) for g in matrix.groups))}
+        ops = np.array([codes[g.op, g.dtype] for g in matrix.groups], np.intp)
+        known, filled = np.isfinite(self.ms), self.ms.copy()
+        for b, guess in enumerate(guess_ms):
+            some = known[:, b]
+            spent = np.bincount(ops[some], self.ms[some, b], len(codes))
+            many = np.bincount(ops[some], minlength=len(codes))
+            usual = spent.sum() / many.sum() if many.sum() else guess
+            of_op = np.where(many > 0, spent / np.maximum(many, 1), usual)
+            filled[~some, b] = of_op[ops[~some]]
+        return filled
+
+
+def learned(lake: Lake, matrix: Matrix, there: Sequence[bool]) -> Learned:
+    """What the newest runs of the lake tell of the cells of a plan; of each cell, the newest. there: backends whose cells count."""
+    known, found = Learned.nothing(matrix.wanted.shape), 0
+    enough = KNOWN * np.count_nonzero(matrix.wanted[:, list(there)])
+    numbers, column = matrix.numbers(), {spec.name: b for b, spec in enumerate(matrix.backends)}
+    versions: dict[str, int] = {}
+    failures: dict[str, int] = {}
+    runs: list[str] = []
+    with contextlib.suppress(LakeError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", lakes.LakeWarning)
+        for run_id in reversed(lakes.run_ids(lake)[-LOOKED_AT:]):
+            if found >= enough:
+                break
+            lines, before = cells(lake, run_id), found
+            columns = (
+                "backend",
+                "ms_sum",
+                "ms_count",
+                "failure_max",
+                "weak_min",
+                "imprecise_max",
+                "gap_min",
+                "version_max",
+            )
+            for *group, name, ms, n, failure, weak, imprecise, gap, version in zip(
+                *(lines[c].to_pylist() for c in (*GROUP, *columns)), strict=True
+            ):
+                g, b = numbers.get(tuple(group)), column.get(name)
+                if g is None or b is None or not matrix.wanted[g, b] or np.isfinite(known.ms[g, b]):
+                    continue
+                found += there[b]
+                known.ms[g, b] = ms / n
+                if failure:
+                    known.finding[g, b] = failures.setdefault(failure, len(failures))
+                known.weak[g, b], known.unasked[g, b] = weak or imprecise, gap
+                if version:
+                    known.version[g, b] = versions.setdefault(version, len(versions))
+            if found > before:
+                runs.append(run_id)
+                _starts(lakes.read_run(lake, run_id), column, known.start_s)
+    return replace(known, versions=tuple(versions), runs=tuple(runs))
+
+
+def _starts(record: dict[str, Any], column: dict[str, int], start_s: np.ndarray) -> None:
+    """Put in what starting a process took in a run, of backends of which no newer one tells."""
+    with contextlib.suppress(AttributeError, TypeError, ValueError):  # a record of another time
+        for name, spent in (record.get("children") or {}).items():
+            b = column.get(name)
+            if b is not None and np.isnan(start_s[b]) and spent.get("starts"):
+                start_s[b] = spent["start_s"] / spent["starts"]
+
+
+def cells(lake: Lake, run_id: str) -> pa.Table:
+    """A line for each cell of a run: what its cases took (ms: with what a case takes beside), and how they went. Raises LakeError."""
+    columns = ["build_ms", "run_ms", "status", "kind", "weak", "runtime_version"]
+    rows = lakes.read_table(lake, run_id, [*lakes.KEY, *GROUP, *columns])
+    status = rows["status"]
+    failed = pc.is_in(status, pa.array(names(FAILED)))
+    how = pc.binary_join_element_wise(status, pc.fill_null(rows["kind"], ""), " ")
+    ms = pc.add(pc.add(pc.fill_null(rows["build_ms"], 0.0), pc.fill_null(rows["run_ms"], 0.0)), ASIDE_MS)
+    gap = pc.is_in(status, pa.array(names([Status.UNSUPPORTED, Status.FALLBACK, Status.VACUOUS])))
+    how_went = {
+        "ms": ms,
+        "failure": pc.if_else(failed, how, ""),
+        "weak": pc.fill_null(rows["weak"], False),
+        "imprecise": pc.equal(status, Status.IMPRECISE.value),
+        "gap": gap,
+        "version": pc.fill_null(rows["runtime_version"], ""),
+    }
+    told = {name: pc.fill_null(rows[name], "") for name in (*GROUP, "backend")}
+    asked = [("ms", "sum"), ("ms", "count"), ("weak", "min"), ("imprecise", "max"), ("gap", "min")]
+    return pa.table(told | how_went).group_by(list(told)).aggregate([*asked, ("failure", "max"), ("version", "max")])

@@ -1,0 +1,101 @@
+"""MLX: the mlx form, one kernel after another, on Apple's GPUs or on any CPU."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from tasks.backends.base import Backend, importing, smoke_test
+from tasks.backends.shared.call_lines import in_framework
+from tasks.backends.shared.few_lines import ALL, FewLines
+from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.model import Form, Program, RuntimeInfo, np_dtype
+from tasks.vendors import resource_of
+
+#: device → (its node label, what pip is asked for, MLX's name of the device).
+_DEVICES = {
+    "cpu": ("", ("mlx==0.32.4", 'mlx-cpu==0.32.4; sys_platform == "linux"'), "cpu"),
+    "metal": ("apple", ("mlx==0.32.4",), "gpu"),
+}
+
+_UNSUPPORTED = re.compile(r"[Nn]ot (yet )?(supported|implemented)|[Uu]nsupported|only supports?\b|does not support|NYI")
+_OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory|Unable to allocate|maximum allowed buffer size")
+
+
+class Mlx(Backend):
+    """MLX on one device ("cpu", "metal"), with TF32 off. It takes no options."""
+
+    vendor = "Apple"
+    forms = ("mlx",)
+    takes = ()
+    devices, closed = tuple(_DEVICES), True
+    unsupported, out_of_memory = _UNSUPPORTED, _OUT_OF_MEMORY
+
+    def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
+        super().__init__(name, device, options)
+        self.device_vendor, self.packages, self._target = _DEVICES[device]
+        self.resource = resource_of(self.device_vendor)
+
+    def probe(self) -> RuntimeInfo:
+        """Choose the device and sum on it. Raises Unavailable with MLX's own words."""
+        os.environ["MLX_ENABLE_TF32"] = "0"  # float32 is computed in float32
+        with importing("mlx"):
+            import mlx.core as mx
+
+        def compute() -> float:
+            mx.set_default_device(mx.Device(getattr(mx, self._target)))
+            return float(mx.sum(mx.ones(2)))
+
+        version = metadata.version("mlx")
+        smoke_test(f"mlx {version} on {self.device}", compute, "a sum")
+        return RuntimeInfo(f"mlx {version}", str(mx.default_device()))
+
+    def build(self, form: Form) -> Program:
+        """Put the arrays on the device: a graph is made anew by each call, and evaluated there."""
+        import mlx.core as mx
+
+        given = [_tensor(x) for x in input_arrays(form)]
+
+        def run() -> list[np.ndarray]:
+            found = [x if isinstance(x, mx.array) else mx.array(x) for x in invoke(form, given, _dtype)]
+            mx.eval(*found)
+            return [_array(x) for x in found]
+
+        return Program(run, str(mx.default_device()), flags=f"graph=lazy {words(form)}")
+
+    def few_lines(self, form: Form) -> FewLines:
+        lines = (
+            "bits = lambda x: mx.array(x.view(np.uint16)).view(mx.bfloat16) if x.dtype.name == 'bfloat16' else "
+            "mx.array(x, dtype=getattr(mx, 'bool_' if x.dtype.name == 'bool' else x.dtype.name))",
+            f"mx.set_default_device(mx.{self._target})",
+            "found = call(*map(bits, arrays))",
+            f"found = {ALL}",
+            "got = [np.array(x.view(mx.uint16)).view('bfloat16') if x.dtype == mx.bfloat16 else np.array(x) for x in found]",
+        )
+        before = ("import os", 'os.environ["MLX_ENABLE_TF32"] = "0"')
+        return in_framework(form, "import mlx.core as mx", lines, before)
+
+
+def _dtype(name: str) -> Any:
+    import mlx.core as mx
+
+    return getattr(mx, "bool_" if name == "bool" else name)
+
+
+def _tensor(array: np.ndarray) -> Any:
+    """An array of its dtype on the device; NumPy's bfloat16 is given as its bits."""
+    import mlx.core as mx
+
+    if array.dtype.name == "bfloat16":
+        return mx.array(array.view(np.uint16)).view(mx.bfloat16)
+    return mx.array(array, dtype=_dtype(array.dtype.name))
+
+
+def _array(x: Any) -> np.ndarray:
+    import mlx.core as mx
+
+    return np.array(x.view(mx.uint16)).view(np_dtype("bfloat16")) if x.dtype == mx.bfloat16 else np.array(x)

@@ -1,0 +1,87 @@
+"""A machine with two Ascend devices that are the CPU's memory, as a new user meets it: detect, run, reproduce.
+
+The backend is `torch-npu` as it stands; `tests/ascend` has the plug-in that it imports and the vendor's command.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from farm import lake
+from tests.conftest import PLUGIN, ROOT, launch
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+
+ASCEND = ROOT / "tests" / "ascend"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """Variables of a machine that has them."""
+    state = tmp_path / "devices"
+    state.mkdir()
+    path = os.pathsep.join([str(PLUGIN), str(ASCEND), str(ROOT)])
+    return {"PYTHONPATH": path, "PATH": f"{ASCEND / 'bin'}:{os.environ['PATH']}", "FARM_NPU": str(state)}
+
+
+def config(path: Path, samples: int, *ops: str) -> Path:
+    catalog = {"name": "critical", "ops": list(ops), "samples": samples, "dtypes": ["float32"]}
+    path.write_text(yaml.safe_dump({"catalogs": [catalog], "backends": ["torch-npu"]}))
+    return path
+
+
+def farm(machine: dict[str, str], *args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "farm", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | machine, cwd=ROOT)
+
+
+def test_its_devices_are_found_and_what_to_type_next_runs_on_them(machine: dict[str, str]) -> None:
+    said = farm(machine, "node", "detect").stdout
+    assert "2 × Ascend 910B3: npu-smi info -m lists 2" in said and '{"NPU": 2.0}' in said
+    assert said.splitlines()[-1] == "next, on this machine alone: farm run configs/accelerators.yaml"
+
+
+def test_an_error_that_spoils_the_device_costs_its_own_case_and_is_shown_again(
+    machine: dict[str, str], tmp_path: Path, results: Path
+) -> None:
+    file = config(tmp_path / "c.yaml", 1, "add", "gelu", "relu")
+    spoilt = machine | {"FARM_DEVICE_SPOILT_BY": "aten::gelu"}
+    done = launch(file, "--no-ray", "--results", results, **spoilt)
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = lake.read(results, lake.run_ids(results)[-1]).set_index("op")
+    assert rows["status"].to_dict() == {"critical:add": "pass", "critical:gelu": "crash", "critical:relu": "pass"}
+    assert rows.loc["critical:gelu", "error"] == "aicore exception in aten::gelu, error code is 507015"
+    assert set(rows["device"]) == {"Ascend910B3"} and set(rows["flags"]) == {"hf32=off"}
+
+    script = tmp_path / "gelu.py"
+    case = "last:forward/critical:gelu/float32/0:torch-npu"
+    again = farm(spoilt, "reproduce", case, "--results", results, "--child", "--script", script)
+    assert "reproduced: same status and same metrics" in again.stdout, again.stdout + again.stderr
+    text = script.read_text()
+    assert "import torch_npu" in text and "torch.npu.conv.allow_hf32 = False" in text
+    alone = subprocess.run([sys.executable, script], capture_output=True, text=True, env=os.environ | spoilt)
+    assert alone.returncode == 1 and "aicore exception in aten::gelu" in alone.stdout, alone.stdout + alone.stderr
+
+
+def test_a_device_of_two_that_is_lost_in_mid_run_is_named_and_costs_no_case(
+    machine: dict[str, str], tmp_path: Path, results: Path
+) -> None:
+    """On a node of Ray's: the other device runs what the first had left."""
+    ops = "add mul exp log sqrt tanh relu sigmoid silu sum mean max min softmax where clamp cat gather".split()
+    file = config(tmp_path / "c.yaml", 2, *ops)
+    done = launch(file, "--ray", "--results", results, FARM_NPU_LOSE="60", **machine)
+    (lost,) = Path(machine["FARM_NPU"]).glob("lost-*")
+    rows = lake.read(results, lake.run_ids(results)[-1])
+    assert set(rows["device_ids"]) <= {"0", "1"}
+    failed = rows[rows["status"] != "pass"]
+    assert done.returncode == 0 and failed.empty, done.stdout
+    assert f"device {lost.name[-1]} of " in done.stdout and "finds no npu device" in done.stdout, done.stdout
+    assert "Traceback" not in done.stdout + done.stderr

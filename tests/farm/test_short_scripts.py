@@ -1,0 +1,197 @@
+"""Scripts of few lines and the issues with them: they show what they say, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from planted_small import graph
+
+from farm.minimise import issue
+from farm.minimise.script import short
+from farm.reproduce import trial
+from tasks import counterparts
+from tasks.arrays.tree import TensorSpec, encode, encode_tensor
+from tasks.backends import BackendSpec
+from tasks.backends.shared import call_lines
+from tasks.backends.shared.few_lines import NoScript
+from tasks.model import Form, Group, Leaf, np_dtype
+from tests import stand_in
+
+
+def shows(text: str, row: dict[str, Any]) -> tuple[bool, str]:
+    with trial.written(text) as path:
+        return trial.check(path, row, 300, sys.executable, short=True)
+
+
+def scripted(model: Any, feeds: dict[str, np.ndarray], expected: list[np.ndarray], backend: str = "ort-cpu") -> str:
+    """The short script of a case whose expected output is told."""
+    spec = BackendSpec.parse(backend)
+    form = Form("onnx", "onnx:test", "float32", list(feeds.values()), model=model.SerializeToString())
+    leaves = [Leaf(str(y.dtype), y.shape, y.astype(np.float64) if y.dtype.kind == "f" else y) for y in expected]
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+    group = Group("onnx:test", "", "float32", 1)
+    return short(form, group, leaves, row, spec.create(), 'a "title" \\ of text', ["onnxruntime"])
+
+
+def test_a_short_script_shows_what_is_wrong_and_nothing_else() -> None:
+    pytest.importorskip("onnxruntime")
+    model = graph("a = Add(x, w)", "y = Softmax(a; axis=0)", w=np.float32([[0.1, 2, -3, np.pi, 1e-8, 7]]))
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 4
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 6
+    feeds = {"x": np.random.default_rng(0).uniform(-1, 1, (4, 6)).astype(np.float32)}
+    (right,) = stand_in.run(model, feeds).outputs
+    for expected, expectedly in ((right, False), (right + np.float32(1e-3), True), (right.reshape(6, 4), True)):
+        text = scripted(model, feeds, [expected])
+        assert len(text.splitlines()) <= 40 and "farm" not in text
+        good, said = shows(text, {"status": "wrong", "kind": "numbers"})
+        assert good is expectedly, said
+
+
+def test_a_script_that_raises_another_error_does_not_show_it() -> None:
+    row = {"status": "error", "error": "no kernel for 'x' in this build", "kind": ""}
+    same, other = "raise RuntimeError(\"no kernel for 'y' in this build\")", 'raise RuntimeError("a disk is full")'
+    assert shows(same, row)[0]
+    assert not shows(other, row)[0]
+    died = {"status": "crash", "error": "", "kind": "SIGSEGV"}
+    assert shows("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", died)[0]
+    assert not shows("print('fine')", died)[0]
+    own = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import os; os.kill(os.getpid(), 11)'], check=True)"
+    assert shows(own, {**row, "error": "the converter died of SIGSEGV: layer 3"})[0]
+    assert not shows(own, row)[0]
+
+
+@pytest.mark.parametrize("runtime", ["ort", "openvino", "tvm", "tinygrad", "mnn", "iree", "ncnn"])
+def test_a_runtime_that_takes_onnx_models_is_called_in_few_lines(runtime: str) -> None:
+    model = graph("y = Relu(x)")
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 6]))
+    x = np.zeros((4, 6), np.float32)
+    text = scripted(model, {"x": x}, [x], f"{runtime}-cpu")
+    compile(text, runtime, "exec")
+    assert len(text.splitlines()) <= 40
+
+
+def called(backend: str, op: str, call: Any, x: np.ndarray, expected: np.ndarray, **kwargs: Any) -> str:
+    """The short script of a call of one tensor whose expected output is told; the gradient of it with ``cotangent``."""
+    tree = {"$": "tuple", "v": [encode_tensor(TensorSpec(0))]}
+    kind = call.framework if isinstance(call, counterparts.Counterpart) else "torch"
+    cotangent = kwargs.pop("cotangent", None)
+    form = Form(kind, op, x.dtype.name, [x], call=call, args=tree, kwargs=encode(kwargs))
+    if cotangent is not None:
+        form = replace(form, arrays=[x, cotangent], check="backward", wrt=(0,), cotangents=(1,))
+    reference = expected.astype(np.float64) if x.dtype.kind not in "bu" else expected
+    leaf = Leaf(x.dtype.name, expected.shape, reference)
+    row = {"status": "wrong", "kind": "numbers", "op_class": "composite", "limit": 32.0, "error": ""}
+    group = Group(op, "", x.dtype.name, 1)
+    text = short(form, group, [leaf], row, BackendSpec.parse(backend).create(), "a title", ["numpy"])
+    assert len(text.splitlines()) <= 40 and "farm" not in text and "tasks" not in text
+    return text
+
+
+def said_here(text: str) -> Any:
+    """What a script ends with in this process: "wrong", or 0."""
+    with pytest.raises(SystemExit) as end:
+        exec(compile(text, "script", "exec"), {})
+    return end.value.code
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_short_script_calls_torch_by_a_public_name(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3).astype(np_dtype(dtype))
+    right = torch.nn.functional.softmax(torch.tensor(x.astype(np.float64)), dim=0).numpy()
+    for expected, says in ((right, 0), (right + 0.25, "wrong")):
+        text = called("torch-cpu", "torch:softmax", torch.nn.functional.softmax, x, expected, dim=0)
+        assert said_here(text) == says and "softmax" in text
+
+
+@pytest.mark.parametrize(
+    ("x", "right", "wrong"),
+    [
+        (np.array([True, False]), [1.0, 0.0], [0.0, 0.0]),
+        (np.float32([-np.inf, np.nan, 2.0]), [-np.inf, np.nan, 2.0], [0.0, np.nan, 2.0]),
+        (np.uint8([250, 3]), [250, 3], [250, 4]),
+    ],
+)
+def test_a_short_script_compares_truth_values_infinities_and_small_integers(x: Any, right: Any, wrong: Any) -> None:
+    torch = pytest.importorskip("torch")
+    for expected, says in ((right, 0), (wrong, "wrong")):
+        reference = np.array(expected, np.float64 if x.dtype == np.float32 else x.dtype)
+        assert said_here(called("torch-cpu", "torch:clone", torch.clone, x, reference)) == says
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            "Exception from a.cpp:105:\nCheck 'false' failed at b.cpp:9:\n-- Celu-28 with a message:\nArguments differ",
+            "Arguments differ",
+        ),
+        (
+            "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running X node. Name:'' Status Message: "
+            "/a/pool.h:236 int64_t ort::Size(int64_t, int64_t) const out >= 0 was false. Negative.",
+            "out >= 0 was false. Negative.",
+        ),
+        ('loc(callsite("" at "g")): failed to legalize\n\nloc(unknown): see current operation', "failed to legalize"),
+        ("word " * 40, ("word " * 20).strip() + " …"),
+    ],
+)
+def test_the_title_of_an_issue_says_what_the_error_says(error: str, told: str) -> None:
+    finding = {"ops": ["Celu"], "attributes": {"Celu.alpha": 0.009999999776482582}, "modes": []}
+    record = {
+        "finding": finding,
+        "backend": "b",
+        "dtype": "float16",
+        "flaky": False,
+        "outcome": {"status": "error", "kind": "", "error": error},
+    }
+    assert issue.title(record) == f"[b] Celu of float16 with alpha=0.01: {told}"
+
+
+def test_a_short_script_of_a_gradient_computes_it() -> None:
+    torch = pytest.importorskip("torch")
+    x, cotangent = np.float32([-1, 0.5, 3]), np.float32([1, -2, 0.25])
+    right = cotangent / (1 + np.exp(-x.astype(np.float64)))
+    for expected, says in ((right, 0), (right * 1.01, "wrong")):
+        softplus = torch.nn.functional.softplus
+        text = called("torch-cpu", "torch:nn.functional.softplus", softplus, x, expected, cotangent=cotangent)
+        assert said_here(text) == says and "autograd.grad" in text
+
+
+@pytest.mark.parametrize("backend", ["torch-cpu", "inductor-cpu", "executorch-cpu"])
+def test_a_graph_in_functions_of_torch_has_no_short_script(backend: str) -> None:
+    form = Form(
+        "torch", "fuzz:graph", "float32", [np.ones(2, np.float32)], model=graph("y = Abs(x)").SerializeToString()
+    )
+    with pytest.raises(NoScript, match="a whole graph in torch's functions"):
+        BackendSpec.parse(backend).create().few_lines(form)
+
+
+@pytest.mark.parametrize(
+    ("framework", "says"), [("jax", "jnp.divide"), ("paddle", "paddle.divide"), ("tensorflow", "tf.divide")]
+)
+def test_a_short_script_calls_a_framework_that_is_not_here(framework: str, says: str) -> None:
+    call = counterparts.counterpart(framework, "torch:div", "no_rounding_mode", "float32")
+    x = np.ones((2, 2), np.float32)
+    text = called(f"{framework}-cpu", "torch:div", call, x, x)
+    compile(text, framework, "exec")
+    assert says in text
+
+
+def test_every_expression_of_the_table_can_be_written_down() -> None:
+    """But for those that name another op's counterpart."""
+    lacking = []
+    for label, row in counterparts.rows().items():
+        for framework in counterparts.table.FRAMEWORKS:
+            if text := getattr(row, framework):
+                made = counterparts.Counterpart(framework, label, row.signature, text)
+                try:
+                    imports, lines = call_lines._source(made)
+                    compile("\n".join([*imports, *lines]), label, "exec")
+                except NoScript as error:
+                    lacking.append(str(error))
+    assert len(lacking) < 10, lacking
