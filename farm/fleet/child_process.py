@@ -275,23 +275,40 @@ class ChildProcess:
 
 
 class Starved:
-    """For how long the machine has kept a process from running: its slowness is no case's."""
+    """For how long the machine has kept a process from running: its slowness is no case's.
+
+    Not the scheduler's own count of waiting alone: a virtual machine whose host takes its processor away has not waited.
+    """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
-        self._folder, self._since = proc / str(pid) / "task", -1.0
-        self._begun, self._first = 0.0, dict[str, int]()
+        self._threads, self._pressure = proc / str(pid) / "task", proc / "pressure"
+        self._since, self._looked, self._kept = -1.0, 0.0, 0.0
+        self._ran, self._stalled = dict[str, float](), 0
 
     def s(self, since: float) -> float:
-        """Seconds for which that thread which waited longest was kept waiting, since this was first asked about the case
-        that began at ``since``."""
-        waited = dict[str, int]()
+        """Seconds in which a thread wanted to run and did not, since this was first asked about the case that began at
+        ``since``: from look to look the time that passed, less what the thread ran, for that thread which lost most."""
+        now, stalled = time.monotonic(), self._stalls()
+        passed, lost, ran = now - self._looked, 0.0, dict[str, float]()
         with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or a kernel without schedstat
-            for thread in self._folder.iterdir():
-                waited[thread.name] = int((thread / "schedstat").read_text().split()[1])  # ns runnable, not running
-        if since != self._since:
-            self._since, self._begun, self._first = since, time.monotonic(), waited
-        longest = max((ns - self._first.get(name, 0) for name, ns in waited.items()), default=0) / 1e9
-        return min(longest, time.monotonic() - self._begun)
+            for thread in self._threads.iterdir():
+                ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
+                state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+                # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in a driver.
+                wanted = state == "R" or (state == "D" and stalled > self._stalled)
+                if wanted and thread.name in self._ran:
+                    lost = max(lost, passed - (ran[thread.name] - self._ran[thread.name]))
+        self._kept = self._kept + lost if since == self._since else 0.0
+        self._since, self._looked, self._ran, self._stalled = since, now, ran, stalled
+        return self._kept
+
+    def _stalls(self) -> int:
+        """Microseconds in which anything on this machine has waited for a disk or for memory; 0 where the kernel does not tell."""
+        total = 0
+        for name in ("io", "memory"):
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                total += int((self._pressure / name).read_text().split()[4].partition("=")[2])
+        return total
 
 
 def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str, str]:

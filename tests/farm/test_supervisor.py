@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -166,23 +166,39 @@ def test_a_child_process_has_cost_something() -> None:
 
 
 def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path) -> None:
-    def schedstat(thread: int, waited_s: float) -> None:
-        (tmp_path / "7" / "task" / str(thread)).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "7" / "task" / str(thread) / "schedstat").write_text(f"5000000 {int(waited_s * 1e9)} 3\n")
+    def thread(number: int, state: str, ran_s: float) -> None:
+        folder = tmp_path / "7" / "task" / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "schedstat").write_text(f"{int(ran_s * 1e9)} 0 3\n")
+        (folder / "stat").write_text(f"{number} (a (b) c) {state} 1 7 7 0\n")
 
+    def disk(waited_us: int) -> None:
+        (tmp_path / "pressure").mkdir(exist_ok=True)
+        (tmp_path / "pressure" / "io").write_text(
+            f"some avg10=0.00 avg60=0.00 avg300=0.00 total={waited_us}\nfull avg10=0\n"
+        )
+
+    clock = iter(range(100))
     kept = Starved(7, tmp_path)
-    assert kept.s(1.0) == 0.0  # a kernel that does not tell
-    schedstat(7, 3.0)
-    assert kept.s(2.0) == 0.0  # before this case
-    begun = time.monotonic()
-    while time.monotonic() - begun < 0.01:
-        pass
-    schedstat(7, 3.005)
-    schedstat(8, 0.002)
-    assert kept.s(2.0) == pytest.approx(0.005)  # the longest, not the sum
-    schedstat(8, 1e6)
-    assert 0.01 <= kept.s(2.0) < 1e5  # never more than has passed
-    assert kept.s(3.0) == 0.0  # the next case
+    with mock.patch("time.monotonic", lambda: float(next(clock))):  # one second from look to look
+        assert kept.s(1.0) == 0.0  # a kernel that does not tell
+        thread(7, "R", 3.0)
+        assert kept.s(2.0) == 0.0  # before this case
+        thread(7, "R", 3.25)
+        thread(8, "S", 0.0)
+        assert kept.s(2.0) == 0.75
+        thread(7, "R", 4.25)
+        assert kept.s(2.0) == 0.75  # it ran
+        thread(8, "R", 0.5)
+        thread(7, "R", 4.5)
+        assert kept.s(2.0) == 1.5  # the one that lost most, not the sum
+        thread(7, "S", 4.5)
+        thread(8, "D", 0.5)
+        assert kept.s(2.0) == 1.5  # asleep, and in a driver's call
+        disk(10)
+        assert kept.s(2.0) == 2.5
+        assert kept.s(2.0) == 2.5  # nobody waits for the disk any more
+        assert kept.s(3.0) == 0.0  # the next case
 
 
 #: Prepares and exports, and tells what was imported when the first sample was begun.
