@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,26 +60,27 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
     """Merge the parts of a finished run into one, without duplicates, and with what ``change`` makes of its rows.
 
     The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop. A run with a
-    part that cannot be read, or that somebody else compacts meanwhile, is left as it is.
+    part that cannot be read, or that somebody else compacts meanwhile, is left as it is. Who compacts the same parts at the same
+    time makes the same file; who compacts others merges both: the last one to end leaves one part.
     """
     lake = open_lake(results)
-    old = parts(lake, run_id)
-    if len(old) < 2 and (change is None or not old):
-        return
-    try:
-        if change is None:
-            with _kept_pages():
-                put(lake, run_id, lambda path: _write(lake, path, _ahead(_pieces(lake, old))))
-        else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", LakeWarning)
-                table = change(unique(read_table(lake, run_id)))
-            put(lake, run_id, lambda path: _write(lake, path, [table]))
-    except LakeWarning:  # a part that cannot be read is not thrown away
-        return
-    for path in old:
-        with contextlib.suppress(FileNotFoundError):  # somebody else compacts the run as well
-            lake.filesystem.delete_file(path)
+    while len(old := parts(lake, run_id)) > 1 or (old and change is not None):
+        try:
+            if change is None:
+                name = hashlib.sha256("".join(path.rpartition("/")[2] for path in old).encode()).hexdigest()[:32]
+                with _kept_pages():
+                    put(lake, run_id, lambda path, old=old: _write(lake, path, _ahead(_pieces(lake, old))), name)
+            else:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error", LakeWarning)
+                    table = change(unique(read_table(lake, run_id)))
+                put(lake, run_id, lambda path, table=table: _write(lake, path, [table]))
+        except LakeWarning:  # a part that cannot be read is not thrown away
+            return
+        change = None
+        for path in old:
+            with contextlib.suppress(FileNotFoundError):  # somebody else compacts the run as well
+                lake.filesystem.delete_file(path)
 
 
 @contextlib.contextmanager

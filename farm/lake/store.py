@@ -182,9 +182,9 @@ def append(lake: Lake, run_id: str, batches: Sequence[pa.RecordBatch]) -> None:
         put(lake, run_id, lambda path: pq.write_table(table, path, filesystem=lake.filesystem, compression="zstd"))
 
 
-def put(lake: Lake, run_id: str, write: Callable[[str], None]) -> None:
+def put(lake: Lake, run_id: str, write: Callable[[str], None], name: str = "") -> None:
     """Make a part of a run, visible all at once: ``write`` writes a file at the path it is given. Raises OSError."""
-    write_beside(lake, run_id, f"part-{uuid.uuid4().hex}.parquet", write)
+    write_beside(lake, run_id, f"part-{name or uuid.uuid4().hex}.parquet", write)
 
 
 def write_beside(lake: Lake, run_id: str, name: str, write: Callable[[str], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -36,7 +37,7 @@ def batch(*samples: int, op: str = "torch:abs", **more: Any) -> pa.RecordBatch:
     return lake.to_batch(rows, lake.Origin(RUN, "torch-cpu", "Meta"))
 
 
-def filled(where: Path, many: int = 3) -> Lake:
+def filled(where: Path | Lake, many: int = 3) -> Lake:
     opened = lake.open_lake(where)
     for s in range(many):
         lake.append(opened, RUN, [batch(2 * s, 2 * s + 1, op=f"torch:{'dcb'[s]}", error=f"text {s}")])
@@ -214,3 +215,43 @@ def at_once(opened: Lake, each: int) -> None:
 @pytest.mark.filterwarnings("error::farm.lake.LakeWarning")
 def test_several_write_compact_and_read_one_lake(tmp_path: Path) -> None:
     at_once(lake.open_lake(tmp_path), 12)
+
+
+def compacted_by_two(opened: Lake) -> None:
+    """Two have listed the same parts before either of them writes."""
+    both = threading.Barrier(2)
+
+    def put(*arguments: Any) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(5)
+        store.put(*arguments)
+        both.abort()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "put", put)
+        threads = [threading.Thread(target=lake.compact, args=(opened, RUN)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert lake.read_table(opened, RUN).num_rows == 6 and len(parts(opened, RUN)) == 1
+
+
+def test_two_that_compact_one_run_at_once_leave_one_part(tmp_path: Path) -> None:
+    compacted_by_two(filled(tmp_path))
+
+
+def test_what_was_compacted_twice_of_different_parts_is_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = filled(tmp_path)
+    once = iter([None])
+
+    def put(*arguments: Any) -> None:  # a third driver writes a row, and compacts, while this one is merging
+        for _ in once:
+            lake.append(opened, RUN, [batch(1, 9, op="torch:e")])
+            lake.compact(opened, RUN)
+        store.put(*arguments)
+
+    monkeypatch.setattr(compaction, "put", put)
+    lake.compact(opened, RUN)
+    assert sorted(lake.read_table(opened, RUN)["sample"].to_pylist()) == [0, 1, 1, 2, 3, 4, 5, 9]
+    assert len(parts(opened, RUN)) == 1

@@ -33,7 +33,7 @@ from farm.work.launch import durable, run_id_at
 from farm.work.state import Before
 from tasks.model.row import Row
 from tests import prepared
-from tests.farm.test_compaction import at_once
+from tests.farm.test_compaction import at_once, compacted_by_two, filled
 
 RUN = "20260101-000000-aaaa"
 CONSTANT = {"run_id": RUN, "backend": "torch-cpu", "vendor": "Meta", "device": "AVX2"}
@@ -492,6 +492,10 @@ def test_s3_takes_a_site_over_many_runs(s3: Lake) -> None:
 
 def test_several_write_compact_and_read_one_lake_on_s3(s3: Lake) -> None:
     at_once(s3, 4)
+
+
+def test_two_that_compact_one_run_at_once_leave_one_part_on_s3(s3: Lake) -> None:
+    compacted_by_two(filled(s3))
 
 
 def test_s3_with_strange_objects_beside(s3: Lake) -> None:
