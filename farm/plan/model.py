@@ -257,8 +257,8 @@ class Share(Floor):
 
 class Flaky(_Model):
     """What is held to be flaky: in the last ``of`` runs, on the same inputs with the same version of the runtime, a case passed
-    again ``times`` times after it had failed. backend: or, where so many cases of its backend did so, a case that was right in the
-    run before: of a backend that fails anywhere by chance; 0: never."""
+    again ``times`` times after it had failed. backend: or, where so many cases of its backend did so, a case that fails no oftener in
+    a row than chance explains: of a backend that fails anywhere by chance; 0: never."""
 
     times: int = Field(default=1, ge=1)
     of: int = Field(default=10, ge=2)

@@ -78,7 +78,7 @@ def _night(folder: Path, size: Size, night: int, env: dict[str, str]) -> Judged:
         "catalogs": [{"name": "onnx", "samples": 1, "dtypes": ["*"], "ops": size["ops"], "exclude": ["*_expanded*"]}],
         "backends": backends,
         "known_failures": "known.yaml",
-        "gate": {"new": 0, "flaky": {"times": 2, "of": 10, "backend": 5}},
+        "gate": {"new": 0, "flaky": {"times": 2, "of": 10, "backend": 3}},
     }
     config, tonight = folder / "nightly.yaml", folder / "tonight"
     config.write_text(yaml.safe_dump(made))

@@ -26,6 +26,8 @@ from tasks.model import Status
 
 #: What an item may be.
 OPEN, CLOSED, ABSENT = "open", "closed", "not there"
+#: Cases a run of a flaky backend that fail so often in a row by chance alone: where these are less, it is not chance.
+IN_A_ROW = 0.05
 #: What a gate is called by its exit code.
 GATES = {OK: OPEN, FOUND: CLOSED, INCOMPLETE: "not proved"}
 
@@ -240,27 +242,35 @@ def _evidence(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str
     same["failed"] = same["status"].isin(FAILED_STATUSES)
     same["again"] = pair["failed"].shift(fill_value=False) & (same["status"] == Status.PASS.value)
     told = same.groupby(["case_id", "backend"]).agg(
-        runs=("failed", "size"), failed=("failed", "sum"), again=("again", "sum"), last=("failed", _before_last)
+        runs=("failed", "size"), failed=("failed", "sum"), again=("again", "sum"), row=("failed", _in_a_row)
     )
-    of_backend = same.groupby("backend")["again"].sum()
+    of_backend = same.groupby("backend").agg(
+        again=("again", "sum"), share=("again", "mean"), cases=("case_id", "nunique")
+    )
     found = {}
     for case in zip(new["case_id"], new["backend"]):
         if case not in told.index:
             continue
-        line, others = told.loc[case], int(of_backend[case[1]])
+        line, its = told.loc[case], of_backend.loc[case[1]]
+        in_a_row, others = int(line["row"]), int(its["again"])
+        chance = (
+            its["cases"] * its["share"] ** in_a_row
+        )  # cases a run that fail so often in a row where each fails by chance
         runs = f"{many(int(line['runs']), 'run')} of the same inputs and version"
         if line["again"] >= flaky.times:
             found[case] = f"flaky: failed in {line['failed']} of {runs}, and passed again {line['again']} times between"
-        elif flaky.backend and others >= flaky.backend and line["runs"] > 1 and not line["last"]:
-            found[case] = (
-                f"flaky backend: in {runs} {many(others, 'failure')} of it passed again; this one was right in the run before"
-            )
+        elif flaky.backend and others >= flaky.backend and line["runs"] > in_a_row:
+            words = f"flaky backend: in {runs} {many(others, 'failure')} of it passed again; this one"
+            if in_a_row == 1:
+                found[case] = f"{words} was right in the run before"
+            elif chance >= IN_A_ROW:
+                found[case] = f"{words} failed {in_a_row} times in a row, as {number(chance)} cases a run do by chance"
     return found
 
 
-def _before_last(failed: pd.Series) -> bool:
-    """Whether the run before the last one failed."""
-    return bool(failed.iloc[-2]) if len(failed) > 1 else False
+def _in_a_row(failed: pd.Series) -> int:
+    """How often it failed last, without a run in between that did not."""
+    return int(failed[::-1].cummin().sum())
 
 
 def rows_of(report: Report) -> tuple[str, str]:
