@@ -8,6 +8,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,12 +70,12 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
             if change is None:
                 name = hashlib.sha256("".join(path.rpartition("/")[2] for path in old).encode()).hexdigest()[:32]
                 with _kept_pages():
-                    put(lake, run_id, lambda path, old=old: _write(lake, path, _ahead(_pieces(lake, old))), name)
+                    put(lake, run_id, partial(_write_pieces, lake, old), name)
             else:
                 with warnings.catch_warnings():
                     warnings.simplefilter("error", LakeWarning)
                     table = change(unique(read_table(lake, run_id)))
-                put(lake, run_id, lambda path, table=table: _write(lake, path, [table]))
+                put(lake, run_id, partial(_write, lake, [table]))
         except LakeWarning:  # a part that cannot be read is not thrown away
             return
         change = None
@@ -161,7 +162,11 @@ def _same(column: pa.ChunkedArray) -> bool:
     return bool(column.null_count == len(column))
 
 
-def _write(lake: Lake, path: str, tables: Iterable[pa.Table]) -> None:
+def _write_pieces(lake: Lake, old: Sequence[str], path: str) -> None:
+    _write(lake, _ahead(_pieces(lake, old)), path)
+
+
+def _write(lake: Lake, tables: Iterable[pa.Table], path: str) -> None:
     """Write a part of tables, each sorted by op: it stands in few row groups then, whose statistics name it."""
     writer = None
     try:
