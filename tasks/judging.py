@@ -16,7 +16,7 @@ from tasks.judge import coarser, fingerprint, flushing, profile, properties, ste
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import Metrics, check_metadata, compare, is_coarser, leans, times_coarser
 from tasks.judge.policy import Policy, judge, only_stored
-from tasks.judge.worst import beyond, element, worst
+from tasks.judge.worst import element, furthest
 from tasks.model import (
     EPS,
     EXHAUSTIVE,
@@ -264,8 +264,8 @@ def _furthest(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, limit: floa
     """How many elements are beyond the limit, and the worst of all in words; nothing of what is not compared one by one."""
     if metrics.kind or limit is None or bar.op_class in (OpClass.RANDOM, OpClass.MODEL):
         return {}
-    columns: dict[str, Any] = {"beyond": beyond(actual, bar.expected, bar.op_class, limit, bar.precision)}
-    where = worst(actual, bar.expected, bar.op_class, bar.precision)
+    count, where = furthest(actual, bar.expected, bar.op_class, limit, bar.precision)
+    columns: dict[str, Any] = {"beyond": count}
     if where is not None:
         output, index = where
         said = element(actual[output], bar.expected[output], index, bar.op_class, bar.precision)
@@ -305,7 +305,8 @@ def _cause(bar: _Bar, actual: list[np.ndarray], called: bool) -> str:
         return ""
     try:
         graph = (lambda: None) if called else sample.graph
-        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, graph)
+        one_by_one = _elementwise(sample) is not None
+        return diagnose.cause(sample.tensors(), actual, bar.expected, bar.op_class, graph, one_by_one)
     except Exception:
         return ""  # what it did not think of must not cost the verdict
 

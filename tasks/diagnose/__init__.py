@@ -28,11 +28,13 @@ def cause(
     expected: Sequence[Leaf],
     op_class: OpClass,
     model: Callable[[], bytes | None] = lambda: None,
+    elementwise: bool = False,
 ) -> str:
     """The error model that explains a wrong or imprecise result, in words; "" where none does.
 
     inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``. Of several outputs the
-    first is explained that is off. model: asked for the ONNX model that ``inputs`` are of, if it is one.
+    first is explained that is off. model: asked for the ONNX model that ``inputs`` are of, if it is one. elementwise: each
+    result is of the elements in its place alone, so that some of many tell as much as all.
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
         return ""
@@ -42,6 +44,9 @@ def cause(
                 continue
             result = Result.of(a, leaf, op_class)
             if result.off.any():
+                if elementwise and result.some and all(x.size == a.size for x in inputs):
+                    at, result = result.some
+                    inputs = [x.reshape(-1)[at] for x in inputs]
                 found = _best(_models(inputs, result), result)
                 graph = None if found else model()
                 found = found or (_best(ignored.models(graph, inputs, result, place), result) if graph else "")

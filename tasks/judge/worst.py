@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tasks.judge.plain import allowed, at_border, distance, ulp_of, unit_of, within_range
+from tasks.judge.plain import allowed, at_border, distance, error_unit, model_floor, ulp_of, unit_of, within_range
 from tasks.model.dtypes import is_complex, is_inexact, rounded, wide
 from tasks.model.leaf import Leaf
 from tasks.model.op_class import OpClass
@@ -20,46 +21,59 @@ def worst(
 
     Of what an error unit is made, and what the range of a coarser ``precision`` excuses, says the judge.
     """
-    best: tuple[float, int, tuple[int, ...]] | None = None
+    return furthest(actual, expected, op_class, 0.0, precision)[1]
+
+
+def furthest(
+    actual: Sequence[Any], expected: Sequence[Leaf], op_class: OpClass, limit: float, precision: str = ""
+) -> tuple[int, tuple[int, tuple[int, ...]] | None]:
+    """(how many elements lie beyond a limit of the op's measure, ulps or error units, or have a NaN or Inf out of place;
+    the `worst`)."""
+    count, best, place = 0, -1.0, None
     with np.errstate(all="ignore"):
         for i, (a, leaf) in enumerate(zip(map(np.asarray, actual), expected)):
             if leaf.reference is None or leaf.dtype == "str" or not a.size or a.shape != tuple(leaf.shape):
                 continue
-            eps, smallest, floor = unit_of(leaf, op_class, precision)
-            noise = 0.0 if floor is None else floor
-            if is_inexact(leaf.dtype):
-                y = leaf.reference
-                x, same = _seen(a, y, leaf.dtype, floor, precision)
-                units = np.abs(x - y) / (eps * np.abs(y) + noise + smallest * eps)
-                units = np.where(same | (noise == np.inf), 0.0, np.where(np.isnan(units), np.inf, units))
-            else:
-                # The last term keeps an order among differences that no noise excuses.
-                units = distance(a, leaf.reference) / (noise + 2.0**-64)
-            at = int(np.argmax(units))
-            value = float(units.reshape(-1)[at])
-            if best is None or value > best[0]:
-                best = (value, i, tuple(int(k) for k in np.unravel_index(at, a.shape)))
-    return None if best is None else best[1:]
+            at, over, units = _apart(a, leaf, op_class, limit, precision)
+            count += int(np.count_nonzero(over))
+            first = int(np.argmax(units)) if at.size else 0
+            value = float(units[first]) if at.size else 0.0
+            if value > best:
+                flat = int(at[first]) if at.size else 0
+                best, place = value, (i, tuple(int(k) for k in np.unravel_index(flat, a.shape)))
+    return count, place
 
 
-def beyond(
-    actual: Sequence[np.ndarray], expected: Sequence[Leaf], op_class: OpClass, limit: float, precision: str = ""
-) -> int:
-    """Elements that lie beyond a limit of the op's measure (ulps or error units), or have a NaN or Inf out of place."""
-    count = 0
-    for a, leaf in zip(actual, expected):
-        y = leaf.reference
-        if y is None or leaf.dtype == "str" or a.shape != y.shape:
-            continue
-        if not is_inexact(leaf.dtype):
-            count += int(np.count_nonzero(distance(a, y) > (0.0 if leaf.noise is None else limit * leaf.noise)))
-            continue
-        floor = unit_of(leaf, op_class, precision)[2]
-        with np.errstate(all="ignore"):
-            x, same = _seen(a, y, leaf.dtype, floor, precision)
-            near = np.abs(x - y) <= allowed(leaf, op_class, limit, precision)
-        count += int(np.count_nonzero(~(same | near | (False if floor is None else floor == np.inf))))
-    return count
+def _apart(
+    a: np.ndarray, leaf: Leaf, op_class: OpClass, limit: float, precision: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(flat places of the elements that are not the reference rounded; whether each lies beyond the limit; its error units, or
+    what stands for them: no two elements change places)."""
+    assert leaf.reference is not None
+    a, y = a.reshape(-1), leaf.reference.reshape(-1)
+    if op_class is OpClass.MODEL:  # whose floor is that of whole rows
+        leaf, op_class = replace(leaf, noise=model_floor(leaf)), OpClass.COMPOSITE
+    if not is_inexact(leaf.dtype):
+        at = np.flatnonzero(a != y)
+        off, noise = distance(a[at], y[at]), leaf.at(at).noise
+        # The last term keeps an order among differences that no noise excuses.
+        return at, off > (0.0 if noise is None else limit * noise), off / ((0.0 if noise is None else noise) + 2.0**-64)
+    wide_a, cast = a.astype(y.dtype), rounded(y, leaf.dtype)
+    same = (wide_a == cast) | (np.isnan(wide_a) & np.isnan(cast))
+    if is_complex(leaf.dtype):
+        same |= ~np.isfinite(wide_a) & ~np.isfinite(cast)
+    at = np.flatnonzero(~same)
+    few = leaf.at(at)
+    y, floor = y[at], unit_of(few, op_class, precision)[2]
+    x = within_range(wide_a[at], y, floor, leaf.dtype, precision)
+    excused = x == cast[at]
+    if not is_complex(leaf.dtype):
+        x = at_border(x, y, floor, leaf.dtype)[0]
+    if floor is not None:
+        excused |= floor == np.inf
+    off = np.abs(x - y)
+    units = np.where(excused, 0.0, off / error_unit(few, op_class, precision))
+    return at, ~(excused | (off <= allowed(few, op_class, limit, precision))), np.where(np.isnan(units), np.inf, units)
 
 
 def element(
@@ -87,15 +101,3 @@ def element(
                 diff / float(ulp_of(np.asarray(abs(y)), eps, smallest, op_class, bool(abs(a) < abs(y))))
             )
     return found
-
-
-def _seen(
-    a: np.ndarray, y: np.ndarray, dtype: str, floor: np.ndarray | None, precision: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """(a result of an inexact dtype as it is compared, wide and with what overflow excuses put right; where it is ``y`` rounded)."""
-    x = within_range(a, y, floor, dtype, precision).astype(wide(dtype))
-    cast = rounded(y, dtype)
-    same = (np.isnan(x) & np.isnan(cast)) | (x == cast)
-    if is_complex(dtype):
-        return x, same | (~np.isfinite(x) & ~np.isfinite(cast))
-    return at_border(x, y, floor, dtype)[0], same

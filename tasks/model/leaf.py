@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,12 @@ class Leaf:
     rtol: float | None = None
     atol: float | None = None
     meaning: str = ""
+
+    def at(self, places: np.ndarray) -> Leaf:
+        """The elements at n flat places, as a leaf of shape (n,)."""
+        assert self.reference is not None
+        noise = None if self.noise is None else self.noise.reshape(-1)[places]
+        return replace(self, shape=places.shape, reference=self.reference.reshape(-1)[places], noise=noise)
 
 
 def row_floor(noise: np.ndarray) -> np.ndarray:

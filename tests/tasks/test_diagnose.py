@@ -451,3 +451,14 @@ def test_the_cause_of_many_elements_is_that_of_all_of_them() -> None:
     assert diagnose.cause([x], [planted], [leaf], OpClass.ELEMENTARY) == ""
     flushed = np.where(np.abs(y) < 2.0**-14, 0, y).astype(np.float16)
     assert "flushed" in diagnose.cause([x], [flushed], [leaf], OpClass.ELEMENTARY)
+
+
+@pytest.mark.parametrize("faulty", [flushed, coarse, lambda x: x.clamp(-1, 1), lambda x: x])
+def test_some_of_many_results_of_one_element_each_tell_as_much_as_all(faulty: Callable[..., torch.Tensor]) -> None:
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(F16)
+    x = torch.where(x.isfinite(), x, 0)
+    given, exact = x.numpy(), np.sqrt(np.abs(x.double().numpy()))
+    actual = faulty(x).double().abs().sqrt().half().numpy()
+    leaf = Leaf("float16", exact.shape, exact, np.zeros(exact.shape))
+    every, some = (diagnose.cause([given], [actual], [leaf], ELEMENTARY, elementwise=one) for one in (False, True))
+    assert every == some
