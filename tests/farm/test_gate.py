@@ -138,15 +138,17 @@ def test_of_a_backend_that_fails_anywhere_a_case_is_quarantined_while_it_may_be_
     ops = [f"torch:op{n}" for n in range(6)]
     rows = [on(day, "wrong" if ops.index(op) == day else "pass", op) for day in range(6) for op in ops]
     rows += [on(day, "wrong" if day >= 3 else "pass", "torch:mul") for day in range(6)]
-    few = made(tmp_path / "few", *rows, gate={"flaky": {"backend": 3}})
+    rows += [on(day, "wrong" if day < 5 else "error", "torch:sub") for day in range(6)]  # its cause is known
+    known = [{"op": "torch:sub", "status": "wrong", "reason": "it subtracts"}]
+    few = made(tmp_path / "few", *rows, gate={"flaky": {"backend": 3}}, known_failures=known)
     rows += [on(day, "pass", f"torch:sound{n}") for day in range(6) for n in range(33)]
-    many = made(tmp_path / "many", *rows, gate={"flaky": {"backend": 3}})
+    many = made(tmp_path / "many", *rows, gate={"flaky": {"backend": 3}}, known_failures=known)
     quarantined = "; 2 flaky cells in quarantine"
     for results, day, code, says in (
         (few, 1, 1, "1 cell with new failures"),  # too early to say
         (few, 3, 0, quarantined),
         (few, 4, 0, quarantined),
-        (few, 5, 1, "1 cell with new failures; 1 flaky cell in quarantine"),
+        (few, 5, 1, "1 cell with new failures; 2 flaky cells in quarantine"),
         (many, 3, 0, quarantined),
         (many, 4, 1, "1 cell with new failures; 1 flaky cell in quarantine"),
     ):

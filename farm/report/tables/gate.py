@@ -236,13 +236,15 @@ def _evidence(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str
         table = pd.concat([unique(lakes.read_table(opened, name, columns, where)).to_pandas() for name in ids])
     keys = ["case_id", "backend", "digest", "runtime_version"]
     now = report.rows[report.rows["backend"].isin(where["backend"])]
-    same = table.fillna("").merge(now[keys].drop_duplicates(["case_id", "backend"]), on=keys)
+    latest = now[[*keys, "status"]].drop_duplicates(["case_id", "backend"]).rename(columns={"status": "now"})
+    same = table.fillna("").merge(latest, on=keys)
     same = same.sort_values(["backend", "case_id", "run_id"], kind="stable")
     pair = same.groupby(["backend", "case_id"], sort=False)
     same["failed"] = same["status"].isin(FAILED_STATUSES)
+    same["so"] = same["status"] == same["now"]  # what is known to be wrong may raise by chance
     same["again"] = pair["failed"].shift(fill_value=False) & (same["status"] == Status.PASS.value)
     told = same.groupby(["case_id", "backend"]).agg(
-        runs=("failed", "size"), failed=("failed", "sum"), again=("again", "sum"), row=("failed", _in_a_row)
+        runs=("failed", "size"), failed=("failed", "sum"), again=("again", "sum"), row=("so", _in_a_row)
     )
     of_backend = same.groupby("backend").agg(
         again=("again", "sum"), share=("again", "mean"), cases=("case_id", "nunique")
@@ -262,15 +264,15 @@ def _evidence(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str
         elif flaky.backend and others >= flaky.backend and line["runs"] > in_a_row:
             words = f"flaky backend: in {runs} {many(others, 'failure')} of it passed again; this one"
             if in_a_row == 1:
-                found[case] = f"{words} was right in the run before"
+                found[case] = f"{words} did not fail so in the run before"
             elif chance >= IN_A_ROW:
                 found[case] = f"{words} failed {in_a_row} times in a row, as {number(chance)} cases a run do by chance"
     return found
 
 
-def _in_a_row(failed: pd.Series) -> int:
-    """How often it failed last, without a run in between that did not."""
-    return int(failed[::-1].cummin().sum())
+def _in_a_row(so: pd.Series) -> int:
+    """In how many of the last runs it failed so, without one in between that did not."""
+    return int(so[::-1].cummin().sum())
 
 
 def rows_of(report: Report) -> tuple[str, str]:
