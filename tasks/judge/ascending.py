@@ -37,5 +37,6 @@ def _of(data: bytes, dtype: str) -> Ascending:
 
 
 def mirrored(x: np.ndarray) -> np.ndarray:
-    """Of ascending values the places of their negatives."""
-    return np.interp(-x, x, np.arange(len(x))).round().astype(int) if len(x) else np.arange(0)
+    """Of ascending values the places of their negatives, or of what is next to these."""
+    above = np.searchsorted(x, -x).clip(max=max(len(x) - 1, 0))
+    return np.where(np.abs(x[above - 1] + x) < np.abs(x[above] + x), above - 1, above).clip(min=0)
