@@ -166,11 +166,16 @@ class Cluster:
 
         number, notice_s = chance.choice((2, 3)), chance.uniform(*NOTICE_S)
         self._wait(3)
+        told = self._alive()[f"{NET}.{number}"]
         deadline_ms = int((time.time() + notice_s) * 1e3)
         reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-        self._client().drain_node(self._alive()[f"{NET}.{number}"], reason, "spot node", deadline_ms)
+        accepted, why = self._client().drain_node(told, reason, "spot node", deadline_ms)
+        if not accepted:
+            sys.exit(f"a node was not drained: {why}")
         time.sleep(notice_s)
         self._end(number)
+        while told in self._alive().values():  # nobody can drain a node that is dead and not yet given up
+            time.sleep(0.2)
         self._start(number)
 
     def restart_head(self, chance: random.Random) -> None:
