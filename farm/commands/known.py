@@ -36,11 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="farm known",
         description="Known failures: which cases fail in which way, why, who sees to it, for which versions and until when.",
-        epilog="exit code: 0; of check 1 if an entry is stale or expired; 2 something named is not there",
+        epilog="exit code: 0; of check 1 if an entry is stale, is expired or fails otherwise; 2 something named is not there",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="add | list | check")
     _add_arguments(commands.add_parser("add", help="write an entry that covers a row of a lake"))
-    for name, words in (("list", "show known failures"), ("check", "say which are stale or expired")):
+    for name, words in (
+        ("list", "show known failures"),
+        ("check", "say which are stale, are expired or fail otherwise"),
+    ):
         one = commands.add_parser(name, help=f"{words}, and how they fared in a run")
         one.add_argument(
             "lists", nargs="*", type=Path, metavar="FILE", help="lists, folders, configs (default: the run's)"

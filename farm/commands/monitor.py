@@ -65,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             process.terminate()
         for process in running.values():
             process.wait()
-    option = {"prometheus": "--port", "grafana": "--grafana-port"}[ended]
-    port = getattr(args, option.strip("-").replace("-", "_"))
+    option, port = {"prometheus": ("--port", args.port), "grafana": ("--grafana-port", args.grafana_port)}[ended]
     raise Refusal(
         f"{ended} ended by itself (exit code {running[ended].returncode}); is port {port} taken? Another one: {option}"
     )

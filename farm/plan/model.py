@@ -269,7 +269,7 @@ class Gate(_Model):
     """When a run may ship: `farm.report.tables.gate`.
 
     new, less_precise: cells at most with a failure that no known failure covers, and with fourfold error units since the last run of
-    the config; coverage, speedup: floors; known: whether stale or expired known failures close it; flaky: what is quarantined.
+    the config; coverage, speedup: floors; known: whether known failures that are stale, expired or fail otherwise close it; flaky: what is quarantined.
     """
 
     new: int = Field(default=0, ge=0)

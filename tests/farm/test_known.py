@@ -150,7 +150,7 @@ def test_a_command_writes_the_entry_that_covers_a_row_and_what_failed_alike(
     assert "it would not cover" in capsys.readouterr().err and len(known_failures(file)) == 3
 
 
-def test_check_ends_with_1_for_what_is_stale_or_expired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_ends_with_1_for_what_somebody_has_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = {"op": "add", "reason": "sums"}
     bad = {"op": "sub", "reason": "mended long ago", "owner": "ann"}
     results = made(tmp_path, row("wrong"), row("pass", "torch:sub"), known_failures=[good])
@@ -161,6 +161,10 @@ def test_check_ends_with_1_for_what_is_stale_or_expired(tmp_path: Path, capsys: 
     said = capsys.readouterr().out
     assert "2 known failures: 1 met, 1 stale" in said and "mended long ago" in said
     assert list(pd.read_csv(tmp_path / "t.csv")["state"]) == ["stale"]
+    (tmp_path / "cause.yaml").write_text(yaml.safe_dump([good | {"cause": "nobody has it"}]))
+    assert main(["check", str(tmp_path / "cause.yaml"), "--results", results]) == 1
+    said = capsys.readouterr().out
+    assert "1 known failure: 1 otherwise" in said and "otherwise: its cases fail in another way" in said
     assert main(["list", str(tmp_path / "more.yaml"), "--results", results]) == 0
     assert "sums" in capsys.readouterr().out
     (tmp_path / "more.yaml").write_text(yaml.safe_dump([{"op": "nowhere", "reason": "untried"}, good]))

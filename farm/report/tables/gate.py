@@ -111,8 +111,8 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
         bad = life(report.rows, entries)
         bad = bad[bad["state"].isin(BAD)]
         told = ", ".join(f"{line.state}: {line.op} on {line.backend}" for line in bad.head(3).itertuples())
-        words = f"{many(len(bad), 'known failure')} stale or expired" + f" ({told})" * bool(told)
-        yield Item("no known failure stale or expired", _state(bad.empty), words)
+        words = f"{many(len(bad), 'known failure')} stale, expired or otherwise" + f" ({told})" * bool(told)
+        yield Item("no known failure stale, expired or otherwise", _state(bad.empty), words)
 
 
 def _state(holds: bool) -> str:

@@ -23,7 +23,7 @@ STATES = {
 }
 MET, OTHERWISE, STALE, EXPIRED, DOUBLED, NOT_TRIED = STATES
 #: States that somebody has to look at.
-BAD = (STALE, EXPIRED)
+BAD = (OTHERWISE, STALE, EXPIRED)
 
 
 def life(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
