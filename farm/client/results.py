@@ -14,6 +14,7 @@ from farm.plan.known import not_known
 from farm.plan.model import Config
 from farm.reproduce.find import seed_of
 from tasks.model import Status
+from tasks.model.failing import unjudged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,10 +79,7 @@ class Result:
             raise AssertionError(f"nothing was judged: {'; '.join(self._not_judged()) or 'no case'}")
 
     def _not_judged(self) -> list[str]:
-        """What is said of the cases that are in no pass rate, each once."""
-        silent = self.rows[~self.rows["status"].isin([s.value for s in Status if s.judged])]
-        said = silent[["status", "error"]].drop_duplicates().head(3)
-        return [f"{status}: {' '.join(str(error or '').split())}" for status, error in said.itertuples(index=False)]
+        return unjudged(zip(self.rows["status"], self.rows["error"]))
 
 
 def told_of(rows: pd.DataFrame, record: Mapping[str, Any], results: str, config: Config) -> Result:

@@ -6,7 +6,7 @@ attributes and modes that are left then tell more (`farm.minimise.kept.finding_i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tasks.model.errors import masked
@@ -21,6 +21,12 @@ class Manner(NamedTuple):
     stage: str = ""
     error_type: str = ""
     words: str = ""
+
+
+def unjudged(told: Iterable[tuple[str, str | None]], most: int = 3) -> list[str]:
+    """What is said of rows, as (status, error), that are in no pass rate: each once, so many at most."""
+    silent = [(status, " ".join((error or "").split())) for status, error in told if not Status(status).judged]
+    return [f"{status}: {error}" if error else status for status, error in dict.fromkeys(silent)][:most]
 
 
 def manner(row: Mapping[str, Any], names: Collection[str] = ()) -> Manner:

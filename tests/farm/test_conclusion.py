@@ -77,7 +77,7 @@ def test_every_row_is_new_known_stale_or_nothing_to_look_at() -> None:
         (planted(), REC, "1 new failure, look here (2 more are known); 1 new imprecise result"),
         (planted()[:2], REC | {"planned": 2}, "OK: 2 failures, all known"),
         (planted()[3:], REC | {"planned": 4}, "OK: no failures, 3 judged; 1 new imprecise result"),
-        (planted()[6:], REC | {"planned": 1}, "nothing was judged"),
+        (planted()[6:], REC | {"planned": 1}, "nothing was judged: fallback"),
         (planted()[:2], REC, "INCOMPLETE: 5 of 7 planned cases have no row yet; resume the run. So far: 2 failures, all known"),
         (planted()[:2], REC | {"planned": None}, "INCOMPLETE: the run has not come to its end; resume the run. So far: 2 failures, all known"),
         (

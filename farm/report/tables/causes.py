@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 import pandas as pd
@@ -37,7 +38,7 @@ from farm.report.tables.coverage import (
     where_option,
 )
 from tasks.model import Status
-from tasks.model.failing import manner
+from tasks.model.failing import manner, unjudged
 from tasks.model.kind import KIND_ORACLE
 from tasks.model.row import YOUR_OWN
 
@@ -64,7 +65,7 @@ class Verdict:
     unjudged: samples of own kernels and models that are broken; judged: rows that were judged; missing: of ``planned`` rows, those that are not there
     (planned is 0 where the record does not say); gone: rows that were not run, since their backend went away; finished:
     whether the run came to its end; recorded: whether the record says what is known; listed: whether the config lists
-    anything as known; left_out: what --budget left out, in words.
+    anything as known; left_out: what --budget left out, in words; silent: where no row was judged, what the rows say.
     """
 
     failures: int
@@ -79,6 +80,7 @@ class Verdict:
     recorded: bool = True
     listed: bool = True
     left_out: str = ""
+    silent: str = ""
 
     @property
     def found(self) -> bool:
@@ -117,7 +119,8 @@ class Verdict:
             return f"{many(self.new, 'new failure')}, look here" + f" ({known:,} more are known)" * bool(known)
         if self.failures:
             return f"{many(self.failures, 'failure')}, all known"
-        return f"no failures, {self.judged:,} judged" if self.judged else "nothing was judged"
+        silent = f"nothing was judged: {self.silent}" if self.silent else "nothing was judged"
+        return f"no failures, {self.judged:,} judged" if self.judged else silent
 
     def _imprecise(self) -> str:
         return f"{many(self.imprecise, 'new imprecise result')}" if self.imprecise and self.listed else ""
@@ -175,6 +178,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
     rows = rows if "standing" in rows else with_standing(distinct(rows), run)
     failed, own = rows["status"].isin(FAILED_STATUSES), broken(rows)
     new, imprecise = rows["standing"] == NEW, rows["status"] == Status.IMPRECISE.value
+    judged = int(rows["status"].isin(JUDGED_STATUSES).sum())
     said, entries = run.get("planned"), known.recorded(run)
     planned = said if isinstance(said, int) else 0
     return Verdict(
@@ -182,7 +186,7 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         new=int((failed & new).sum()),
         imprecise=int((imprecise & new).sum()),
         unjudged=int((own & new).sum()),
-        judged=int(rows["status"].isin(JUDGED_STATUSES).sum()),
+        judged=judged,
         planned=planned,
         missing=max(0, planned - len(rows)),
         gone=int((rows["status"] == Status.UNAVAILABLE.value).sum()),
@@ -190,6 +194,9 @@ def verdict(rows: pd.DataFrame, run: Mapping[str, Any]) -> Verdict:
         recorded=entries is not None,
         listed=bool(entries),
         left_out=_left_out(run, where_option(str(rows.attrs.get("results", "results")))),
+        silent=""
+        if judged
+        else shorten("; ".join(unjudged(zip(rows["status"], rows["error"]))), 300, placeholder=" …"),
     )
 
 
