@@ -134,14 +134,14 @@ def test_of_a_backend_that_fails_anywhere_a_case_is_quarantined_while_it_may_be_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every night another op fails; mul breaks on the fourth, and stays so. Of seven cases that chance has fail one night in eight,
-    one in eleven nights fails twice in a row; of forty that seldom fail, none."""
+    one in eleven nights fails twice in a row; of a hundred that seldom fail, none."""
     ops = [f"torch:op{n}" for n in range(6)]
     rows = [on(day, "wrong" if ops.index(op) == day else "pass", op) for day in range(6) for op in ops]
     rows += [on(day, "wrong" if day >= 3 else "pass", "torch:mul") for day in range(6)]
     rows += [on(day, "wrong" if day < 5 else "error", "torch:sub") for day in range(6)]  # its cause is known
     known = [{"op": "torch:sub", "status": "wrong", "reason": "it subtracts"}]
     few = made(tmp_path / "few", *rows, gate={"flaky": {"backend": 3}}, known_failures=known)
-    rows += [on(day, "pass", f"torch:sound{n}") for day in range(6) for n in range(33)]
+    rows += [on(day, "pass", f"torch:sound{n}") for day in range(6) for n in range(100)]
     many = made(tmp_path / "many", *rows, gate={"flaky": {"backend": 3}}, known_failures=known)
     quarantined = "; 2 flaky cells in quarantine"
     for results, day, code, says in (

@@ -16,7 +16,7 @@ from farm.commands import site
 from farm.report import summaries
 from farm.report.faces.site import pages
 from farm.report.faces.strip import badge, bars, strip
-from farm.report.tables.trends import Trends, changed, failures, night, since
+from farm.report.tables.trends import Trends, changed, failures, night, stretches
 from tasks.model.row import Row
 from tests.bench import nights
 from tests.bench.nights import Planted
@@ -128,7 +128,7 @@ def test_a_flaky_square_is_told_by_how_often_it_turned(many: Path) -> None:
     trends = Trends.of(every[::-1])
     assert [n.facts["run_id"] for n in trends.nights] == lake.run_ids(many)
     turned = {
-        (line.label, line.backend): (failures(trends.series(at)), trends.nights[since(trends.series(at))].day)
+        (line.label, line.backend): (failures(trends.series(at)), trends.nights[trends.series(at)[-1].first].day)
         for at, line in enumerate(trends.squares.itertuples())
     }
     assert turned["torch:gelu", "good-cpu"] == ((3, 1, 0), "2025-01-08")
@@ -151,7 +151,7 @@ def test_modes_of_one_code_count_once_for_their_vendor() -> None:
 
 def test_failures_of_a_series_are_counted_with_how_they_end() -> None:
     def counted(text: str) -> tuple[int, int, int]:
-        return failures([(at, {"p": "pass", "w": "wrong"}[x]) for at, x in enumerate(text)])
+        return failures(stretches((at, {"p": "pass", "w": "wrong"}[x]) for at, x in enumerate(text)))
 
     assert counted("ppww") == (2, 1, 0) and counted("ppwp") == (1, 1, 1) and counted("pwpw") == (2, 2, 1)
     assert counted("wwpp") == (2, 0, 0) and counted("p") == (0, 0, 0) and counted("pwwpp") == (2, 1, 0)

@@ -6,6 +6,7 @@ import hashlib
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,26 @@ import pandas as pd
 from markupsafe import Markup
 
 from farm.commandline import plain
+from farm.exits import INCOMPLETE
 from farm.report.faces.page import colours, environment
 from farm.report.faces.strip import badge, bars
 from farm.report.tables.causes import many
 from farm.report.tables.changes import TONES
 from farm.report.tables.coverage import SEVERITY, backend_order, records
-from farm.report.tables.gate import CLOSED, OPEN
-from farm.report.tables.trends import COUNTS, Night, Trends, changed, failures, since
+from farm.report.tables.gate import CLOSED, GATES, OPEN
+from farm.report.tables.trends import COUNTS, Night, Stretch, Trends, changed, failures, stretches
 from farm.report.tables.view import Cell, Column, Line, View
 from farm.report.words import percent
 from tasks.model import OpClass, Status
 
-#: Nights that pictures show, lines of a table, changes on the first page and on others.
-NIGHTS, LINES, CHANGES_SHOWN = 120, 2_000, 60
+#: Nights that pictures show, lines of a table on a page, changes on the first page and on others.
+NIGHTS, LINES, CHANGES_SHOWN = 120, 200, 60
 #: So many turns from right to failed make a square a flaky one, as far as one can see.
 TURNS = 2
+#: Columns that say nothing of an op with one outcome.
+SAME = ("nights failed", "night by night")
+#: The frame of a table that is shown by its lines alone.
+NOTHING = pd.DataFrame()
 #: What the strips mean.
 STRIPS = "A strip has a block for each stretch of nights with one outcome, the oldest left; a block says its nights."
 
@@ -74,17 +80,46 @@ class _Site:
         return {
             **line,
             "series": series,
-            "since": since(series),
+            "since": series[-1].first,
             "bad": bad,
             "turns": turns,
             "gone": gone,
-            "nights": len(series),
+            "nights": sum(one.nights for one in series),
         }
 
-    def _page(self, path: str, title: str, views: Sequence[View], **more: Any) -> tuple[str, str]:
-        given = {"verdicts": [], "lead": [], "chart": "", "chart_words": "", "up": "../" if "/" in path else ""}
-        text = self.template.render(title=title, views=views, limit=LINES, **given | more)
-        return path, text
+    def _page(self, path: str, title: str, views: Sequence[View], **more: Any) -> Iterator[tuple[str, str]]:
+        """A page, after those that its long tables go on in."""
+        given: dict[str, Any] = {
+            "verdicts": [],
+            "lead": [],
+            "chart": "",
+            "chart_words": "",
+            "up": "../" if "/" in path else "",
+        }
+        given |= {"title": title, "limit": LINES}
+        begins: list[View] = []
+        pagers: dict[str, list[tuple[str, str]]] = {}
+        for view in views:
+            lines = view.all_lines()
+            firsts = range(0, len(lines), LINES)
+            if view.most or len(firsts) < 2:
+                begins.append(view)
+                continue
+            stem, caption = f"{path.removesuffix('.html')}-{view.name}", f"{view.caption}: {len(lines):,} {view.unit}"
+            paths = [path, *(f"{stem}-{k}.html" for k in range(2, len(firsts) + 1))]
+            for at, first in zip(paths, firsts, strict=True):
+                part = replace(view, lines=lines[first : first + LINES], caption=caption, counted=False)
+                links = [
+                    (f"{k + 1:,}–{min(k + LINES, len(lines)):,}", "" if to == at else to.rpartition("/")[2])
+                    for to, k in zip(paths, firsts, strict=True)
+                ]
+                if at == path:
+                    begins.append(part)
+                    pagers[view.name] = links
+                else:
+                    shown = {**given, "views": [replace(part, open=True)], "pagers": {view.name: links}}
+                    yield at, self.template.render(shown)
+        yield path, self.template.render({**given, "views": begins, "pagers": pagers, **more})
 
     # --- columns ----------------------------------------------------------------------------------------------------
 
@@ -101,26 +136,27 @@ class _Site:
         ]
 
     def _squares(self, name: str, lines: Sequence[Line], what: str, folder: str) -> View:
-        frame = pd.DataFrame(lines).drop(columns=["series"])
         place = {status: k for k, status in enumerate(SEVERITY)}
         lines = sorted(lines, key=lambda one: (place[one["worst"]], -one["bad"], one[what]))
         caption = {"label": "Ops, the worst first", "backend": "Backends, the worst first"}[what]
         columns = self._columns(what, folder)
         return View(
-            name, caption, frame, columns, lines=lines, notes=[STRIPS], open=True, counted=True, unit=f"{folder}s"
+            name, caption, NOTHING, columns, lines=lines, notes=[STRIPS], open=True, counted=True, unit=f"{folder}s"
         )
 
     def _ops(self, lines: Sequence[Line]) -> Iterator[View]:
         """Of a backend: what fails or has changed, and, folded (a browser draws it when it is opened), what was the same and no failure
         every night."""
-        still = [one for one in lines if not _failed(one) and len({status for _, status in one["series"]}) == 1]
+        still = [one for one in lines if not _failed(one) and len(one["series"]) == 1]
         same = {one["label"] for one in still}
         told = [one for one in lines if one["label"] not in same]
         if told:
             yield self._squares("ops", told, "label", "op")
         if still:
             view = self._squares("still", still, "label", "op")
-            yield View(**{**vars(view), "caption": "Ops with the same outcome every night", "open": False})
+            columns = [one for one in self._columns("label", "op") if one.words not in SAME]
+            caption = "Ops with the same outcome every night"
+            yield replace(view, caption=caption, columns=columns, notes=(), open=False)
 
     def _changed(
         self, table: pd.DataFrame, up: str, caption: str = "What changed from a night to the next", known: str = ""
@@ -140,7 +176,7 @@ class _Site:
             caption,
             table,
             [one for one in columns if one.words != known],
-            lines=records(table),
+            lines=records(table) if len(table) else (),
             unit="changes",
             counted=True,
             open=True,
@@ -170,15 +206,15 @@ class _Site:
 
     def backends(self) -> Iterator[tuple[str, str]]:
         """A page for each."""
-        sums = self.trends.sums("backend")
+        sums, changes = self.trends.sums("backend"), dict(list(self.changes.groupby("backend")))
         for name, lines in _groups(self.lines, "backend"):
             mine = pd.DataFrame(sums.xs(name, level=1))
             views = [
-                self._changed(self.changes[self.changes["backend"] == name], "../", known="backend"),
+                self._changed(changes.get(name, self.changes[:0]), "../", known="backend"),
                 _releases(self.nights, name, mine),
                 *self._ops(lines),
             ]
-            yield self._page(
+            yield from self._page(
                 f"backend/{slug(name)}",
                 name,
                 views,
@@ -189,12 +225,13 @@ class _Site:
 
     def ops(self) -> Iterator[tuple[str, str]]:
         """A page for each; whole models are ops."""
+        changes = dict(list(self.changes.groupby("label")))
         for name, lines in _groups(self.lines, "label"):
             views = [
                 self._squares("backends", lines, "backend", "backend"),
-                self._changed(self.changes[self.changes["label"] == name], "../", known="op"),
+                self._changed(changes.get(name, self.changes[:0]), "../", known="op"),
             ]
-            yield self._page(f"op/{slug(name)}", plain(name), views)
+            yield from self._page(f"op/{slug(name)}", plain(name), views)
 
     def defects(self) -> Iterator[tuple[str, str]]:
         """A page for each cause, with the nights that had it."""
@@ -206,10 +243,10 @@ class _Site:
                 range(seen[0][0], len(self.nights)), fill_value=0
             )
             told = pd.DataFrame(
-                [{"what": name, "": plain(line[name])} for name in ("status", "ops", "backends", "cases")]
+                [{"of it": name, "as last seen": plain(line[name])} for name in ("status", "ops", "backends", "cases")]
             )
             views = [View("last_seen", f"As last seen, {self.nights[night].day}", told, open=True)]
-            yield self._page(
+            yield from self._page(
                 f"defect/{slug(reason)}",
                 plain(reason, 160),
                 views,
@@ -229,7 +266,7 @@ class _Site:
             )
         every = self.trends.sums("vendor")
         total = every.groupby(level=0).sum()
-        yield self._page(
+        yield from self._page(
             "index.html",
             "Validation, night by night",
             [
@@ -287,7 +324,7 @@ class _Site:
             ],
         )
         lines = sorted(view.all_lines(), key=lambda one: backend_order(vendor[one["backend"]], one["backend"]))
-        return View(**{**vars(view), "lines": lines})
+        return replace(view, lines=lines)
 
     def _causes(self) -> dict[str, list[tuple[int, Mapping[str, Any]]]]:
         """What failures are put down to → (night, its line)."""
@@ -311,7 +348,7 @@ class _Site:
                 lambda line: Cell(plain(line["reason"], 120), href=f"defect/{slug(line['reason'])}"),
                 foreign=True,
             ),
-            Column("", lambda line: Cell(line["standing"], tone="alarm" if line["standing"] == "new" else "")),
+            Column("standing", lambda line: Cell(line["standing"], tone="alarm" if line["standing"] == "new" else "")),
             Column("rows", lambda line: line["rows"], right=True),
             Column("first", lambda line: self.nights[line["first"]].day),
             Column("last", lambda line: self.nights[line["at"]].day),
@@ -366,7 +403,7 @@ def _index(name: str, caption: str, lines: Sequence[Line]) -> View:
 
 
 #: A gate as an outcome, whose colour it has.
-SHOWN = {OPEN: Status.PASS.value, CLOSED: Status.WRONG.value}
+SHOWN = {OPEN: Status.PASS.value, CLOSED: Status.WRONG.value, GATES[INCOMPLETE]: Status.UNSUPPORTED.value}
 
 
 def _verdicts(name: str, facts: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -380,11 +417,11 @@ def _gates(nights: Sequence[Night]) -> Iterator[View]:
     """The gate of each config that has one, night by night."""
     lines = []
     for name in dict.fromkeys(one.facts["name"] for one in nights):
-        series = [(at, n.facts["gate"]) for at, n in enumerate(nights) if n.facts["name"] == name and n.facts["gate"]]
-        if series:
-            now, shut = series[-1][1], sum(state == CLOSED for _, state in series)
-            told = {"config": name, "now": now, "since": since(series), "closed": f"{shut} of {len(series)}"}
-            lines.append({**told, "series": [(at, SHOWN.get(x, Status.UNSUPPORTED.value), x) for at, x in series]})
+        states = [(at, n.facts["gate"]) for at, n in enumerate(nights) if n.facts["name"] == name and n.facts["gate"]]
+        if states:
+            series, shut = stretches(states), sum(state == CLOSED for _, state in states)
+            told = {"config": name, "now": series[-1].outcome, "since": series[-1].first, "series": series}
+            lines.append({**told, "closed": f"{shut} of {len(states)}"})
     columns = [
         Column("config", lambda line: plain(line["config"]), foreign=True),
         Column("now", lambda line: Cell(line["now"], tone="alarm" if line["now"] == CLOSED else "")),
@@ -425,15 +462,18 @@ def _releases(nights: Sequence[Night], backend: str, sums: pd.DataFrame) -> View
     )
 
 
-def _strip(nights: Sequence[Night], series: Sequence[tuple[Any, ...]]) -> Cell:
-    """The last nights of a series of (night, status, what it is called: the status if that is left out)."""
-    blocks = []
-    for (status, *_, words), some in groupby(series[-NIGHTS:], key=lambda one: (one[1], one[-1])):
-        places = [at for at, *_ in some]
-        first, last = nights[places[0]].day, nights[places[-1]].day
+def _strip(nights: Sequence[Night], series: Sequence[Stretch]) -> Cell:
+    """The last nights of a series."""
+    blocks, left = [], NIGHTS
+    for one in reversed(series):
+        first, last = nights[one.first].day, nights[one.last].day
         days = first if first == last else f"{first} to {last}"
-        blocks.append((status, len(places), f"{words} {days} ({many(len(places), 'night')})"))
-    return Cell("", strip=tuple(blocks))
+        words = f"{one.outcome} {days} ({many(one.nights, 'night')})"
+        blocks.append((SHOWN.get(one.outcome, one.outcome), min(one.nights, left), words))
+        left -= one.nights
+        if left <= 0:
+            break
+    return Cell("", strip=tuple(blocks[::-1]))
 
 
 def _runs(nights: Sequence[Any]) -> View:

@@ -27,7 +27,7 @@ from tasks.model import Status
 #: What an item may be.
 OPEN, CLOSED, ABSENT = "open", "closed", "not there"
 #: Cases a run of a flaky backend that fail so often in a row by chance alone: where these are less, it is not chance.
-IN_A_ROW = 0.05
+IN_A_ROW = 0.01
 #: What a gate is called by its exit code.
 GATES = {OK: OPEN, FOUND: CLOSED, INCOMPLETE: "not proved"}
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -94,6 +96,21 @@ def began(run_id: str) -> str:
         return ""
 
 
+class Stretch(NamedTuple):
+    """Nights in a row with one outcome: its first and its last place, and how many of them it has."""
+
+    outcome: str
+    first: int
+    last: int
+    nights: int
+
+
+def stretches(series: Iterable[tuple[int, str]]) -> list[Stretch]:
+    """Those of (night, outcome), the oldest first."""
+    grouped = [(outcome, [at for at, _ in some]) for outcome, some in groupby(series, key=itemgetter(1))]
+    return [Stretch(outcome, places[0], places[-1], len(places)) for outcome, places in grouped]
+
+
 @dataclass(frozen=True, eq=False)
 class Trends:
     """Nights in the order of their start. worst: places in `SEVERITY`, a line for each square, a column for each night, -1 where
@@ -129,9 +146,14 @@ class Trends:
         size[order[line], night] = np.concatenate([n.squares["units"].to_numpy() for n in nights])
         return cls(nights, made, worst, size)
 
-    def series(self, line: int) -> list[tuple[int, str]]:
-        """(night, status) of a square, the oldest first."""
-        return [(at, SEVERITY[code]) for at, code in enumerate(self.worst[line].tolist()) if code >= 0]
+    def series(self, line: int) -> list[Stretch]:
+        """The outcomes of a square, the oldest first."""
+        at = np.flatnonzero(self.worst[line] >= 0)
+        codes = self.worst[line, at]
+        begins = np.flatnonzero(np.diff(codes, prepend=-1))
+        ends = np.append(begins[1:], len(at))
+        told = zip(codes[begins].tolist(), at[begins].tolist(), at[ends - 1].tolist(), (ends - begins).tolist())
+        return [Stretch(SEVERITY[code], *places) for code, *places in told]
 
     def once(self) -> pd.DataFrame:
         """The newest squares for sums over backends: of those that run one ``code`` (modes of a runtime), the worst of an op."""
@@ -180,17 +202,10 @@ def changed(trends: Trends) -> pd.DataFrame:
     return every.reset_index(drop=True)
 
 
-def since(series: Sequence[tuple[int, str]]) -> int:
-    """The night since which the outcome is what it is now."""
-    at = len(series) - 1
-    while at and series[at - 1][1] == series[-1][1]:
-        at -= 1
-    return series[at][0]
-
-
-def failures(series: Sequence[tuple[int, str]]) -> tuple[int, int, int]:
+def failures(series: Sequence[Stretch]) -> tuple[int, int, int]:
     """(nights that failed; turns from right to failed; those that were right again the night after) of a square: one that turns
     often, or for a night, is flaky."""
-    bad = [Status(status).failed for _, status in series]
+    bad = [Status(one.outcome).failed for one in series]
     turns = [k for k in range(1, len(bad)) if bad[k] and not bad[k - 1]]
-    return sum(bad), len(turns), sum(k + 1 < len(bad) and not bad[k + 1] for k in turns)
+    gone = [k for k in turns if series[k].nights == 1 and k + 1 < len(bad) and not bad[k + 1]]
+    return sum(one.nights for one, failed in zip(series, bad, strict=True) if failed), len(turns), len(gone)
