@@ -26,7 +26,7 @@ class RayNode:
 
     labels: dict[str, str] = field(default_factory=dict)
     resources: dict[str, float] = field(default_factory=dict)
-    #: Of the environment that it is started in: ids of devices that numbers cannot name.
+    #: Of the environment that it is started in: ids of devices that numbers cannot name, and what Ray wants beside it.
     variables: dict[str, str] = field(default_factory=dict)
 
     def arguments(self) -> list[str]:
@@ -72,6 +72,8 @@ def ray_node(devices: Mapping[str, Devices]) -> RayNode:
             made.resources[own_resource(label, vendor.resource)] = 1.0
         else:
             made.resources[vendor.resource] = float(count)
+    if "amd" in devices:
+        made.variables |= visible.for_ray()
     return made
 
 

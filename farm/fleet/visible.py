@@ -48,6 +48,14 @@ def devices(name: str, value: str) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(found))
 
 
+def for_ray(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables without which Ray is not even imported: on a node with AMD's driver it refuses ROCR_VISIBLE_DEVICES, which Slurm
+    sets, without HIP's, whose numbers count within its devices. Raises NonsenseVariable."""
+    hip, rocr = BY_LABEL["amd"].visible
+    named = devices(rocr, env[rocr]) if rocr in env and hip not in env else None
+    return {} if named is None else {hip: ",".join(map(str, range(len(named)))) or "-1"}
+
+
 def cap(vendor: Vendor, env: Mapping[str, str] = os.environ) -> tuple[int, str] | None:
     """(how many of a vendor's devices this process may use, which variable says so); None where none says anything.
 

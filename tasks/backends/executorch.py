@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -24,6 +25,9 @@ from tasks.variables import threads
 
 #: Counts up whenever this file lowers otherwise than before: part of the key of kept programs.
 LOWERING = "1"
+
+#: Rows for which memory is planned where their number is open.
+MOST_ROWS = 257
 
 #: Delegates that the partitioner of a device hands nodes to.
 DEVICES = {"cpu": "", "xnnpack": "XnnpackBackend"}
@@ -94,6 +98,8 @@ class ExecuTorch(Backend):
     takes = ()
     devices = tuple(DEVICES)
     packages: tuple[str, ...] = ("executorch==1.5.1", "torch==2.13.0", "expecttest", "scipy")
+    #: Whether a program takes any number of rows.
+    rows_open = False
     #: Whose partitioner takes nodes, and the CPU kernels that may stand beside them.
     taker: str = "XNNPACK"
     moves: tuple[str, ...] = MOVES
@@ -135,20 +141,32 @@ class ExecuTorch(Backend):
             raise Unsupported(header["unsupported"])
         self._placed(header)
         method = self._method(program)
-        ready = [tensors]
         left = [i for i in range(len(tensors)) if i not in constants]
 
-        def run() -> Sequence[Any]:
-            given = (
-                ready.pop() if ready else self._tensors(form)
-            )  # a kernel that writes to its inputs spoils no next run
-            with torch.no_grad():
-                return method([given[i] for i in left])
+        def runner(form: Form) -> Callable[[], Sequence[Any]]:
+            ready = [self._tensors(form)]
+
+            def run() -> Sequence[Any]:
+                # A kernel that writes to its inputs spoils no next run.
+                given = ready.pop() if ready else self._tensors(form)
+                with torch.no_grad():
+                    return method([given[i] for i in left])
+
+            return run
+
+        def given(arrays: list[Any]) -> Callable[[], Sequence[Any]]:
+            if any(arrays[i] is not form.arrays[i] for i in constants):
+                raise Unsupported("a weight is a constant of the program")
+            return runner(replace(form, arrays=arrays))
 
         where = {self.delegate: header["delegated"], "CPU kernels": header["kernels"]}
         placement = "; ".join(f"{name}: {_counted(nodes)}" for name, nodes in where.items() if nodes)
         flags = f"constant inputs={','.join(map(str, constants))}" if constants else ""
-        return Program(run, placement=placement, flags=flags)
+        return Program(runner(form), placement=placement, flags=flags, given=given)
+
+    def any_size(self) -> Backend:
+        """Of any number of rows up to MOST_ROWS, where the form says which arrays have them."""
+        return self.but(rows_open=True)
 
     @property
     def delegate(self) -> str:
@@ -211,11 +229,12 @@ class ExecuTorch(Backend):
 
     def _export(self, form: Form, tensors: list[Any]) -> tuple[Any, tuple[int, ...]]:
         """(exported program of the tensors alone, places of those that are constants of it). Raises Unsupported."""
-        exported = _exported(form, tensors, ())
+        rows = form.batched if self.rows_open else ()
+        exported = _exported(form, tensors, (), rows)
         if not self.delegate:
             return exported, ()
-        constants = _weights(exported)
-        return (_exported(form, tensors, constants), constants) if constants else (exported, ())
+        constants = tuple(i for i in _weights(exported) if i not in rows)
+        return (_exported(form, tensors, constants, rows), constants) if constants else (exported, ())
 
     def _key(self, exported: Any) -> tuple[bytes | str, ...]:
         """Everything that decides a program's bytes: versions, device, the graph with its shapes, its constants."""
@@ -229,7 +248,8 @@ class ExecuTorch(Backend):
             for x in data
         ]
         versions = f"{metadata.version('executorch')} {torch.__version__}"
-        return (LOWERING, versions, self.device, graph, str(exported.graph_signature), *digest)
+        sizes = str(exported.range_constraints)
+        return (LOWERING, versions, self.device, graph, str(exported.graph_signature), sizes, *digest)
 
     def _lower(self, exported: Any) -> bytes:
         """A program and what is in it (see `_split`). Errors other than "has no such operator" are raised."""
@@ -267,8 +287,9 @@ def _library() -> Any:
     return _C
 
 
-def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...]) -> Any:
-    """torch's exported program of the sample as a function of its tensors; those in ``constants`` are part of it."""
+def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...], rows: tuple[int, ...] = ()) -> Any:
+    """torch's exported program of the sample as a function of its tensors; those in ``constants`` are part of it, and those
+    in ``rows`` have an open first dimension."""
     import torch
 
     leaf = torch_tree.decoder(form.arrays.__getitem__, "cpu")
@@ -290,10 +311,15 @@ def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...]) -> Any
             args, kwargs = _with(arguments, iter(all_of_them))
             return tuple(torch_tree.leaves(call(*args, **kwargs)))
 
-    given = tuple(x for i, x in enumerate(tensors) if i not in constants)
+    left = [i for i in range(len(tensors)) if i not in constants]
+    given = tuple(tensors[i] for i in left)
+    sizes = None
+    if rows:
+        dim = torch.export.Dim("rows", min=1, max=max(MOST_ROWS, len(tensors[rows[0]])))
+        sizes = (tuple({0: dim} if i in rows else {} for i in left),)
     try:
         with torch.no_grad():
-            return torch.export.export(Op(), given, strict=False)
+            return torch.export.export(Op(), given, strict=False, dynamic_shapes=sizes)
     except Exception as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise

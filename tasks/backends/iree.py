@@ -7,7 +7,7 @@ import functools
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -223,23 +223,35 @@ class Iree(Backend):
         Raises Unsupported (the importer or the compiler has no lowering of an op or a type, the runtime no such
         element type); the compiler's other errors as RuntimeError with its diagnostics.
         """
-        values = list(tensors_by_name(form, "IREE's runtime").values())
-        for value in values:
-            if value.dtype.kind in "OSU":
-                raise Unsupported("IREE has no element type for strings")
-            if value.dtype.name not in _ELEMENT:
-                raise Unsupported(f"IREE has no element type {value.dtype.name}")
+        _taken(form)
         code = self._code(form)
         if not self._target.driver:
             return Program(_not_run, f"code for {self.device}, {len(code)} B", None, " ".join(self._flags))
         dtypes = [x.dtype if x.kind == "tensor" else "" for x in onnx_graph.read(form.model or b"").outputs]
-        run = _loaded(self._target.driver, code, values, dtypes)
-        return Program(run, f"{self._target.driver} ({self._adapter})", None, " ".join(self._flags))
+        call = _loaded(self._target.driver, code, dtypes)
+
+        def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
+            views = [_buffer_view(_device(self._target.driver)[1], x) for x in _taken(replace(form, arrays=arrays))]
+            return lambda: call(views)
+
+        where = f"{self._target.driver} ({self._adapter})"
+        return Program(given(form.arrays), where, None, " ".join(self._flags), given)
 
     def _code(self, form: Form) -> bytes:
         model = form.model or b""
         key: tuple[bytes | str, ...] = (_version(), artefacts.processor(), *FLAGS, *self._flags, model)
         return artefacts.kept("iree", key, lambda: _compiled(model, self._flags))
+
+
+def _taken(form: Form) -> list[np.ndarray]:
+    """The inputs in the model's order. Raises Unsupported."""
+    values = list(tensors_by_name(form, "IREE's runtime").values())
+    for value in values:
+        if value.dtype.kind in "OSU":
+            raise Unsupported("IREE has no element type for strings")
+        if value.dtype.name not in _ELEMENT:
+            raise Unsupported(f"IREE has no element type {value.dtype.name}")
+    return values
 
 
 def _not_run() -> list[Any]:
@@ -279,8 +291,8 @@ def _device(driver: str) -> tuple[Any, Any, Any]:
     return instance, device, rt.create_hal_module(instance, device)
 
 
-def _loaded(driver: str, code: bytes, values: list[np.ndarray], dtypes: list[str]) -> Callable[[], list[np.ndarray]]:
-    """``run()`` of a compiled module over ``values`` on the device; ``dtypes`` are those the graph declares."""
+def _loaded(driver: str, code: bytes, dtypes: list[str]) -> Callable[[list[Any]], list[np.ndarray]]:
+    """A compiled module as a function of buffer views on the device; ``dtypes`` are those the graph declares."""
     import iree.runtime as rt
 
     instance, device, hal = _device(driver)
@@ -288,9 +300,8 @@ def _loaded(driver: str, code: bytes, values: list[np.ndarray], dtypes: list[str
     context = rt.VmContext(instance, [hal, module])
     (name,) = [x for x in module.function_names if not x.startswith("__")]
     function = module.lookup_function(name)
-    views = [_buffer_view(device, x) for x in values]
 
-    def run() -> list[np.ndarray]:
+    def call(views: list[Any]) -> list[np.ndarray]:
         given, made = rt.VmVariantList(len(views)), rt.VmVariantList(len(dtypes))
         for view in views:
             given.push_ref(view)
@@ -298,7 +309,7 @@ def _loaded(driver: str, code: bytes, values: list[np.ndarray], dtypes: list[str
         found = [made.get_as_ref(i).deref(rt.HalBufferView) for i in range(len(dtypes))]
         return [_array(device, view, dtype) for view, dtype in zip(found, dtypes)]
 
-    return run
+    return call
 
 
 def _buffer_view(device: Any, value: np.ndarray) -> Any:

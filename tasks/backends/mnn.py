@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -92,9 +93,13 @@ class Mnn(Backend):
         module = self._load(form.model or b"", list(values), [x.name for x in graph.outputs])
         narrowed = sorted({dtype_name(x.dtype) for x in values.values() if dtype_name(x.dtype) in ("int64", "bool")})
         flags = [f"precision={self._precision}", f"threads={threads()}", f"optimize_level={self._level}"]
-        return Program(
-            _runner(module, feeds), "CPU", flags=" ".join(flags + [f"{x}_inputs_as=int32" for x in narrowed])
-        )
+        flags += [f"{x}_inputs_as=int32" for x in narrowed]
+
+        def given(arrays: list[Any]) -> Callable[[], list[Any]]:
+            others = tensors_by_name(replace(form, arrays=arrays), "MNN")
+            return _runner(module, [_feed(name, value) for name, value in others.items()])
+
+        return Program(_runner(module, feeds), "CPU", flags=" ".join(flags), given=given)
 
     def few_lines(self, form: Form) -> FewLines:
         in_onnx(form)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ class Ncnn(Backend):
         self._switches = {x: bool(options.get(x, True)) for x in _OPTIONS}
         self._pnnx = Path()
         self._version = ""
+        self._open = False
 
     def probe(self) -> RuntimeInfo:
         """Find ncnn and pnnx's program; convert and run a model of one Add. Raises Unavailable."""
@@ -108,8 +110,10 @@ class Ncnn(Backend):
         for value in graph.outputs:
             _check(f"output {value.name}", value.kind, value.dtype, value.shape)
         shapes = [list(x.shape) for x in values]
-        parts = (self._version, form.model or b"", json.dumps(shapes))
-        model = json.loads(artefacts.kept("pnnx", parts, lambda: self._convert(form.model or b"", shapes)))
+        others = [[n + (not k and i in form.batched) for k, n in enumerate(x)] for i, x in enumerate(shapes)]
+        sizes = (shapes, others) if self._open else (shapes,)
+        parts = (self._version, form.model or b"", json.dumps(sizes))
+        model = json.loads(artefacts.kept("pnnx", parts, lambda: self._convert(form.model or b"", *sizes)))
         if len(model["inputs"]) != len(values) or len(model["outputs"]) != len(graph.outputs):
             raise Unsupported(
                 f"pnnx leaves {len(model['inputs'])} of {len(values)} inputs and {len(model['outputs'])} of {len(graph.outputs)} outputs"
@@ -118,7 +122,16 @@ class Ncnn(Backend):
         layers = _layers(model["param"])
         placement = "CPU: " + ", ".join(x for x in layers if x not in _IDLE)
         flags = " ".join(["float32", "threads=1", *(f"{k}={int(v)}" for k, v in self._switches.items())])
-        return Program(_runner(net, values, model["inputs"], model["outputs"]), placement, flags=flags)
+
+        def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
+            others = inputs_by_name(replace(form, arrays=arrays))
+            return _runner(net, list(others.values()), model["inputs"], model["outputs"])
+
+        return Program(given(form.arrays), placement, flags=flags, given=given)
+
+    def any_size(self) -> Backend:
+        """Of any number of rows, where the form says which arrays have them."""
+        return self.but(_open=True)
 
     def few_lines(self, form: Form) -> FewLines:
         in_onnx(form)
@@ -136,16 +149,20 @@ class Ncnn(Backend):
         )
         return FewLines(("import pathlib, subprocess", "import ncnn, pnnx"), lines)
 
-    def _convert(self, model: bytes, shapes: list[list[int]]) -> bytes:
+    def _convert(self, model: bytes, *sizes: list[list[int]]) -> bytes:
         """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output.
 
-        It is told the inputs' shapes alone: given their values (input=x.npy) it takes no more from them.
+        It is told the inputs' shapes alone: given their values (input=x.npy) it takes no more from them. What differs in a
+        second set of shapes is left open.
         """
         with tempfile.TemporaryDirectory(prefix="pnnx-") as folder:
             path = Path(folder)
             (path / "model.onnx").write_bytes(model)
-            given = ",".join(f"[{','.join(map(str, shape))}]f32" for shape in shapes)
-            command = [str(self._pnnx), "model.onnx", "fp16=0", *([f"inputshape={given}"] if given else [])]
+            command = [str(self._pnnx), "model.onnx", "fp16=0"]
+            for name, shapes in zip(("inputshape", "inputshape2"), sizes):
+                if shapes:
+                    given = ",".join(f"[{','.join(map(str, shape))}]f32" for shape in shapes)
+                    command.append(f"{name}={given}")
             done = subprocess.run(
                 command,
                 cwd=folder,

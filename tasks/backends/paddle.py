@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from tasks.backends.needs import GNU_OPENMP
 from tasks.backends.shared.call_lines import in_framework
 from tasks.backends.shared.few_lines import ALL, FewLines
 from tasks.backends.shared.function_form import input_arrays, invoke, words
+from tasks.backends.shared.packages import index
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 from tasks.variables import threads
 from tasks.vendors import resource_of
@@ -20,7 +24,12 @@ from tasks.vendors import resource_of
 #: device → (its node label, what pip is asked for, Paddle's name of the device).
 _DEVICES = {
     "cpu": ("", ("paddlepaddle==3.3.1", "setuptools"), "cpu"),
-    "cuda": ("nvidia", ("paddlepaddle-gpu==3.3.1", "setuptools"), "gpu:0"),
+    # Since 3.0 its GPU builds are on no index but its own, one for each CUDA.
+    "cuda": (
+        "nvidia",
+        (index("https://www.paddlepaddle.org.cn/packages/stable/cu129/"), "paddlepaddle-gpu==3.3.1", "setuptools"),
+        "gpu:0",
+    ),
 }
 
 #: No kernel for the dtype, a type or rank that the Python function refuses.
@@ -68,10 +77,9 @@ class Paddle(Backend):
 
     def build(self, form: Form) -> Program:
         """Put the arrays on the device: the dynamic graph has nothing to compile."""
-        given = [_tensor(x) for x in input_arrays(form)]
         program = Program(lambda: [], self._target, flags=f"graph=dynamic {words(form)}")
 
-        def run() -> list[np.ndarray]:
+        def run(given: list[Any]) -> list[np.ndarray]:
             # A function that writes to its inputs must not spoil the next run.
             try:
                 out = invoke(form, [x.clone() for x in given], str)
@@ -86,7 +94,10 @@ class Paddle(Backend):
                 program.fallback = f"the result lives on {program.placement}, not on {self.device}"
             return [_array(x) for x in out]
 
-        program.run = run
+        def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
+            return functools.partial(run, [_tensor(x) for x in input_arrays(replace(form, arrays=arrays))])
+
+        program.run, program.given = given(form.arrays), given
         return program
 
     def few_lines(self, form: Form) -> FewLines:

@@ -75,7 +75,7 @@ class TorchEager(Backend):
             self.packages = self.known.packages
 
     def probe(self) -> RuntimeInfo:
-        for variable, value in self.known.variables:
+        for variable, value in (*self.known.variables, *(self.known.coarser if self.coarse else ())):
             os.environ.setdefault(variable, value)
         if self.known.platform:
             os.environ["PJRT_DEVICE"] = self.known.platform  # any other would be another backend's device
@@ -248,6 +248,7 @@ class TorchEager(Backend):
         """What a script does before the call, so that the device computes as it does here."""
         known = self.known
         variables = known.variables + ((("PJRT_DEVICE", known.platform),) if known.platform else ())
+        variables += known.coarser if self.coarse else ()
         lines = torch_switches.lines(self.target, self.device, self.coarse, self.reduced)
         return Setting(variables, known.plugin, tuple(lines))
 

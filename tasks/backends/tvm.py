@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +81,26 @@ class Tvm(Backend):
         Raises Unsupported (an input that TVM has no tensor for) and TVM's own errors; `unsupported` knows those that
         say that there is no converter, or none for this attribute, type or input that is no constant.
         """
-        values = list(tensors_by_name(form, "TVM's virtual machine").values())
-        for value in values:
-            if value.dtype.kind in "OSU" or value.dtype.name in PACKED_BITS:
-                raise Unsupported(f"TVM's Python API makes no tensor of {dtype_name(value.dtype)}")
+        _taken(form)
         import tvm
 
         target = _target(**self._target)
         machine = tvm.relax.VirtualMachine(_executable(form.model or b"", target), tvm.cpu())
-        return Program(
-            _runner(machine["main"], values), f"llvm ({target.attrs.get('mcpu', 'generic')})", None, str(target)
-        )
+
+        def given(arrays: list[Any]) -> Callable[[], list[np.ndarray]]:
+            return _runner(machine["main"], _taken(replace(form, arrays=arrays)))
+
+        where = f"llvm ({target.attrs.get('mcpu', 'generic')})"
+        return Program(given(form.arrays), where, None, str(target), given)
+
+
+def _taken(form: Form) -> list[np.ndarray]:
+    """The inputs in the model's order. Raises Unsupported."""
+    values = list(tensors_by_name(form, "TVM's virtual machine").values())
+    for value in values:
+        if value.dtype.kind in "OSU" or value.dtype.name in PACKED_BITS:
+            raise Unsupported(f"TVM's Python API makes no tensor of {dtype_name(value.dtype)}")
+    return values
 
 
 @functools.cache

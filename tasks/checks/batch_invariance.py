@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.checks.derived import Derived
 from tasks.checks.same import APART, Difference, broken, copied, difference
-from tasks.model import Form, Program, Unsupported, is_inexact
+from tasks.model import Fallback, Form, Program, Unsupported, is_inexact
 
 if TYPE_CHECKING:
     from tasks.backends.base import Backend
@@ -26,9 +26,10 @@ _Again = Callable[[list[Any]], Sequence[Any]]
 
 @dataclass
 class _Batched(Program):
-    """backend: what builds programs for other numbers of rows."""
+    """backend: what builds programs for other numbers of rows; one: whether this one takes any number of them."""
 
     backend: Any = None
+    one: bool = False
 
 
 class BatchInvariance(Derived):
@@ -47,18 +48,24 @@ class BatchInvariance(Derived):
     exported = True
 
     def build(self, backend: Backend, form: Form) -> Program:
-        """The program of the sample as it is. Raises what building it raises."""
-        program = backend.build(form)
-        return _Batched(**{f.name: getattr(program, f.name) for f in fields(Program)}, backend=backend)
+        """The program for any number of rows where the runtime makes one, else that of the sample as it is. Raises what
+        building the latter raises."""
+        try:
+            made = backend.any_size().build(form if form.model is None else backend.rows_open(form))
+            if made.again is not None and made.fallback is None:
+                return _of(made, backend, one=True)
+        except Exception as error:
+            if backend.is_sticky(error) or backend.is_out_of_memory(error):
+                raise
+        return _of(backend.build(form), backend)
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:
         """The outputs of the sample as it is. Raises Misbehaviour with them, of the kind "batch", with the largest distance
         of all batches; Unsupported where the runtime takes no other number of rows."""
         assert isinstance(program, _Batched)
-        first = copied(program.run())
         rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
         rows += [_varied(rows[0], form.batched)]
-        way, run, alone, pair = _way(program, form, rows)
+        first, run, alone, pair = _way(program, form, rows)
         elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in form.batched)))
         sizes = [m for m in BATCHES if m * elements <= MOST or m == BATCHES[0]]
         worst: tuple[float, Difference, str] | None = None
@@ -69,7 +76,7 @@ class BatchInvariance(Derived):
                 far = float("inf") if found is None or found.units is None else found.units
                 if found and (worst is None or far > worst[0]):
                     worst = far, found, f"where the row is number {place} of {m} and not alone"
-        program.flags = f"{program.flags} batches={','.join(map(str, sizes))} programs={way}".strip()
+        program.flags = f"{program.flags} batches={','.join(map(str, sizes))} programs={'one' if program.one else 'each'}".strip()
         if worst is not None:
             raise broken(program, worst[1], "batch", worst[2], first)
         program.columns = program.columns | {APART: 0.0}
@@ -101,46 +108,50 @@ def _batch(rows: Sequence[list[Any]], batched: Sequence[int], m: int) -> list[An
     return in_batch(chosen, batched)
 
 
-def _way(program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[str, _Again, Sequence[Any], Sequence[Any]]:
-    """How the backend runs other numbers of rows: in words, the way, and what it gives for the first row alone and for the
-    smallest batch.
+def _of(made: Program, backend: Backend, one: bool = False) -> _Batched:
+    return _Batched(**{f.name: getattr(made, f.name) for f in fields(Program)}, backend=backend, one=one)
 
-    Raises Unsupported where there is none, and what no other way would mend.
+
+def _way(
+    program: _Batched, form: Form, rows: list[list[Any]]
+) -> tuple[Sequence[Any], _Again, Sequence[Any], Sequence[Any]]:
+    """What the program gives for the sample as it is; how other numbers of rows are run, and what that gives for the first
+    row alone and for the smallest batch. A program for any number that takes none becomes that of the sample.
+
+    Raises Unsupported where there is no way, Fallback where the program ran elsewhere, and what no other way would mend.
     """
     backend, said = program.backend, None
-    for way, make in _ways(program, form):
+
+    def each(arrays: list[Any]) -> Sequence[Any]:
+        own = form if form.model is None else backend.rows_open(form)
+        own = replace(own, arrays=arrays)
+        return backend.build(own if form.model is None else backend.fixed(own)).run()
+
+    def tried(run: _Again) -> tuple[_Again, Sequence[Any], Sequence[Any]]:
+        alone = copied(run(rows[0]))
+        pair = copied(run(_batch(rows, form.batched, BATCHES[0]))) if _wide(alone, 1) else []
+        if not _wide(pair, BATCHES[0]):
+            raise Unsupported("its outputs keep theirs")
+        return run, alone, pair
+
+    if program.one:
+        assert program.again is not None
         try:
-            run = make()
-            alone = copied(run(rows[0]))
-            if _wide(alone, 1):
-                pair = copied(run(_batch(rows, form.batched, BATCHES[0])))
-                if _wide(pair, BATCHES[0]):
-                    return way, run, alone, pair
+            return copied(program.run()), *tried(program.again)
         except Exception as error:
             if backend.is_sticky(error) or backend.is_out_of_memory(error):
                 raise
-            said = said or error
-    raise Unsupported(f"it takes no other number of rows: {said or 'its outputs keep theirs'}")
-
-
-def _ways(program: _Batched, form: Form) -> Iterator[tuple[str, Callable[[], _Again]]]:
-    backend = program.backend
-
-    def taken(made: Program) -> _Again:
-        if made.again is None:
-            raise Unsupported(f"{backend.name} gives a program its inputs only once")
-        return made.again
-
-    if form.model is None:
-        any_size = backend.any_size()
-        yield "one", lambda: taken(program if any_size is backend else any_size.build(form))
-        yield "each", lambda: lambda arrays: backend.build(replace(form, arrays=arrays)).run()
-        return
-    yield "one", lambda: taken(backend.any_size().build(backend.rows_open(form)))
-    yield (
-        "each",
-        lambda: lambda arrays: backend.build(backend.fixed(replace(backend.rows_open(form), arrays=arrays))).run(),
-    )
+            said = error
+        vars(program).update(vars(_of(backend.build(form), backend)))
+    first = copied(program.run())
+    if program.fallback:
+        raise Fallback(program.fallback)
+    try:
+        return first, *tried(each)
+    except Exception as error:
+        if backend.is_sticky(error) or backend.is_out_of_memory(error):
+            raise
+        raise Unsupported(f"it takes no other number of rows: {said or error}") from error
 
 
 def _wide(outputs: Sequence[Any], m: int) -> bool:

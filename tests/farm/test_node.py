@@ -134,6 +134,20 @@ def test_nonsense_in_a_variable_is_named(
     assert "$CUDA_VISIBLE_DEVICES gives this process 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("env", "added"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "0,1"}),  # as Slurm gives two of a node's
+        ({"ROCR_VISIBLE_DEVICES": ""}, {"HIP_VISIBLE_DEVICES": "-1"}),
+        ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, {}),
+        ({}, {}),
+    ],
+)
+def test_ray_is_not_left_with_rocrs_variable_alone(env: dict[str, str], added: dict[str, str]) -> None:
+    """Ray, where AMD's driver is, refuses to be imported with it: "Please use HIP_VISIBLE_DEVICES instead"."""
+    assert visible.for_ray(env) == added
+
+
 def test_detection_ends_with_the_command_to_type_next(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for label, config in (("", "vendors"), ("nvidia", "cuda"), ("amd", "rocm"), ("intel", "xpu"), ("gaudi", "gaudi")):
         os.environ[detect.OVERRIDE] = label and f"{label}=2"

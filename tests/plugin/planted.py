@@ -357,7 +357,7 @@ class Nothing(Null):
 class FakeGpu(Null):
     """A backend of a GPU of the vendor its device names; its placement says which device it was given.
 
-    Options beside those of Null: lost_after, cases of one process after which it makes the
+    Options beside those of Null: lost_after, cases of all processes after which it makes the
     file that $FARM_LOST names: while that exists, the device is lost, also for a new process; full_after, cases of one process
     after which its memory is full (0: for every case); bad_after, cases of one process after which it adds one to what it
     computes, as the device does to whatever any process computes if $FARM_BAD names a file, which it makes then; spoils, the number that
@@ -380,6 +380,13 @@ class FakeGpu(Null):
     def lost(self) -> bool:
         return os.path.exists(os.environ.get("FARM_LOST", ""))
 
+    def uses_of_all(self) -> int:
+        """One more use of the device, whichever process it is in: a job may go to another one's child."""
+        with open(os.environ["FARM_LOST"] + ".uses", "ab") as file:
+            file.write(b".")
+            file.flush()
+            return file.tell()
+
     def probe(self) -> RuntimeInfo:
         if self.lost():
             raise Unavailable("planted: the device has fallen off the bus")
@@ -397,7 +404,7 @@ class FakeGpu(Null):
     def build(self, form: Form) -> Program:
         def run() -> list[Any]:
             self.used()
-            if self.uses == self.options.get("lost_after"):
+            if "lost_after" in self.options and self.uses_of_all() == self.options["lost_after"]:
                 open(os.environ["FARM_LOST"], "w").close()
             if self.uses > int(self.options.get("full_after", 1 << 30)):
                 raise MemoryError("planted: out of memory")

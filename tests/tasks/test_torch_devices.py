@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 import warnings
@@ -17,7 +18,7 @@ from tasks.backends.inductor import Inductor
 from tasks.backends.shared import torch_switches
 from tasks.backends.shared.torch_devices import DEVICES
 from tasks.backends.torch import TorchEager
-from tasks.model import Form, Program, Unavailable
+from tasks.model import Flushes, Form, Program, Unavailable
 from tasks.vendors import TORCH_DEVICES
 
 torch: Any = pytest.importorskip("torch")
@@ -122,6 +123,24 @@ def test_the_npu_is_asked_for_float32_in_float32(
     info = eager("npu", **options).probe()
     assert (info.device, info.compute_precision) == ("Ascend910B3", declared)
     assert (npu.matmul.allow_hf32, npu.conv.allow_hf32) == (bool(options), bool(options))
+
+
+def test_rocm_is_told_by_a_variable_that_tf32_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does on ROCm: TF32 stays off while the variable does not allow it."""
+    allowed = "HIPBLASLT_ALLOW_TF32"
+    monkeypatch.setenv(allowed, "")
+    monkeypatch.delenv(allowed)
+    told: list[str | None] = []
+    monkeypatch.setattr(TorchEager, "_accelerator", lambda self: told.append(os.environ.get(allowed)) or "MI300X")
+    monkeypatch.setattr(TorchEager, "_try", lambda self: None)
+    monkeypatch.setattr(torch_switches, "set_precision", lambda *asked: None)
+    monkeypatch.setattr(torch_switches, "architecture", lambda: "gfx942")
+    monkeypatch.setattr(torch_switches, "libraries", lambda: "")
+    monkeypatch.setattr("tasks.backends.shared.flushing.measured", lambda *asked: Flushes())
+    for options in ({}, {"tf32": True}):
+        eager("rocm", **options).probe()
+    assert told == [None, "1"]
+    assert ("HIPBLASLT_ALLOW_TF32", "1") in eager("rocm", tf32=True).setting().variables
 
 
 def test_a_setting_that_is_not_taken_makes_the_device_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +254,12 @@ def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch
         ("cuda", "CUDA error: invalid configuration argument", ""),
         ("cuda", "cuFFT error: CUFFT_NOT_SUPPORTED", "unsupported"),
         ("cuda", "CUDA error: device-side assert triggered", "sticky"),
+        ("cuda", "self.size(0) needs to be greater than 16, but got 15", "unsupported"),
+        ("cuda", "Expected trailing dimension of mat1 to be divisible by 16 but got mat1 shape: (17x17).", "unsupported"),
+        ("cuda", "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9", "unsupported"),
+        ("cuda", "Multiplication of two Float8_e5m2 matrices is not supported", "unsupported"),
+        ("cuda", "Expected size 3 but got size 4", ""),
+        ("rocm", "Float8_e4m3fn is only supported for gfx950", "unsupported"),
         ("rocm", "CUDA error: HIPBLAS_STATUS_NOT_SUPPORTED when calling `hipblasLtMatmul`", "unsupported"),
         ("rocm", "HIP error: unspecified launch failure", "sticky"),
         ("xpu", "level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", "sticky"),

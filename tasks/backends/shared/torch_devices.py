@@ -17,7 +17,8 @@ class TorchDevice:
 
     target: what torch calls it ("" = the same); plugin: the module whose import registers it; variables: of the
     environment, set before torch is imported where the user has not set them; platform: what PJRT calls it.
-    option: the switch that lets it compute float32 coarser, and the precision it then declares.
+    option: the switch that lets it compute float32 coarser, and the precision it then declares; coarser: variables without
+    which it does not.
     packages: of an environment of its own, pinned, with the index that has them beside PyPI.
     unsupported, sticky, out_of_memory: how its errors say so.
     """
@@ -28,6 +29,7 @@ class TorchDevice:
     platform: str = ""
     option: str = ""
     coarse: str = ""
+    coarser: tuple[tuple[str, str], ...] = ()
     packages: tuple[str, ...] = ()
     unsupported: str = ""
     sticky: str = ""
@@ -38,6 +40,11 @@ class TorchDevice:
 _NO_CUDA_KERNEL = (
     r"(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)|CUFFT_(?:NOT_SUPPORTED|NOT_IMPLEMENTED|INVALID_TYPE)"
     r"|cuFFT only supports|no kernel image is available|invalid device function|[Uu]nable to find (?:an engine|a valid cuDNN)"
+)
+#: What torch's float8 and int8 products say of a GPU, a type or sizes that they are not for (ATen/native/cuda/Blas.cpp).
+_NO_SMALL_PRODUCT = (
+    r"_scaled_mm is only supported|is only supported (?:for|on) (?:gfx|ROCm|CUDA|SM)|Multiplication of two Float8_\w+ matrices is not supported"
+    r"|(?:needs?|[Ee]xpected?) .{0,60}(?:greater than|multiple of|divisible by) \d+"
 )
 #: What the torch catalog needs beside torch.
 _CATALOG = ("expecttest", "scipy")
@@ -54,7 +61,7 @@ DEVICES: dict[str, TorchDevice] = {
         option="tf32",
         coarse="tfloat32",
         packages=(*torch_build("cu130"), *_CATALOG),
-        unsupported=_NO_CUDA_KERNEL,
+        unsupported=f"{_NO_CUDA_KERNEL}|{_NO_SMALL_PRODUCT}",
         sticky=cuda_driver.STICKY.pattern + r"|(?:CUBLAS|CUDNN|CUSOLVER)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
         out_of_memory=r"CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
     ),
@@ -62,8 +69,9 @@ DEVICES: dict[str, TorchDevice] = {
         target="cuda",
         option="tf32",
         coarse="tfloat32",
+        coarser=(("HIPBLASLT_ALLOW_TF32", "1"),),  # torch takes no TF32 on ROCm otherwise (ATen/Context.cpp)
         packages=(*torch_build("rocm7.2"), *_CATALOG),
-        unsupported=r"(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
+        unsupported=_NO_SMALL_PRODUCT + r"|(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
         sticky=cuda_driver.STICKY.pattern
         + r"|(?:HIPBLAS|ROCBLAS)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED)|hipErrorLaunchFailure|HSA_STATUS_ERROR_\w+",
         out_of_memory=r"HIP out of memory|HIPBLAS_STATUS_ALLOC_FAILED",
