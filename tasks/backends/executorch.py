@@ -99,7 +99,7 @@ class ExecuTorch(Backend):
     devices = tuple(DEVICES)
     packages: tuple[str, ...] = ("executorch==1.5.1", "torch==2.13.0", "expecttest", "scipy")
     #: Whether a program takes any number of rows.
-    rows_open = False
+    any_rows = False
     #: Whose partitioner takes nodes, and the CPU kernels that may stand beside them.
     taker: str = "XNNPACK"
     moves: tuple[str, ...] = MOVES
@@ -166,7 +166,7 @@ class ExecuTorch(Backend):
 
     def any_size(self) -> Backend:
         """Of any number of rows up to MOST_ROWS, where the form says which arrays have them."""
-        return self.but(rows_open=True)
+        return self.but(any_rows=True)
 
     @property
     def delegate(self) -> str:
@@ -229,7 +229,7 @@ class ExecuTorch(Backend):
 
     def _export(self, form: Form, tensors: list[Any]) -> tuple[Any, tuple[int, ...]]:
         """(exported program of the tensors alone, places of those that are constants of it). Raises Unsupported."""
-        rows = form.batched if self.rows_open else ()
+        rows = form.batched if self.any_rows else ()
         exported = _exported(form, tensors, (), rows)
         if not self.delegate:
             return exported, ()

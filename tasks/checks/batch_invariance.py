@@ -76,7 +76,9 @@ class BatchInvariance(Derived):
                 far = float("inf") if found is None or found.units is None else found.units
                 if found and (worst is None or far > worst[0]):
                     worst = far, found, f"where the row is number {place} of {m} and not alone"
-        program.flags = f"{program.flags} batches={','.join(map(str, sizes))} programs={'one' if program.one else 'each'}".strip()
+        program.flags = (
+            f"{program.flags} batches={','.join(map(str, sizes))} programs={'one' if program.one else 'each'}".strip()
+        )
         if worst is not None:
             raise broken(program, worst[1], "batch", worst[2], first)
         program.columns = program.columns | {APART: 0.0}

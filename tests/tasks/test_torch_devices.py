@@ -255,8 +255,16 @@ def test_xla_computes_when_it_is_told_to_and_counts_what_the_cpu_did(monkeypatch
         ("cuda", "cuFFT error: CUFFT_NOT_SUPPORTED", "unsupported"),
         ("cuda", "CUDA error: device-side assert triggered", "sticky"),
         ("cuda", "self.size(0) needs to be greater than 16, but got 15", "unsupported"),
-        ("cuda", "Expected trailing dimension of mat1 to be divisible by 16 but got mat1 shape: (17x17).", "unsupported"),
-        ("cuda", "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9", "unsupported"),
+        (
+            "cuda",
+            "Expected trailing dimension of mat1 to be divisible by 16 but got mat1 shape: (17x17).",
+            "unsupported",
+        ),
+        (
+            "cuda",
+            "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9",
+            "unsupported",
+        ),
         ("cuda", "Multiplication of two Float8_e5m2 matrices is not supported", "unsupported"),
         ("cuda", "Expected size 3 but got size 4", ""),
         ("rocm", "Float8_e4m3fn is only supported for gfx950", "unsupported"),

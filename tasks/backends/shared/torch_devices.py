@@ -71,7 +71,8 @@ DEVICES: dict[str, TorchDevice] = {
         coarse="tfloat32",
         coarser=(("HIPBLASLT_ALLOW_TF32", "1"),),  # torch takes no TF32 on ROCm otherwise (ATen/Context.cpp)
         packages=(*torch_build("rocm7.2"), *_CATALOG),
-        unsupported=_NO_SMALL_PRODUCT + r"|(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
+        unsupported=_NO_SMALL_PRODUCT
+        + r"|(?:HIPBLAS|ROCBLAS|MIOPEN|HIPFFT)_?\w*NOT_(?:SUPPORTED|IMPLEMENTED)|miopenStatusUnsupportedOp|hipErrorNoBinaryForGpu|no kernel image is available|invalid device function",
         sticky=cuda_driver.STICKY.pattern
         + r"|(?:HIPBLAS|ROCBLAS)_STATUS_(?:INTERNAL_ERROR|EXECUTION_FAILED)|hipErrorLaunchFailure|HSA_STATUS_ERROR_\w+",
         out_of_memory=r"HIP out of memory|HIPBLAS_STATUS_ALLOC_FAILED",
