@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import posixpath
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from farm import lake
 from farm.commands import site
 from farm.report import summaries
+from farm.report.faces import site as faces_site
 from farm.report.faces.site import pages
 from farm.report.faces.strip import badge, bars, strip
 from farm.report.tables.trends import Trends, changed, failures, night, stretches
@@ -88,6 +90,17 @@ def test_every_page_is_there_and_every_link_leads_to_one(made: Path) -> None:
                 assert (one.parent / link).resolve().is_file(), (one, link)
         reached = {(one.parent / link).resolve() for link in Links(text).found}
         assert one.name == "index.html" or made / "index.html" in reached
+
+
+def test_a_long_table_goes_on_in_pages_that_lead_to_one_another(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faces_site, "LINES", 2)
+    told = dict(pages(Trends.of([night(lake.read(many, run), lake.read_run(many, run)) for run in lake.run_ids(many)])))
+    assert list(told)[-1] == "index.html" and {"index-ops-2.html", "index-runs-5.html"} < set(told)
+    assert "torch:gelu" in told["index-ops-2.html"] and "Ops: 3 ops" in told["index-ops-2.html"]
+    for path, text in told.items():
+        for link in Links(text).found:
+            if not link.startswith(("#", "data:")):
+                assert posixpath.normpath(f"{posixpath.dirname(path)}/{link.partition('#')[0]}").lstrip("/") in told
 
 
 def test_the_regression_is_told_with_its_night(made: Path) -> None:

@@ -96,7 +96,7 @@ class _Site:
             "chart_words": "",
             "up": "../" if "/" in path else "",
         }
-        given |= {"title": title, "limit": LINES}
+        given |= {"title": title, "limit": LINES, "words_beside": True}
         begins: list[View] = []
         pagers: dict[str, list[tuple[str, str]]] = {}
         for view in views:
@@ -242,9 +242,7 @@ class _Site:
             frame = pd.DataFrame({"failed": counts, "new": new}).reindex(
                 range(seen[0][0], len(self.nights)), fill_value=0
             )
-            told = pd.DataFrame(
-                [{"of it": name, "as last seen": plain(line[name])} for name in ("status", "ops", "backends", "cases")]
-            )
+            told = pd.DataFrame([{name: plain(line[name]) for name in ("status", "ops", "backends", "cases")}])
             views = [View("last_seen", f"As last seen, {self.nights[night].day}", told, open=True)]
             yield from self._page(
                 f"defect/{slug(reason)}",
