@@ -29,7 +29,7 @@ from tasks.model import (
     is_complex,
     is_inexact,
 )
-from tasks.model.dtypes import dtype_name
+from tasks.model.dtypes import dtype_name, shown
 from tasks.model.kind import KIND_BIASED, KIND_ORACLE, KIND_PROPERTY
 from tasks.prepare.cases import PreparedSample
 
@@ -270,11 +270,8 @@ def _furthest(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, limit: floa
         output, index = where
         said = element(actual[output], bar.expected[output], index, bar.op_class, bar.precision)
         given = _elementwise(bar.sample)
-        at = (
-            f"of {given[index].astype(np.float64):.9g} "
-            if given is not None and given.shape == actual[output].shape
-            else ""
-        )
+        placed = given is not None and given.shape == actual[output].shape
+        at = f"of {shown(given[index])} " if given is not None and placed else ""
         columns["worst"] = (
             f"{at}{said['actual']} for {said['expected']}, at {', '.join(map(str, (*[output] * bool(output), *index)))}"
         )

@@ -12,7 +12,7 @@ import numpy as np
 from tasks.judge import ascending
 from tasks.judge.plain import spacing_of
 from tasks.model import EPS, SMALLEST_NORMAL
-from tasks.model.dtypes import dtype_name, np_dtype
+from tasks.model.dtypes import dtype_name, np_dtype, shown
 
 _RISES = (
     "acosh asin asinh atan atanh ceil deg2rad erf erfinv exp exp2 expm1 floor hardsigmoid hardtanh log log10 log1p log2 logit logsigmoid "
@@ -83,11 +83,11 @@ def _of_one(name: str, inputs: ascending.Ascending, y: np.ndarray, dtype: str) -
     outside = (y < low) | (y > high)
     if outside.any():
         at = int(np.flatnonzero(outside)[0])
-        yield f"outside [{low:g}, {high:g}]: f({x[at]:.9g}) = {y[at]:.9g}"
+        yield f"outside [{low:g}, {high:g}]: f({shown(x[at])}) = {shown(y[at])}"
     for point, value in _POINTS.get(name, ()):
         missed = (x == point) & (y != value)
         if missed.any():
-            yield f"f({point:g}) = {y[missed][0]:.9g}, which is {value:g} exactly"
+            yield f"f({point:g}) = {shown(y[missed][0])}, which is {value:g} exactly"
     for names, word, wanted in (
         (_AGAIN, "not the same once more", lambda i: y[i]),
         (_BACK, "not its own inverse", lambda i: x[i]),
@@ -136,15 +136,15 @@ def _of_pairs(name: str, a: np.ndarray, b: np.ndarray, actual: np.ndarray) -> It
         off = ~((y == y.T) | (np.isnan(y) & np.isnan(y.T)))
         if off.any():
             i, j = (int(k) for k in np.argwhere(off)[0])
-            yield f"not commutative: f({first[i, j]:.9g}, {second[i, j]:.9g}) = {y[i, j]:.9g}, f({first[j, i]:.9g}, {second[j, i]:.9g}) = {y[j, i]:.9g}"
+            yield f"not commutative: f({shown(first[i, j])}, {shown(second[i, j])}) = {shown(y[i, j])}, f({shown(first[j, i])}, {shown(second[j, i])}) = {shown(y[j, i])}"
     if name == "pow":
         ones = np.ones((), np_dtype(dtype_name(actual.dtype))).astype(np.float64)
         for exponent, wanted in ((0.0, np.broadcast_to(ones, y.shape)), (1.0, first)):
             off = (second == exponent) & (y != wanted) & ~np.isnan(wanted)
             if off.any():
                 i, j = (int(k) for k in np.argwhere(off)[0])
-                yield f"f({first[i, j]:.9g}, {exponent:g}) = {y[i, j]:.9g}, which is {wanted[i, j]:.9g} exactly"
+                yield f"f({shown(first[i, j])}, {exponent:g}) = {shown(y[i, j])}, which is {shown(wanted[i, j])} exactly"
 
 
 def _shown(word: str, x: np.ndarray, y: np.ndarray, i: int, j: int) -> str:
-    return f"{word}: f({x[i]:.9g}) = {y[i]:.9g}, f({x[j]:.9g}) = {y[j]:.9g}"
+    return f"{word}: f({shown(x[i])}) = {shown(y[i])}, f({shown(x[j])}) = {shown(y[j])}"

@@ -150,3 +150,10 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
         cut = (np.where(np.isnan(values), bits, up) & np.uint32(0xFFFF0000)).view(np.float32)
         return cut.astype(values.dtype)
     return values.astype(np_dtype(dtype)).astype(values.dtype)
+
+
+def shown(number: float) -> str:
+    """A number with the digits that tell it from its neighbours: nine for one that float32 has, else those of float64."""
+    x = float(number)
+    with np.errstate(over="ignore"):
+        return f"{x:.9g}" if np.float32(x) == x else repr(x)
