@@ -52,6 +52,20 @@ def refusing(main: Main) -> Main:
     return told
 
 
+def split(option: str, values: Sequence[str]) -> list[str]:
+    """What an option names, several times or with commas; each once. Raises Refusal where it is given and names nothing."""
+    named = list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
+    if values and not named:
+        raise Refusal(f"{option} {values[0]!r}: names nothing; name some, or leave the option out for all")
+    return named
+
+
+def packages_option(parser: argparse.ArgumentParser) -> None:
+    """``--packages``: a list of requirements."""
+    words = "run the backend in an environment of these"
+    parser.add_argument("--packages", nargs="+", default=[], metavar="REQUIREMENT", help=words)
+
+
 def results_option(parser: argparse.ArgumentParser, words: str = "the lake: a directory or a URI (s3://…)") -> None:
     """``--results``: where the lake is."""
     parser.add_argument("--results", default="results", metavar="PATH", help=words)

@@ -33,6 +33,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     words = "farm(op=None, reference=, inputs=, dims=, dtypes=, cases=20, seed=0, backward=False, …): the cases of farm_case"
     config.addinivalue_line("markers", words)
+    place = config.getoption("--farm-results")
+    if place is not None:
+        from farm import lake
+
+        try:
+            lake.check_writable(lake.open_lake(place))
+        except lake.LakeError as error:
+            raise pytest.UsageError(f"--farm-{error}") from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

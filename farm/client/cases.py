@@ -12,7 +12,7 @@ import numpy as np
 
 from farm.client.judging import at_least_one, checks_of
 from farm.client.keeping import Keeper
-from farm.client.kernels import Kernel, kernel_of
+from farm.client.kernels import ClientError, Kernel, kernel_of
 from farm.client.process import backend_here, message_of, undisturbed
 from farm.client.trying import Computed, judged
 from farm.client.validating import computed
@@ -148,10 +148,15 @@ class Cases:
 
         Raises ClientError."""
         at_least_one("cases", cases)
+        if type(seed) is not int or not 0 <= seed < 2**63:
+            raise ClientError(f"seed: {seed!r} is none; give a whole number from 0 to {2**63 - 1}")
         called = function if function is not None else reference
         assert called is not None
         kernel = kernel_of(called, reference, inputs, dims, dtypes, backward, **settings)
-        return cls(kernel, cases, seed, verdict.load(policy), function is not None)
+        try:
+            return cls(kernel, cases, seed, verdict.load(policy), function is not None)
+        except verdict.PolicyError as error:
+            raise ClientError(str(error)) from None
 
     @property
     def settings(self) -> dict[str, Any]:

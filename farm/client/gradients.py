@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.client.judging import assert_correct, not_negative
 from farm.client.kernels import ClientError
 from tasks.arrays import autograd, torch_tree
 from tasks.catalogs.user import functions
@@ -66,12 +67,21 @@ def check_autograd(
     given, forgive more. eps: step of the differences along random directions. double: the gradient of the gradient too.
     Raises ClientError where nothing can be differentiated.
     """
+    not_negative(eps=eps, atol=atol, rtol=rtol)
+    if eps == 0:
+        raise ClientError("eps: 0 is no step; leave it out, and one that fits the values is taken")
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    call = functools.partial(_in_float64, function)
+    call = functools.partial(_in_float64, _callable(function))
     checks = [_gradient("backward", call, args, eps, atol, rtol)]
     if double:
         checks.append(_gradient("double_backward", call, args, eps, atol, rtol))
     return Gradients(tuple(checks))
+
+
+def _callable(function: Any) -> Any:
+    if not callable(function):
+        raise ClientError(f"{function!r} is no function: hand over the kernel itself")
+    return function
 
 
 def _in_float64(function: Callable[..., Any], *args: Any) -> Any:
@@ -150,7 +160,7 @@ def validate_autograd_function(
     both passes give the same bytes twice.
     """
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    named = functions.callable_of(function)
+    named = functions.callable_of(_callable(function))
     call: Callable[..., Any] = function.apply if named is not function else function
     checks = []
     if reference is not None:
@@ -163,8 +173,6 @@ def validate_autograd_function(
 
 
 def _forward(function: Any, args: Sequence[Any], reference: Callable[..., Any], settings: dict[str, Any]) -> Check:
-    from farm.client.judging import assert_correct
-
     try:
         found = assert_correct(function, args, reference, **settings)
     except AssertionError as error:

@@ -55,7 +55,7 @@ def fuzz(
         checks=checks_of(kernel.op),
         backends=[backend or backend_here()],
         policy=policy,
-        known_failures=[dict(k) for k in known_failures],
+        known_failures=[dict(k) if isinstance(k, Mapping) else k for k in known_failures],
         deadline_s=deadline_s,
     )
     return run(kernel, config, results, isolate)
@@ -103,6 +103,13 @@ def assert_correct(
     found = run(kernel, config, results, isolate)
     found.check()
     return found
+
+
+def not_negative(**given: Any) -> None:
+    """Raise ClientError for a number that is none, or is below 0; None is nothing given."""
+    for name, value in given.items():
+        if value is not None and (type(value) not in (int, float) or not value >= 0):
+            raise ClientError(f"{name}: {value!r} is none; give a number from 0 on")
 
 
 def _not_imported() -> None:

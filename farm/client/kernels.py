@@ -21,7 +21,7 @@ from tasks.catalogs.user import functions, load
 from tasks.catalogs.user.load import Declared
 from tasks.catalogs.user.ops import UserOp
 from tasks.catalogs.user.schema import mistakes
-from tasks.model import is_inexact
+from tasks.model import DTYPES, is_inexact
 from tasks.nearest import nearest
 
 #: Values of an input that a run's record holds itself; beyond them, and what is not finite, are in a file of the cache.
@@ -76,6 +76,12 @@ def kernel_of(
     """
     declared = _declared(function)
     changes = {k: v for k, v in settings.items() if v is not None}
+    if isinstance(dims, Mapping) or dims is None:
+        changes["dims"] = {k: _sizes(v) for k, v in (dims or {}).items()}
+    else:
+        raise ClientError(f"dims: {dims!r} is no mapping: give the ends of every dimension, e.g. {{'n': (1, 2048)}}")
+    if isinstance(changes.get("kwargs"), Mapping):
+        changes["kwargs"] = {k: v.item() if isinstance(v, np.generic) else v for k, v in changes["kwargs"].items()}
     valid = [f.name for f in fields(UserOp)]
     for key in changes:
         if key not in valid:
@@ -83,16 +89,18 @@ def kernel_of(
     if reference is not None:
         changes["reference"] = reference
     if inputs is not None:
-        changes["inputs"] = dict(inputs)
+        changes["inputs"] = dict(inputs) if isinstance(inputs, Mapping) else inputs
     if dtypes is not None:
-        changes["dtypes"] = list(dtypes)
-    changes["dims"] = dict(declared.op.dims if declared else {}) | {k: _sizes(v) for k, v in (dims or {}).items()}
+        changes["dtypes"] = [str(d).removeprefix("torch.") for d in ([dtypes] if isinstance(dtypes, str) else dtypes)]
     if declared:
+        changes["dims"] = {**declared.op.dims, **changes["dims"]}
         op = replace(declared.op, **changes)
     else:
         assert not isinstance(function, str)
         op = _undeclared(function, changes)
-    if backward:
+    if isinstance(backward, str):
+        backward = [backward]
+    if backward and isinstance(op.inputs, Mapping):
         op = replace(op, gradient=_floating(op) if backward is True else list(backward))
     _complete(op)
     return Kernel(op, declared.root if declared else name_of(op.kernel)[2])
@@ -183,7 +191,7 @@ def _floating(op: UserOp) -> list[str]:
 
 def _complete(op: UserOp) -> None:
     """Raise ClientError for the first mistake of a declaration."""
-    for name, given in op.inputs.items():
+    for name, given in op.inputs.items() if isinstance(op.inputs, Mapping) else ():
         shape = given.get("shape", ()) if isinstance(given, Mapping) else given
         for size in shape if isinstance(shape, (list, tuple)) else ():
             try:
@@ -238,6 +246,8 @@ def as_data(arrays: Mapping[str, np.ndarray], dtypes: Sequence[str] | None) -> d
     made: dict[str, Any] = {}
     for name, x in arrays.items():
         own = dtype_name(x.dtype)
+        if not x.size:
+            raise ClientError(f"inputs.{name}: has no elements, shape {list(x.shape)}: nothing could be compared")
         spec: dict[str, Any] = {"shape": list(x.shape), "data": _values(x)}
         if not (dtypes and is_inexact(own)):
             spec["dtype"] = own
@@ -268,7 +278,17 @@ def arrays_of(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.n
             named = dict(signature.bind(*given).arguments)
         except (TypeError, ValueError) as error:
             raise ClientError(f"{getattr(function, '__name__', function)}: its inputs do not fit: {error}") from None
-    arrays = {k: array_of(v) for k, v in named.items() if is_array(v)}
+    arrays = {}
+    for name, x in named.items():
+        if is_array(x):
+            try:
+                arrays[name] = array_of(x)
+                known = dtype_name(arrays[name].dtype) in DTYPES and arrays[name].dtype.kind not in "OSU"
+            except (RuntimeError, TypeError, KeyError, ValueError):  # what torch says of a sparse, quantized or meta tensor
+                known = False
+            if not known:
+                kind = f"{x.layout} on {x.device}" if hasattr(x, "layout") else "an array"
+                raise ClientError(f"inputs.{name}: {x.dtype}, {kind}, has no values to compute with: give dense numbers")
     return arrays, {k: v for k, v in named.items() if k not in arrays}
 
 

@@ -101,11 +101,13 @@ def started_here(name: str) -> Any:
 @contextmanager
 def opened(key: str, seed: int | None, results: str | Path, dtype: str, run: str) -> Iterator[KernelCase]:
     """A stored case, ready to be run; while this lasts its op is the catalog's. Raises ClientError."""
+    if not isinstance(key, str):
+        raise ClientError(f'{key!r} is no key: "RUN:CASE:BACKEND" as a report prints it, or seed={key!r}')
     try:
         lake = lakes.open_lake(str(results))
         place = parse(key, lake) if key else by_seed(seed, lake, dtype, run)
-        row, _ = find(place, lake)
         record = lakes.read_run(lake, place.run_id)
+        row, _ = find(place, lake)
         config = Config(**record["config"])
     except (ReproduceError, lakes.LakeError) as error:
         raise ClientError(str(error)) from None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from farm.client.kernels import ClientError
 from farm.client.process import message_of
 from farm.client.smaller import Smaller, minimize
 from farm.lake.key import Key
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """Failures of one kind: the case with the fewest elements, and how many there are. seed: of that case alone."""
+    """Failures of one kind: the case with the fewest elements, and how many there are. seed: of that case alone; results: the
+    lake that its row is in, "" if it was not kept."""
 
     key: str
     seed: int
@@ -40,11 +42,15 @@ class Finding:
     @functools.cached_property
     def minimal(self) -> Smaller:
         """The case made smaller: `farm.minimize` with its strategy shrink-all."""
+        if not self.results:
+            raise ClientError("its row was not kept: give results=, a lake, and it can be run again")
         return minimize(self.key, results=self.results)
 
     @property
     def command(self) -> str:
-        """The command that shows it again."""
+        """The command that shows it again; "" if its row was not kept."""
+        if not self.results:
+            return ""
         return f"farm reproduce '{self.key}'" + (f" --results {self.results}" if self.results != "results" else "")
 
     def __str__(self) -> str:
@@ -73,7 +79,7 @@ class Result:
     def check(self) -> None:
         """Raise AssertionError with every finding, if there is one or nothing was judged."""
         if self.findings:
-            told_ = [f"{f}\n    {f.command}" for f in self.findings]
+            told_ = [f"{f}\n    {f.command}" if f.command else str(f) for f in self.findings]
             raise AssertionError("\n".join([f"{self.failed} of {len(self.rows)} cases failed", *told_]))
         if not self.passed:
             raise AssertionError(f"nothing was judged: {'; '.join(self._not_judged()) or 'no case'}")

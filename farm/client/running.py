@@ -55,8 +55,11 @@ def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: boo
             if results is not None
             else end.enter_context(tempfile.TemporaryDirectory(dir=scratch.folder()))
         )
-        lake = lakes.open_lake(place)
-        lakes.check_writable(lake)
+        try:
+            lake = lakes.open_lake(place)
+            lakes.check_writable(lake)
+        except lakes.LakeError as error:
+            raise ClientError(str(error)) from None
         cache = default_cache() if isolate else passing_cache()
         request = Request(
             config, verdict.load(config.policy), lake, cache, how="no-ray" if isolate else "inline", dashboard=False
@@ -70,4 +73,4 @@ def run(kernel: Kernel, config: Config, results: str | Path | None, isolate: boo
     if missing:
         raise ClientError(f"the run {record['run_id']} is incomplete: {missing}")
     LIVE[record["run_id"]] = kernel
-    return told_of(rows, record, place, config)
+    return told_of(rows, record, "" if results is None else place, config)

@@ -69,8 +69,8 @@ def minimize(
     """
     if strategy not in STRATEGIES:
         raise ClientError(f"there is no strategy {strategy!r}{nearest(strategy, list(STRATEGIES))}")
-    if budget <= KEPT:
-        raise ClientError(f"budget: {budget} runs are too few; more than {KEPT}")
+    if type(budget) is not int or budget <= KEPT:
+        raise ClientError(f"budget: {budget!r} runs are too few; more than {KEPT}")
     with opened(key, seed, results, dtype, run) as case:
         status = Status(case.row["status"])
         name = str(Key.of(case.row))

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from farm import lake as lakes
 from farm.client import process
-from farm.client.judging import checks_of, given
+from farm.client.judging import checks_of, given, not_negative
 from farm.client.keeping import Keeper
 from farm.client.kernels import ClientError, Kernel, array_of, is_array
 from farm.client.running import config_of
@@ -94,6 +95,7 @@ def validate(
     those inputs that require one, through the output's graph. atol, rtol: what is within them passes. results: a lake for the
     rows. Raises ClientError, and what the block raises.
     """
+    not_negative(atol=atol, rtol=rtol)
     named = inputs if isinstance(inputs, Mapping) else None
     wrt = [k for k, x in (named or {}).items() if getattr(x, "requires_grad", False)]
     if backward and not wrt:
@@ -118,9 +120,12 @@ def validate(
             rows.append(_judged(kernel, group, named or {}, found.output, policy, deadline_s).row)
     if results is not None:
         backend = Computed(lambda form: [])
-        keeper = Keeper(results, config.backends[0].name, backend.probe())
-        keeper.add(kernel, {"samples": 1, "checks": checks, "policy": policy}, *rows)
-        found.run_id = keeper.write()
+        try:
+            keeper = Keeper(results, config.backends[0].name, backend.probe())
+            keeper.add(kernel, {"samples": 1, "checks": checks, "policy": policy}, *rows)
+            found.run_id = keeper.write()
+        except (lakes.LakeError, OSError) as error:
+            raise ClientError(str(error)) from None
     found.outcomes = tuple(map(Outcome.of, rows))
 
 
@@ -157,6 +162,9 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
         if is_array(x) and name not in kernel.op.mutates and array_of(x).tobytes() != before.tobytes():
             raise Misbehaviour("mutation", f"the input {name} was changed (declare mutates: [{name}] if that is meant)")
     leaves = list(torch_tree.leaves(output))
+    for x in leaves:
+        if isinstance(x, (str, bytes)) or not hasattr(x, "dtype") and not isinstance(x, (bool, int, float, complex)):
+            raise Misbehaviour("structure", f"v.output has a {type(x).__name__} where a tensor or an array is expected")
     if form.check == "forward":
         return [torch_tree.output(torch_tree.dense(x.detach() if isinstance(x, torch.Tensor) else x)) for x in leaves]
     pairs = [(y, form.arrays[i]) for y, i in zip(leaves, form.cotangents) if i >= 0 and y.requires_grad]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.commandline import refusing, results_option
+from farm.commandline import refusing, results_option, split
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
 from farm.plan import request as requests
@@ -91,7 +91,7 @@ def _request(args: argparse.Namespace) -> Request:
     lake = lakes.open_lake(args.results)
     how: How = "inline" if args.inline else "ray" if args.ray or args.address else "no-ray"
     where: dict[str, Any] = {"how": how, "address": args.address, "cpus": args.cpus, "dashboard": False}
-    narrow = {name: _split(getattr(args, name)) for name in ("ops", "dtypes", "backends")}
+    narrow = {name: split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
     if args.resume:
         if any(narrow.values()) or args.seed is not None or args.config:
             raise ConfigError("a resumed run keeps its config, seed, ops, dtypes and backends: leave them out")
@@ -102,10 +102,6 @@ def _request(args: argparse.Namespace) -> Request:
         request = requests.fuzzing(args.config or "", lake, CHUNK, args.seed, **narrow, **where)
     lakes.check_writable(lake)
     return request
-
-
-def _split(values: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
 
 
 def _run(fuzzing: Fuzzing, console: Console) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from farm import lake as lakes
-from farm.commandline import cache_option, key_argument, refusing, results_option
+from farm.commandline import cache_option, key_argument, packages_option, refusing, results_option
 from farm.lake.key import Key
 from farm.minimise import bundle, show
 from farm.minimise.own import key_of_model
@@ -88,9 +88,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--budget", type=int, default=BUDGET, metavar="N", help=f"runs of the backend at most (default: {BUDGET})"
     )
-    parser.add_argument(
-        "--packages", nargs="+", default=[], metavar="REQUIREMENT", help="run the backend in an environment of these"
-    )
+    packages_option(parser)
     parser.add_argument("--here", action="store_true", help="with the runtime's version that is here, if it is another")
     parser.add_argument("--out", metavar="DIR", help="also write the script and the issue's text to a directory")
     cache_option(parser)

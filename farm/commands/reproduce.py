@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import lake as lakes
-from farm.commandline import cache_option, key_argument, refusing, results_option
+from farm.commandline import cache_option, key_argument, packages_option, refusing, results_option
 from farm.fleet.child_process import child_env
-from farm.reproduce import writing
+from farm.reproduce import versions, writing
 from farm.reproduce.again import run_child, run_here
 from farm.reproduce.find import load, parse
 from farm.reproduce.show import conclusion, line, print_case, print_outcome
@@ -47,6 +47,7 @@ def _arguments() -> argparse.ArgumentParser:
     key_argument(parser, ", or seed:NUMBER")
     results_option(parser)
     parser.add_argument("--backend", metavar="NAME", help="run the case on this backend instead")
+    packages_option(parser)
     parser.add_argument("--script", metavar="OUT.py", help="also write a script that only needs numpy and the runtime")
     parser.add_argument(
         "--child", action="store_true", help="run it in a child process: for a case that crashes or hangs"
@@ -67,7 +68,7 @@ def _environment(cache: Path) -> None:
 
 def _reproduce(args: argparse.Namespace) -> int:
     results = lakes.open_lake(args.results)
-    case = load(parse(args.key, results), results, args.backend, args.cache)
+    case = versions.within(load(parse(args.key, results), results, args.backend, args.cache), args.packages)
     print_case(case)
     child = args.child or case.environment is not None
     if case.environment:
@@ -99,6 +100,9 @@ def _reproduce(args: argparse.Namespace) -> int:
             refused = error
     same, said = conclusion(case, outcome.row)
     print(said)
+    found = outcome.info.runtime_version if outcome.info else ""
+    if other := "" if args.packages else versions.another(case, found):
+        line("version", other)
     if refused:
         print(f"{'script':13} {refused}")
     return SAME if same and shown else DIFFERENT

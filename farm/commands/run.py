@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from farm import lake as lakes
-from farm.commandline import refusing, results_option
+from farm.commandline import refusing, results_option, split
 from farm.exits import FOUND, INCOMPLETE, OK, interruptible
 from farm.fitting import Head, fitted
 from farm.plan import matrix as matrices
@@ -147,7 +147,7 @@ def _request(args: argparse.Namespace) -> Request:
     where = {"how": how, "address": args.address, "cpus": args.cpus, "dry": args.dry_run}
     where |= {"dashboard": not args.no_dashboard, "fresh": args.fresh}
     where |= {"budget_s": _seconds(args.budget)}
-    narrow = {name: _split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
+    narrow = {name: split(f"--{name}", getattr(args, name)) for name in ("ops", "dtypes", "backends")}
     if args.inputs and not args.model:
         raise ConfigError("--inputs: they are a model's: name it with --model")
     if args.resume:
@@ -184,13 +184,6 @@ def _begins(request: Request) -> str:
     catalogs = ", ".join(dict.fromkeys(c.name for c in config.catalogs))
     several = "s" * (len(config.backends) != 1)
     return f"{config.name}: the ops of {catalogs} on {len(config.backends)} backend{several}; looking what runs here"
-
-
-def _split(option: str, values: Sequence[str]) -> list[str]:
-    named = list(dict.fromkeys(part.strip() for value in values for part in value.split(",") if part.strip()))
-    if values and not named:
-        raise ConfigError(f"{option} {values[0]!r}: names nothing; name some, or leave the option out for all")
-    return named
 
 
 def _say_where(console: Console, request: Request, executor: Executor) -> None:

@@ -14,7 +14,7 @@ from farm.fleet import envs
 from farm.fleet.envs import Environment
 from farm.minimise import issue
 from farm.minimise.script import short
-from farm.reproduce import find, script, trial
+from farm.reproduce import find, script, trial, versions
 from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.writing import form_of, source_of
@@ -119,12 +119,8 @@ def requirements(case: StoredCase) -> list[str]:
     own = (
         list(case.environment.packages)
         if case.environment
-        else list(script.installed({MODULES.get(case.spec.runtime, case.spec.runtime)}))
+        else list(script.installed({versions.MODULES.get(case.spec.runtime, case.spec.runtime)}))
     )
     if "onnx" in case.spec.create().forms and not any(x.startswith("onnx=") for x in own):
         own.append(f"onnx=={metadata.version('onnx')}")
     return own
-
-
-#: What a runtime is called in Python, where that is not its name.
-MODULES = {"ort": "onnxruntime", "inductor": "torch"}

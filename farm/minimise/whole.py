@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from farm import lake as lakes
-from farm.fleet import envs, scratch
+from farm.fleet import scratch
 from farm.minimise import bundle, kept
 from farm.minimise.drive import minimise, version_here
 from farm.minimise.earlier import earlier_cases
+from farm.reproduce import versions
 from farm.reproduce.find import ReproduceError, StoredCase
 from farm.work.sequences import crash_of
 from tasks.minimise.same import SOUGHT
@@ -46,36 +46,17 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
             f"{key.case_id} is {status} on {key.backend}: only what failed or was imprecise can be made smaller; "
             f"farm report --run {key.run_id} lists what failed"
         )
-    if packages:
-        spec = replace(case.spec, packages=tuple(packages))
-        case = replace(case, spec=spec, environment=envs.of(spec))
+    case = versions.within(case, packages)
     stored = case.row["runtime_version"]
     try:
         found = version_here(case)
     except ReproduceError as error:
         if packages or case.environment or not stored:  # it is that environment that cannot be had
             raise
-        raise ReproduceError(f"{error}; the row is of {stored}: {_offered(case, stored)}") from None
-    if stored and found != stored and not here:
-        raise ReproduceError(
-            f"the row is of {case.spec.name} {stored}, here is {found}: {_offered(case, stored)}, --here goes on with the one that is here"
-        )
+        raise ReproduceError(f"{error}; the row is of {stored}: {versions.offered(case, stored)}") from None
+    if (other := versions.another(case, found)) and not here:
+        raise ReproduceError(f"{other}, --here goes on with the one that is here")
     return replace(case, row={**case.row, "runtime_version": found})
-
-
-def _offered(case: StoredCase, stored: str) -> str:
-    """How to have the runtime in the version of a row: a bare one, or "name version, name version"."""
-    pairs = [part.split(" ") for part in stored.split(", ")]
-    own = list(case.environment.packages) if case.environment else []
-    if all(len(pair) == 2 for pair in pairs):
-        versions = {name: version.partition("+")[0] for name, version in pairs}
-    else:
-        first = own[0].partition("==")[0] if own else bundle.MODULES.get(case.spec.runtime, case.spec.runtime)
-        versions = {first: stored}
-    names = [x.partition("==")[0] for x in own]
-    wanted = [f"{name}=={versions[name]}" if name in versions else x for name, x in zip(names, own)]
-    wanted += [f"{name}=={version}" for name, version in versions.items() if name not in names]
-    return f"--packages {' '.join(map(shlex.quote, wanted))} runs that version in an environment of its own"
 
 
 def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:

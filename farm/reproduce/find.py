@@ -17,7 +17,7 @@ from farm.fleet.child_process import Limits
 from farm.lake.key import Key
 from farm.plan import kernels
 from farm.plan import matrix as matrices
-from farm.plan.config import CatalogConfig, Config
+from farm.plan.config import CatalogConfig, Config, backend_names
 from farm.work.job import Job
 from farm.work.supervisor import run_job
 from tasks import catalogs, checks, wire
@@ -119,6 +119,8 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     known = lakes.run_ids(results)
     if not known:
         raise ReproduceError(f"no run in {results.uri!r}")
+    if run not in ("last", "all"):
+        lakes.read_run(results, run)  # a run that is not there is told as such
     columns = "run_id case_id backend seed sample distribution dtype status catalog op variant".split()
     for run_id in [run] if run not in ("last", "all") else reversed(known):
         rows = lakes.read_table(results, run_id, columns).to_pylist()
@@ -191,7 +193,8 @@ def _spec(name: str, config: Config) -> BackendSpec:
     except KeyError:
         raise ReproduceError(
             f"no backend {name!r}: neither the run's config ({', '.join(b.name for b in config.backends)}) "
-            "nor a runtime of this farm is called so"
+            "nor a runtime of this farm is called so (one of a plugin needs that installed; farm reproduce --backend runs the "
+            f"case on another){nearest(name, backend_names())}"
         ) from None
 
 

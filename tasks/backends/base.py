@@ -14,6 +14,7 @@ import numpy as np
 from tasks.backends.needs import Need, secure
 from tasks.backends.shared.few_lines import FewLines, NoScript
 from tasks.model import FORWARD, Form, Program, RuntimeInfo, Unavailable, Unsupported, one_by_one
+from tasks.nearest import near
 
 if TYPE_CHECKING:
     from typing import Self
@@ -120,8 +121,14 @@ class Backend:
 
     def start(self) -> RuntimeInfo:
         """Secure its needs, then `probe`: how every process begins with a backend. Raises what `probe` does."""
-        self.found = secure(self.needs)
-        info: Any = self.probe()
+        try:
+            self.found = secure(self.needs)
+            info: Any = self.probe()
+        except Unavailable as error:  # a plugin may bring any device, so an unknown one is no mistake before it is asked for
+            if self.device in self.devices or not (like := near(self.device, self.devices)):
+                raise
+            runtime = self.name.partition("-")[0]
+            raise Unavailable(f"{error}; did you mean {' or '.join(f'{runtime}-{x}' for x in like)}?") from None
         if not isinstance(info, RuntimeInfo):
             raise Unavailable(f"{type(self).__name__}.probe() returns a RuntimeInfo; it returned {info!r:.80}")
         return info

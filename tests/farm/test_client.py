@@ -319,12 +319,60 @@ def test_differences_need_float64() -> None:
         ({"cases": 0}, "cases: 0 is none; give 1 or more"),
         ({"backend": "torch-cuda"}, "torch-cuda is unavailable here"),
         ({"policy": "strict"}, "policy 'strict': no such file"),
+        ({"inputs": ["x", "weight"]}, "inputs: ['x', 'weight'] is no mapping of names"),
+        ({"dims": [4]}, "dims: [4] is no mapping"),
+        ({"kwargs": {"eps": object()}}, "kwargs.eps: a object is no number, text, list or mapping"),
+        ({"tolerances": 1e-3}, "tolerances: 0.001 is no mapping of names"),
+        ({"invariants": "no_nan"}, "invariants: 'no_nan' is no list; give ['no_nan']"),
+        ({"reference": 3}, "reference: 3 is neither a function nor the name of one"),
+        ({"known_failures": "x"}, "known_failures.0: "),
+        ({"results": ""}, "results '': name a directory or a URI"),
+        ({"backend": "torch-cp"}, "knows no device type 'cp' (is its plugin installed?); did you mean torch-cpu?"),
     ],
 )
 def test_a_call_that_cannot_be_meant_is_a_line(more: dict[str, Any], says: str) -> None:
     with pytest.raises(farm.ClientError) as raised:
         fuzz(tail_lost, **more)
     assert says in str(raised.value) and "\n" not in str(raised.value)
+
+
+def _validated(output: Any, **more: Any) -> Any:
+    with farm.validate(rms_norm, {"x": torch.ones(2, 3), "weight": torch.ones(3)}, **more) as v:
+        v.output = output
+    return v.outcome
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: farm.assert_correct(Swish, (torch.eye(3).to_sparse(),), exact), "torch.sparse_coo on cpu, has no values"),
+        (lambda: farm.assert_correct(Swish, (torch.empty(3, device="meta"),), exact), "on meta, has no values"),
+        (lambda: farm.assert_correct(Swish, (np.array([None]),), exact), "inputs.x: object, an array, has no values"),
+        (lambda: farm.assert_correct(Swish, (torch.ones(0, 3),), exact), "inputs.x: has no elements, shape [0, 3]"),
+        (lambda: _validated(torch.ones(2, 3), atol="1"), "atol: '1' is none; give a number from 0 on"),
+        (lambda: _validated(torch.ones(2, 3), rtol=-1), "rtol: -1 is none"),
+        (lambda: farm.check_autograd(Swish.apply, (torch.ones(3),), eps=0), "eps: 0 is no step"),
+        (lambda: farm.check_autograd(None, (torch.ones(3),)), "None is no function"),
+        (lambda: farm.validate_autograd_function(None, (torch.ones(3),)), "None is no function"),
+        (lambda: farm.reproduce(3), "3 is no key"),
+        (lambda: farm.minimize(seed=3, budget="many"), "budget: 'many' runs are too few"),
+        (lambda: farm.strategies.cases(rms_norm, seed=1), "seed: Hypothesis decides it"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_lines(call: Any, says: str) -> None:
+    with pytest.raises(farm.ClientError) as raised:
+        call()
+    assert says in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_what_is_no_tensor_is_told_and_a_row_that_was_not_kept_names_no_command() -> None:
+    assert (_validated("abc").status, _validated("abc").kind) == ("wrong", "structure")
+    (found,) = fuzz(tail_lost, results=None).findings
+    assert found.command == ""
+    with pytest.raises(farm.ClientError, match="its row was not kept: give results="):
+        assert found.minimal
+    (gone,) = fuzz(rms_norm, reference=lambda x, weight: exit(3), cases=1, results=None).rows.error
+    assert "the reference called sys.exit(3)" in gone
 
 
 def test_names_that_name_nothing_are_lines() -> None:

@@ -15,7 +15,7 @@ import pytest
 from planted_small import graph
 
 from farm import lake
-from farm.commands import findings, minimise
+from farm.commands import findings, minimise, reproduce
 from farm.commands import run as launch
 from farm.commands.minimise import BAD_INPUT, FLAKY, NO_SCRIPT, SMALLER
 from farm.fleet import envs
@@ -262,6 +262,9 @@ def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: 
         assert minimise.main([key, "--results", str(here.results)]) == BAD_INPUT
         said = capsys.readouterr().err
         assert "1.0, here is 2.0" in said and "==1.0" in said and "--here" in said
+        assert reproduce.main([key, "--results", str(here.results)]) in (0, 1)
+        said = " ".join(capsys.readouterr().out.split())
+        assert "the row is of small-numbers 1.0, here is 2.0: --packages small==1.0 runs that version" in said
 
         def gone(case: Any) -> str:
             raise ReproduceError("small-numbers cannot be run here: it cannot be imported")

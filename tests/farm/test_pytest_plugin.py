@@ -86,6 +86,8 @@ def test_a_fault_fails_with_its_case_and_what_is_not_judged_fails(pytester: pyte
         ("softmax, dims={'n': 0}", "test_other: dims.n.0: 0 is no size"),
         ("softmax, clas='exact'", "unknown argument 'clas'"),
         ("'no.where:softmax'", "no module 'no.where'"),
+        ("softmax, seed='x'", "seed: 'x' is none"),
+        ("softmax, policy='strict'", "policy 'strict': no such file"),
     ],
 )
 def test_a_marker_that_cannot_be_meant_is_a_line(pytester: pytest.Pytester, mark: str, says: str) -> None:
@@ -93,6 +95,12 @@ def test_a_marker_that_cannot_be_meant_is_a_line(pytester: pytest.Pytester, mark
     done = run(pytester, MODULE + test)
     done.stdout.fnmatch_lines([f"*test_other: @pytest.mark.farm: *{says}*".replace("[", "?").replace("]", "?")])
     assert done.ret != 0 and "Traceback" not in done.stdout.str()
+
+
+def test_a_lake_that_cannot_be_is_a_line(pytester: pytest.Pytester) -> None:
+    done = pytester.runpytest("--farm-results", "/proc/lake")
+    done.stderr.fnmatch_lines(["*--farm-results '/proc/lake' cannot be written*"])
+    assert done.ret != 0 and "Traceback" not in done.stderr.str()
 
 
 GIVEN = {"reference": exact, "inputs": INPUTS, "dims": DIMS, "op_class": "normalisation"}

@@ -209,6 +209,8 @@ def _told(error: BaseException) -> str:
         if frames and not isinstance(error, scripts.ReferenceError)
         else ""
     )
+    if isinstance(error, SystemExit):
+        return f"the reference called sys.exit({error.code!r}){here}"
     return (str(error) or type(error).__name__) + here
 
 

@@ -24,6 +24,9 @@ INVARIANTS = {
     "sorted": "an axis (default: -1)",
     "bounded": "[low, high]",
 }
+#: Settings that are mappings, and those that are lists.
+MAPPINGS = ("dims", "inputs", "kwargs", "tolerances")
+LISTS = ("dtypes", "outputs", "invariants", "mutates", "gradient")
 #: Keys of an input that is given as a mapping.
 INPUT_KEYS = ("shape", "dtype", "low", "high", "data")
 OUTPUT_KEYS = ("dtype", "shape")
@@ -38,6 +41,9 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
     """Everything that is wrong with a declaration, first things first; the kernel itself is not looked at."""
     if not isinstance(op.name, str) or not re.fullmatch(r"[A-Za-z_][\w.\-]*", op.name):
         yield ("name",), f"{op.name!r} is no name: letters, digits, '_', '-' and '.', beginning with a letter"
+    if kinds := list(_kinds(op)):
+        yield from kinds
+        return
     yield from _dims(op)
     yield from _inputs(op)
     for key in ("mutates", "gradient"):
@@ -53,6 +59,9 @@ def mistakes(op: UserOp) -> Iterator[Mistake]:
             yield ("kwargs", name), f"{name!r} is an input already"
         if dims.is_size(value) and isinstance(value[dims.DIM], str):
             yield from _expression(op, value[dims.DIM], ("kwargs", name, dims.DIM))
+        elif not _plain(value):
+            text = "no number, text, list or mapping, which is all that a row can name; an array is an input"
+            yield ("kwargs", name), f"a {type(value).__name__} is {text}"
     if not op.dtypes:
         yield ("dtypes",), "at least one dtype"
     for i, name in enumerate(op.dtypes):
@@ -77,10 +86,28 @@ def _dtype(name: Any, key: tuple[Any, ...]) -> Iterator[Mistake]:
         yield key, f"unknown dtype {name!r}{nearest(name, [d for d in DTYPES if d != 'str'])}"
 
 
+def _kinds(op: UserOp) -> Iterator[Mistake]:
+    """Settings that are no mapping or no list where nothing else can be."""
+    for key in MAPPINGS:
+        if not isinstance(given := getattr(op, key), Mapping):
+            yield (key,), f"{given!r} is no mapping of names"
+    for key in LISTS:
+        if isinstance(given := getattr(op, key), str) or not isinstance(given, Sequence):
+            yield (key,), f"{given!r} is no list; give [{given!r}]"
+    if not callable(op.reference) and not isinstance(op.reference, str):
+        yield ("reference",), f"{op.reference!r} is neither a function nor the name of one (module:function, or a script)"
+
+
+def _plain(value: Any) -> bool:
+    """Whether a config can hold a value."""
+    if isinstance(value, Mapping):
+        return all(isinstance(k, str) and _plain(v) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
 def _dims(op: UserOp) -> Iterator[Mistake]:
-    if not isinstance(op.dims, Mapping):
-        yield ("dims",), "a mapping from a dimension's name to its candidate sizes"
-        return
     for name, sizes in op.dims.items():
         if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
             yield ("dims", name), "has no candidates: give a list of sizes, e.g. [1, 7, 128]"
@@ -129,7 +156,7 @@ def _largest(op: UserOp, size: Any) -> int:
 
 
 def _inputs(op: UserOp) -> Iterator[Mistake]:
-    if not isinstance(op.inputs, Mapping) or not op.inputs:
+    if not op.inputs:
         yield ("inputs",), "a kernel needs at least one input: its name and its shape, e.g. {x: [N, 64]}"
         return
     for name, given in op.inputs.items():
