@@ -284,11 +284,18 @@ def arrays_of(function: Callable[..., Any], inputs: Any) -> tuple[dict[str, np.n
             try:
                 arrays[name] = array_of(x)
                 known = dtype_name(arrays[name].dtype) in DTYPES and arrays[name].dtype.kind not in "OSU"
-            except (RuntimeError, TypeError, KeyError, ValueError):  # what torch says of a sparse, quantized or meta tensor
+            except (
+                RuntimeError,
+                TypeError,
+                KeyError,
+                ValueError,
+            ):  # what torch says of a sparse, quantized or meta tensor
                 known = False
             if not known:
                 kind = f"{x.layout} on {x.device}" if hasattr(x, "layout") else "an array"
-                raise ClientError(f"inputs.{name}: {x.dtype}, {kind}, has no values to compute with: give dense numbers")
+                raise ClientError(
+                    f"inputs.{name}: {x.dtype}, {kind}, has no values to compute with: give dense numbers"
+                )
     return arrays, {k: v for k, v in named.items() if k not in arrays}
 
 

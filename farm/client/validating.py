@@ -163,7 +163,7 @@ def computed(form: Form, kernel: Kernel, inputs: Mapping[str, Any], output: Any)
             raise Misbehaviour("mutation", f"the input {name} was changed (declare mutates: [{name}] if that is meant)")
     leaves = list(torch_tree.leaves(output))
     for x in leaves:
-        if isinstance(x, (str, bytes)) or not hasattr(x, "dtype") and not isinstance(x, (bool, int, float, complex)):
+        if isinstance(x, (str, bytes)) or not (hasattr(x, "dtype") or isinstance(x, (bool, int, float, complex))):
             raise Misbehaviour("structure", f"v.output has a {type(x).__name__} where a tensor or an array is expected")
     if form.check == "forward":
         return [torch_tree.output(torch_tree.dense(x.detach() if isinstance(x, torch.Tensor) else x)) for x in leaves]

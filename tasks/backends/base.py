@@ -124,7 +124,9 @@ class Backend:
         try:
             self.found = secure(self.needs)
             info: Any = self.probe()
-        except Unavailable as error:  # a plugin may bring any device, so an unknown one is no mistake before it is asked for
+        except (
+            Unavailable
+        ) as error:  # a plugin may bring any device, so an unknown one is no mistake before it is asked for
             if self.device in self.devices or not (like := near(self.device, self.devices)):
                 raise
             runtime = self.name.partition("-")[0]

@@ -345,7 +345,10 @@ def _validated(output: Any, **more: Any) -> Any:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: farm.assert_correct(Swish, (torch.eye(3).to_sparse(),), exact), "torch.sparse_coo on cpu, has no values"),
+        (
+            lambda: farm.assert_correct(Swish, (torch.eye(3).to_sparse(),), exact),
+            "torch.sparse_coo on cpu, has no values",
+        ),
         (lambda: farm.assert_correct(Swish, (torch.empty(3, device="meta"),), exact), "on meta, has no values"),
         (lambda: farm.assert_correct(Swish, (np.array([None]),), exact), "inputs.x: object, an array, has no values"),
         (lambda: farm.assert_correct(Swish, (torch.ones(0, 3),), exact), "inputs.x: has no elements, shape [0, 3]"),

@@ -95,7 +95,10 @@ def _kinds(op: UserOp) -> Iterator[Mistake]:
         if isinstance(given := getattr(op, key), str) or not isinstance(given, Sequence):
             yield (key,), f"{given!r} is no list; give [{given!r}]"
     if not callable(op.reference) and not isinstance(op.reference, str):
-        yield ("reference",), f"{op.reference!r} is neither a function nor the name of one (module:function, or a script)"
+        yield (
+            ("reference",),
+            f"{op.reference!r} is neither a function nor the name of one (module:function, or a script)",
+        )
 
 
 def _plain(value: Any) -> bool:
