@@ -319,11 +319,16 @@ def _exported(form: Form, tensors: list[Any], constants: tuple[int, ...], rows: 
         sizes = (tuple({0: dim} if i in rows else {} for i in left),)
     try:
         with torch.no_grad():
-            return torch.export.export(Op(), given, strict=False, dynamic_shapes=sizes)
+            made = torch.export.export(Op(), given, strict=False, dynamic_shapes=sizes)
     except Exception as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise
         raise Unsupported(f"not exported: {type(error).__name__}: {_first_line(error)}") from None
+    if rows and any(
+        x.upper < MOST_ROWS for x in made.range_constraints.values()
+    ):  # torch's choice of a kernel, asked on the way
+        raise Unsupported(f"not exported for {MOST_ROWS} rows: {made.range_constraints}")
+    return made
 
 
 def _weights(exported: Any) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,24 +65,22 @@ class BatchInvariance(Derived):
         assert isinstance(program, _Batched)
         rows = [rows_of(form.arrays, form.batched, k) for k in range(form.arrays[form.batched[0]].shape[0])]
         rows += [_varied(rows[0], form.batched)]
-        first, run, alone, pair = _way(program, form, rows)
-        elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in form.batched)))
-        sizes = [m for m in BATCHES if m * elements <= MOST or m == BATCHES[0]]
-        worst: tuple[float, Difference, str] | None = None
-        for m in sizes:
-            outputs = pair if m == BATCHES[0] else run(_batch(rows, form.batched, m))
-            for place in dict.fromkeys((0, m // 2, m - 1)):
-                found = difference(alone, [x[place : place + 1] for x in outputs])
-                far = float("inf") if found is None or found.units is None else found.units
-                if found and (worst is None or far > worst[0]):
-                    worst = far, found, f"where the row is number {place} of {m} and not alone"
-        program.flags = (
-            f"{program.flags} batches={','.join(map(str, sizes))} programs={'one' if program.one else 'each'}".strip()
-        )
-        if worst is not None:
-            raise broken(program, worst[1], "batch", worst[2], first)
+        first, seen = _seen(program, form, rows)
+        said = f"batches={','.join(map(str, seen.sizes))} programs={'one' if program.one else 'each'}"
+        program.flags = f"{program.flags} {said}".strip()
+        if seen.apart is not None:
+            raise broken(program, seen.apart, "batch", seen.where, first)
         program.columns = program.columns | {APART: 0.0}
         return first
+
+
+@dataclass
+class _Seen:
+    """Of the batches of ``sizes``: what is furthest apart, and where."""
+
+    sizes: list[int] = field(default_factory=list)
+    apart: Difference | None = None
+    where: str = ""
 
 
 def rows_of(arrays: Sequence[Any], batched: Sequence[int], k: int) -> list[Any]:
@@ -114,47 +112,63 @@ def _of(made: Program, backend: Backend, one: bool = False) -> _Batched:
     return _Batched(**{f.name: getattr(made, f.name) for f in fields(Program)}, backend=backend, one=one)
 
 
-def _way(
-    program: _Batched, form: Form, rows: list[list[Any]]
-) -> tuple[Sequence[Any], _Again, Sequence[Any], Sequence[Any]]:
-    """What the program gives for the sample as it is; how other numbers of rows are run, and what that gives for the first
-    row alone and for the smallest batch. A program for any number that takes none becomes that of the sample.
+def _seen(program: _Batched, form: Form, rows: list[list[Any]]) -> tuple[Sequence[Any], _Seen]:
+    """What the program gives for the sample as it is, and what is seen of its batches. A program for any number of rows that
+    does not take all of them becomes that of the sample.
 
-    Raises Unsupported where there is no way, Fallback where the program ran elsewhere, and what no other way would mend.
+    Raises Unsupported where no other number is taken, Fallback where the program ran elsewhere, and what no other way would mend.
     """
     backend, said = program.backend, None
 
     def each(arrays: list[Any]) -> Sequence[Any]:
-        own = form if form.model is None else backend.rows_open(form)
-        own = replace(own, arrays=arrays)
+        own = replace(form if form.model is None else backend.rows_open(form), arrays=arrays)
         return backend.build(own if form.model is None else backend.fixed(own)).run()
 
-    def tried(run: _Again) -> tuple[_Again, Sequence[Any], Sequence[Any]]:
-        alone = copied(run(rows[0]))
-        pair = copied(run(_batch(rows, form.batched, BATCHES[0]))) if _wide(alone, 1) else []
-        if not _wide(pair, BATCHES[0]):
-            raise Unsupported("its outputs keep theirs")
-        return run, alone, pair
+    def lost(error: Exception) -> bool:
+        return bool(backend.is_sticky(error) or backend.is_out_of_memory(error))
 
     if program.one:
         assert program.again is not None
         try:
-            return copied(program.run()), *tried(program.again)
+            return copied(program.run()), _compare(program.again, rows, form.batched, _Seen())
         except Exception as error:
-            if backend.is_sticky(error) or backend.is_out_of_memory(error):
+            if lost(error):
                 raise
             said = error
         vars(program).update(vars(_of(backend.build(form), backend)))
     first = copied(program.run())
     if program.fallback:
         raise Fallback(program.fallback)
+    seen = _Seen()
     try:
-        return first, *tried(each)
+        return first, _compare(each, rows, form.batched, seen)
     except Exception as error:
-        if backend.is_sticky(error) or backend.is_out_of_memory(error):
+        if lost(error) or seen.sizes:
             raise
         raise Unsupported(f"it takes no other number of rows: {said or error}") from error
 
 
-def _wide(outputs: Sequence[Any], m: int) -> bool:
-    return bool(outputs) and all(x is not None and np.ndim(x) and np.shape(x)[0] == m for x in outputs)
+def _compare(run: _Again, rows: list[list[Any]], batched: Sequence[int], seen: _Seen) -> _Seen:
+    """``seen``, filled by running the first row alone and in every batch that is not too large. Raises what a run raises,
+    Unsupported where the outputs have another number of rows."""
+    alone = copied(run(rows[0]))
+    _check_rows(alone, 1)
+    elements = sum(np.size(x) for x in (*alone, *(rows[0][k] for k in batched)))
+    worst = -1.0
+    for m in BATCHES:
+        if seen.sizes and m * max(elements, 1) > MOST:
+            break
+        outputs = run(_batch(rows, batched, m))
+        _check_rows(outputs, m)
+        seen.sizes.append(m)
+        for place in dict.fromkeys((0, m // 2, m - 1)):
+            found = difference(alone, [x[place : place + 1] for x in outputs])
+            far = float("inf") if found is None or found.units is None else found.units
+            if found and far > worst:
+                worst, seen.apart, seen.where = far, found, f"where the row is number {place} of {m} and not alone"
+    return seen
+
+
+def _check_rows(outputs: Sequence[Any], m: int) -> None:
+    if not outputs or any(x is None or not np.ndim(x) or np.shape(x)[0] != m for x in outputs):
+        raise Unsupported("its outputs keep theirs")

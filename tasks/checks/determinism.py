@@ -23,7 +23,7 @@ class Determinism(Check):
     compiled or measured at the start differs there. ``flags``: how many runs were compared, and in how many processes."""
 
     name = "determinism"
-    about = "the same bytes in three runs, and in another process that builds the program anew"
+    about = "the same bytes in three runs, and in another process"
     without = (OpClass.RANDOM, OpClass.UNINITIALISED)
 
     def run(self, program: Program, form: Form) -> Sequence[Any]:

@@ -41,6 +41,7 @@ def rows(backend: str, check: str, cache: Path, *ops: str) -> list[dict[str, Any
         ("batch", "batch_invariance", "wrong", "batch"),
         ("position", "batch_invariance", "wrong", "batch"),
         ("onesize", "batch_invariance", "unsupported", ""),
+        ("bounded", "batch_invariance", "pass", ""),
     ],
 )
 def test_other_bytes_are_found(device: str, check: str, status: str, kind: str, cache: Path) -> None:
@@ -50,6 +51,8 @@ def test_other_bytes_are_found(device: str, check: str, status: str, kind: str, 
         assert row["apart_units"] == 0.0 and row["numel"] > 1000
     if status == "wrong":
         assert 0 < row["apart_units"] < 32 and "units apart" in row["error"] and row["numel"] > 1000
+    if check == "batch_invariance" and status == "pass":
+        assert f"batches=2,17,33,128,257 programs={'each' if device == 'bounded' else 'one'}" in row["flags"]
     if device == "dies":
         assert "the device is open in another process" in row["error"]
     if device == "batch":
