@@ -98,15 +98,17 @@ def _of_one(name: str, inputs: ascending.Ascending, y: np.ndarray, dtype: str) -
 
 def _ordered(name: str, x: np.ndarray, y: np.ndarray, dtype: str, places: Callable[[], np.ndarray]) -> Iterator[str]:
     """Order and symmetry: ``x`` rises; places: where the negative of each stands."""
-    spacing = spacing_of(np.abs(np.nan_to_num(y)), EPS[dtype], SMALLEST_NORMAL[dtype])
+
+    def ulps(apart: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return np.abs(apart) / spacing_of(np.abs(y[at]), EPS[dtype], SMALLEST_NORMAL[dtype])
+
     for names, sign, word in ((_RISES, 1.0, "rising"), (_FALLS, -1.0, "falling")):
         if name in names:
             highest = np.maximum.accumulate(sign * y)
-            if (highest == sign * y).all():
-                continue
-            drop = np.where(highest == sign * y, 0.0, (highest - sign * y) / spacing)
+            low = np.flatnonzero(highest != sign * y)
+            drop = ulps(highest[low] - sign * y[low], low)
             if (drop > _SLACK).any():
-                at = int(np.argmax(drop))
+                at = int(low[np.argmax(drop)])
                 yield _shown(f"not {word}", x, y, int(np.argmax(sign * y[: at + 1])), at)
     if not (name in _ODD or name in _EVEN):
         return
@@ -114,9 +116,10 @@ def _ordered(name: str, x: np.ndarray, y: np.ndarray, dtype: str, places: Callab
     pairs = x[mirrored] == -x
     for names, sign, word in ((_ODD, -1.0, "odd"), (_EVEN, 1.0, "even")):
         if name in names:
-            apart = np.where(pairs & (y[mirrored] != sign * y), np.abs(y[mirrored] - sign * y) / spacing, 0.0)
+            off = np.flatnonzero(pairs & (y[mirrored] != sign * y))
+            apart = ulps(y[mirrored[off]] - sign * y[off], off)
             if (apart > 0).any():
-                at = int(np.nanargmax(apart))
+                at = int(off[np.nanargmax(apart)])
                 yield _shown(f"not {word}", x, y, at, int(mirrored[at]))
 
 
