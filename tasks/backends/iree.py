@@ -18,6 +18,7 @@ from tasks.backends.needs import VULKAN, Need
 from tasks.backends.shared import architectures, artefacts, onnx_graph
 from tasks.backends.shared.few_lines import ALL, FewLines, in_onnx
 from tasks.backends.shared.onnx_form import from_bytes, one_add, pack, tensors_by_name
+from tasks.backends.shared.packages import ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 from tasks.vendors import device_number
@@ -136,7 +137,7 @@ class Iree(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     devices, closed = tuple(TARGETS), True
-    packages = ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", "onnx==1.23.2")
+    packages = ("iree-base-compiler==3.13.0", "iree-base-runtime==3.13.0", ONNX)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:

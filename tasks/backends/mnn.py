@@ -17,6 +17,7 @@ from tasks.backends.shared import onnx_graph
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
+from tasks.backends.shared.packages import ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported
 from tasks.variables import threads
 
@@ -50,7 +51,7 @@ class Mnn(Backend):
     vendor = "Alibaba"
     forms = ("onnx",)
     takes = _OPTIONS
-    packages = ("MNN==3.6.1",)
+    packages = ("MNN==3.6.1", ONNX)
     unsupported = _NOT_SUPPORTED
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:

@@ -24,6 +24,7 @@ from tasks.backends.shared import artefacts, onnx_graph
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import inputs_by_name, one_add
+from tasks.backends.shared.packages import ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, Vacuous
 from tasks.variables import threads
 
@@ -67,7 +68,7 @@ class Ncnn(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     #: pnnx's program needs no torch, its package asks for it: this version, so that no larger build is taken.
-    packages = ("ncnn==1.0.20261020", "pnnx==20261020", "torch==2.13.0")
+    packages = ("ncnn==1.0.20261020", "pnnx==20261020", "torch==2.13.0", ONNX)
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
         super().__init__(name, device, options)

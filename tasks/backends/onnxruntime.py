@@ -24,7 +24,7 @@ from tasks.backends.shared.onnx_form import flatten, from_bytes, inputs_by_name,
 from tasks.backends.shared.ort_lines import LEVELS
 from tasks.backends.shared.ort_passes import DISABLED, PASSES
 from tasks.backends.shared.ort_providers import EMULATED_SOC, PROVIDERS, Provider, emulated
-from tasks.backends.shared.packages import load_libraries
+from tasks.backends.shared.packages import ONNX, load_libraries
 from tasks.model import EPS, Fallback, Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 from tasks.model.dtypes import ELEMENT_TYPE, NATIVE, PACKED_BITS, TABLE
 from tasks.variables import threads
@@ -125,7 +125,7 @@ class OnnxRuntime(Backend):
         self.vendor, self.device_vendor, self.resource = known.vendor, known.device_vendor, known.resource
         if device == "openvino" and not self._options["device_type"].startswith("CPU"):
             self.device_vendor, self.resource = "intel", self._options["device_type"][:3]
-        self.packages, self.emulated = known.packages, emulated(device)
+        self.packages, self.emulated = (*known.packages, ONNX) if known.packages else (), emulated(device)
         if self.emulated:
             self.device_vendor, self.resource = "", "CPU"
         if device == "webgpu":

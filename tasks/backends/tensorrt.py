@@ -16,7 +16,7 @@ import numpy as np
 from tasks.backends.base import TF32_OPS, Backend, importing, smoke_test
 from tasks.backends.shared import artefacts, cuda_driver, onnx_graph, tensorrt_network
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name, with_constants
-from tasks.backends.shared.packages import NVIDIA
+from tasks.backends.shared.packages import NVIDIA, ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unavailable, Unsupported, np_dtype
 
 #: Members of tensorrt.DataType by dtype name of the farm; what is not here (float64, int16, …) TensorRT does not have.
@@ -84,7 +84,7 @@ class TensorRt(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     devices: tuple[str, ...] = ("cuda",)
-    packages: tuple[str, ...] = (NVIDIA, "tensorrt-cu13==11.4.0.106")
+    packages: tuple[str, ...] = (NVIDIA, "tensorrt-cu13==11.4.0.106", ONNX)
     sticky, out_of_memory = cuda_driver.STICKY, _OUT_OF_MEMORY
     module, title = "tensorrt", "TensorRT"
 

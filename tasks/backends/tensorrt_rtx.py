@@ -8,6 +8,7 @@ from typing import Any
 from tasks import checks
 from tasks.backends.base import smoke_test
 from tasks.backends.shared.onnx_form import one_add
+from tasks.backends.shared.packages import ONNX
 from tasks.backends.tensorrt import TensorRt, _wanted_outputs
 from tasks.model import Form, Program, RuntimeInfo
 
@@ -18,7 +19,7 @@ class TensorRtRtx(TensorRt):
     options: those of TensorRT. It has strongly typed networks alone.
     """
 
-    packages = ("tensorrt-rtx==1.7.1.116",)
+    packages = ("tensorrt-rtx==1.7.1.116", ONNX)
     module, title = "tensorrt_rtx", "TensorRT-RTX"
     devices = ("cuda", "aot")
 

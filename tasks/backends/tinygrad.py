@@ -23,7 +23,7 @@ from tasks.backends.shared import artefacts
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.native_output import captured
 from tasks.backends.shared.onnx_form import flatten, inputs_by_name, one_add
-from tasks.backends.shared.packages import files
+from tasks.backends.shared.packages import ONNX, files
 from tasks.model import Form, Program, RuntimeInfo, Unsupported, np_dtype
 
 #: Of OpenCL's runtimes for CPUs.
@@ -101,7 +101,7 @@ class Tinygrad(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     devices = tuple(_DEVICE_VENDORS)
-    packages: tuple[str, ...] = ("tinygrad==0.14.0",)
+    packages: tuple[str, ...] = ("tinygrad==0.14.0", ONNX)
     sticky, unsupported, out_of_memory = _STICKY, _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:

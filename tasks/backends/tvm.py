@@ -23,6 +23,7 @@ from tasks.backends.base import Backend, importing, smoke_test
 from tasks.backends.shared import artefacts
 from tasks.backends.shared.few_lines import FewLines, in_onnx
 from tasks.backends.shared.onnx_form import one_add, tensors_by_name
+from tasks.backends.shared.packages import ONNX
 from tasks.model import Form, Program, RuntimeInfo, Unsupported
 from tasks.model.dtypes import PACKED_BITS
 from tasks.variables import threads
@@ -47,7 +48,7 @@ class Tvm(Backend):
     forms = ("onnx",)
     takes = _OPTIONS
     closed = True
-    packages = ("apache-tvm==0.27.0.post1", "onnx==1.23.2")
+    packages = ("apache-tvm==0.27.0.post1", ONNX)
     unsupported, out_of_memory = _UNSUPPORTED, _OUT_OF_MEMORY
 
     def __init__(self, name: str, device: str, options: dict[str, object]) -> None:
