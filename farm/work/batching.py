@@ -38,9 +38,10 @@ def size(demand: Demand, all_left_s: float, small: bool) -> float:
     its devices; small: a device has nothing to do, and takes whatever there is."""
     if not demand.cases:
         return 0
-    # At the end it is worth more that the slots end together.
-    tasks = TASKS * (2 if demand.complete else 1)
-    share_s, least_s = START_SHARE * demand.start_s, max(BATCH_MIN_S, demand.slots / tasks)
+    share_s, least_s = START_SHARE * demand.start_s, demand.slots / TASKS
+    if demand.complete:  # it is worth more that the slots end together: what is less than a round of them they share
+        least_s = min(least_s / 2, all_left_s / demand.slots)
+    least_s = max(BATCH_MIN_S, least_s)
     # The first numbers come early; after that a task is worth its start, whatever a case takes.
     enough = (
         (demand.first and demand.cases >= BATCH_MIN)
