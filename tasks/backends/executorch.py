@@ -71,7 +71,10 @@ _NOT_LOWERED = re.compile(
     r"not in Core ATen opset|Missing out variant|not supported|not implemented|unsupported", re.IGNORECASE
 )
 #: How the runtime says so on stderr (its exceptions have a number alone).
-_NO_KERNEL = re.compile(r"Missing operator: .*|Unhandled dtype .*|.*(?:not supported|not implemented|[Uu]nsupported).*")
+_NO_KERNEL = re.compile(
+    r"Missing operator: .*|Unhandled dtype .*|Expect \w+ tensor to be \S+ or \S+, but got.*|"
+    r".*(?:not supported|not implemented|[Uu]nsupported).*"
+)
 #: Where ExecuTorch's log puts the place in its source: "[method.cpp:123] ".
 _PLACE = re.compile(r"^.*?\[\w+\.(?:cpp|h):\d+\] ?", re.MULTILINE)
 

@@ -166,6 +166,11 @@ def stderr() -> Iterator[int]:
             Unsupported,
             "Missing operator: [0] aten::sort.values",
         ),
+        (
+            "[kernel_ops_util.cpp:387] Check failed (in.dim() == 3 || in.dim() == 4): Expect input tensor to be 3-D or 4-D, but got, 5.\n",
+            Unsupported,
+            "Expect input tensor to be 3-D or 4-D, but got, 5. (code 18)",
+        ),
         ("[op_x.cpp:30] Check failed (n > 0): 0\n", RuntimeError, "code 18: Check failed (n > 0): 0"),
     ],
 )
