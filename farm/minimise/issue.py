@@ -78,8 +78,15 @@ def _failing(record: Mapping[str, Any]) -> str:
         "oom": "takes all memory",
     }
     if outcome["status"] == "error":
-        return _telling(outcome["error"] or "error")
+        return _telling(_raised(outcome) or "error")
     return words.get(outcome["status"], outcome["status"])
+
+
+def _raised(outcome: Mapping[str, Any]) -> str:
+    """The error; one of a word or two alone, as a KeyError's, with its type."""
+    error = outcome["error"] or ""
+    few = error and len(error.split()) <= 2 and outcome.get("error_type")
+    return f"{outcome['error_type']}: {error}" if few else error
 
 
 def _telling(error: str) -> str:
@@ -103,7 +110,7 @@ def _what(record: Mapping[str, Any]) -> str:
     if outcome["kind"] == "numbers":
         lines.append(_off(outcome))
     if outcome["error"]:
-        lines.append(f"```\n{outcome['error'][:_ERROR]}\n```")
+        lines.append(f"```\n{_raised(outcome)[:_ERROR]}\n```")
     if record.get("after"):
         lines.append("It happens after, in the same process: " + ", ".join(f"`{x}`" for x in record["after"]))
     if record["flaky"]:

@@ -21,6 +21,7 @@ from farm.commands.minimise import BAD_INPUT, FLAKY, NO_SCRIPT, SMALLER
 from farm.fleet import envs
 from farm.lake import minimal
 from farm.lake.minimal import finding_id
+from farm.minimise import issue
 from farm.report.tables import defects
 from farm.report.tables.coverage import distinct
 from farm.reproduce.find import ReproduceError
@@ -245,6 +246,15 @@ def test_what_cannot_be_made_smaller_is_refused_in_a_line(
         assert minimise.main([*arguments, "--results", str(here.results)]) == BAD_INPUT
         said = capsys.readouterr()
         assert said.err.startswith("error: ") and words in said.err and len(said.err.splitlines()) == 1
+
+
+def test_an_error_of_a_word_is_told_with_its_type() -> None:
+    outcome = {"status": "error", "kind": "", "error": "'num_heads'", "error_type": "KeyError"}
+    finding = {"ops": ["Attention"], "attributes": {}, "modes": [], "status": "error"}
+    record = {"backend": "tvm-cpu", "dtype": "float32", "flaky": False, "outcome": outcome, "finding": finding}
+    assert issue.title(record) == "[tvm-cpu] Attention: KeyError: 'num_heads'"
+    outcome["error"] = "the axis 3 is out of range"
+    assert issue.title(record).endswith("Attention: the axis 3 is out of range")
 
 
 def test_another_version_of_the_runtime_is_said_and_offered(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
