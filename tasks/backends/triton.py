@@ -19,7 +19,8 @@ from tasks.model import Fallback, Form, Program, RuntimeInfo
 
 @dataclass(frozen=True)
 class Target:
-    """A GPU as Triton and inductor see it: of its maker's data sheet, units (multiprocessors) and threads of a warp.
+    """A GPU as Triton and inductor see it: of its maker's data sheet, units (multiprocessors), threads of a warp, and bytes of
+    shared memory that a block may have (CUDA's opt-in limit; AMD's LDS).
 
     arch: Triton's name of it; major: of a CUDA compute capability.
     """
@@ -28,15 +29,16 @@ class Target:
     arch: int | str
     warp: int
     units: int
+    shared: int
     major: int | None = None
 
 
 #: H100, B200; MI300X, MI350X.
 TARGETS = {
-    "sm_90": Target("cuda", 90, 32, 132, 9),
-    "sm_100": Target("cuda", 100, 32, 148, 10),
-    "gfx942": Target("hip", "gfx942", 64, 304),
-    "gfx950": Target("hip", "gfx950", 64, 256),
+    "sm_90": Target("cuda", 90, 32, 132, 227 << 10, 9),
+    "sm_100": Target("cuda", 100, 32, 148, 227 << 10, 10),
+    "gfx942": Target("hip", "gfx942", 64, 304, 64 << 10),
+    "gfx950": Target("hip", "gfx950", 64, 256, 160 << 10),
 }
 
 
@@ -148,7 +150,7 @@ def _compiling(target: Target, found: list[Any]) -> Iterator[None]:
     )
 
     def of_user(kernel: Any, *args: Any, **kwargs: Any) -> None:
-        found.append(launched(kernel, *args, **{**kwargs, "warmup": True}))
+        found.append(_fitting(target, launched(kernel, *args, **{**kwargs, "warmup": True})))
 
     def of_each(tuned: Any, *args: Any, **kwargs: Any) -> None:
         _any([functools.partial(tuned.fn.run, *args, **kwargs, **x.all_kwargs()) for x in tuned.configs])
@@ -156,7 +158,9 @@ def _compiling(target: Target, found: list[Any]) -> Iterator[None]:
     def of_inductor(tuned: Any, *args: Any, **kwargs: Any) -> None:
         if not hasattr(tuned, "farm_compiled"):
             tuned.farm_compiled = [functools.partial(tuned._precompile_config, x) for x in tuned.configs]
-            found.extend(x.kernel for x in _any(tuned.farm_compiled))
+            found.extend(
+                _any([functools.partial(lambda make: _fitting(target, make().kernel), x) for x in tuned.farm_compiled])
+            )
 
     with contextlib.ExitStack() as all_of_them:
         for owner, name, other in (
@@ -173,6 +177,16 @@ def _compiling(target: Target, found: list[Any]) -> Iterator[None]:
             config.patch(cpu_backend="triton", fx_graph_cache=False, use_static_triton_launcher=False)
         )
         yield
+
+
+def _fitting(target: Target, kernel: Any) -> Any:
+    """A compiled kernel that the target can launch; Triton itself asks for its shared memory only where it is loaded. Raises
+    Triton's OutOfResources."""
+    from triton.runtime.errors import OutOfResources
+
+    if kernel.metadata.shared > target.shared:
+        raise OutOfResources(kernel.metadata.shared, target.shared, "shared memory")
+    return kernel
 
 
 def _any(compilations: list[Callable[[], Any]]) -> list[Any]:

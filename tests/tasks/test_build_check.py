@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -146,3 +148,25 @@ def test_a_kernel_compiles_if_one_of_its_configurations_does() -> None:
         triton._any([too_large, too_large])
     with pytest.raises(ValueError, match="its device is one of sm_90, sm_100, gfx942, gfx950"):
         BackendSpec.parse("triton-sm_70").create()
+
+
+@pytest.mark.parametrize(
+    ("device", "kib", "fits"), [("sm_90", 192, True), ("gfx942", 64, True), ("gfx942", 128, False)]
+)
+def test_a_kernel_without_room_for_its_shared_memory_is_refused(
+    device: str, kib: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling says nothing of it: Triton asks for the memory where it loads a kernel."""
+
+    class OutOfResources(Exception):
+        pass
+
+    monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+    monkeypatch.setitem(sys.modules, "triton.runtime", types.ModuleType("triton.runtime"))
+    monkeypatch.setitem(sys.modules, "triton.runtime.errors", types.SimpleNamespace(OutOfResources=OutOfResources))
+    kernel = types.SimpleNamespace(metadata=types.SimpleNamespace(shared=kib << 10))
+    if fits:
+        assert triton._fitting(triton.TARGETS[device], kernel) is kernel
+    else:
+        with pytest.raises(OutOfResources):
+            triton._fitting(triton.TARGETS[device], kernel)
