@@ -116,8 +116,8 @@ def search(
     except Unfit as error:
         left = f"it is left as it is: {error}"
         return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
-    row = yield from first.run(Ask(case))
-    own = Failure.of(row, sample.expected, case.names)
+    in_parts = yield from first.run(Ask(case))
+    own = Failure.of(in_parts, sample.expected, case.names)
     if not _alike(wanted, own):
         left = f"it is left as it is: by the reference of its parts it is {own.status} {own.kind}".rstrip()
         return Minimal(None, wanted, row, first.runs, failed=failed, tried=tried, why=(*flaky, left))
