@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for op in args.ops:
         if "://" in op or next(Path(op).glob("run=*"), None) is not None:
             raise Refusal(f"{op}: a lake, not an op; say: farm history --results {shlex.quote(op)}")
-    rows = load(args.results, args.ops, args.backend, args.dtype)
+    rows = load(args.results, args.ops, args.backend, args.dtype, args.along)
     if len(wrong := early(rows)):
         words = f"rows of {many(len(wrong), 'run')} began before it by the date in its id, {wrong.idxmax()} by {wrong.max().round('s')}"
         print(f"warning: clocks disagree: {words}; runs are in the order of their ids", file=sys.stderr)

@@ -48,8 +48,11 @@ _TOLD = [
 ]
 
 
-def load(results: AnyLake, ops: Sequence[str] = (), backend: str = "*", dtype: str = "*") -> pd.DataFrame:
+def load(
+    results: AnyLake, ops: Sequence[str] = (), backend: str = "*", dtype: str = "*", along: str = ""
+) -> pd.DataFrame:
     """The rows that a history of these ops (globs, with or without catalog and variant; none: all) is made of, texts as categories.
+    along: without the columns of what else a history may be told along.
 
     Raises LakeError where there are none, with the nearest names.
     """
@@ -64,7 +67,9 @@ def load(results: AnyLake, ops: Sequence[str] = (), backend: str = "*", dtype: s
     for column, asked in (("backend", backend), ("dtype", dtype)):
         if asked != "*":
             where[column] = _named(opened, column, [asked], lambda name: (name,))
-    rows = unique(lakes.read_table(opened, None, READ, where, coded=True)).to_pandas()
+    rest = {name for words, name in ALONG.items() if along not in ("", words)} - {"run_id"}
+    columns = [name for name in READ if name not in rest]
+    rows = unique(lakes.read_table(opened, None, columns, where, coded=True)).to_pandas()
     if ops and len(rows):
         code = rows["op"].cat.codes.astype("int64") * len(rows) + rows["variant"].cat.codes
         pairs = rows.loc[code.drop_duplicates().index, ["op", "variant"]].astype(object).fillna("")
