@@ -17,6 +17,7 @@ from tasks.backends import BackendSpec
 from tasks.backends.base import Backend
 from tasks.catalogs.base import ROUNDING, Catalog, Entry, Oracle, Sample
 from tasks.catalogs.torch.opinfo import TorchOpInfo, _op_db
+from tasks.catalogs.torch.reference import _far_airy_ai
 from tasks.judge import verdict
 from tasks.judge.prepared import compare_oracles
 from tasks.model import Form, Group, Leaf, OpClass, Program, RuntimeInfo
@@ -172,6 +173,18 @@ def test_references_that_are_not_meant_for_some_arguments() -> None:
     assert any(s.others for s in told)
     assert not any(s.others for s in samples("std") if str(s.kwargs) not in map(str, (t.kwargs for t in told)))
     assert not any(s.others for s in samples("nn.functional.conv_transpose2d"))
+
+
+def test_ai_has_a_reference_wherever_it_has_a_value() -> None:
+    import mpmath
+
+    far = np.array([-2e6, -12345678.9, 2e6])  # beyond SciPy's range
+    with np.errstate(all="ignore"):
+        given = np.concatenate([far, [-1e205, -5e205, -1.7e308, np.inf, -np.inf, np.nan]])
+        found = _far_airy_ai(given)
+    assert found[:2] == pytest.approx([float(mpmath.airyai(x)) for x in far[:2]], rel=1e-5) and found[2] == 0
+    assert (np.abs(found[3:6]) <= 1 / np.sqrt(np.pi * np.sqrt(-given[3:6]))).all()  # where the phase overflows too
+    assert (found[6:8] == 0).all() and np.isnan(found[8])
 
 
 def test_where_torch_is_known_to_be_wrong_in_float64_the_reference_is_the_first_oracle() -> None:

@@ -69,9 +69,13 @@ def settled(info: Any, widen: Callable[[Any], Any]) -> Callable[..., Any] | None
 
 
 def _far_airy_ai(x: np.ndarray) -> np.ndarray:
-    """Ai where SciPy gives NaN, from about 1e6 on: 0, or the first two terms of DLMF 9.7.9, the next being 1e-19 of them."""
+    """Ai where SciPy gives NaN, from about 1e6 on: 0, or the first two terms of DLMF 9.7.9, the next being 1e-19 of them.
+
+    From about 1e11 on float64 has no digit of the phase, and below -4e205 not its size: any phase stands for it, as Ai is finite.
+    """
     z = np.abs(x)
     phase = 2 / 3 * z * np.sqrt(z)
+    phase = np.where(np.isinf(phase), z, phase)
     wave = np.cos(phase - np.pi / 4) + 5 / 72 / phase * np.sin(phase - np.pi / 4)
     return np.where(np.isinf(x) | (x > 0), np.where(np.isnan(x), np.nan, 0.0), wave / np.sqrt(np.pi * np.sqrt(z)))
 
