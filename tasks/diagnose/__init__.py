@@ -34,7 +34,7 @@ def cause(
 
     inputs: the tensors of the call, in their dtypes; actual: the outputs, shaped as ``expected``. Of several outputs the
     first is explained that is off. model: asked for the ONNX model that ``inputs`` are of, if it is one. elementwise: each
-    result is of the elements in its place alone, so that some of many tell as much as all.
+    result is of the elements in its place alone: a glance at some of many tells which cannot be explained.
     """
     if sum(x.size for x in inputs) > LARGE or len(actual) != len(expected):
         return ""
@@ -44,14 +44,25 @@ def cause(
                 continue
             result = Result.of(a, leaf, op_class)
             if result.off.any():
-                if elementwise and result.some and all(x.size == a.size for x in inputs):
-                    at, result = result.some
-                    inputs = [x.reshape(-1)[at] for x in inputs]
-                found = _best(_models(inputs, result), result)
+                found = _told(_models, inputs, result, elementwise)
                 graph = None if found else model()
                 found = found or (_best(ignored.models(graph, inputs, result, place), result) if graph else "")
-                return found or _best(results.described(inputs, result), result)
+                return found or _told(results.described, inputs, result, elementwise)
     return ""
+
+
+def _told(
+    models: Callable[[Sequence[np.ndarray], Result], Iterator[Model]],
+    inputs: Sequence[np.ndarray],
+    result: Result,
+    elementwise: bool,
+) -> str:
+    """The best of the models, in words. Of many elements each of which is made of those in its place alone some are looked at first."""
+    if elementwise and result.some and all(x.size == result.off.size for x in inputs):
+        at, few = result.some
+        if not _best(models([x.reshape(-1)[at] for x in inputs], few), few):
+            return ""
+    return _best(models(inputs, result), result)
 
 
 def _best(models: Iterator[Model], result: Result) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.judge.plain import allowed, at_border, distance, error_unit, model_floor, ulp_of, unit_of, within_range
 from tasks.model.dtypes import is_complex, is_inexact, rounded, wide
-from tasks.model.leaf import Leaf
+from tasks.model.leaf import Leaf, elements
 from tasks.model.op_class import OpClass
 
 
@@ -55,7 +55,7 @@ def _apart(
         leaf, op_class = replace(leaf, noise=model_floor(leaf)), OpClass.COMPOSITE
     if not is_inexact(leaf.dtype):
         at = np.flatnonzero(a != y)
-        off, noise = distance(a[at], y[at]), leaf.at(at).noise
+        off, noise = distance(a[at], y[at]), elements(leaf, at).noise
         # The last term keeps an order among differences that no noise excuses.
         return at, off > (0.0 if noise is None else limit * noise), off / ((0.0 if noise is None else noise) + 2.0**-64)
     wide_a, cast = a.astype(y.dtype), rounded(y, leaf.dtype)
@@ -63,7 +63,7 @@ def _apart(
     if is_complex(leaf.dtype):
         same |= ~np.isfinite(wide_a) & ~np.isfinite(cast)
     at = np.flatnonzero(~same)
-    few = leaf.at(at)
+    few = elements(leaf, at)
     y, floor = y[at], unit_of(few, op_class, precision)[2]
     x = within_range(wide_a[at], y, floor, leaf.dtype, precision)
     excused = x == cast[at]

@@ -28,11 +28,12 @@ class Leaf:
     atol: float | None = None
     meaning: str = ""
 
-    def at(self, places: np.ndarray) -> Leaf:
-        """The elements at n flat places, as a leaf of shape (n,)."""
-        assert self.reference is not None
-        noise = None if self.noise is None else self.noise.reshape(-1)[places]
-        return replace(self, shape=places.shape, reference=self.reference.reshape(-1)[places], noise=noise)
+
+def elements(leaf: Leaf, places: np.ndarray) -> Leaf:
+    """The elements of a leaf at n flat places, as one of shape (n,)."""
+    assert leaf.reference is not None
+    noise = None if leaf.noise is None else leaf.noise.reshape(-1)[places]
+    return replace(leaf, shape=places.shape, reference=leaf.reference.reshape(-1)[places], noise=noise)
 
 
 def row_floor(noise: np.ndarray) -> np.ndarray:

@@ -124,7 +124,9 @@ def test_a_model_is_compiled_once_for_the_same_flags_and_version(
 
     monkeypatch.setenv("FARM_ARTEFACTS", str(tmp_path))
     monkeypatch.setattr(iree, "_compiled", made)
-    monkeypatch.setattr(iree, "_loaded", lambda driver, code, values, dtypes: lambda: [code])
+    monkeypatch.setattr(iree, "_loaded", lambda driver, code, dtypes: lambda views: [code])
+    monkeypatch.setattr(iree, "_device", lambda driver: (None, None, None))
+    monkeypatch.setattr(iree, "_buffer_view", lambda device, value: value)
     form = Form("onnx", "onnx:Add", "float32", [np.ones(2, np.float32)], model=PROBE_MODEL)
     version = "3.13.0"
     monkeypatch.setattr(iree, "_version", lambda: version)
