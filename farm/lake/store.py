@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # a third of a second that only whoever reads rows pays for
     import pandas as pd
 
 
+#: Without which, beside the key, a row says nothing: a part that lacks one is of something else.
+OUTCOME = ("op", "dtype", "status")
 #: Values that a row may have, by column.
 Where = Mapping[str, Collection[Any]]
 #: Files that are read at once: a store answers each of them only after a while.
@@ -349,7 +351,7 @@ def open_part(file: pa.NativeFile, coded: Collection[str], pre_buffer: bool = Fa
         part, there = None, pq.read_metadata(file)
     paths = [there.schema.column(k).path for k in range(len(there.schema))]
     present = {path.partition(".")[0] for path in paths}
-    if missing := [c for c in KEY if c not in present]:
+    if missing := [c for c in (*KEY, *OUTCOME) if c not in present]:
         raise pa.ArrowInvalid(f"a foreign file: no column {missing[0]}")
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)

@@ -364,7 +364,7 @@ class PreparedSample:
         base = self.record["base"]
         return [self.owner.pack.array(base + i) for i in range(self.record["inputs"])]
 
-    @property
+    @functools.cached_property
     def specs(self) -> list[TensorSpec]:
         """The tensors among the arguments, in their order."""
         return [*tensor_specs(self.record["args"]), *tensor_specs(self.record["kwargs"])]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,7 +147,12 @@ def foreign(path: Path) -> None:
 
 
 def foreign_types(path: Path) -> None:
-    pq.write_table(pa.table({"run_id": ["r"], "case_id": ["c"], "backend": ["b"], "sample": ["not a number"]}), path)
+    names = dict.fromkeys(("run_id", "case_id", "backend", "op", "dtype", "status"), ["x"])
+    pq.write_table(pa.table(names | {"sample": ["not a number"]}), path)
+
+
+def lacking(column: str) -> Callable[[Path], None]:
+    return lambda path: pq.write_table(pa.Table.from_batches([batch(7)]).drop_columns([column]), path)
 
 
 def truncated(path: Path) -> None:
@@ -169,7 +174,10 @@ def garbage(path: Path) -> None:
     path.write_bytes(b"PAR1 is not all it takes PAR1")
 
 
-@pytest.mark.parametrize("plant", (foreign, foreign_types, truncated, holed, empty, garbage))
+@pytest.mark.parametrize(
+    "plant",
+    (foreign, foreign_types, *map(lacking, ("case_id", "op", "dtype", "status")), truncated, holed, empty, garbage),
+)
 def test_a_file_that_is_no_part_is_skipped_and_named(local: Lake, plant: Any) -> None:
     lake.append(local, RUN, [batch(0, 1)])
     plant(place(local, "strange.parquet"))
