@@ -147,7 +147,7 @@ def foreign(path: Path) -> None:
 
 
 def foreign_types(path: Path) -> None:
-    names = dict.fromkeys(("run_id", "case_id", "backend", "op", "dtype", "status"), ["x"])
+    names = {key: ["x"] for key in ("run_id", "case_id", "backend", "op", "dtype", "status")}
     pq.write_table(pa.table(names | {"sample": ["not a number"]}), path)
 
 
