@@ -17,6 +17,7 @@ from markupsafe import Markup
 from farm.commandline import plain
 from farm.exits import INCOMPLETE
 from farm.report.faces.page import colours, environment
+from farm.report.faces.site_runs import releases, runs
 from farm.report.faces.strip import badge, bars
 from farm.report.tables.causes import many
 from farm.report.tables.changes import TONES
@@ -211,14 +212,14 @@ class _Site:
             mine = pd.DataFrame(sums.xs(name, level=1))
             views = [
                 self._changed(changes.get(name, self.changes[:0]), "../", known="backend"),
-                _releases(self.nights, name, mine),
+                releases(self.nights, name, mine),
                 *self._ops(lines),
             ]
             yield from self._page(
                 f"backend/{slug(name)}",
                 name,
                 views,
-                lead=[f"vendor: {plain(lines[0]['vendor'])}", f"newest night: {self._newest(mine)}"],
+                lead=[f"vendor: {plain(lines[0]['vendor'])}", f"newest night: {_newest(mine)}"],
                 chart=self._chart(mine),
                 chart_words=CHART_WORDS,
             )
@@ -271,22 +272,18 @@ class _Site:
                 *_gates(self.nights),
                 self._vendors(),
                 self._changed(self.lasting, "", "What changed and stayed"),
-                *self._flaky_list(),
+                *_flaky_list(self.flaky),
                 self._backend_list(),
                 *self._cause_list(),
                 *self._models(),
                 self._op_list(),
-                _runs(self.nights),
+                runs(self.nights),
             ],
             verdicts=[told for name, one in newest.items() for told in _verdicts(name, one.facts)],
             lead=[f"{many(len(self.nights), 'run')}, {sum(n.facts['rows'] for n in self.nights):,} rows"],
             chart=self._chart(total),
             chart_words=CHART_WORDS,
         )
-
-    def _newest(self, sums: pd.DataFrame) -> str:
-        last = sums.iloc[-1]
-        return f"{percent(last['passed'], last['judged'])} passed, {int(last['failed'])} failed, {int(last['new'])} new"
 
     def _sum_view(self, by: str, caption: str, more: Sequence[Column]) -> View:
         squares = self.trends.once() if by == "vendor" else self.trends.squares
@@ -353,28 +350,6 @@ class _Site:
         ]
         yield View("defects", "Defects", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="causes")
 
-    def _flaky_list(self) -> Iterator[View]:
-        """Backends with squares that come and go."""
-        lines = [
-            {
-                "backend": name,
-                "squares": len(some),
-                "nights": sum(one["bad"] for one in some),
-                "ops": [one["label"] for one in some],
-            }
-            for name, some in _groups(self.flaky, "backend")
-        ]
-        lines.sort(key=lambda one: -one["squares"])  # type: ignore[operator]
-        columns = [
-            Column("backend", lambda line: Cell(line["backend"], href=f"backend/{slug(line['backend'])}")),
-            Column("ops", lambda line: str(line["squares"]), right=True),
-            Column("nights failed", lambda line: str(line["nights"]), right=True),
-            Column("such as", lambda line: plain(", ".join(line["ops"]), 160), foreign=True),
-        ]
-        if lines:
-            caption = f"Flaky: failed for a single night, or failed anew ({TURNS} times at least)"
-            yield View("flaky", caption, pd.DataFrame(lines), columns, lines=lines, open=True)
-
     def _models(self) -> Iterator[View]:
         lines = [one for one in self.lines if one["op_class"] == OpClass.MODEL.value]
         if lines:
@@ -431,35 +406,6 @@ def _gates(nights: Sequence[Night]) -> Iterator[View]:
         yield View("gates", "Gates: may it ship", pd.DataFrame(lines), columns, lines=lines, notes=[STRIPS], open=True)
 
 
-def _releases(nights: Sequence[Night], backend: str, sums: pd.DataFrame) -> View:
-    """The versions of a backend's runtime, the newest first, with the nights of each; ``sums``: `COUNTS` and new by night."""
-    of = [(at, nights[at].facts["versions"].get(backend) or "") for at in sums.index]
-    lines = []
-    for version, some in groupby(of, key=lambda one: one[1]):
-        places = [at for at, _ in some]
-        last = sums.loc[places[-1]]
-        ends = [nights[at].day for at in (places[0], places[-1])]
-        lines.append({"version": version, "ends": ends, "nights": len(places), **last[["failed", "new"]].astype(int)})
-    columns = [
-        Column("version", lambda line: plain(line["version"] or "not told"), foreign=True),
-        Column("nights", lambda line: line["nights"], right=True),
-        Column("first", lambda line: line["ends"][0]),
-        Column("last", lambda line: line["ends"][1]),
-        Column("failed at its end", lambda line: f"{line['failed']:,}", right=True),
-        Column("new", lambda line: Cell(f"{line['new']:,}", tone="alarm" if line["new"] else ""), right=True),
-    ]
-    return View(
-        "releases",
-        "Versions of its runtime, the newest first",
-        pd.DataFrame(lines),
-        columns,
-        lines=lines[::-1],
-        unit="versions",
-        counted=True,
-        open=len(lines) > 1,
-    )
-
-
 def _strip(nights: Sequence[Night], series: Sequence[Stretch]) -> Cell:
     """The last nights of a series."""
     blocks, left = [], NIGHTS
@@ -474,17 +420,32 @@ def _strip(nights: Sequence[Night], series: Sequence[Stretch]) -> Cell:
     return Cell("", strip=tuple(blocks[::-1]))
 
 
-def _runs(nights: Sequence[Any]) -> View:
-    lines = [dict(one.facts) for one in reversed(nights)]
-    columns = [
-        Column("run", lambda line: plain(line["run_id"]), foreign=True),
-        Column("config", lambda line: plain(line["name"]), foreign=True),
-        Column("rows", lambda line: f"{line['rows']:,}", right=True),
-        Column("verdict", lambda line: Cell(plain(line["verdict"]), tone="alarm" if line["tone"] == "new" else "")),
-        Column("gate", lambda line: Cell(plain(line["gate_said"]), tone="alarm" if line["gate"] == CLOSED else "")),
-        Column("lake", lambda line: plain(line["results"]), foreign=True),
+def _flaky_list(flaky: Sequence[Line]) -> Iterator[View]:
+    """Backends with squares that come and go."""
+    lines = [
+        {
+            "backend": name,
+            "squares": len(some),
+            "nights": sum(one["bad"] for one in some),
+            "ops": [one["label"] for one in some],
+        }
+        for name, some in _groups(flaky, "backend")
     ]
-    return View("runs", "Runs, the newest first", pd.DataFrame(lines), columns, lines=lines, counted=True, unit="runs")
+    lines.sort(key=lambda one: -one["squares"])  # type: ignore[operator]
+    columns = [
+        Column("backend", lambda line: Cell(line["backend"], href=f"backend/{slug(line['backend'])}")),
+        Column("ops", lambda line: str(line["squares"]), right=True),
+        Column("nights failed", lambda line: str(line["nights"]), right=True),
+        Column("such as", lambda line: plain(", ".join(line["ops"]), 160), foreign=True),
+    ]
+    if lines:
+        caption = f"Flaky: failed for a single night, or failed anew ({TURNS} times at least)"
+        yield View("flaky", caption, pd.DataFrame(lines), columns, lines=lines, open=True)
+
+
+def _newest(sums: pd.DataFrame) -> str:
+    last = sums.iloc[-1]
+    return f"{percent(last['passed'], last['judged'])} passed, {int(last['failed'])} failed, {int(last['new'])} new"
 
 
 def _groups(lines: Sequence[Line], by: str) -> Iterator[tuple[str, list[Line]]]:
