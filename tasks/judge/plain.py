@@ -277,12 +277,15 @@ _EXPONENT = np.int64(0x7FF) << np.int64(52)
 
 def spacing_of(size: np.ndarray, eps: float, smallest: float) -> np.ndarray:
     """One ulp at numbers of these sizes: the distance of their neighbours, no less than at the smallest normal number."""
-    made = np.maximum(size, smallest)
+    made = np.asarray(np.maximum(size, smallest))
     if made.dtype != np.float64 or not (made.size and smallest >= 2.0**-1022):
         return np.asarray(np.ldexp(eps, np.frexp(made)[1] - 1))
     # The power of two below a number is its exponent's bits alone; of what is not finite frexp has the exponent 0.
-    powers = (made.view(np.int64) & _EXPONENT).view(np.float64)
-    return np.asarray(np.where(powers < np.inf, powers, 0.5) * eps)
+    bits = made.view(np.int64)
+    bits &= _EXPONENT
+    made[made == np.inf] = 0.5
+    made *= eps
+    return made
 
 
 def narrower_spacing_of(size: np.ndarray, eps: float, smallest: float, below: np.ndarray | bool = True) -> np.ndarray:

@@ -30,11 +30,13 @@ def line(given: np.ndarray, actual: np.ndarray, leaf: Leaf) -> str:
         order = inputs.order[np.isfinite(inputs.values)]
         if not order.size:
             return ""
-        a, y = actual.astype(np.float64).reshape(-1)[order], y.reshape(-1)[order]
-        ulps = np.abs(a - y) / spacing_of(np.abs(y), EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype])
-        odd = np.flatnonzero(~np.isfinite(ulps))
-        cast = rounded(y[odd], leaf.dtype)
-        ulps[odd] = np.where((a[odd] == cast) | (np.isnan(a[odd]) & np.isnan(cast)), 0.0, np.inf)
-        shares = np.maximum.reduceat(ulps, np.arange(min(SHARES, order.size)) * order.size // min(SHARES, order.size))
+        wide_a, y = actual.astype(np.float64, copy=False).reshape(-1), y.reshape(-1)
+        off = np.abs(wide_a - y)
+        off /= spacing_of(np.abs(y), EPS[leaf.dtype], SMALLEST_NORMAL[leaf.dtype])
+        odd = np.flatnonzero(~np.isfinite(off))
+        a, cast = wide_a[odd], rounded(y[odd], leaf.dtype)
+        off[odd] = np.where((a == cast) | (np.isnan(a) & np.isnan(cast)), 0.0, np.inf)
+        starts = np.arange(min(SHARES, order.size)) * order.size // min(SHARES, order.size)
+        shares = np.maximum.reduceat(off[order], starts)
         steps = np.clip(np.ceil(np.log2(shares)) - FIRST, 0, 24)
-    return "".join("z" if np.isinf(worst) else chr(97 + int(step)) for worst, step in zip(shares, steps))
+    return (ord("a") + np.where(np.isinf(shares), 25, steps)).astype(np.uint8).tobytes().decode()
