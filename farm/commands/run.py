@@ -274,6 +274,7 @@ def _sizes(plan: Plan) -> str:
         f"{plan.matrix.cells} cells planned, {there} of them on backends that are available{more}, "
         f"{len(plan.matrix.skipped)} skipped; a cell is an op in a dtype on a backend, and has a case for each of its "
         f"inputs: {int(_given(plan).sum())} cases at most{_oracle_missing(plan)}"
+        + "".join(f"\nleft out: {why}" for why in plan.matrix.absent)
     )
 
 

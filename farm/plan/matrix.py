@@ -26,13 +26,14 @@ class Matrix:
     """The plan of a run: rows are groups, columns backends.
 
     wanted[g, b]: samples of group g that backend b is asked to run (0: the cell is not planned);
-    skipped: (group, backend, reason) of cells the config leaves out.
+    skipped: (group, backend, reason) of cells the config leaves out; absent: why ops that it names have no cell.
     """
 
     groups: list[Group]
     backends: list[BackendSpec]
     wanted: np.ndarray
     skipped: list[tuple[int, int, str]] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
 
     @property
     def cells(self) -> int:
@@ -106,7 +107,10 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
     wanted = np.array(list(rows.values()), dtype=np.int32).reshape(len(groups), len(specs))
     for g, group in enumerate(groups):
         wanted[g, ~takes[group.check]] = 0
-    matrix = Matrix(groups, specs, wanted)
+    planned = {name for group in groups for name in names(Entry(group.op, group.variant, ()))}
+    named = {name: None for catalog in config.catalogs for name in catalog.ops if not _is_glob(name)}
+    absent = [without(config, entries, [name]) for name in named if groups and not ops and name not in planned]
+    matrix = Matrix(groups, specs, wanted, absent=list(filter(None, absent)))
     for skip in config.skip:
         match_op, match_dtype, match_backend = matcher(skip.ops), matcher(skip.dtypes), matcher(skip.backends)
         columns = [b for b, spec in enumerate(specs) if match_backend([spec.name])]
@@ -120,14 +124,14 @@ def build(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[
 
 
 def without(config: Config, entries: Mapping[str, Sequence[Entry]], ops: Sequence[str] = ()) -> str:
-    """Of a config that plans nothing: what its ops, narrowed by the globs ``ops``, have instead of the distributions or dtypes that it asks
-    for; "" where that is not why."""
+    """Of ops of a config, those that the globs ``ops`` leave, without a cell: what they have instead of the distributions or dtypes that
+    it asks for; "" where that is not why."""
     found, rare, narrow = [], False, matcher(ops)
     for catalog in config.catalogs:
         chosen, left_out = matcher(catalog.ops), matcher(catalog.exclude)
         some = [e for e in entries[catalog.name] if chosen(called := names(e)) and not left_out(called)]
         some = [e for e in some if not ops or narrow(names(e))]
-        who = some[0].label if len(some) == 1 else f"{len(some)} ops of {catalog.name}"
+        who = some[0].op if len({e.op for e in some}) == 1 else f"{len(some)} ops of {catalog.name}"
         dtypes = catalog.dtypes or config.dtypes
         offered = {name for entry in some for name in entry.distributions}
         if some and not offered & set(catalog.distributions):
@@ -198,11 +202,15 @@ def matcher(globs: Sequence[str]) -> Callable[[Sequence[str]], bool]:
     return lambda called: any(match(n) for n in called)
 
 
+def _is_glob(pattern: str) -> bool:
+    return any(c in pattern for c in "*?[")
+
+
 def _known_ops(catalog: CatalogConfig, listed: Sequence[Entry]) -> None:
     """Raise ConfigError for an op named in the config that the catalog does not have."""
     valid: list[str] | None = None
     for pattern in [*catalog.ops, *catalog.exclude]:
-        if any(c in pattern for c in "*?["):
+        if _is_glob(pattern):
             continue
         if valid is None:
             valid = sorted({n for e in listed for n in names(e)})

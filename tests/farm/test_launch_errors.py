@@ -119,6 +119,20 @@ def test_a_dtype_that_an_op_has_not_is_told_with_those_that_it_has(
     assert "torch:nn.functional.gelu: not in complex64, but in bfloat16, float16" in refused(capsys, results, config)
 
 
+def test_an_op_that_a_config_names_and_plans_nothing_of_is_told(
+    capsys: pytest.CaptureFixture[str], results: Path, config: Path
+) -> None:
+    config.write_text(
+        "dtypes: [float16]\nbackends: [torch-cpu]\n"
+        "catalogs: [{name: torch, ops: [exp, addcmul, bitwise_and, 'addc*'], samples: 1, distributions: [exhaustive]}]\n"
+    )
+    assert main([str(config), "--results", str(results), "--dry-run", "--inline"]) == OK
+    said = capsys.readouterr().out
+    assert "left out: torch:addcmul: no samples of the distribution exhaustive, but own, regular" in said
+    assert "left out: torch:bitwise_and: not in float16, but in bool, int16, int32" in said
+    assert said.count("left out: ") == 2
+
+
 def test_a_config_that_skips_everything(capsys: pytest.CaptureFixture[str], results: Path, config: Path) -> None:
     config.write_text(CONFIG + "skip: [{reason: all of it}]\n")
     assert "plans no cell" in refused(capsys, results, config)
