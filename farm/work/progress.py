@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from farm.work.accounts import Count
     from farm.work.dispatcher import Dispatcher
 
-#: Seconds between two lines where there is no terminal to redraw, between two looks for the first numbers there, and between
-#: two drawings where there is one.
-LINE_S, FIRST_S, DRAW_S = 60.0, 2.0, 0.3
+#: Seconds between two lines where there is no terminal to redraw, after which it is said that nothing came, between two looks for the
+#: first numbers there, and between two drawings where there is one.
+LINE_S, QUIET_S, FIRST_S, DRAW_S = 60.0, 180.0, 2.0, 0.3
+#: How many of the jobs under way are named then.
+NAMED = 3
 #: A terminal of fewer columns has no room for bars and every status.
 WIDE = 120
 
@@ -35,7 +37,7 @@ class Progress:
     def __init__(self, console: Console, left: pace.Left) -> None:
         self.console, self._left = console, left
         self._live: Live | None = None
-        self._drawn = float("-inf")
+        self._drawn = self._said = float("-inf")
         self._told: dict[str, Counter[str]] = {}  # backend → counts by status, as last printed
         self._noticed = self._come = 0
         self._begun = False  # rows have been told of
@@ -68,15 +70,19 @@ class Progress:
             self._print(run)
 
     def _print(self, run: Dispatcher) -> None:
-        """The state, and what came since the last line: nothing where nothing did."""
+        """The state, and what came since the last line; where nothing did for a while, what is at work."""
         new = {
             name: Counter(count.status) - self._told.get(name, Counter()) for name, count in run.accounts.counts.items()
         }
         self._begun |= any(new.values())
-        if self._told and not any(new.values()):
-            return
+        now, news = time.monotonic(), _news(new)
+        if self._told and not news:
+            if now - self._said < QUIET_S:
+                return
+            news = _at_work(run, now)
+        self._said = now
         self._told = {name: Counter(count.status) for name, count in run.accounts.counts.items()}
-        self.console.print(self._state(run) + _news(new), highlight=False, soft_wrap=True)
+        self.console.print(self._state(run) + news, highlight=False, soft_wrap=True)
 
     def _table(self, run: Dispatcher) -> Table:
         wide = self.console.width >= WIDE
@@ -128,6 +134,18 @@ def _news(new: dict[str, Counter[str]]) -> str:
         where = [f"{name} {some[status]}" for name, some in new.items() if some[status]]
         told.append(f"{status} {number}" + (f" ({', '.join(where)})" if status in names(FAILED) else ""))
     return f"; since the last line: {', '.join(told)}" if told else ""
+
+
+def _at_work(run: Dispatcher, now: float) -> str:
+    """The jobs that have been silent for longest, each with what it is at."""
+    told = []
+    for flight in sorted((f for f in run.flights.values() if f.begun and f.left), key=lambda f: f.heard)[:NAMED]:
+        number = flight.left[0]
+        g = flight.cases[number][0] if flight.backend >= 0 and flight.cases else flight.groups[number]
+        group = run.plan.matrix.groups[g]
+        who = run.plan.name(flight.backend) if flight.backend >= 0 else flight.job.kind
+        told.append(f"{who} {group.label} {group.dtype} for {pace.duration(now - flight.heard)}")
+    return f"; at work: {', '.join(told)}" if told else "; nothing is at work"
 
 
 def _all(count: Count) -> str:

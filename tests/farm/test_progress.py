@@ -18,6 +18,7 @@ from farm.exits import OK
 from farm.lake import LakeError
 from farm.work import pace, progress
 from farm.work.accounts import Count
+from farm.work.state import Flight, Flights
 
 CONFIG = """
 name: mine
@@ -49,7 +50,12 @@ class Said:
         stock = SimpleNamespace(left={"prepare": 40, "export": 0}, groups=40, asked=[600, 400], group_ms=10.0)
         plan = SimpleNamespace(executor=SimpleNamespace(slots=lambda offer, fraction: 2))
         self.run: Any = SimpleNamespace(
-            started=0.0, accounts=accounts, stock=stock, plan=plan, outages=SimpleNamespace(notices=[], come=[])
+            started=0.0,
+            accounts=accounts,
+            stock=stock,
+            plan=plan,
+            outages=SimpleNamespace(notices=[], come=[]),
+            flights=Flights(),
         )
         self.progress = progress.Progress(Console(file=self.out, width=200), pace.Left(lambda: before))
 
@@ -84,6 +90,24 @@ def test_a_log_has_a_line_at_once_and_then_what_changed_at_most_once_a_minute(mo
     )
     assert said.at(140.0) == ""  # nothing is new
     assert "since the last line: crash 1 (tvm-cpu 1)" in said.at(210.0, tvm_cpu={"crash": 1})
+
+
+def test_where_nothing_comes_a_log_says_every_few_minutes_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said(monkeypatch)
+    said.run.plan.matrix = SimpleNamespace(groups=[SimpleNamespace(label=n, dtype="float32") for n in ("abs", "exp")])
+    said.run.plan.name = lambda b: "tvm-cpu"
+    said.run.flights[1] = Flight(SimpleNamespace(prepare=True, kind="prepare"), groups=[0, 1], done={0}, begun=True)  # type: ignore[arg-type]
+    batch = SimpleNamespace(prepare=(), kind="batch")
+    said.run.flights[2] = Flight(batch, backend=0, cases=[(0, 0, 0)], heard=100.0, begun=True)  # type: ignore[arg-type]
+    said.run.flights[3] = Flight(batch, backend=0, cases=[(0, 1, 0)])  # type: ignore[arg-type]
+    said.at(0.0)
+    said.at(12.0, torch_cpu={"pass": 10})
+    assert said.at(150.0) == ""
+    assert said.at(240.0).endswith("; at work: prepare exp float32 for 4 min, tvm-cpu abs float32 for 2 min\n")
+    assert said.at(330.0) == ""
+    assert "at work: " in said.at(430.0)
+    said.run.flights.clear()
+    assert "; nothing is at work" in said.at(620.0)
 
 
 def test_the_time_left_is_there_from_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
