@@ -20,6 +20,8 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]+")
 
 #: How Python shows a warning.
 _PYTHONS = warnings.formatwarning
+#: What a command has warned of: who lists a lake twice is told once.
+_WARNED: set[str] = set()
 
 
 def plain(value: Any, length: int = 0) -> str:
@@ -33,8 +35,21 @@ def _warning(
 ) -> str:
     """The farm's own warnings in one line, without the line of code that gave them; others as Python says them."""
     if category.__module__.startswith("farm."):
-        return f"warning: {plain(message)}\n"
+        return _once(message)
     return _PYTHONS(message, category, filename, lineno, line)
+
+
+def _once(words: Any) -> str:
+    """A warning's line; nothing if the command has said it."""
+    line = f"warning: {plain(words)}\n"
+    new = line not in _WARNED
+    _WARNED.add(line)
+    return line * new
+
+
+def warn(words: Any) -> None:
+    """Say in one line, once a command, what is not as it should be."""
+    sys.stderr.write(_once(words))
 
 
 def refusing(main: Main) -> Main:
@@ -43,6 +58,7 @@ def refusing(main: Main) -> Main:
     @functools.wraps(main)
     def told(argv: Sequence[str] | None = None) -> int:
         warnings.formatwarning = _warning
+        _WARNED.clear()
         try:
             return main(argv)
         except Refusal as refusal:

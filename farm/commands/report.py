@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -14,7 +13,7 @@ import pandas as pd
 from rich.console import Console
 
 from farm import lake
-from farm.commandline import plain, refusing
+from farm.commandline import refusing, warn
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.report.faces.files import write, write_checklist, write_diff, written
 from farm.report.faces.inputs import draw as draw_inputs
@@ -149,9 +148,10 @@ def _load(args: argparse.Namespace) -> tuple[pd.DataFrame, dict[str, Any]]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", lake.LakeWarning)
         rows, run = load_for(args.results, args.run, args.diff or ())
-    skipped = [str(w.message) for w in told if issubclass(w.category, lake.LakeWarning)]
-    for text in skipped:
-        print(f"warning: {plain(text)}", file=sys.stderr)
+    said = {str(w.message): w.category for w in told if issubclass(w.category, lake.LakeWarning)}
+    for text in said:
+        warn(text)
+    skipped = [text for text, category in said.items() if category is not lake.CopyWarning]
     return rows, run | ({"skipped_files": len(skipped)} if skipped else {})
 
 

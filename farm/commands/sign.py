@@ -32,15 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"written: {args.new_key} (keep it to yourself) and {public} (give it to whoever checks)")
         return OK
     opened = lakes.open_lake(args.results)
-    run_id = last(opened) if args.run == "last" else args.run
+    run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run
     signed = manifest.sign(opened, run_id, args.key)
     print(f"run {run_id}: {len(signed['manifest']['files'])} files signed by {signed['public_key'][:16]}…")
     return OK
-
-
-def last(results: lakes.Lake) -> str:
-    """The newest run. Raises LakeError."""
-    known = lakes.run_ids(results)
-    if not known:
-        raise lakes.LakeError(f"no runs in {results.uri!r}; start one with: farm run configs/quick.yaml")
-    return known[-1]

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _manifest(args: argparse.Namespace, asked: bool) -> int:
     """Hold the run against its manifest; one without any is refused only where it was ``asked`` for."""
     opened = lakes.open_lake(args.results)
-    run_id = (lakes.run_ids(opened) or [""])[-1] if args.run == "last" else args.run
+    run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run
     if not asked and not manifest.signed(opened, run_id):
         return OK
     found = manifest.check(opened, run_id, args.signed_by)

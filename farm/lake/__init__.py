@@ -3,6 +3,7 @@
 from farm.lake.columns import KEY, SCHEMA, Origin
 from farm.lake.compaction import Change, compact
 from farm.lake.store import (
+    CopyWarning,
     Lake,
     LakeError,
     LakeWarning,
@@ -10,7 +11,9 @@ from farm.lake.store import (
     append,
     check_writable,
     from_stream,
+    known_runs,
     open_lake,
+    other_run,
     read,
     read_run,
     read_table,

@@ -57,11 +57,16 @@ _HOW: dict[str, Any] = {
 _WORDS = {**(SCHEMA.metadata or {}), b"ARROW:schema": base64.b64encode(SCHEMA.serialize().to_pybytes())}
 
 
+class NewerWarning(LakeWarning):
+    """A part has columns that compaction would drop."""
+
+
 def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None:
     """Merge the parts of a finished run into one, without duplicates, and with what ``change`` makes of its rows.
 
     The merged part is written first: a crash in between leaves duplicates, which readers and the next call drop. A run with a
-    part that cannot be read, or that somebody else compacts meanwhile, is left as it is. Who compacts the same parts at the same
+    part that cannot be read, or that somebody else compacts meanwhile, is left as it is; so is one with columns that this farm does not
+    know, with a LakeWarning: they would be lost. Who compacts the same parts at the same
     time makes the same file; who compacts others merges both: the last one to end leaves one part.
     """
     lake = open_lake(results)
@@ -72,11 +77,15 @@ def compact(results: AnyLake, run_id: str, change: Change | None = None) -> None
                 with _kept_pages():
                     put(lake, run_id, partial(_write_pieces, lake, old), name)
             else:
+                for path in old:
+                    next(_tables(lake, path, ()), None)
                 with warnings.catch_warnings():
                     warnings.simplefilter("error", LakeWarning)
                     table = change(unique(read_table(lake, run_id)))
                 put(lake, run_id, partial(_write, lake, [table]))
-        except LakeWarning:  # a part that cannot be read is not thrown away
+        except LakeWarning as why:  # a part that cannot be read is not thrown away
+            if isinstance(why, NewerWarning):
+                warnings.warn(why, stacklevel=2)
             return
         change = None
         for path in old:
@@ -127,6 +136,9 @@ def _tables(lake: Lake, path: str, columns: Sequence[str]) -> Iterator[pa.Table]
     try:
         with lake.filesystem.open_input_file(path) as file:
             part, present = open_part(file, _FEW)
+            if lost := sorted(present.difference(SCHEMA.names)):
+                words = f"{path} has the column {lost[0]}, which this farm does not know"
+                raise NewerWarning(f"{words}: the run stays in its parts; the farm that wrote them compacts it")
             for group in range(part.num_row_groups):
                 empty = _empty(part.metadata.row_group(group))
                 table = part.read_row_group(group, [n for n in columns if n in present and n not in empty])

@@ -43,6 +43,10 @@ class LakeWarning(UserWarning):
     """A file of the lake was skipped; the text names it."""
 
 
+class CopyWarning(LakeWarning):
+    """A run's folder is another run's, by its name; the text names both."""
+
+
 @dataclass(frozen=True)
 class Lake:
     """An open lake: a pyarrow filesystem and the path of its root on it."""
@@ -255,8 +259,30 @@ def run_ids(results: AnyLake) -> list[str]:
     }
     for name, of in copies.items():
         text = f"{lake.path(name)} is a copy of run {of} and is left out; remove it, or move it to a lake of its own"
-        warnings.warn(text, LakeWarning, stacklevel=2)
+        warnings.warn(text, CopyWarning, stacklevel=2)
     return [name for name in ids if name not in copies]
+
+
+def known_runs(results: AnyLake) -> list[str]:
+    """`run_ids` of a lake that has some. Raises LakeError, which says what is there instead."""
+    lake = open_lake(results)
+    if known := run_ids(lake):
+        return known
+    there = lake.filesystem.get_file_info(lake.root).type != pafs.FileType.NotFound
+    what = "it has no folder run=…" if there else "there is no such place"
+    raise LakeError(
+        f"no runs in {lake.uri!r}: {what}; name another lake, or start one with: farm run configs/quick.yaml"
+    )
+
+
+def other_run(path: str, said: str) -> str:
+    """What is wrong with a folder that is called as a run is, but not as the run ``said`` of its rows; "" for nothing."""
+    name = path.rpartition("/run=")[2]
+    if said in ("", name) or not RUN_ID.fullmatch(name):
+        return ""
+    return (
+        f"{path} holds the rows of run {said}: a copy, or renamed; call it run={said}, or move it to a lake of its own"
+    )
 
 
 def _says(lake: Lake, name: str) -> str:
@@ -423,6 +449,9 @@ def read(results: AnyLake, run_id: str | None = None, where: Where | None = None
     if run_id is not None and run_id not in run_ids(lake):
         raise LakeError(f"no run {run_id!r} in {lake.uri!r}{_nearest(lake, run_id)}")
     frame: pd.DataFrame = unique(read_table(lake, run_id, where=where)).to_pandas()
+    for said in frame["run_id"].unique() if run_id is not None else ():
+        if words := other_run(lake.path(str(run_id)), said):
+            warnings.warn(words, CopyWarning, stacklevel=2)
     frame.attrs["results"] = lake.uri  # so that a report can say where its rows are
     return frame
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from farm import lake
-from farm.commandline import plain
+from farm.commandline import warn
 from farm.report.tables.coverage import backends_of, latest
 
 
@@ -48,7 +47,7 @@ def _describe(results: lake.Lake, run_id: str) -> dict[str, Any]:
     try:
         return lake.read_run(results, run_id)
     except lake.LakeError as problem:
-        print(f"warning: {plain(problem)}; its rows are reported without config and inventory", file=sys.stderr)
+        warn(f"{problem}; its rows are reported without config and inventory")
         return {"run_id": run_id}
 
 
@@ -58,9 +57,7 @@ def load(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     Raises LakeError, with the nearest ids, when there is no such run.
     """
     opened = lake.open_lake(results)
-    known = lake.run_ids(opened)
-    if not known:
-        raise lake.LakeError(f"no runs in {results}; start one with: farm run configs/quick.yaml")
+    known = lake.known_runs(opened)
     if run_id == "all":
         return latest(lake.read(opened), known), merge_runs([_describe(opened, name) for name in known])
     run_id = known[-1] if run_id == "last" else run_id
@@ -84,7 +81,7 @@ def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str
         with contextlib.suppress(lake.LakeError), warnings.catch_warnings():
             warnings.simplefilter("ignore", lake.LakeWarning)
             record = lake.read_run(opened, earlier)
-            if record.get("name") != run["name"] or not record.get("finished_at"):
+            if record.get("name") != run["name"] or record.get("run_id") == run_id or not record.get("finished_at"):
                 continue
             table = lake.read_table(opened, earlier)
             if len(rows := table.filter(pc.is_in(table["case_id"], now))):

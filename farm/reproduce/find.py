@@ -88,10 +88,7 @@ def parse(text: str, results: lakes.Lake) -> Key:
             "'last:forward/torch:log_softmax/float16/4:torch-cpu'"
         )
     if key.run_id == "last":
-        known = lakes.run_ids(results)
-        if not known:
-            raise ReproduceError(f"no run in {results.uri!r}")
-        return replace(key, run_id=known[-1])
+        return replace(key, run_id=lakes.known_runs(results)[-1])
     return key
 
 
@@ -116,9 +113,7 @@ def by_seed(seed: int | None, results: lakes.Lake, dtype: str = "", run: str = "
     dtype, run: narrow that. Raises ReproduceError."""
     if seed is None:
         raise ReproduceError("name a case: a seed, or the key run_id:case_id:backend as a report prints it")
-    known = lakes.run_ids(results)
-    if not known:
-        raise ReproduceError(f"no run in {results.uri!r}")
+    known = lakes.known_runs(results)
     if run not in ("last", "all"):
         lakes.read_run(results, run)  # a run that is not there is told as such
     columns = "run_id case_id backend seed sample distribution dtype status catalog op variant".split()

@@ -112,7 +112,7 @@ LINES: list[tuple[str, str]] = [
     ("reproduce ''", "is no key"),
     ("reproduce last:", "is no key"),
     ("reproduce ::", "is no key"),
-    (f"reproduce last:{CASE}:torch-cpu --results {{d}}/empty", "no run in"),
+    (f"reproduce last:{CASE}:torch-cpu --results {{d}}/empty", "no runs in"),
     (f"reproduce last:{CASE}:torch-cpu --results ''", "name a directory or a URI"),
     (f"reproduce gone:{CASE}:torch-cpu --results {{d}}/lake", f"there is {RUN}"),
     ("reproduce last:forward/torch:ad/float32/0:torch-cpu --results {d}/lake", f"did you mean {CASE}"),
@@ -121,7 +121,7 @@ LINES: list[tuple[str, str]] = [
     # localise, harvest
     ("localise", "the following arguments are required: key"),
     ("localise x", "'x' is no key: a key is run_id:case_id:backend"),
-    (f"localise last:{CASE}:torch-cpu --results {{d}}/empty", "no run in"),
+    (f"localise last:{CASE}:torch-cpu --results {{d}}/empty", "no runs in"),
     (f"localise last:{CASE}:torch-cpu --results ''", "name a directory or a URI"),
     (f"localise gone:{CASE}:torch-cpu --results {{d}}/lake", f"there is {RUN}"),
     (f"localise last:{CASE}:ort-cpu --results {{d}}/lake", "it ran on torch-cpu"),

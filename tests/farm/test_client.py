@@ -384,7 +384,7 @@ def test_names_that_name_nothing_are_lines() -> None:
         (lambda: farm.fuzz(f"{__file__}:rms_nor"), "there is no 'rms_nor' in it; did you mean rms_norm"),
         (lambda: farm.fuzz("rms_norm"), "no farm.yaml in"),
         (lambda: fuzz(lambda x, weight: x, isolate=True), "is made inside another function"),
-        (lambda: farm.reproduce(seed=3, results="none"), "no run in 'none'"),
+        (lambda: farm.reproduce(seed=3, results="none"), "no runs in 'none': there is no such place"),
         (lambda: farm.reproduce(), "name a case"),
     ):
         with pytest.raises(farm.ClientError) as raised:

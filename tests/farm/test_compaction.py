@@ -131,7 +131,7 @@ def test_parts_of_another_schema_are_compacted_too(tmp_path: Path) -> None:
     opened = filled(tmp_path)
     old = lake.read_table(opened, RUN).slice(0, 2).drop_columns(["flags", "attempts", "error_units"])
     case = pc.binary_join_element_wise(old["case_id"], "old", "@")
-    old = old.set_column(old.schema.get_field_index("case_id"), "case_id", case).append_column("more", pa.array([1, 2]))
+    old = old.set_column(old.schema.get_field_index("case_id"), "case_id", case)
     pq.write_table(old, tmp_path / f"run={RUN}" / "part-old.parquet")
     before = of(opened)
     lake.compact(opened, RUN)
@@ -254,4 +254,18 @@ def test_what_was_compacted_twice_of_different_parts_is_merged(tmp_path: Path, m
     monkeypatch.setattr(compaction, "put", put)
     lake.compact(opened, RUN)
     assert sorted(lake.read_table(opened, RUN)["sample"].to_pylist()) == [0, 1, 1, 2, 3, 4, 5, 9]
+    assert len(parts(opened, RUN)) == 1
+
+
+@pytest.mark.parametrize("change", (None, lambda table: table))
+def test_a_run_with_columns_of_a_newer_farm_keeps_them(tmp_path: Path, change: lake.Change | None) -> None:
+    opened = filled(tmp_path)
+    before = parts(opened, RUN)
+    newer = pq.read_table(before[1], partitioning=None)
+    pq.write_table(newer.append_column("joules", pa.array([1.5] * len(newer))), before[1])
+    with pytest.warns(lake.LakeWarning, match=f"{before[1]} has the column joules, which this farm does not know"):
+        lake.compact(opened, RUN, change)
+    assert parts(opened, RUN) == before and "joules" in pq.read_schema(before[1]).names
+    pq.write_table(newer, before[1])
+    lake.compact(opened, RUN, change)
     assert len(parts(opened, RUN)) == 1

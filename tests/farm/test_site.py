@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from farm import lake
-from farm.commands import site
+from farm.commands import report, site
 from farm.report import summaries
 from farm.report.faces import site as faces_site
 from farm.report.faces.site import pages
@@ -219,6 +219,10 @@ def test_what_cannot_be_shown_costs_a_line(many: Path, tmp_path: Path, capsys: A
     assert site.main([str(tmp_path / "out"), str(many), str(many), "--last", "2"]) == 0
     said = capsys.readouterr()
     assert said.err.count("is in") == 2 and "of 2 runs" in said.out
+    (tmp_path / "bare").mkdir()
+    assert site.main([str(tmp_path / "out"), str(many), str(tmp_path / "bare"), str(tmp_path / "typo")]) == 0
+    bare, typo = capsys.readouterr().err.splitlines()
+    assert f"no runs in '{tmp_path}/bare': it has no folder run=…" in bare and "typo': there is no such place" in typo
     (tmp_path / "file").write_text("")
     assert site.main([str(tmp_path / "file"), str(many), "--last", "1"]) == 2
 
@@ -237,3 +241,37 @@ def test_a_copied_run_is_said_once_and_the_others_are_summed_up_all_the_same(tmp
         assert site.main([str(tmp_path / "out"), opened.root]) == 0
     assert len(said) == 1 and not capsys.readouterr().err
     assert all(summaries.kept(opened, run) for run in runs)
+
+
+def test_a_run_of_another_name_is_shown_once_and_said_once(tmp_path: Path, capsys: Any) -> None:
+    opened = lake.open_lake(tmp_path / "lake")
+    runs = list(nights.write(opened, source(), RECORD, 2))
+    copy, renamed = "20250103-020000-aaaa", "20250104-020000-aaaa"
+    shutil.copytree(opened.path(runs[0]), opened.path(copy))
+    Path(opened.path(runs[1])).rename(opened.path(renamed))
+    for kept in (False, True):
+        assert (summaries.kept(opened, copy) is None) or kept
+        assert site.main([str(tmp_path / "out"), opened.root]) == 0
+        first, second = (said := capsys.readouterr()).err.splitlines()
+        assert f"run={copy} holds run {runs[0]}, which is in {opened.uri}/run={runs[0]} too" in first
+        assert (
+            f"run={renamed} holds the rows of run {runs[1]}: a copy, or renamed" in second and "of 2 runs" in said.out
+        )
+    assert report.main([opened.root, "--run", copy, "--out", str(tmp_path / "report")]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("warning") == 1 and f"holds the rows of run {runs[0]}" in said.err
+    assert "could not be read" not in said.out
+
+
+def test_somebody_elses_page_is_not_written_over(many: Path, tmp_path: Path, capsys: Any) -> None:
+    page = tmp_path / "index.html"
+    page.write_text("<title>Holidays</title>")
+    assert site.main([str(tmp_path), str(many), "--last", "1"]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"error: {tmp_path}: its index.html is no site of the farm's, and stays; choose another place\n"
+    )
+    assert page.read_text() == "<title>Holidays</title>" and len(list(tmp_path.iterdir())) == 1
+    page.unlink()
+    for _ in range(2):
+        assert site.main([str(tmp_path), str(many), "--last", "1"]) == 0

@@ -36,6 +36,8 @@ TURNS = 2
 SAME = ("nights failed", "night by night")
 #: The frame of a table that is shown by its lines alone.
 NOTHING = pd.DataFrame()
+#: The title of the first page, by which the farm knows a site of its own.
+TITLE = "Validation, night by night"
 #: What the strips mean.
 STRIPS = "A strip has a block for each stretch of nights with one outcome, the oldest left; a block says its nights."
 
@@ -267,7 +269,7 @@ class _Site:
         total = every.groupby(level=0).sum()
         yield from self._page(
             "index.html",
-            "Validation, night by night",
+            TITLE,
             [
                 *_gates(self.nights),
                 self._vendors(),

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pydantic
 
 from farm import lake as lakes
@@ -233,7 +234,7 @@ def _evidence(report: Report, new: pd.DataFrame, flaky: Flaky) -> dict[tuple[str
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lakes.LakeWarning)  # said when the run itself was read
         ids = [name for name in lakes.run_ids(opened) if name <= this][-flaky.of :]
-        table = pd.concat([unique(lakes.read_table(opened, name, columns, where)).to_pandas() for name in ids])
+        table = unique(pa.concat_tables([lakes.read_table(opened, name, columns, where) for name in ids])).to_pandas()
     keys = ["case_id", "backend", "digest", "runtime_version"]
     now = report.rows[report.rows["backend"].isin(where["backend"])]
     latest = now[[*keys, "status"]].drop_duplicates(["case_id", "backend"]).rename(columns={"status": "now"})
