@@ -20,3 +20,9 @@ def nearest(name: object, valid: Iterable[object]) -> str:
     if like := near(name, names):
         return f"; did you mean {' or '.join(like)}?"
     return f"; valid: {', '.join(names[:LISTED])}{' …' if len(names) > LISTED else ''}" if names else ""
+
+
+def meant(name: object, valid: Iterable[object]) -> str:
+    """ " (did you mean a or b?)" within a sentence; "" where none is near."""
+    like = near(name, valid)
+    return f" (did you mean {' or '.join(like)}?)" if like else ""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from farm.commandline import refusing, results_option
 from farm.plan import config as configs
+from farm.plan import known
 from farm.plan.model import Gate
 from farm.report.faces import terminal
 from farm.report.faces.exchange import junit, sarif
@@ -36,8 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {words}")
     args = parser.parse_args(argv)
     rows, run = load(args.results, args.run)
-    report = Report.of(rows, run)
-    found = judged(report, _gate(run, args.config))
+    gate = _gate(run, args.config)
+    report = Report.of(rows, _with_known(run, args.config))
+    found = judged(report, gate)
     views = gate_views(found)
     for view in views:
         if view.all_lines():
@@ -59,6 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return found.code
 
 
-def _gate(run: dict[str, object], file: str | None) -> Gate:
+def _gate(run: dict[str, Any], file: str | None) -> Gate:
     """Raises ConfigError."""
     return (configs.load(file).gate if file else gate_of(run)) or Gate()
+
+
+def _with_known(run: dict[str, Any], file: str | None) -> dict[str, Any]:
+    """The record with the known failures of the config that was named, if it has some. Raises ConfigError."""
+    listed = configs.load(file).known_failures if file else []
+    if not listed:
+        return run
+    own = known.recorded(run)
+    if own != list(listed):
+        words = "no record of its own" if own is None else f"{len(own)} of the run"
+        print(f"known failures: {len(listed)} of {file}, instead of {words}")
+    config = run.get("config")
+    return run | {
+        "config": (config if isinstance(config, dict) else {})
+        | {"known_failures": [entry.model_dump() for entry in listed]}
+    }

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from farm.commandline import refusing, results_option
 from farm.exits import OK
 from farm.report.faces import terminal
-from farm.report.tables.causes import many
-from farm.report.tables.history import ALONG, changes, early, history_view, load, spans
+from farm.report.runs import early, say_early
+from farm.report.tables.history import ALONG, changes, history_view, load, spans
 from tasks.model import Refusal
 
 #: Lines that are printed.
@@ -42,9 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "://" in op or next(Path(op).glob("run=*"), None) is not None:
             raise Refusal(f"{op}: a lake, not an op; say: farm history --results {shlex.quote(op)}")
     rows = load(args.results, args.ops, args.backend, args.dtype, args.along)
-    if len(wrong := early(rows)):
-        words = f"rows of {many(len(wrong), 'run')} began before it by the date in its id, {wrong.idxmax()} by {wrong.max().round('s')}"
-        print(f"warning: clocks disagree: {words}; runs are in the order of their ids", file=sys.stderr)
+    say_early(early(rows))
     history = spans(rows, args.along)
     told = changes(history)
     terminal.show(history_view(told, f"Outcomes along {args.along}s", _MOST), terminal.screen(), _MOST)

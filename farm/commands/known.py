@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from farm import lake as lakes
 from farm.commandline import key_argument, refusing, results_option
@@ -28,6 +30,8 @@ from tasks.model.failing import manner
 
 #: Where lists are looked for and written, if nothing else is said.
 FOLDER = Path("configs/known")
+#: Entries that name no row, which are named themselves.
+_NAMED = 5
 
 
 @refusing
@@ -120,7 +124,9 @@ def _told(args: argparse.Namespace) -> int:
     entries = [x for path in args.lists for x in known_failures(path)] if args.lists else known.recorded(run)
     if entries is None:
         raise ConfigError(f"the record of run {run.get('run_id')} does not say what is known; name a list")
-    frame = life(distinct(rows), [k for k in entries if known.matcher([args.backend])([k.backend])])
+    entries = [k for k in entries if known.matcher([args.backend])([k.backend])]
+    place = _places(args.lists or [Path(str(run.get("path") or ""))])
+    frame = life(distinct(rows), entries).assign(place=[place.get(k, "") for k in entries])
     checking = args.command == "check"
     shown = (
         frame[frame["state"].isin(BAD)]
@@ -130,9 +136,21 @@ def _told(args: argparse.Namespace) -> int:
     title = f"Known failures and run {run.get('run_id')}"
     if len(shown):
         terminal.show(life_view(shown, title), terminal.screen(), len(shown))
+    if checking:
+        for line in frame[frame["state"] == NOT_TRIED].head(_NAMED).itertuples():
+            print(f"{f'{line.place}: ' * bool(line.place)}{NOT_TRIED}: {line.op} on {line.backend}: {line.reason}")
     counts = frame["state"].value_counts()
     print(f"{many(len(frame), 'known failure')}: " + ", ".join(f"{counts[x]:,} {x}" for x in STATES if x in counts))
     if args.csv:
         shown.to_csv(args.csv, index=False)
         print(f"written: {args.csv}")
     return FOUND if checking and len(shown) else OK
+
+
+def _places(files: Sequence[Path]) -> dict[KnownFailure, str]:
+    """file:line of the entries of files; of a config that the run's record names only what can still be read."""
+    found: dict[KnownFailure, str] = {}
+    for file in files:
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+            found |= listing.places(file)
+    return found

@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--key", type=Path, metavar="FILE", help="private key in PEM")
     either.add_argument("--new-key", type=Path, metavar="FILE", help="make a key, sign nothing")
+    parser.add_argument("--replace", action="store_true", help="also where another key has signed the run")
     args = parser.parse_args(argv)
     if args.new_key:
         public = manifest.new_key(args.new_key)
@@ -33,6 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     opened = lakes.open_lake(args.results)
     run_id = lakes.known_runs(opened)[-1] if args.run == "last" else args.run
-    signed = manifest.sign(opened, run_id, args.key)
+    signed = manifest.sign(opened, run_id, args.key, args.replace)
     print(f"run {run_id}: {len(signed['manifest']['files'])} files signed by {signed['public_key'][:16]}…")
     return OK

@@ -15,6 +15,7 @@ from farm.exits import OK
 from farm.lake import Lake, LakeError
 from farm.report import summaries
 from farm.report.faces.site import TITLE, pages
+from farm.report.runs import say_early
 from farm.report.tables.trends import Night, Trends, night
 from tasks.model import Refusal
 from tasks.nearest import nearest
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if not nights:
         raise Refusal(f"no runs with rows in {', '.join(args.lakes)}; start one with: farm run configs/quick.yaml")
+    wrong = {one.facts["run_id"]: one.facts["early_s"] for one in nights if one.facts["early_s"]}
+    say_early(pd.to_timedelta(pd.Series(wrong, dtype=float), unit="s"))
     files = 0
     try:
         for path, text in pages(Trends.of(nights)):

@@ -46,8 +46,9 @@ class Checked:
         return self.valid and self.trusted is not False and not (self.changed or self.missing or self.added)
 
 
-def sign(results: AnyLake, run_id: str, key: Path) -> dict[str, Any]:
-    """Write a run's manifest, signed (ed25519) with a private key in PEM, and return it. Raises LakeError, NoSignature."""
+def sign(results: AnyLake, run_id: str, key: Path, replace: bool = False) -> dict[str, Any]:
+    """Write a run's manifest, signed (ed25519) with a private key in PEM, and return it. replace: another key's as well.
+    Raises LakeError, NoSignature."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -55,7 +56,7 @@ def sign(results: AnyLake, run_id: str, key: Path) -> dict[str, Any]:
         private = load_pem_private_key(key.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise NoSignature(
-            f"{key}: no private key in PEM without a password ({error}); farm sign --new-key {key} makes one"
+            f"{key}: no private key in PEM without a password ({error}); farm sign --new-key {'FILE' if key.exists() else key} makes one"
         ) from None
     if not isinstance(private, Ed25519PrivateKey):
         raise NoSignature(f"{key}: a key of another kind; ed25519 is needed: farm sign --new-key FILE makes one")
@@ -72,12 +73,27 @@ def sign(results: AnyLake, run_id: str, key: Path) -> dict[str, Any]:
         "signature": private.sign(_canonical(manifest)).hex(),
     }
     path = lake.path(run_id, MANIFEST)
+    if not replace and (before := _key_of(lake, path)) not in (None, signed["public_key"]):
+        raise NoSignature(f"run {run_id} is signed by {before}, another key; --replace puts yours in its place")
     try:
         with lake.filesystem.open_output_stream(path) as file:
             file.write(json.dumps(signed, indent=1).encode())
     except (pa.ArrowException, OSError) as error:
         raise LakeError(f"{path}: cannot be written ({error})") from None
     return signed
+
+
+def _key_of(lake: Lake, path: str) -> str | None:
+    """The public key that a manifest names; words where it is damaged, None where it is not there. Raises LakeError."""
+    try:
+        with lake.filesystem.open_input_stream(path) as file:
+            return str(json.loads(file.read())["public_key"])
+    except FileNotFoundError:
+        return None
+    except (pa.ArrowException, OSError) as error:
+        raise LakeError(f"{path}: cannot be read ({error})") from None
+    except (ValueError, KeyError, TypeError):
+        return "a manifest that is damaged"
 
 
 def signed(results: AnyLake, run_id: str) -> bool:
@@ -104,7 +120,9 @@ def check(results: AnyLake, run_id: str, key: Path | None = None) -> Checked:
     except FileNotFoundError:
         raise NoSignature(f"run {run_id} has no manifest; farm sign --run {run_id} --key FILE writes one") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NoSignature(f"{path}: no manifest ({type(error).__name__}: {error})") from None
+        raise NoSignature(
+            f"{path}: the manifest is damaged ({type(error).__name__}: {error}); ask who signed the run for it again"
+        ) from None
     trusted = None
     if key is not None:
         try:
@@ -130,6 +148,8 @@ def new_key(path: Path) -> Path:
 
     private, public = Ed25519PrivateKey.generate(), path.with_name(f"{path.stem}.pub{path.suffix}")
     try:
+        if public.exists():
+            raise FileExistsError(None, f"{public} exists")
         path.touch(mode=0o600, exist_ok=False)
         path.write_bytes(private.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption()))
         public.write_bytes(private.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo))

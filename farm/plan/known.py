@@ -46,7 +46,7 @@ class Met:
     not right, the place of the first that names its case and another way of failing, else -1; gone: the places of the stale known
     failures, in their order: they cover no row, and what was judged of what they name, but for rows that others cover, is some
     and all passed; stale: per row that passed the place of the first of these, else -1; idle: the places of those that name no
-    row.
+    row; covering: of those that cover some row, be it another's as well.
     """
 
     entry: np.ndarray
@@ -54,6 +54,7 @@ class Met:
     stale: np.ndarray
     gone: tuple[int, ...]
     idle: tuple[int, ...]
+    covering: frozenset[int]
 
 
 def recorded(run: Mapping[str, Any]) -> list[KnownFailure] | None:
@@ -85,7 +86,7 @@ def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
     told[REDUCED] = rows[REDUCED].to_numpy() if REDUCED in rows else np.full(len(rows), None)
     judged, right = np.isin(told["status"], words(JUDGED)), told["status"] == Status.PASS.value
     entry, other, near = np.full((3, len(rows)), -1)
-    seen, unseen, tried = set[int](), set[int](), set[int]()
+    seen, unseen, tried, covering = set[int](), set[int](), set[int](), set[int]()
     for backend in dict.fromkeys(told["backend"]):  # few known failures are about one backend
         mine = np.array([k for k, known in enumerate(entries) if matcher([known.backend])([backend])], dtype="int64")
         places = np.flatnonzero(told["backend"] == backend)
@@ -94,6 +95,7 @@ def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
         free = named & (entry[places] < 0) & judged[places]
         other[places] = np.where(right[places], -1, _first(free, mine))
         seen.update(mine[(covered | (free & ~right[places])).any(axis=1)].tolist())
+        covering.update(mine[covered.any(axis=1)].tolist())
         unseen.update(mine[free.any(axis=1)].tolist())
         tried.update(mine[(named | covered).any(axis=1)].tolist())
     gone = unseen - seen
@@ -102,7 +104,8 @@ def met(rows: Any, entries: Sequence[KnownFailure]) -> Met:
         places = np.flatnonzero((told["backend"] == backend) & right & (entry < 0))
         named, _ = _matches([entries[k] for k in mine], {c: column[places] for c, column in told.items()})
         near[places] = _first(named, mine)
-    return Met(entry, other, near, tuple(sorted(gone)), tuple(k for k in range(len(entries)) if k not in tried))
+    idle = tuple(k for k in range(len(entries)) if k not in tried)
+    return Met(entry, other, near, tuple(sorted(gone)), idle, frozenset(covering))
 
 
 def _asked(entries: Sequence[KnownFailure]) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from farm.plan.config import known_failures
+from farm.plan.config import QUICK, known_failures
 from farm.plan.model import ConfigError, KnownFailure
 from tasks.model import Refusal, Status, label_of
 from tasks.model.errors import gist, masked
@@ -56,6 +56,32 @@ def quoted(errors: Sequence[str]) -> str:
             return text
         said.pop()
     return ""
+
+
+def places(path: Path) -> dict[KnownFailure, str]:
+    """file:line of the entries of a list, of all lists in a folder, or of a config and the files that it names."""
+    if path.is_dir():
+        return {k: v for one in sorted(path.glob("*.yaml")) for k, v in places(one).items()}
+    root = yaml.compose(path.read_text(), Loader=QUICK)
+    if not isinstance(root, yaml.MappingNode):
+        return {} if root is None else _entries(path, root)
+    found: dict[KnownFailure, str] = {}
+    for key, value in root.value:
+        if key.value == "known_failures":
+            found |= _entries(path, value)
+        if key.value == "include":
+            found |= {k: v for inner in value.value for k, v in places(path.parent / inner.value).items()}
+    return found
+
+
+def _entries(path: Path, node: yaml.Node) -> dict[KnownFailure, str]:
+    """Those of an item of a config or of a list: entries, and names of files."""
+    if isinstance(node, yaml.ScalarNode):
+        return {k: v for one in sorted(glob.glob(str(path.parent / node.value))) for k, v in places(Path(one)).items()}
+    if isinstance(node, yaml.SequenceNode):
+        return {k: v for one in node.value for k, v in _entries(path, one).items()}
+    entry = KnownFailure.model_validate(yaml.SafeLoader("").construct_document(node))
+    return {entry: f"{path}:{node.start_mark.line + 1}"}
 
 
 def checked(entry: Mapping[str, Any]) -> KnownFailure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,9 @@ import pyarrow.compute as pc
 from farm import lake
 from farm.commandline import warn
 from farm.report.tables.coverage import backends_of, latest
+
+#: By how much clocks may differ.
+CLOCKS = pd.Timedelta(minutes=1)
 
 
 def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -58,10 +62,12 @@ def load(results: str, run_id: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     """
     opened = lake.open_lake(results)
     known = lake.known_runs(opened)
-    if run_id == "all":
-        return latest(lake.read(opened), known), merge_runs([_describe(opened, name) for name in known])
     run_id = known[-1] if run_id == "last" else run_id
-    return lake.read(opened, run_id=run_id), _describe(opened, run_id)
+    rows = lake.read(opened, None if run_id == "all" else run_id)
+    say_early(early(rows))
+    if run_id == "all":
+        return latest(rows, known), merge_runs([_describe(opened, name) for name in known])
+    return rows, _describe(opened, run_id)
 
 
 def before(results: str, run: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, Any]] | None:
@@ -109,3 +115,27 @@ def load_for(results: str, run_id: str, sides: Sequence[str]) -> tuple[pd.DataFr
     rows = pd.concat([rows for rows, _ in loaded], ignore_index=True)
     rows.attrs = dict(loaded[0][0].attrs)
     return rows, loaded[-1][1]
+
+
+def began(run_id: str) -> str:
+    """When a run began, as its id says, in ISO form; "" where it does not."""
+    try:
+        return datetime.datetime.strptime(f"{run_id[:15]} +0000", "%Y%m%d-%H%M%S %z").isoformat()
+    except ValueError:
+        return ""
+
+
+def early(rows: pd.DataFrame) -> pd.Series:
+    """Of runs with rows that began before the run itself did, by the date in its id, by how much: clocks disagree."""
+    begun = rows.groupby("run_id", observed=True)["started_at"].min()
+    told = pd.to_datetime(pd.Series({name: began(name) or None for name in begun.index}), utc=True, format="ISO8601")
+    before = told - begun
+    return before[before > CLOCKS]
+
+
+def say_early(wrong: pd.Series) -> None:
+    """Say of what `early` found that clocks disagree; nothing of nothing."""
+    if len(wrong):
+        runs = "1 run" if len(wrong) == 1 else f"{len(wrong):,} runs"
+        words = f"rows of {runs} began before it by the date in its id, {wrong.idxmax()} by {wrong.max().round('s')}"
+        warn(f"clocks disagree: {words}; runs are in the order of their ids")

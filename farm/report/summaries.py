@@ -64,4 +64,6 @@ def _key(lake: Lake, run_id: str) -> str:
         for one in found
         if one.type == pafs.FileType.File and one.base_name not in (SUMMARY, MANIFEST) and one.base_name[0] != "."
     )
-    return hashlib.sha256(json.dumps([files, digest("farm.report.tables", "farm.plan")]).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([files, digest("farm.report.tables", "farm.report.runs", "farm.plan")]).encode()
+    ).hexdigest()

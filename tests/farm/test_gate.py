@@ -221,6 +221,54 @@ def test_a_run_without_record_is_not_proved(tmp_path: Path, capsys: pytest.Captu
     (Path(results) / f"run={DAYS[0]}" / "_run.json").unlink()
     assert main(["--results", results]) == 3
     assert "nobody knows whether it is complete" in capsys.readouterr().out
+    results = made(tmp_path / "b", on(0, "wrong"))
+    (Path(results) / f"run={DAYS[0]}" / "_run.json").unlink()
+    assert main(["--results", results]) == 3
+    assert "1 cell failed, and no record says what is known of them" in capsys.readouterr().out
+    config = tmp_path / "c.yaml"
+    for reason, code in (("torch:add", 3), ("torch:mul", 1)):
+        known = f"known_failures: [{{op: '{reason}', reason: x}}]"
+        config.write_text(f"catalogs: [torch]\nbackends: [torch-cpu]\n{known}\n")
+        assert main(["--results", results, "--config", str(config)]) == code
+        assert f"known failures: 1 of {config}, instead of no record of its own" in capsys.readouterr().out
+
+
+def test_the_known_failures_of_a_config_that_is_named_are_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = [{"op": "torch:mul", "reason": "of the run"}]
+    results = made(tmp_path, on(0, "wrong"), on(0, "wrong", "torch:mul"), known_failures=entries)
+    config = tmp_path / "c.yaml"
+    bare = "catalogs: [torch]\nbackends: [torch-cpu]\ngate: {new: 1}\n"
+    for more, code in (
+        ("", 0),
+        ("known_failures: [{op: '*', reason: x}]\n", 0),
+        ("known_failures: [{op: no-op, reason: x}]\n", 1),
+    ):
+        config.write_text(bare + more)
+        assert main(["--results", results, "--config", str(config)]) == code
+        assert (f"known failures: 1 of {config}, instead of 1 of the run" in capsys.readouterr().out) == bool(more)
+
+
+@pytest.mark.parametrize(
+    "floor, says",
+    (
+        ({"backends": ["ort-cpuu"]}, "there is no backend ort-cpuu (did you mean ort-cpu"),
+        ({"backends": ["ort-*", "tpuu"]}, "but nothing ran on tpuu, there is no backend tpuu"),
+        ({"backends": ["torch-cuda"]}, "on torch-cuda: nothing of these was planned and valid (exit"),
+        ({"ops": ["torch:ad"]}, "the run has no op torch:ad (did you mean torch:add or torch:mul?)"),
+        (
+            {"ops": ["add", "mull"]},
+            "it is 100 % (1/1), but nothing ran on mull, the run has no op mull (did you mean mul?)",
+        ),
+    ),
+)
+def test_names_that_nothing_has_are_told_from_what_was_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], floor: dict[str, Any], says: str
+) -> None:
+    results = made(tmp_path, on(0), on(0, "unsupported", "torch:mul"), gate={"coverage": [{"at_least": 0.5} | floor]})
+    assert main(["--results", results]) == 3
+    assert says in capsys.readouterr().out.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from farm import lake
+from farm.__main__ import main as farm_main
 from farm.commands.history import main
 from farm.report.tables.history import changes, load, spans, version_key
 from tests.farm.test_report import make_row
@@ -109,10 +110,19 @@ def test_a_copied_run_counts_once_and_clocks_that_disagree_are_told(
 ) -> None:
     results = made(tmp_path, on(0, "wrong"), on(1, "wrong", started_at=pd.Timestamp("2026-11-01", tz="UTC")))
     for run_id in DAYS[:2]:
-        (tmp_path / f"run={run_id}" / "_run.json").write_text(json.dumps({"run_id": run_id}))
+        (tmp_path / f"run={run_id}" / "_run.json").write_text(json.dumps({"run_id": run_id, "finished_at": "x"}))
     assert main(["add", "--results", results]) == 0
     said = capsys.readouterr()
-    assert f"{DAYS[1]} by 1 days 02:00:00; runs are in the order of their ids" in said.err
+    words = f"{DAYS[1]} by 1 days 02:00:00; runs are in the order of their ids"
+    assert words in said.err
+    for _ in range(2):  # the second time from a summary, which only ended runs have
+        for command in (
+            ["report", results, "--out", str(tmp_path / "r")],
+            ["gate", "--results", results],
+            ["site", str(tmp_path / "s"), results],
+        ):
+            farm_main(command)
+            assert capsys.readouterr().err.count(words) == 1, command
     shutil.copytree(tmp_path / f"run={DAYS[0]}", tmp_path / f"run={DAYS[0]} copy")
     with pytest.warns(lake.LakeWarning, match=f"run={DAYS[0]} copy is a copy of run {DAYS[0]} and is left out"):
         assert lake.run_ids(results) == DAYS[:2] and len(lake.read(results)) == 2

@@ -80,6 +80,8 @@ def test_what_fails_otherwise_is_new_and_what_passes_is_stale() -> None:
         {"op": "div", "reason": "lapsed", "expires": "2026-11-21"},
         {"op": "pow", "reason": "elsewhere"},
         {"op": "add", "reason": "the same again", "kind": "num*"},
+        {"op": "div", "reason": "a cause that nobody has", "cause": "the moon"},
+        {"op": "div", "reason": "as it is"},
     ]
     rows = pd.DataFrame(
         [
@@ -90,11 +92,12 @@ def test_what_fails_otherwise_is_new_and_what_passes_is_stale() -> None:
             row("wrong", "torch:div"),
         ]
     )
-    run = {"config": {"known_failures": entries}}
+    run = {"config": {"known_failures": entries[:-2]}}
     assert list(with_standing(rows, run)["standing"]) == ["known", "new", "stale", "", "new"]
     found = life(rows, [KnownFailure(**entry) for entry in entries])
-    assert list(found["state"]) == ["met", "stale", "not tried", "expired", "not tried", "doubled"]
-    assert list(found["otherwise"]) == [1, 0, 0, 0, 0, 0] and list(found["right"]) == [0, 1, 0, 0, 0, 0]
+    assert list(found["state"]) == ["met", "stale", "not tried", "expired", "not tried", "doubled", "not met", "met"]
+    assert list(found["otherwise"]) == [1, *[0] * 7] and list(found["right"]) == [0, 1, *[0] * 6]
+    assert list(found["instead"])[:3] == ["wrong shape", "pass", ""]
 
 
 def made(tmp_path: Path, *rows: dict[str, Any], known_failures: list[dict[str, Any]] | None = None) -> str:
@@ -240,3 +243,28 @@ def test_a_day_that_is_none_in_a_list_of_known_failures_is_one_line(tmp_path: Pa
     (tmp_path / "list.yaml").write_text("- {op: x, backend: y, status: wrong, reason: z, expires: 2024-13-01}\n")
     with pytest.raises(ConfigError, match="list.yaml: not a YAML list .month must be in 1..12"):
         known_failures(tmp_path / "list.yaml")
+
+
+def test_an_entry_is_named_with_its_line_and_what_the_rows_have_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of lists, of a config and what it names, and of the config that a run's record names as far as it is the same still."""
+    results = made(tmp_path, row("wrong"), row("pass", "torch:mul"))
+    (tmp_path / "mine.yaml").write_text(
+        "# ours\n- {op: add, status: error, reason: a}\n- {op: mul, reason: b}\n- {op: never, reason: c}\n"
+    )
+    config = tmp_path / "c.yaml"
+    config.write_text("catalogs: [torch]\nbackends: [torch-cpu]\nknown_failures: mine.yaml\n")
+    record = tmp_path / "lake" / f"run={RUN}" / "_run.json"
+    entries = [k.model_dump() for k in known_failures(tmp_path / "mine.yaml")]
+    told = json.loads(record.read_text()) | {"path": str(config), "config": {"known_failures": entries}}
+    record.write_text(json.dumps(told))
+    for lists in ([str(tmp_path / "mine.yaml")], [str(config)], []):
+        csv = tmp_path / "t.csv"
+        assert main(["check", *lists, "--results", results, "--csv", str(csv)]) == 1
+        assert f"{tmp_path}/mine.yaml:4: not tried: never on *: c" in capsys.readouterr().out
+        found = pd.read_csv(csv)
+        assert list(found["place"]) == [f"{tmp_path}/mine.yaml:{line}" for line in (2, 3)]
+        assert list(found["instead"]) == ["wrong numbers", "pass"]
+    config.unlink()
+    assert main(["check", "--results", results]) == 1 and "not tried: never on *" in capsys.readouterr().out

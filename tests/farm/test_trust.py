@@ -44,6 +44,19 @@ def test_a_signed_run_shows_what_was_changed_and_by_whom_it_was_signed(
     assert verify.main([*where, "--manifest"]) == 2 and "has no manifest; farm sign" in capsys.readouterr().err
     assert sign.main([*where, "--key", str(tmp_path / "ours.pub.pem")]) == 2
     assert sign.main([*where, "--key", str(ours)]) == 0
+    capsys.readouterr()
+    assert sign.main([*where, "--key", str(ours)]) == 0, "the same key again"
+    assert sign.main([*where, "--key", str(other)]) == 2
+    assert "another key; --replace puts yours in its place" in capsys.readouterr().err
+    for key, replace in ((other, ["--replace"]), (ours, ["--replace"])):
+        assert sign.main([*where, "--key", str(key), *replace]) == 0
+    assert sign.main([*where, "--key", str(tmp_path / "none.pem")]) == 2
+    assert f"--new-key {tmp_path}/none.pem makes one" in capsys.readouterr().err
+    assert sign.main([*where, "--key", str(tmp_path / "ours.pub.pem")]) == 2
+    assert "--new-key FILE makes one" in capsys.readouterr().err, "not over a file that is there"
+    (tmp_path / "third.pub.pem").write_text("somebody's")
+    assert sign.main(["--new-key", str(tmp_path / "third.pem")]) == 2
+    assert "third.pub.pem exists" in capsys.readouterr().err and not (tmp_path / "third.pem").exists()
     trusted = [*where, "--signed-by", str(tmp_path / "ours.pub.pem")]
     capsys.readouterr()
     assert verify.main(trusted) == 0 and "as signed by the key asked for" in capsys.readouterr().out
@@ -70,7 +83,8 @@ def test_a_signed_run_shows_what_was_changed_and_by_whom_it_was_signed(
     assert verify.main(trusted) == 1 and "the signature is not that of this manifest" in capsys.readouterr().out
     for damaged in ("{", "[]", '{"manifest": {}}'):
         (folder / MANIFEST).write_text(damaged)
-        assert verify.main(trusted) == 2 and "no manifest" in capsys.readouterr().err
+        assert verify.main(trusted) == 2 and "the manifest is damaged" in capsys.readouterr().err
+        assert sign.main([*where, "--key", str(ours)]) == 2 and "--replace" in capsys.readouterr().err
     (folder / MANIFEST).write_text(signed)
     assert verify.main(trusted) == 0
 

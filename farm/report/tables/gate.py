@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from glob import has_magic
 from typing import Any
 
 import pandas as pd
@@ -16,14 +17,25 @@ from farm import lake as lakes
 from farm.exits import FOUND, INCOMPLETE, OK
 from farm.lake.store import unique
 from farm.plan import known
+from farm.plan.config import backend_names
 from farm.plan.model import ConfigError, Flaky, Floor, Gate
 from farm.report.tables.causes import NEW, many
-from farm.report.tables.coverage import CELL, FAILED_STATUSES, commands, coverage, once, severity, unavailable
+from farm.report.tables.coverage import (
+    CELL,
+    FAILED_STATUSES,
+    backends_of,
+    commands,
+    coverage,
+    once,
+    severity,
+    unavailable,
+)
 from farm.report.tables.life import BAD, life
 from farm.report.tables.since import since
 from farm.report.tables.view import Column, Report, View, op, status, text
 from farm.report.words import number, percent
 from tasks.model import Status
+from tasks.nearest import meant
 
 #: What an item may be.
 OPEN, CLOSED, ABSENT = "open", "closed", "not there"
@@ -90,7 +102,7 @@ def judged(report: Report, gate: Gate) -> Judged:
 
 def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
     said = report.verdict
-    if "config" not in report.run:
+    if "name" not in report.run:
         yield Item("a complete run", ABSENT, "the run has no record: nobody knows whether it is complete")
     elif said.missing or said.gone or not said.finished:
         yield Item("a complete run", ABSENT, said.sentence)
@@ -99,8 +111,15 @@ def _items(report: Report, gate: Gate, new: pd.DataFrame) -> Iterator[Item]:
     if not said.judged:
         yield Item("something judged", ABSENT, "nothing was judged")
     counted = new[new["evidence"] == ""]
-    found = f"{many(len(counted), 'cell')} with new failures"
-    yield Item(f"at most {many(gate.new, 'cell')} with new failures", _state(len(counted) <= gate.new), found)
+    asked, found = (
+        f"at most {many(gate.new, 'cell')} with new failures",
+        f"{many(len(counted), 'cell')} with new failures",
+    )
+    if len(counted) > gate.new and not said.recorded:
+        found = f"{many(len(counted), 'cell')} failed, and no record says what is known of them (--config has it)"
+        yield Item(asked, ABSENT, found)
+    else:
+        yield Item(asked, _state(len(counted) <= gate.new), found)
     if gate.less_precise is not None:
         yield _less_precise(report, gate.less_precise)
     for share in gate.coverage:
@@ -147,10 +166,25 @@ def _where(floor: Floor) -> str:
 
 
 def _away(report: Report, floor: Floor) -> str:
-    """The backends asked for that were unavailable."""
+    """The backends asked for that were unavailable, and names that nothing has."""
     missing = unavailable(report.run.get("inventory")).index
     away = [name for name in missing if any(fnmatchcase(name, glob) for glob in floor.backends)]
-    return f", {', '.join(away)} unavailable (farm doctor says why)" if away else ""
+    told = [f"{', '.join(away)} unavailable (farm doctor says why)"] if away else []
+    seen = sorted({*report.rows["backend"], *backends_of(report.run.get("inventory"))})
+    there = {*seen, *backend_names()}
+    for name in floor.backends:
+        if not has_magic(name) and name.partition("@")[0] not in there:
+            told.append(f"there is no backend {name}{meant(name, there)}")
+    for name in _lost_ops(report, floor):
+        bare = {x if ":" in name else x.partition(":")[2] for x in report.rows["label"]}
+        told.append(f"the run has no op {name}{meant(name, bare)}")
+    return "".join(f", {words}" for words in told)
+
+
+def _lost_ops(report: Report, floor: Floor) -> list[str]:
+    """The ops that a floor names and the run has not."""
+    labels = [x for label in report.rows["label"].unique() for x in (label, label.partition(":")[2])]
+    return [glob for glob in floor.ops if not any(fnmatchcase(label, glob) for label in labels)]
 
 
 def _coverage(report: Report, floor: Floor) -> Item:
@@ -197,6 +231,7 @@ def _floored(report: Report, floor: Floor, asked: str, holds: bool, said: str) -
     """What was found of a floor, which is not proved while a backend that it names had no row."""
     there = report.rows["backend"].unique()
     lost = [glob for glob in floor.backends if not any(fnmatchcase(name, glob) for name in there)]
+    lost += _lost_ops(report, floor)
     if holds and lost:
         return Item(asked, ABSENT, f"{asked}: {said}, but nothing ran on {', '.join(lost)}{_away(report, floor)}")
     return Item(asked, _state(holds), f"{asked}: {said}")

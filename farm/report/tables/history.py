@@ -17,7 +17,6 @@ from packaging.version import InvalidVersion, Version
 from farm import lake as lakes
 from farm.lake.store import AnyLake, unique
 from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, severity
-from farm.report.tables.trends import began
 from farm.report.tables.view import Column, Line, View, measured, op, status, text
 from farm.report.words import DASH
 from tasks.model import Status, label_of
@@ -27,8 +26,6 @@ from tasks.nearest import nearest
 ALONG = {"run": "run_id", "runtime": "runtime_version", "driver": "driver_version", "farm": "farm_version"}
 #: A cell; its outcome in a run is that of its worst sample.
 CELL = ["backend", "check", "op", "variant", "dtype"]
-#: By how much clocks may differ.
-CLOCKS = pd.Timedelta(minutes=1)
 #: The columns of the lake that a history reads.
 READ = [
     *lakes.KEY,
@@ -105,14 +102,6 @@ def _called(name: str, op: str, globs: Sequence[str]) -> bool:
         return False
     called = {name, op, name.partition(":")[2], op.partition(":")[2]}
     return any(fnmatchcase(x, one) for x in called for one in globs)
-
-
-def early(rows: pd.DataFrame) -> pd.Series:
-    """Of runs with rows that began before the run itself did, by the date in its id, by how much: clocks disagree."""
-    begun = rows.groupby("run_id", observed=True)["started_at"].min()
-    told = pd.to_datetime(pd.Series({name: began(name) or None for name in begun.index}), utc=True, format="ISO8601")
-    before = told - begun
-    return before[before > CLOCKS]
 
 
 def spans(rows: pd.DataFrame, along: str = "run") -> pd.DataFrame:

@@ -9,19 +9,22 @@ import pandas as pd
 from farm.plan import known
 from farm.plan.model import KnownFailure
 from farm.report.tables import alike
-from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES
+from farm.report.tables.coverage import FAILED_STATUSES, JUDGED_STATUSES, records
 from farm.report.tables.view import Column, Line, View, measured, text
 
 #: How a known failure fares, and what that means.
 STATES = {
     "met": "rows failed as it says",
     "otherwise": "its cases fail in another way, which is new",
+    "not met": "its cases fail, but as others say",
     "stale": "what it names was judged and is right",
     "expired": "its last day is past: it covers nothing",
     "doubled": "others, before it, cover all that it does",
     "not tried": "nothing that it names was judged",
 }
-MET, OTHERWISE, STALE, EXPIRED, DOUBLED, NOT_TRIED = STATES
+MET, OTHERWISE, NOT_MET, STALE, EXPIRED, DOUBLED, NOT_TRIED = STATES
+#: Rows that are looked at to say how an entry's cases are instead.
+_LOOKED_AT = 3
 #: States that somebody has to look at.
 BAD = (OTHERWISE, STALE, EXPIRED)
 
@@ -29,7 +32,7 @@ BAD = (OTHERWISE, STALE, EXPIRED)
 def life(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
     """One line per known failure, in their order: the entry's own keys, ``state`` (one of `STATES`), ``rows`` (that it covers, the
     first of several that could), ``otherwise`` (rows that it names, that none covers, and that are not right), ``right`` (rows that are
-    right though it names them, if it is stale).
+    right though it names them, if it is stale), ``instead`` (how those rows are that are not as it says).
 
     rows: of a run, or of several.
     """
@@ -51,17 +54,21 @@ def life(rows: pd.DataFrame, entries: Sequence[KnownFailure]) -> pd.DataFrame:
             state = STALE
         elif k in met.idle:
             state = NOT_TRIED
+        elif count["otherwise"]:
+            state = OTHERWISE
         else:
-            state = OTHERWISE if count["otherwise"] else DOUBLED
-        lines.append({**vars(entry), "state": state, **count})
-    return pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "state", *counts])
+            state = DOUBLED if k in met.covering else NOT_MET
+        others = rows[(met.other == k) | (met.stale == k)]
+        instead = ", ".join(dict.fromkeys(_how(line) for line in records(others.head(_LOOKED_AT))))
+        lines.append({**vars(entry), "state": state, **count, "instead": instead})
+    return pd.DataFrame(lines, columns=[*KnownFailure.model_fields, "state", *counts, "instead"])
 
 
 def _how(line: Line) -> str:
-    """How it fails, in a few words."""
-    kind = line["kind"] if isinstance(line["kind"], str) else ", ".join(line["kind"])
-    said = [line[name] for name in ("status", "stage", "error_type", "error", "cause", "culprit")]
-    return " ".join(x for x in (said[0], kind, *said[1:]) if x not in ("", "*")) or "any"
+    """How an entry or a row fails, in a few words."""
+    said = [line.get(name) for name in ("status", "kind", "stage", "error_type", "error", "cause", "culprit")]
+    told = [x if isinstance(x, str) else ", ".join(x) for x in said if isinstance(x, str | list | tuple)]
+    return " ".join(x for x in told if x not in ("", "*")) or "any"
 
 
 def _life(line: Line) -> str:
@@ -80,6 +87,8 @@ def life_view(frame: pd.DataFrame, title: str) -> View:
         Column("fails", _how, foreign=True),
         Column("holds, owner", _life, foreign=True),
         text("reason", length=100),
+        text("instead", "the rows have", length=100),
+        *([text("place", "written in")] if "place" in frame else []),
     )
     states = [f"{state}: {words}" for state, words in STATES.items() if (frame["state"] == state).any()]
     return View("known", title, frame, columns, unit="known failures", counted=True, notes=states)

@@ -5,7 +5,6 @@ A summary holds squares (an op on a backend) and causes, not rows, so that a yea
 
 from __future__ import annotations
 
-import datetime
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from farm.plan.model import ConfigError
+from farm.report.runs import began, early
 from farm.report.tables.agreement import units
 from farm.report.tables.causes import NEW
 from farm.report.tables.changes import CHANGES, change_codes, grown
@@ -32,7 +32,7 @@ CAUSE = ["reason", "standing", "rows", "cases", "ops", "backends", "status", "re
 
 @dataclass(frozen=True, eq=False)
 class Night:
-    """One run. facts: run_id, name (of its config), started_at, results, rows, verdict, tone, new, versions (of runtimes, by backend),
+    """One run. facts: run_id, name (of its config), started_at, results, rows, early_s (of `early`, 0 for none), verdict, tone, new, versions (of runtimes, by backend),
     gate (a value of `GATES`, "" without one), gate_said; squares: a line for each, with `SQUARE`, vendor, code, op_class, worst (status), units (the worst), `COUNTS`, new (failures that no known failure covers)."""
 
     facts: Mapping[str, Any]
@@ -63,6 +63,7 @@ def night(rows: pd.DataFrame, run: Mapping[str, Any]) -> Night:
         "started_at": str(run.get("started_at") or began(str(run.get("run_id") or ""))),
         "results": str(rows.attrs.get("results") or "results"),
         "rows": len(made),
+        "early_s": max(early(made).dt.total_seconds(), default=0.0) if "started_at" in made else 0.0,
         "verdict": said.sentence,
         "tone": said.tone,
         "new": int(said.new),
@@ -86,14 +87,6 @@ def _gate(report: Report) -> dict[str, str]:
         return {"gate": "", "gate_said": ""}
     found = judged(report, gate)
     return {"gate": GATES[found.code], "gate_said": found.sentence}
-
-
-def began(run_id: str) -> str:
-    """When a run began, as its id says, in ISO form; "" where it does not."""
-    try:
-        return datetime.datetime.strptime(f"{run_id[:15]} +0000", "%Y%m%d-%H%M%S %z").isoformat()
-    except ValueError:
-        return ""
 
 
 class Stretch(NamedTuple):
