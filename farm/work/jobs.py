@@ -11,7 +11,7 @@ from farm.work.backlog import Backlog
 from farm.work.job import Job
 from farm.work.placement import Placement, Pool
 from farm.work.state import Cases, Flight, Plan, Portion, portions
-from farm.work.stock import PREPARE_MIN, Stock
+from farm.work.stock import PREPARE_FIRST, Stock
 from farm.work.supervisor import CHUNK_S
 from farm.work.supports import Supports
 from tasks.wire import ToExport, ToPrepare, ToRun
@@ -67,7 +67,7 @@ class Jobs:
         a slot is kept free for them once ``half`` of the slots prepare."""
         if half:
             return None
-        flight = self._batch_for(pool, small=True, joint=False) or self._preparing(PREPARE_MIN)
+        flight = self._batch_for(pool, small=True, joint=False) or self._preparing(PREPARE_FIRST)
         return flight or self._exporting() or self._batch_for(pool) or self._batch_for(pool, small=True)
 
     # --- groups -----------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from tasks import catalogs, checks
 from tasks.prepare.cases import PreparedGroup, pack_path
 from tasks.wire import Exported, Prepared
 
-#: Groups of one preparing job: as many as take about this many seconds, within these bounds; of an exporting job.
-PREPARE_S, PREPARE_MIN, PREPARE_MAX, EXPORT_GROUPS = 4.0, 8, 1024, 16
+#: Groups of one preparing job: as many as take about this many seconds, and no more; those of a run's first jobs; of an exporting job.
+PREPARE_S, PREPARE_MAX, PREPARE_FIRST, EXPORT_GROUPS = 4.0, 1024, 8, 16
 #: Index of the row of a group that cannot be prepared, in place of its samples.
 WHOLE = -1
 #: Milliseconds that a group takes which nobody has prepared: half a second where shapes are large, next to nothing in the cache.
@@ -55,7 +55,7 @@ class Stock:
         """Groups of the next job of a kind: suspects of losses, else as many of the queue as make a job, at most ``most``."""
         if self.suspects[kind]:
             return self.suspects[kind].popleft()
-        sized = max(PREPARE_MIN, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))
+        sized = max(1, min(PREPARE_MAX, int(PREPARE_S * 1e3 / self.group_ms)))
         sized = sized if kind == "prepare" else EXPORT_GROUPS
         return [self.queues[kind].popleft() for _ in range(min(len(self.queues[kind]), most or sized, sized))]
 
@@ -93,11 +93,17 @@ class Stock:
             self._parcels.setdefault(g, {})[message.path] = message.parcel
 
     def timed(self, flight: Flight) -> None:
-        """Learn from a preparing job, one of whose groups has come, how long a group takes."""
-        now = time.monotonic()
+        """Learn from a preparing job, one of whose groups has come, how long a group takes: of what takes minutes before all have, or
+        the jobs that wait for a slot wait for the next such job as well."""
+        now, done = time.monotonic(), len(flight.done)
         flight.first = flight.first or now
-        if flight.job.prepare and len(flight.done) == len(flight.groups) > 1:
-            self.group_ms = max((now - flight.first) * 1e3 / (len(flight.groups) - 1), 0.1)
+        if not flight.job.prepare:
+            return
+        whole = done == len(flight.groups)
+        since, groups = (flight.first, done - 1) if done > 1 else (flight.began, done)
+        if groups and (whole or done > 1):
+            taken = max((now - since) * 1e3 / groups, 0.1)
+            self.group_ms = taken if whole else max(taken, self.group_ms)
 
     # --- what is there --------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -26,7 +27,7 @@ from farm.work.dispatcher import Dispatcher
 from farm.work.job import Job
 from farm.work.local import DirectChildren
 from farm.work.losses import NOT_BEGUN
-from farm.work.state import Plan
+from farm.work.state import Flight, Plan
 from farm.work.stock import WHOLE, Stock
 from farm.work.supervisor import STRIKES
 from tasks import catalogs
@@ -134,7 +135,7 @@ NVIDIA = {"vendor": "nvidia"}
 
 
 def test_the_first_numbers_wait_for_a_few_groups_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.work.jobs.PREPARE_MIN", 2)
+    monkeypatch.setattr("farm.work.jobs.PREPARE_FIRST", 2)
     given: set[str] = set()
     prepared: list[int] = []  # groups that were prepared whenever a batch was under way
 
@@ -146,6 +147,29 @@ def test_the_first_numbers_wait_for_a_few_groups_only(run: Run, monkeypatch: pyt
 
     run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)], after=look))
     assert prepared[0] == 2  # of ten: those of the first preparing job
+
+
+def test_a_preparing_job_is_as_long_as_what_groups_take_before_all_of_them_have_come(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, _, _ = run([{"name": "null-cpu"}], Simulated([node("cpu", CPU=2)]))
+    stock, clock = Stock(done.plan, [True], {}), SimpleNamespace(s=0.0)
+    monkeypatch.setattr("farm.work.stock.time", SimpleNamespace(monotonic=lambda: clock.s))
+    assert len(stock.take("prepare")) == 10  # all: nobody has prepared any
+
+    def came(seconds: float, number: int, flight: Flight) -> None:
+        clock.s = seconds
+        flight.done.add(number)
+        stock.timed(flight)
+
+    stock.queues["prepare"].extend(range(10))
+    slow = Flight(SimpleNamespace(prepare=True), groups=list(range(10)))  # type: ignore[arg-type]
+    came(5.0, 0, slow)
+    came(5.001, 1, slow)
+    came(25.0, 2, slow)  # ten seconds each: the next job has one, though this one has not ended
+    assert len(stock.take("prepare")) == 1
+    came(25.1, 0, Flight(SimpleNamespace(prepare=True), groups=[10], began=25.0))  # type: ignore[arg-type]
+    assert len(stock.take("prepare")) == 9  # one that took a tenth of a second tells as well
 
 
 HERE = {"device": "d", "resource": "CPU"}
