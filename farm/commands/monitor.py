@@ -17,7 +17,7 @@ from tasks.cache import default_cache
 from tasks.model import Refusal
 
 #: Scrapes every node of the newest Ray on this machine: its head writes their addresses into that file.
-_CONFIG = """global: {{scrape_interval: 5s, evaluation_interval: 5s}}
+_CONFIG = """global: {{scrape_interval: {every:g}s, evaluation_interval: 5s}}
 scrape_configs:
   - job_name: ray
     file_sd_configs: [{{files: ['{targets}'], refresh_interval: 5s}}]
@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"scrapes the targets in {targets} (file_sd_configs)"
         )
     running = {"prometheus": _prometheus(default_cache() / "prometheus", targets, args.port)}
+    watching = monitoring.watching(default_cache())
     if (grafana := _grafana(ray, args.grafana_port)) is not None:
         running["grafana"] = grafana
     try:
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return OK
     finally:
+        watching.close()
         for process in running.values():
             process.terminate()
         for process in running.values():
@@ -75,7 +77,7 @@ def _prometheus(folder: Path, targets: Path, port: int) -> subprocess.Popen[byte
     """Raises Refusal."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "prometheus.yml").write_text(_CONFIG.format(targets=targets))
+        (folder / "prometheus.yml").write_text(_CONFIG.format(targets=targets, every=monitoring.SCRAPE_S))
     except OSError as error:
         raise Refusal(f"{folder} cannot be written ({error.strerror}); set FARM_CACHE to another place") from None
     command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]

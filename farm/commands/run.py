@@ -312,11 +312,12 @@ def _run(plan: Plan, console: Console) -> int:
     again = f"{program()} run --resume {run.run_id}{elsewhere}"
     left = Left(lambda: _earlier(plan))
     progress = Progress(console, left)
-    watch = Watch(run.run_id, left) if isinstance(plan.executor, RayCluster) else lambda dispatcher: None
+    watch = Watch(run.run_id, left) if isinstance(plan.executor, RayCluster) else None
 
     def shown(dispatcher: Dispatcher) -> None:
         progress(dispatcher)
-        watch(dispatcher)
+        if watch:
+            watch(dispatcher)
 
     # pandas takes a while to import, and the end of the run needs it: while the first children start.
     later = threading.Timer(IDLE_S, importlib.import_module, args=("farm.report",))
@@ -325,6 +326,8 @@ def _run(plan: Plan, console: Console) -> int:
     try:
         with interruptible():
             run.dispatch(shown)
+            if watch and run.dispatcher:
+                watch.close(run.dispatcher, request.cache)
         progress.close(run.dispatcher)
     except KeyboardInterrupt:
         progress.close(run.dispatcher)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from farm.work import pace
 from tasks.backends import BackendSpec
@@ -16,8 +17,11 @@ from tasks.wire import Rows
 if TYPE_CHECKING:
     from farm.work.dispatcher import Dispatcher
 
-#: Seconds between two exports of a driver's figures; Ray itself hands them on every ten seconds.
-EXPORT_S = 2.0
+#: Seconds between two exports of a driver's figures, two times that a Ray of the farm's own hands them on (ten by itself), and two scrapes
+#: of `farm monitor`.
+EXPORT_S = REPORT_S = SCRAPE_S = 2.0
+#: Variable by which Ray is told so, in milliseconds.
+REPORT_VARIABLE = "RAY_metrics_report_interval_ms"
 #: Where Ray is to put its dashboards for Grafana, and finds the farm's: the folder of its session is wiped when it starts.
 FOLDER_VARIABLE = "RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR"
 #: What a driver tells: name → (kind, words, tags). Exported by Ray as ray_NAME, counters as ray_NAME_total.
@@ -67,6 +71,13 @@ class Watch:
         self._set(sum(flight.begun for flight in run.flights.values()), "farm_slots", state="busy")
         self._set(self._left(run)[0], "farm_left_seconds")
 
+    def close(self, run: Dispatcher, cache: Path) -> None:
+        """Tell the last figures, and wait for `farm monitor`, if it runs, to see them: a Ray of the farm's own ends with the run."""
+        self._at = float("-inf")
+        self(run)
+        if watched(cache):
+            time.sleep(REPORT_S + 2 * SCRAPE_S)
+
     def _add(self, total: float, name: str, **tags: str) -> None:
         """Bring a counter to a total; a total that falls (a row that another replaced) leaves it as it is."""
         key = (name, *tags.values())
@@ -95,6 +106,27 @@ def observe(backend: BackendSpec | None, rows: Rows) -> None:
     # One observation a chunk, its mean: thousands of calls a second would cost more than the cells.
     for k, histogram in enumerate(_times()):
         histogram.observe(max(rows.spent_ms[k] / len(rows.numbers), 1e-3), {"backend": name})
+
+
+def watching(cache: Path) -> IO[str]:
+    """Say that this process watches runs, for as long as the file is open. Raises OSError."""
+    folder = cache / "prometheus"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "watching").open("w")
+    fcntl.flock(file, fcntl.LOCK_SH)
+    return file
+
+
+def watched(cache: Path) -> bool:
+    """Whether some process of this machine does so."""
+    try:
+        with (cache / "prometheus" / "watching").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def dashboard() -> dict[str, Any]:

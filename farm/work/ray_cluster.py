@@ -52,6 +52,8 @@ class RayCluster(Executor):
     def __init__(self, address: str | None, num_cpus: int | None = None, dashboard: bool = True) -> None:
         for name, value in (NODE_ENV | monitoring.provided(default_cache(), os.environ)).items():
             os.environ.setdefault(name, value)
+        if address is None:
+            os.environ.setdefault(monitoring.REPORT_VARIABLE, str(int(monitoring.REPORT_S * 1000)))
         os.environ.update(visible.for_ray())
         import ray
 

@@ -35,7 +35,7 @@ class Metric:
         self.values[tuple(tags.values())] = value
 
 
-def test_a_driver_tells_totals_once_and_states_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_tells_totals_once_and_states_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for kind in ("Counter", "Gauge"):
         monkeypatch.setattr(f"ray.util.metrics.{kind}", Metric)
     monkeypatch.setattr(monitoring, "EXPORT_S", 0.0)
@@ -53,6 +53,17 @@ def test_a_driver_tells_totals_once_and_states_as_they_are(monkeypatch: pytest.M
     assert told["farm_outcomes"] == {("r", "ort-cpu", "pass"): 5, ("r", "ort-cpu", "wrong"): 1}
     assert told["farm_starts"] == {("r", "ort-cpu"): 2} and told["farm_lost"] == {("r",): 1}
     assert told["farm_slots"] == {("r", "there"): 4, ("r", "busy"): 1}
+    counts["ort-cpu"].status = {"pass": 6}
+    monkeypatch.setattr(monitoring, "EXPORT_S", 60.0)
+    waited: list[float] = []
+    monkeypatch.setattr(monitoring.time, "sleep", waited.append)
+    watch.close(run, tmp_path)  # the last rows are told, however soon they come
+    assert Metric.made["farm_outcomes"].values["r", "ort-cpu", "pass"] == 6 and not waited
+    with monitoring.watching(tmp_path):
+        watch.close(run, tmp_path)
+    assert waited == [monitoring.REPORT_S + 2 * monitoring.SCRAPE_S]
+    watch.close(run, tmp_path)
+    assert len(waited) == 1, "nobody watches any more"
     assert told["farm_cases"] == {("r", "ort-cpu"): 10} and told["farm_left_seconds"] == {("r",): 7.0}
 
 
