@@ -275,3 +275,19 @@ def test_somebody_elses_page_is_not_written_over(many: Path, tmp_path: Path, cap
     page.unlink()
     for _ in range(2):
         assert site.main([str(tmp_path), str(many), "--last", "1"]) == 0
+
+
+def test_the_last_night_of_a_flaky_backend_is_said_to_be_of_one() -> None:
+    """Of a backend of which five ops came and went; what breaks on a sound one that night is a regression and no more."""
+    rows = source().to_pandas().query("op == 'torch:abs' and sample == 0")
+    every = []
+    for at in range(4):
+        made = [rows.assign(op=f"torch:op{n}", case_id=f"case{n}") for n in range(6)]
+        mine = pd.concat(made).assign(run_id=str(at), status="pass")
+        flaky = (mine["backend"] == "flaky-cpu") & (mine["op"] != "torch:op5") & (at == 1)
+        mine.loc[flaky | ((mine["op"] == "torch:op5") & (at == 3)), "status"] = "wrong"
+        every.append(night(mine, {**RECORD, "run_id": str(at), "started_at": f"2025-01-0{at + 1}"}))
+    for nights_told, said in ((every, 1), (every[2:], 0)):
+        front = dict(pages(Trends.of(nights_told)))["index.html"]
+        stayed = front.partition("What changed and stayed")[2].partition("</table>")[0]
+        assert stayed.count("regression, of a flaky backend") == said and stayed.count("regression") == 2

@@ -32,6 +32,8 @@ from tasks.model import OpClass, Status
 NIGHTS, LINES, CHANGES_SHOWN = 120, 200, 60
 #: So many turns from right to failed make a square a flaky one, as far as one can see.
 TURNS = 2
+#: So many flaky ops make a backend a flaky one.
+BOARD = 5
 #: Columns that say nothing of an op with one outcome.
 SAME = ("nights failed", "night by night")
 #: The frame of a table that is shown by its lines alone.
@@ -75,7 +77,8 @@ class _Site:
         stays = {(one["label"], one["backend"]): one["since"] for one in self.lines}
         stays = {key: at for key, at in stays.items() if key not in hidden}
         keys = zip(self.changes["label"], self.changes["backend"], strict=True)
-        self.lasting = self.changes[[stays.get(k) == at for k, at in zip(keys, self.changes["night"], strict=True)]]
+        lasting = self.changes[[stays.get(k) == at for k, at in zip(keys, self.changes["night"], strict=True)]]
+        self.lasting = lasting.assign(chance=_by_chance(lasting, self.flaky, self.lines))
 
     def _line(self, at: int, line: dict[str, Any]) -> dict[str, Any]:
         series = self.trends.series(at)
@@ -167,7 +170,7 @@ class _Site:
         """known: the column that is the page's own."""
         columns = [
             Column("night", lambda line: self.nights[line["night"]].day, right=True),
-            Column("change", lambda line: Cell(line["change"], tone=TONES[line["change"]])),
+            Column("change", lambda line: Cell(_change(line), tone=TONES[line["change"]])),
             Column("op", lambda line: Cell(plain(line["label"]), href=f"{up}op/{slug(line['label'])}"), foreign=True),
             Column("backend", lambda line: Cell(line["backend"], href=f"{up}backend/{slug(line['backend'])}")),
             Column("before", lambda line: Cell(line["before"], status=line["before"])),
@@ -443,6 +446,18 @@ def _flaky_list(flaky: Sequence[Line]) -> Iterator[View]:
     if lines:
         caption = f"Flaky: failed for a single night, or failed anew ({TURNS} times at least)"
         yield View("flaky", caption, pd.DataFrame(lines), columns, lines=lines, open=True)
+
+
+def _by_chance(changes: pd.DataFrame, flaky: Sequence[Line], every: Sequence[Line]) -> pd.Series:
+    """Which changes are of the last night of a backend of which many ops come and go: nobody knows yet whether they stay."""
+    last = {name: max(one["series"][-1].last for one in some) for name, some in _groups(every, "backend")}
+    boards = pd.Series([one["backend"] for one in flaky], dtype=object).value_counts()
+    newest = changes["night"] == changes["backend"].map(last)
+    return newest & changes["backend"].isin(boards[boards >= BOARD].index)
+
+
+def _change(line: Line) -> str:
+    return f"{line['change']}, of a flaky backend" if line.get("chance") else str(line["change"])
 
 
 def _newest(sums: pd.DataFrame) -> str:
