@@ -31,7 +31,7 @@ class Vendor:
     class prefix) of sysfs's PCI devices, hexadecimal, which also tell whose a device node of a common class (drm, accel,
     vfio) is; about: (glob, pattern) of text files of which each that matches is a device, group "model" its name;
     commands: what the vendor's tools say; platforms: those of ``sys.platform`` where it is looked for.
-    config: what is run on it first. exclusive: one process at a time may open a device. hidden: the value of its first
+    config: what is run on it first. numbered: the numbers of its variables count what is found, from 0. exclusive: one process at a time may open a device. hidden: the value of its first
     variable with which a process sees none of its devices, where a runtime of another's would look at them.
     """
 
@@ -45,6 +45,7 @@ class Vendor:
     commands: tuple[Command, ...] = ()
     platforms: tuple[str, ...] = ("linux", "win32", "darwin")
     config: str = "configs/accelerators.yaml"
+    numbered: bool = False
     exclusive: bool = False
     hidden: str | None = None
 
@@ -62,7 +63,7 @@ _CARDS = (
 VENDORS: tuple[Vendor, ...] = (
     Vendor("nvidia", "NVIDIA", "GPU", ("CUDA_VISIBLE_DEVICES",), ("/dev/nvidia[0-9]*", "/dev/nvhost-gpu"), (("10de", "03"),),
            (("/proc/driver/nvidia/gpus/*/information", r"^Model:\s*(?P<model>.+)$"),),
-           (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", hidden=""),
+           (Command(("nvidia-smi", "-L"), _CARDS),), config="configs/cuda.yaml", numbered=True, hidden=""),
     # One device node serves all GPUs; the driver's topology also lists the processors, which have no SIMDs.
     Vendor("amd", "AMD", "GPU", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), ("/dev/kfd",), (("1002", "03"), ("1002", "12")),
            (("/sys/class/kfd/kfd/topology/nodes/*/properties", r"^simd_count [1-9]"),),
@@ -112,6 +113,15 @@ TORCH_DEVICES: dict[str, tuple[str, str]] = {
     "hpu": ("Intel Gaudi", "gaudi"),
     "xla": ("Google", "google"),
     "neuron": ("AWS", "aws"),
+}
+
+#: What people call torch's devices → torch's name: vendors by their labels, and by names of products.
+CALLED: dict[str, str] = {label: device for device, (_, label) in TORCH_DEVICES.items() if label} | {
+    "ascend": "npu",
+    "habana": "hpu",
+    "hip": "rocm",
+    "metal": "mps",
+    "tpu": "xla",
 }
 
 

@@ -179,7 +179,7 @@ def detected(labels: Mapping[str, str] | None = None) -> dict[str, list[str]]:
     told = _told(labels or {})
     if told is not None:
         return {label: [""] for label in told}
-    return {label: list(f.models) or [""] for label, f in _detected().items() if f.because}
+    return {label: list(f.models) or [""] for label, f in here().items() if f.because}
 
 
 def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
@@ -187,7 +187,7 @@ def missing(label: str, labels: Mapping[str, str] | None = None) -> str:
     if label not in BY_LABEL or label in detected(labels):
         return ""
     told = _told(labels or {})
-    finding = Finding(BY_LABEL[label]) if told is not None else _detected().get(label)
+    finding = Finding(BY_LABEL[label]) if told is not None else here().get(label)
     if finding is None:
         return f"no {BY_LABEL[label].name} device on this node (it is not looked for on {sys.platform})"
     return finding.reason
@@ -211,7 +211,8 @@ def check_vendor(label: str, where: str) -> Vendor:
 
 
 @functools.cache
-def _detected() -> dict[str, Finding]:
+def here() -> dict[str, Finding]:
+    """`detect` of this machine, once a process."""
     return detect()
 
 

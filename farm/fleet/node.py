@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm.fleet import visible
-from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor
+from farm.fleet.detect import COUNT_LABEL, OVERRIDE, VENDOR_LABEL, Finding, check_vendor, here
+from tasks.model import Refusal
 from tasks.vendors import VENDORS, Vendor
 
 #: Label of the device's model; on a node of several vendors, the model of another than the first.
@@ -107,18 +108,18 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
     visible devices allow.
 
     A vendor that is named without a number and found has as many devices as were found. Raises UnknownVendor,
-    NonsenseVariable, and ValueError where more are named than this process was given.
+    NonsenseVariable (also for a number that no device has), and ValueError where more are named than this process was given.
     """
-    here = {label: f for label, f in findings.items() if f.count}
+    have = {label: f for label, f in findings.items() if f.count}
     if values:
         named = by_hand(values)
     elif OVERRIDE in os.environ:
         named = by_hand([v.strip() for v in os.environ[OVERRIDE].split(",") if v.strip()], f"${OVERRIDE}")
     else:
-        named = dict.fromkeys(here)
+        named = dict.fromkeys(have)
     made: dict[str, Devices] = {}
     for label, number in named.items():
-        vendor, found = check_vendor(label, "--vendor"), here.get(label)
+        vendor, found = check_vendor(label, "--vendor"), have.get(label)
         limit = visible.cap(vendor)
         if number is not None:
             if limit and number > limit[0]:
@@ -127,7 +128,17 @@ def devices_here(values: Sequence[str], findings: Mapping[str, Finding]) -> dict
                 )
             made[label] = Devices(vendor, number)
             continue
+        if found:
+            visible.check(vendor, found.count)
         count = min(found.count if found else 1, limit[0] if limit else sys.maxsize)
         models, ids = (found.models, found.ids) if found else ((), ())
         made[label] = Devices(vendor, count, models, ids)
     return made
+
+
+def this_machine() -> RayNode:
+    """What a run on this machine alone offers. Raises Refusal where a variable that names devices or vendors cannot be read."""
+    try:
+        return ray_node(devices_here([], here()))
+    except ValueError as error:
+        raise Refusal(str(error)) from error

@@ -66,6 +66,18 @@ def cap(vendor: Vendor, env: Mapping[str, str] = os.environ) -> tuple[int, str] 
     return min(known, default=None)
 
 
+def check(vendor: Vendor, count: int, env: Mapping[str, str] = os.environ) -> None:
+    """Raises NonsenseVariable where a variable of visible devices names a number first that none of ``count`` devices has: CUDA
+    then shows none at all."""
+    for name in vendor.visible if vendor.numbered else ():
+        first = next(iter(devices(name, env.get(name, "")) or ()), "")
+        if first.isdigit() and int(first) >= count:
+            there = "device 0" if count == 1 else f"devices 0 to {count - 1}"
+            raise NonsenseVariable(
+                f"${name} is {env[name]!r}, and this machine has {there} of {vendor.name}; name those, or unset it"
+            )
+
+
 def narrowed(label: str, numbers: Sequence[str], env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The vendor's own variable for those of this process's devices that Ray gave a task; {} if it stands so already.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from farm.fleet import envs, inventory
 from farm.fleet.inventory import Offer
+from farm.fleet.node import this_machine
 from farm.work.child_pool import Children, caches
 from farm.work.executor import Executor
 from farm.work.job import Job
@@ -30,9 +31,10 @@ ENDING_S = 5.0
 
 class ChildProcesses(Executor):
     """Each job in a child process of this one: a crash of a case is a row. As many at once as there are CPUs; one on any
-    other device, whose number is not known here."""
+    other device, whose number is not known here. Raises Refusal where a variable that names devices cannot be read."""
 
     def __init__(self, cpus: int | None = None) -> None:
+        this_machine()  # a variable that cannot be read is named before a runtime finds no device by it
         self.nodes = [inventory.this_node(cpus or usable_cpus())]
         self._lines: dict[str, Line] = {}  # by resource
         self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from farm.fleet import asking, detect, visible
+from farm.fleet import asking, visible
 from farm.fleet.inventory import Offer
-from farm.fleet.node import NODE_ENV, devices_here, ray_node
+from farm.fleet.node import NODE_ENV, this_machine
 from farm.work import monitoring
 from farm.work.executor import Changes, ClusterError, Executor, Unplaced
 from farm.work.job import Job
@@ -298,12 +298,9 @@ class RayCluster(Executor):
 def _this_machine() -> dict[str, Any]:
     """What a local Ray is told of this machine's devices: it counts most vendors' only where their Python packages are.
 
-    Raises ClusterError where a variable that names devices or vendors cannot be read.
+    Raises Refusal where a variable that names devices or vendors cannot be read.
     """
-    try:
-        here = ray_node(devices_here([], detect.detect()))
-    except (detect.UnknownVendor, ValueError) as error:
-        raise ClusterError(str(error)) from None
+    here = this_machine()
     os.environ.update(here.variables)
     others = {name: count for name, count in here.resources.items() if name != "GPU"}
     return {"num_gpus": int(here.resources.get("GPU", 0)), "resources": others, "labels": here.labels}

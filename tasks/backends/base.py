@@ -59,8 +59,8 @@ class Backend:
     name: as in configs, "<runtime>-<device>"; vendor: who ships the runtime; device_vendor: whose device it
     runs on (a node label; "" for the CPU); forms: representations it takes, best first; joint: whether all
     samples of an op are built together (`build_all`); resource: the Ray resource a slot of it takes; devices: those it
-    knows by name, for lists (closed: there are no others); takes: names of its options, another one is a ValueError
-    (None: not checked here).
+    knows by name, for lists (closed: there are no others); called: other names that people give them → theirs; takes: names of
+    its options, another one is a ValueError (None: not checked here).
 
     packages, python: its environment, as pip requirements and a Python version ("3.10"; "" = the farm's own). Without
     packages it runs in the farm's environment. emulated: the device is an emulator's or a simulator's; its rows say so.
@@ -75,6 +75,7 @@ class Backend:
     joint: bool = False
     devices: tuple[str, ...] = ("cpu",)
     closed: bool = False
+    called: Mapping[str, str] = {}
     takes: tuple[str, ...] | None = None
     #: Checks (`tasks.checks`) that it can run; ("build",) of a compiler without its device, whose programs are made by
     #: `build` and never run.
@@ -127,7 +128,8 @@ class Backend:
         except (
             Unavailable
         ) as error:  # a plugin may bring any device, so an unknown one is no mistake before it is asked for
-            if self.device in self.devices or not (like := near(self.device, self.devices)):
+            meant = self.called.get(self.device)
+            if self.device in self.devices or not (like := [meant] if meant else near(self.device, self.devices)):
                 raise
             runtime = self.name.partition("-")[0]
             raise Unavailable(f"{error}; did you mean {' or '.join(f'{runtime}-{x}' for x in like)}?") from None

@@ -24,7 +24,7 @@ from tasks.backends.shared.torch_devices import FELL_BACK, device, synchronize
 from tasks.backends.shared.torch_modes import CONVOLUTION, SDPA, Modes
 from tasks.model import Form, Program, RuntimeInfo, Unavailable
 from tasks.variables import threads
-from tasks.vendors import BY_LABEL, TORCH_DEVICES, resource_of
+from tasks.vendors import BY_LABEL, CALLED, TORCH_DEVICES, resource_of
 
 T = TypeVar("T")
 
@@ -42,6 +42,7 @@ class TorchEager(Backend):
     takes_threads = True
     forms = ("torch",)
     devices = tuple(TORCH_DEVICES)
+    called = CALLED
     checks: tuple[str, ...] = tuple(checks.where(prepared=True))
     #: Whether it can be told which kernels to take, and sees which it took.
     modal = True
@@ -147,10 +148,10 @@ class TorchEager(Backend):
             try:
                 torch.empty(1, device=self.target)
             except Exception as error:
-                said = _line(error)
-                other = "; or name a torch for this driver among its packages" if "too old" in said else ""
-                raise Unavailable(f"torch {torch.__version__}: {said}{other}") from None
-            raise Unavailable(f"torch {torch.__version__} finds no {self.target} device")
+                raise Unavailable(f"torch {torch.__version__}: {_advised(error)}") from None
+            names = BY_LABEL[self.device_vendor].visible if self.device_vendor in BY_LABEL else ()
+            told = " and ".join(f"${name} is {os.environ[name]!r}" for name in names if name in os.environ)
+            raise Unavailable(f"torch {torch.__version__} finds no {self.target} device{told and f' ({told})'}")
         if FRACTION in os.environ and hasattr(module, "set_per_process_memory_fraction"):
             module.set_per_process_memory_fraction(float(os.environ[FRACTION]))
         return str(module.get_device_name(0)) if hasattr(module, "get_device_name") else self.target
@@ -163,7 +164,7 @@ class TorchEager(Backend):
             ones = torch.ones(2, device=self.target)
             return (ones + ones).cpu()
 
-        smoke_test(self.target, compute, "1 + 1", words=_line)
+        smoke_test(self.target, compute, "1 + 1", words=_advised)
 
     def _plugin_version(self) -> str:
         if not self.known.plugin:
@@ -363,6 +364,20 @@ def _says(pattern: str, text: str) -> bool:
 def _line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def _advised(error: BaseException) -> str:
+    """The first line of an error, and what to do where the wheel is not for this driver or this device."""
+    said = _line(error)
+    for words, what in (
+        (r"too old", "; or name a torch for this driver among its packages"),
+        (
+            r"no kernel image|NoBinaryForGpu",
+            "; this torch has no code for this device: name one that has among its packages",
+        ),
+    ):
+        said += what if re.search(words, said) else ""
+    return said
 
 
 def _add_flag(variable: str, flag: str) -> None:

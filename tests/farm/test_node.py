@@ -129,7 +129,11 @@ def test_nonsense_in_a_variable_is_named(
     for args in (["start", "--head", "--dry-run"], ["detect"]):
         assert node_command.main(args) == 2
         assert "$CUDA_VISIBLE_DEVICES is 'first two'" in capsys.readouterr().err
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert node_command.main(["detect"]) == 2
+    said = "$CUDA_VISIBLE_DEVICES is '7', and this machine has devices 0 to 1 of NVIDIA; name those, or unset it"
+    assert said in capsys.readouterr().err
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert node_command.main(["start", "--head", "--dry-run", "--vendor", "nvidia=2"]) == 2
     assert "$CUDA_VISIBLE_DEVICES gives this process 1" in capsys.readouterr().err
 
@@ -348,7 +352,7 @@ def test_no_environment_is_built_where_no_device_is(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = BackendSpec("gpu-nvidia", "gpu", "nvidia", packages=("no-such-package-of-gigabytes==1",))
-    monkeypatch.setattr(detect, "_detected", lambda: detect.detect(root))
+    monkeypatch.setattr(detect, "here", lambda: detect.detect(root))
     monkeypatch.setattr("farm.fleet.envs.build", lambda *a, **k: pytest.fail("it was built"))
     assert asking.probe([spec], tmp_path)["gpu-nvidia"]["unavailable"].startswith("no NVIDIA device on this node")
     monkeypatch.setenv(detect.OVERRIDE, "amd")
@@ -361,7 +365,7 @@ def test_no_environment_is_built_where_no_device_is(
 def test_a_node_is_believed_what_its_labels_say(
     root: Path, labels: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detect, "_detected", lambda: detect.detect(root))
+    monkeypatch.setattr(detect, "here", lambda: detect.detect(root))
     assert detect.missing("nvidia", labels) == ""
     assert detect.missing("amd", labels) != ""
 

@@ -1,4 +1,5 @@
-// A device of torch's PrivateUse1 that is the CPU's memory: every operator runs the CPU's kernel on the same bytes.
+// A device of torch's PrivateUse1 (or the kind that $FARM_DEVICE_KIND names: xpu) that is the CPU's memory: every operator runs the CPU's kernel on
+// the same bytes.
 //
 // A tensor of the device has a storage of its own kind over memory of the CPU. A boxed fallback makes tensors of the CPU over the
 // same bytes, calls the operator, and gives its results, views among them, back as tensors of the device. Loaded with
@@ -17,8 +18,13 @@
 
 namespace {
 
-constexpr auto kDevice = c10::DeviceType::PrivateUse1;
 constexpr auto kIndex = 0;
+const char* kind = std::getenv("FARM_DEVICE_KIND");
+const auto kDevice = c10::Device(kind ? kind : "privateuseone").type();
+const auto kKey = kDevice == c10::DeviceType::CUDA  ? c10::DispatchKey::CUDA
+                  : kDevice == c10::DeviceType::XPU ? c10::DispatchKey::XPU
+                  : kDevice == c10::DeviceType::HPU ? c10::DispatchKey::HPU
+                                                    : c10::DispatchKey::PrivateUse1;
 
 void release(void* kept) { delete static_cast<c10::Storage*>(kept); }
 
@@ -89,7 +95,7 @@ struct Call {
     if (auto found = given.find(tensor.unsafeGetTensorImpl()); found != given.end()) return found->second;
     if (!on_device || tensor.device().type() != c10::kCPU) return tensor;
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == c10::kStrided, "not implemented for 'memory': layout ", tensor.layout());
-    return like(tensor, own_storage(tensor.storage()), c10::DispatchKey::PrivateUse1);
+    return like(tensor, own_storage(tensor.storage()), kKey);
   }
 
   // What an operator did to its arguments beside their bytes: resize_, set_, out=.
@@ -128,13 +134,15 @@ c10::IValue changed(const c10::IValue& value, Change change) {
   return value;
 }
 
-// $FARM_DEVICE_SPOILT_BY names an operator after which the device of this process computes nothing any more.
+// $FARM_DEVICE_SPOILT_BY names an operator after which the device of this process computes nothing any more, $FARM_DEVICE_SAYS the
+// words of its error.
 bool spoilt = false;
 
 void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   static const char* spoils = std::getenv("FARM_DEVICE_SPOILT_BY");
   if (spoils && op.schema().name() == spoils) spoilt = true;
-  TORCH_CHECK(!spoilt, "aicore exception in ", op.schema().name(), ", error code is 507015");
+  static const char* says = std::getenv("FARM_DEVICE_SAYS");
+  TORCH_CHECK(!spoilt, says ? says : "aicore exception, error code is 507015", " in ", op.schema().name());
   Call call;
   const auto count = op.schema().arguments().size();
   const auto begin = stack->size() - count;
@@ -165,9 +173,10 @@ struct Hooks : at::PrivateUse1HooksInterface {
   c10::DeviceIndex getCurrentDevice() const override { return kIndex; }
 };
 
-struct Guard final : c10::impl::NoOpDeviceGuardImpl<kDevice> {
-  c10::Device getDevice() const override { return c10::Device(kDevice, kIndex); }
-  c10::Device exchangeDevice(c10::Device) const override { return c10::Device(kDevice, kIndex); }
+template <c10::DeviceType type>
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<type> {
+  c10::Device getDevice() const override { return c10::Device(type, kIndex); }
+  c10::Device exchangeDevice(c10::Device) const override { return c10::Device(type, kIndex); }
   // All is done when a call returns: nothing is waited for.
   void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
@@ -175,20 +184,24 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<kDevice> {
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
 };
 
-C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
+template <c10::DeviceType... types>
+void guard() {
+  ((kDevice == types ? c10::impl::DeviceGuardImplRegistrar(types, new Guard<types>) , void() : void()), ...);
+}
+
+auto* library(const char* names) { return new torch::Library(torch::Library::IMPL, names, kKey, __FILE__, __LINE__); }
+
 const bool registered = [] {
   static Hooks hooks;
-  at::RegisterPrivateUse1HooksInterface(&hooks);
+  if (kDevice == c10::DeviceType::PrivateUse1) at::RegisterPrivateUse1HooksInterface(&hooks);
+  guard<c10::DeviceType::PrivateUse1, c10::DeviceType::CUDA, c10::DeviceType::XPU, c10::DeviceType::HPU>();
+  library("_")->fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+  // Those that have a kernel for every device, which would not do here.
+  auto* aten = library("aten");
+  for (const char* name : {"copy_", "empty.memory_format", "empty_strided", "resize_", "set_.source_Storage_storage_offset",
+                           "convolution_overrideable", "native_layer_norm"})
+    aten->impl(name, torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
   return true;
 }();
 
 }  // namespace
-
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>()); }
-
-// Those that have a kernel for every device, which would not do here.
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  for (const char* name : {"copy_", "empty.memory_format", "empty_strided", "resize_", "set_.source_Storage_storage_offset",
-                           "convolution_overrideable", "native_layer_norm"})
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
-}

@@ -88,6 +88,12 @@ def test_a_missing_device_says_why(device: str, reason: str, monkeypatch: pytest
         eager(device).probe()
 
 
+@pytest.mark.parametrize(("name", "meant"), [("gaudi", "hpu"), ("tpu", "xla"), ("intel", "xpu"), ("ascend", "npu")])
+def test_a_device_that_is_called_by_its_vendor_or_product_is_named_as_torch_names_it(name: str, meant: str) -> None:
+    with pytest.raises(Unavailable, match=rf"knows no device type '{name}' .*; did you mean torch-{meant}\?"):
+        eager(name).start()
+
+
 def test_a_driver_that_is_too_old_for_the_wheel_is_said_in_torchs_words(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver"
 
