@@ -246,11 +246,12 @@ class Misconfigured(Answer):
 @dataclass(frozen=True)
 class Wants(Answer):
     """A search wants a case run on the backend, its outputs kept. before: numbers of earlier cases that are to be run before
-    it; fresh: in a new process."""
+    it; fresh: in a new process; patient: a hang is one by its whole deadline."""
 
     item: ToRun
     before: tuple[int, ...] = ()
     fresh: bool = False
+    patient: bool = False
 
 
 @dataclass(frozen=True)

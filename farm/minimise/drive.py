@@ -25,8 +25,9 @@ from tasks.wire import Minimised, ToRun, Wants
 
 #: Seconds that a step of the search may take: a few references.
 STEP_S = 120.0
-#: Seconds after which a case that hangs is taken to hang, while it is made smaller; at the end it has its whole deadline.
-HANG_S = 10.0
+#: Seconds after which a case that hangs is taken to hang, while it is made smaller: so many times what sound cases of its backend
+#: have taken, within these bounds. At the end it has its whole deadline.
+TIMES, LEAST_S, HANG_S = 5.0, 1.0, 10.0
 
 #: Told of each run: how many there were, and its status.
 Told = Callable[[int, str], None]
@@ -34,26 +35,29 @@ Told = Callable[[int, str], None]
 
 @dataclass
 class Runner:
-    """Runs what a search wants. job: of the stored case; earlier: those before it in its process; runs: so far."""
+    """Runs what a search wants. job: of the stored case; earlier: those before it in its process; sound_s: what a case that ends
+    takes, of one that hangs; runs: so far."""
 
     job: Job
     earlier: Earlier | None
-    hangs: bool
+    sound_s: float | None
     told: Told
     runs: int = 0
 
     def __call__(self, wants: Wants) -> wire.Tried:
         self.runs += 1
-        job = self.job if wants.fresh or not self.hangs else self._impatient()
+        job = self._impatient() if self.sound_s is not None and not wants.patient else self.job
         if wants.fresh:
             POOL.forget(job)
         row = self._after(wants) if wants.before else self._alone(job, wants.item)
+        if self.sound_s is not None and row.status != Status.TIMEOUT:
+            self.sound_s = max(self.sound_s, ((row.build_ms or 0.0) + (row.run_ms or 0.0)) / 1e3)
         self.told(self.runs, row.status)
         return wire.Tried(row=row)
 
     def _impatient(self) -> Job:
-        least = min(self.job.limits.deadline_s, HANG_S)
-        return replace(self.job, limits=replace(self.job.limits, deadline_s=least))
+        longest = min(max(TIMES * (self.sound_s or 0.0), LEAST_S), HANG_S, self.job.limits.deadline_s)
+        return replace(self.job, deadline_s=longest)
 
     def _alone(self, job: Job, item: ToRun) -> Row:
         """A crash counts if it is one in a process that has run nothing before (`farm.work.supervisor`)."""
@@ -108,11 +112,18 @@ def version_here(case: StoredCase) -> str:
 
 
 def minimise(
-    case: StoredCase, strategy: str, budget: int, folder: Path, earlier: Earlier | None = None, told: Told | None = None
+    case: StoredCase,
+    strategy: str,
+    budget: int,
+    folder: Path,
+    earlier: Earlier | None = None,
+    told: Told | None = None,
+    sound_s: float | None = None,
 ) -> tuple[Minimised, float]:
-    """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays. Raises ReproduceError."""
+    """(what the search came to, seconds that it took). folder: for packs, the minimal case's stays; sound_s: of one that hangs, what
+    cases that end take. Raises ReproduceError."""
     began, job = time.monotonic(), job_alone(case)
-    runner = Runner(job, earlier, case.row["status"] == Status.TIMEOUT, told or _progress)
+    runner = Runner(job, earlier, sound_s, told or _progress)
     seeker = replace(
         job, name=f"minimise {case.group.label}", run=(), backend=None, prepare=(wire.ToPrepare(case.group),)
     )

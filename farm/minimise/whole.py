@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
+
 from farm import lake as lakes
 from farm.fleet import scratch
 from farm.minimise import bundle, kept
@@ -59,13 +62,26 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
     return replace(case, row={**case.row, "runtime_version": found})
 
 
+def _sound_s(case: StoredCase, results: lakes.Lake) -> float | None:
+    """Seconds that nine of ten cases which passed on a backend took, those of the same op where there are any; None of a case that
+    does not hang."""
+    if case.row["status"] != Status.TIMEOUT:
+        return None
+    passed = {"backend": [case.key.backend], "status": [Status.PASS.value]}
+    table = lakes.read_table(results, case.key.run_id, ["backend", "status", "op", "build_ms", "run_ms"], passed)
+    some = table.filter(pc.equal(table["op"], case.row["op"]))
+    rows = (some if len(some) else table).to_pylist()
+    took = [((row["build_ms"] or 0.0) + (row["run_ms"] or 0.0)) / 1e3 for row in rows]
+    return float(np.quantile(took, 0.9)) if took else 0.0
+
+
 def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:
     """Make a `checked` case small, and keep what is left in the lake; where that cannot be written, a search of minutes is not
     lost. Raises ReproduceError, LakeError."""
     with tempfile.TemporaryDirectory(prefix="minimise-", dir=scratch.folder()) as folder:
         earlier = earlier_cases(case, results)
         sys.stdout.flush()
-        found, seconds = minimise(case, strategy, budget, Path(folder), earlier)
+        found, seconds = minimise(case, strategy, budget, Path(folder), earlier, sound_s=_sound_s(case, results))
         if found.error:
             return Kept(error=found.error)
         record = kept.record_of(case, found, strategy, seconds)

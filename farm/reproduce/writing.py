@@ -10,6 +10,7 @@ from pathlib import Path
 from farm.reproduce import trial
 from farm.reproduce.again import Outcome
 from farm.reproduce.find import ReproduceError, StoredCase
+from farm.reproduce.offending import offending
 from farm.reproduce.script import generate
 from farm.reproduce.show import status_text
 from farm.reproduce.source import Source
@@ -56,11 +57,15 @@ def source_of(case: StoredCase, outcome: Outcome, backend: Backend) -> Source:
 def write_script(case: StoredCase, outcome: Outcome, path: Path) -> bool:
     """Write the standalone script and try it; returns whether it shows what the farm says. Raises NoScript, OSError."""
     source = source_of(case, outcome, outcome.backend or case.spec.create())
-    try:
-        path.write_text(generate(source), encoding="utf-8")
-    except OSError as error:
-        raise ReproduceError(f"the script cannot be written: {error}") from None
-    shown, text = trial.check(path, outcome.row, case.config.deadline_s * 4, case.python)
+    shown, text = False, ""
+    for one in (offending(source, outcome.row), source):
+        if one is None or shown:
+            continue
+        try:
+            path.write_text(generate(one), encoding="utf-8")
+        except OSError as error:
+            raise ReproduceError(f"the script cannot be written: {error}") from None
+        shown, text = trial.check(path, outcome.row, case.config.deadline_s * 4, case.python)
     print(f"{'script':13} {path}: {text}")
     return shown
 

@@ -36,6 +36,7 @@ _UNSUPPORTED = re.compile(
     r"not supported|[Uu]nsupported|not implemented|[Nn]ot yet|[Oo]nly constant|[Oo]nly .* supported|must be a constant"
     r"|cannot handle ShapeExpr|no value in Constant|requires the input new shape to be Shape|unknown dtype|should be one of|[Oo]nly support|only applies to"
     r"|Missing outputs during conversion|does not support|doesn't support|is not registered|dtype\.bits % 8 == 0"
+    r"|cannot emit this Relax operator"
 )
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|[Oo]ut of memory|Cannot allocate")
 

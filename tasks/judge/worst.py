@@ -44,6 +44,13 @@ def furthest(
     return count, place
 
 
+def beyond(a: np.ndarray, leaf: Leaf, op_class: OpClass, limit: float, precision: str = "") -> np.ndarray:
+    """(n,) flat places of the elements that lie beyond a limit, as `furthest` has it, the furthest first."""
+    with np.errstate(all="ignore"):
+        at, over, units = _apart(np.asarray(a), leaf, op_class, limit, precision)
+    return at[over][np.argsort(-units[over], kind="stable")]
+
+
 def _apart(
     a: np.ndarray, leaf: Leaf, op_class: OpClass, limit: float, precision: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -24,11 +24,12 @@ def described(case: Case) -> dict[str, Any]:
         case = case.graph() or case.call()
     if not isinstance(case, GraphCase):
         call = case if isinstance(case, CallCase) else None
+        called = _called(call) if call else {}
         return {
             "ops": list(case.ops),
             "attributes": dict(_arguments(call)) if call else {},
             "modes": _layouts(call) if call else [],
-            "inputs": [_told(name, x, "input") for name, x in case.arrays.items()],
+            "inputs": [_told(called.get(name, name), x, "input") for name, x in case.arrays.items()],
         }
     weights = {x.name for x in case.model.graph.initializer} - set(case.feeds)
     given = [_told(k, x, "initializer" if k in weights else "input") for k, x in case.arrays.items()]
@@ -41,11 +42,24 @@ def described(case: Case) -> dict[str, Any]:
     }
 
 
+def _given(case: CallCase) -> list[tuple[str, Any]]:
+    """(name, value) of the arguments."""
+    return [*((f"argument {k}", x) for k, x in enumerate(case.args["v"])), *case.kwargs["v"]]
+
+
+def _called(case: CallCase) -> dict[str, str]:
+    """What the tensors of a call are called, by their number."""
+    found = dict[str, str]()
+    for name, node in _given(case):
+        specs = tensor_specs(node)
+        found |= {str(x.id): name if len(specs) == 1 else f"{name}[{k}]" for k, x in enumerate(specs)}
+    return found
+
+
 def _arguments(case: CallCase) -> Iterator[tuple[str, Any]]:
     """(name, value) of the arguments that are no tensors: those left at their default are not among them any more."""
     op = case.ops[0].rpartition(".")[2]
-    given = [*((f"argument {k}", x) for k, x in enumerate(case.args["v"])), *case.kwargs["v"]]
-    for name, node in given:
+    for name, node in _given(case):
         if node is not None and not tensor_specs(node):
             yield f"{op}.{name}", node if isinstance(node, (bool, int, float, str)) else json.dumps(node)[:100]
 

@@ -16,11 +16,13 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Ask:
     """What is to be run on the backend. case: None for the stored one, as it was run; before: which of the earlier cases of
-    its process, by number, are to be run before it in a process of their own; fresh: in a new process."""
+    its process, by number, are to be run before it in a process of their own; fresh: in a new process; patient: one that hangs
+    is given its whole deadline."""
 
     case: Case | None = None
     before: tuple[int, ...] = ()
     fresh: bool = False
+    patient: bool = False
 
 
 #: A part of a search: yields Ask, is sent the row of the last case, returns what it found.

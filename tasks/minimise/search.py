@@ -12,9 +12,10 @@ from tasks.minimise.graph_case import GraphCase
 from tasks.minimise.hunt import Ask, Hunt, NotFailing, Search, Spent
 from tasks.minimise.same import Failure
 from tasks.minimise.toggles import toggles
+from tasks.model import Status
 from tasks.model.row import Row
 
-#: Runs of a case that say whether it always fails: at the beginning, at the end.
+#: Runs of a case that say whether it always fails: at the beginning, at the end (one of a hang, with its whole deadline).
 FIRST, LAST = 2, 2
 #: Runs of a case that did not fail at once before it is given up, or said to be flaky.
 TRIES = 6
@@ -104,7 +105,7 @@ def search(
     """
     wanted = Failure.of(stored)
     first = Hunt(wanted, None, budget)  # type: ignore[arg-type]
-    failed, tried, row = yield from _again(first, Ask(fresh=True), wanted, FIRST)
+    failed, tried, row = yield from _again(first, Ask(fresh=True, patient=True), wanted, FIRST)
     if not failed:
         return (yield from _in_sequence(first, stored, earlier, row))
     flaky = (f"run again by itself it failed {failed} of {tried} times",) if failed < tried else ()
@@ -124,6 +125,9 @@ def search(
     why = list(flaky)
     hunt = yield from _hunted(strategy, Hunt(own, case, budget, first.runs), why)
     ended = yield from _ended(hunt, tuple(why), triggers)
+    if not ended.failed and wanted.status == Status.TIMEOUT:
+        left = "made smaller it ends, if late: it is left as it is"
+        return Minimal(None, wanted, row, ended.runs, failed=failed, tried=tried, why=(*why, left))
     if not ended.failed and first.runs + KEPT < budget:
         # In new processes it does not fail: what other cases left behind in theirs made it.
         hunt = yield from _hunted(strategy, Hunt(own, case, budget, ended.runs, fresh=True), why)
@@ -155,7 +159,7 @@ def _again(hunt: Hunt, ask: Ask, wanted: Failure, count: int) -> Search[tuple[in
     last: Row | None = None
     while tried < count or (0 < failed < tried < TRIES) or (not failed and tried < TRIES // 2):
         # One that does not kill its process may as well be run in the same one again.
-        row = yield from hunt.run(ask if not tried or ask.before else replace(ask, fresh=False))
+        row = yield from hunt.run(ask if not tried or ask.before else replace(ask, fresh=False, patient=False))
         tried += 1
         same = _loosely(wanted, Failure.of(row))
         failed += same
@@ -196,15 +200,16 @@ def _ended(hunt: Hunt, why: tuple[str, ...], triggers: bool) -> Search[Minimal]:
     _, sample = case.made()
     failed = 0
     row: Row | None = None
-    for _ in range(LAST):
-        found = yield from hunt.run(Ask(case, fresh=True))
+    tried = 1 if hunt.wanted.status == Status.TIMEOUT else LAST
+    for _ in range(tried):
+        found = yield from hunt.run(Ask(case, fresh=True, patient=True))
         same = hunt.wanted.again(Failure.of(found, sample.expected, case.names))
         failed += same
         row = found if same or row is None else row
     assert row is not None
     toggled = (yield from _toggled(hunt, case)) if triggers and failed else ()
     return Minimal(
-        case, hunt.wanted, row, hunt.runs, hunt.refused, failed, LAST, told=tuple(hunt.told), triggers=toggled, why=why
+        case, hunt.wanted, row, hunt.runs, hunt.refused, failed, tried, told=tuple(hunt.told), triggers=toggled, why=why
     )
 
 

@@ -61,7 +61,7 @@ class Minimiser:
         if asked.case is not None:
             item = self._written(f"{next(self._numbers)}.pack", asked.case)
             self._wanted = item.pack
-        return Wants(item, asked.before, asked.fresh)
+        return Wants(item, asked.before, asked.fresh, asked.patient)
 
     def _written(self, name: str, case: Case) -> ToRun:
         group, sample = case.made()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from farm.commands import findings, minimise, reproduce
 from farm.commands import run as launch
 from farm.commands.minimise import BAD_INPUT, FLAKY, NO_SCRIPT, SMALLER
 from farm.fleet import envs
+from farm.fleet.child_process import Limits
 from farm.lake import minimal
 from farm.lake.minimal import finding_id
 from farm.minimise import issue
+from farm.minimise.drive import Runner
 from farm.report.tables import defects
 from farm.report.tables.coverage import distinct
 from farm.reproduce.find import ReproduceError
 from farm.work.child_pool import POOL
+from farm.work.job import Job
 from tasks.arrays.tree import TensorSpec, encode, encode_tensor
 from tasks.backends import BackendSpec
 from tasks.catalogs import told
@@ -34,7 +38,8 @@ from tasks.minimise.call_case import CallCase
 from tasks.minimise.described import described
 from tasks.model import Group
 from tasks.prepare.cases import PreparedGroup
-from tasks.runner import Runner, whole
+from tasks.runner import Runner as CaseRunner
+from tasks.runner import whole
 
 CONFIG = """
 catalogs: [{{name: small, ops: {ops}, dtypes: [float32], samples: 1}}]
@@ -109,7 +114,7 @@ def test_an_ignored_attribute_is_what_is_left(made: Made) -> None:
 def fails_by_itself(pack: Path) -> tuple[str, str, str]:
     """What a kept case does in a process that has nothing to do with the search: this one."""
     backend = BackendSpec.parse("small-numbers").create()
-    runner = Runner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, together: None)
+    runner = CaseRunner(backend, backend.start(), verdict.load("error_units"), lambda number, stage, together: None)
     (done,) = runner.run([whole(PreparedGroup(pack))])
     return done.row.status, done.row.kind, done.row.op
 
@@ -173,6 +178,17 @@ def test_a_hang_is_made_smaller(tmp_path: Path, cache: Path) -> None:
     code, found = here.minimised(here.key(rows, "tanh", "hang"), "--strategy", "binary-search-dims", "--budget", "40")
     assert code == NO_SCRIPT
     assert (found["outcome"]["status"], found["shapes"][1]) == ("timeout", [[1, 3]])
+
+
+def test_what_hangs_is_given_as_long_as_cases_that_end_take(cache: Path) -> None:
+    def waits(sound_s: float, deadline_s: float = 60.0) -> float:
+        runner = Runner(
+            Job(name="x", cache=str(cache), limits=Limits(deadline_s)), None, sound_s, lambda runs, status: None
+        )
+        return runner._impatient().deadline_s
+
+    assert [waits(x) for x in (0.0, 0.02, 0.5, 7.0)] == [1.0, 1.0, 2.5, 10.0]
+    assert waits(7.0, 3.0) == 3.0
 
 
 def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_nothing(
@@ -343,6 +359,9 @@ def test_a_call_tells_its_arguments_and_what_its_inputs_are_like() -> None:
     args = {"$": "tuple", "v": [encode_tensor(TensorSpec(0, (2, 2), (4, 1))), 1]}
     case = CallCase(args, encode({"keepdim": True}), (np.ones(8, np.float32),), Group("torch:sum", "", "float32", 1), 1)
     found = described(case)
+    assert [x["name"] for x in found["inputs"]] == ["argument 0"]
+    named = replace(case, args={"$": "tuple", "v": []}, kwargs=encode({"weight": TensorSpec(0)}))
+    assert [x["name"] for x in described(named)["inputs"]] == ["weight"]
     assert found["attributes"] == {"sum.argument 1": 1, "sum.keepdim": True}
     assert found["modes"] == ["input with gaps"]
 

@@ -65,6 +65,7 @@ def test_tvm_is_given_no_tensor_of_four_bits() -> None:
         ("TopK k must be a constant", True),
         ("Node  cannot handle ShapeExpr inputs.", True),
         ("Check failed: dtype.bits % 8 == 0 (4 vs. 0) :", True),
+        ("CodeGenVM cannot emit this Relax operator directly.", True),
         ("'num_heads'", False),
         ("'NoneType' object is not iterable", False),
         ("Check failed: shape.size() == indices.size() (1 vs. 0)", False),

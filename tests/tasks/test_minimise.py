@@ -149,6 +149,23 @@ def test_a_part_of_a_graph_has_the_true_values_of_what_is_cut() -> None:
     np.testing.assert_allclose(sample.expected[0].reference, np.tanh(case.feeds["x"].astype(float)) ** 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("hangs", [True, False])
+def test_what_takes_long_and_ends_when_it_is_small_is_left_as_it_is(hangs: bool) -> None:
+    """What is not given its whole deadline does not end; the smaller case does end in that."""
+    from tasks.minimise.search import search
+
+    hung, passed = row(status="timeout", kind="timeout", stage="run"), row(status="pass")
+    searched = search(hung, lambda: graph_case("y = Tanh(x)"), "binary-search-dims", 60)
+    asked = next(searched)
+    try:
+        while True:
+            asked = searched.send(hung if hangs or asked.case is None or not asked.patient else passed)
+    except StopIteration as end:
+        found = end.value
+    assert (found.case is None) is not hangs and not found.flaky
+    assert ("it is left as it is" in " ".join(found.why)) is not hangs
+
+
 def test_what_the_reference_or_the_specification_forbids_is_no_case() -> None:
     case = graph_case("y = MatMul(x, w)", w=np.ones((6, 3), np.float32))
     with pytest.raises(Unfit):
