@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
@@ -19,14 +20,16 @@ from farm.reproduce.again import Outcome, run_child
 from farm.reproduce.find import Key, StoredCase
 from farm.reproduce.writing import form_of, source_of
 from tasks.backends.shared.few_lines import NoScript
-from tasks.model import Status
+from tasks.judge.worst import beyond
+from tasks.model import Leaf, Status, is_inexact, np_dtype
+from tasks.model.dtypes import rounded
 from tasks.prepare.cases import PreparedGroup
 from tasks.wire import Minimised
 
 #: Files of a minimal case: the script, the issue's text.
 SCRIPT, ISSUE = "script.py", "issue.md"
-#: Elements up to which values are told.
-ALL = 64
+#: Elements up to which all values are told; how many are of more.
+ALL, FEW = 64, 8
 
 
 def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lakes.Lake) -> dict[str, bytes]:
@@ -40,6 +43,7 @@ def of(case: StoredCase, found: Minimised, record: dict[str, Any], results: lake
     # What does not end gives nothing: it has just been seen not to.
     outcome = Outcome(found.row.values()) if found.row.status == Status.TIMEOUT else run_child(minimal)
     record["expected"], record["got"] = _values(minimal, outcome)
+    record["results"] = [leaf.dtype for leaf in minimal.sample.expected()]
     record["others"] = _others(case, results)
     record["files"] = []
     files: dict[str, bytes] = {}
@@ -63,16 +67,39 @@ def _alone(case: StoredCase, found: Minimised) -> StoredCase:
 
 
 def _values(minimal: StoredCase, outcome: Outcome) -> tuple[str, str]:
-    """What was expected and what came, in words."""
-    expected = [_shown(leaf.reference) for leaf in minimal.sample.expected()]
-    return "; ".join(expected), "; ".join(map(_shown, outcome.actual or ()))
+    """What was expected, the exact result as a number of its dtype, and what came, in words: all values of a few, of many those
+    that are furthest off."""
+    leaves, actual = minimal.sample.expected(), outcome.actual or []
+    places = [_furthest(a, leaf, minimal) for a, leaf in zip(actual, leaves)] + [None] * len(leaves)
+    expected = [_shown(_rounded(leaf), at, leaf.dtype) for leaf, at in zip(leaves, places)]
+    return "; ".join(expected), "; ".join(
+        _shown(a, at) for a, at in itertools.zip_longest(actual, places[: len(actual)])
+    )
 
 
-def _shown(x: np.ndarray | None) -> str:
+def _furthest(a: np.ndarray, leaf: Leaf, minimal: StoredCase) -> np.ndarray | None:
+    """Flat places of the elements that are furthest off in a result of many; None where all are told."""
+    if a.size <= ALL or leaf.reference is None or a.shape != tuple(leaf.shape) or leaf.dtype == "str":
+        return None
+    return beyond(a, leaf, minimal.sample.op_class, 0.0)[:FEW]
+
+
+def _rounded(leaf: Leaf) -> np.ndarray | None:
+    if leaf.reference is None or not is_inexact(leaf.dtype):
+        return leaf.reference
+    with np.errstate(all="ignore"):
+        return rounded(leaf.reference, leaf.dtype).astype(np_dtype(leaf.dtype))
+
+
+def _shown(x: np.ndarray | None, places: np.ndarray | None = None, dtype: str = "") -> str:
+    """places: of the elements that are told; None for the first ones."""
     if x is None:
         return "any numbers"
-    values = np.array2string(np.asarray(x).ravel()[:ALL], separator=", ", max_line_width=10_000, threshold=ALL)
-    return f"{x.dtype.name} {list(x.shape)} {values}"
+    flat = np.asarray(x).ravel()
+    some = flat[:ALL] if places is None else flat[places]
+    values = np.array2string(some, separator=", ", max_line_width=10_000, threshold=ALL)
+    at = "" if places is None else f" at {[tuple(map(int, np.unravel_index(k, x.shape))) for k in places]}"
+    return f"{dtype or x.dtype.name} {list(x.shape)} {values}{at}"
 
 
 def _others(case: StoredCase, results: lakes.Lake) -> dict[str, str]:

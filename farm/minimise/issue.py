@@ -10,7 +10,7 @@ from farm.minimise.show import trigger
 from farm.report.tables.agreement import unit
 from farm.report.words import number
 from tasks.minimise.said import sentences
-from tasks.model import FAILED, Status, names
+from tasks.model import FAILED, Status, is_inexact, names
 
 #: Characters of an error that are told, of one in a title, and of a script that stands in the text.
 _ERROR, _TITLE, _SCRIPT = 1500, 100, 8000
@@ -26,12 +26,7 @@ _FRAME = re.compile(
     r"Exception from |Check '.*' failed|FrontEnd API failed|Model wasn't fully|-- |While validating|Summary:"
 )
 #: Words for what came of something put otherwise.
-_THEN = {
-    "": "no valid model",
-    "pass": "right",
-    "fallback": "it does not run there",
-    "unsupported": "refused: not supported",
-}
+_THEN = {"pass": "right", "fallback": "it does not run there", "unsupported": "refused: not supported"}
 
 
 def text(record: Mapping[str, Any], script: str) -> str:
@@ -53,13 +48,14 @@ def _shown(script: str) -> list[str]:
 
 
 def title(record: Mapping[str, Any]) -> str:
-    """ "[ort-cpu] Softmax of float16 with axis=0: wrong result"; float32 is not told."""
+    """ "[ort-cpu] Softmax of float16 with axis=0: wrong result", "Cast of float32 to bfloat16"; float32 alone is not told."""
     each = list(dict.fromkeys(record["finding"]["ops"]))
     ops = " + ".join(each) if len(each) <= _OPS else f"a graph of {', '.join(each[:_OPS])} and {len(each) - _OPS} more"
     some = list(record["finding"]["attributes"].items())[:3]
     given = ", ".join(f"{k.partition('.')[2]}={f'{v:g}' if isinstance(v, float) else v}" for k, v in some)
     modes = ", ".join(record["finding"]["modes"][:2])
-    dtype = "" if record["dtype"] == "float32" else f"of {record['dtype']}"
+    to = [x for x in record.get("results", ()) if x != record["dtype"] and is_inexact(x)]
+    dtype = "" if record["dtype"] == "float32" and not to else " to ".join([f"of {record['dtype']}", *to[:1]])
     how = " ".join(filter(None, [ops, dtype, f"with {given}" if given else "", f"({modes})" if modes else ""]))
     return f"[{record['backend']}] {how}: {_failing(record)}"
 
@@ -144,10 +140,11 @@ def _result(record: Mapping[str, Any]) -> str:
 
 
 def _triggers(record: Mapping[str, Any]) -> str:
-    """What was put otherwise, one thing at a time: first what the failure needs."""
+    """What was put otherwise, one thing at a time: first what the failure needs. What is no valid model tells nothing."""
     rows = [
         f"| {x['what']} | {_THEN.get(x['status'], trigger(x)) if not x['fails'] else trigger(x)} |"
         for x in sorted(record["triggers"], key=lambda x: (bool(x["fails"]), x["status"] != "pass"))
+        if x["status"]
     ]
     return "\n".join(["## What triggers it", "", "| put otherwise | then |", "|---|---|", *rows]) if rows else ""
 

@@ -420,13 +420,15 @@ def test_what_nobody_knows_is_made_small_first_and_backends_take_turns() -> None
             *(failed("0", "a", "x:A"), failed("1", "a", "x:B", "crash"), failed("2", "a", "x:C")),
             *(failed("3", "b", "x:A", "wrong", 9), failed("4", "b", "x:A", "wrong", 2), failed("5", "b", "x:D")),
             *(failed("6", "a", "x:E"), failed("7", "a", "x:F"), failed("8", "a", "x:G", "timeout")),
+            failed("9", "a", "x:H", "imprecise"),
         ]
     )
     entries = [{"op": op, "backend": "a", "reason": "one cause"} for op in ("x:E", "x:F", "x:A")]
     runs = {"r": {"config": {"known_failures": entries}}}
     left = defects.by_worth(defects.without_minimal([], rows), rows, runs)
-    # The crash and b's smaller one, the next of each (of x:A the smaller case), a known cause once, what has the same cause last.
-    assert left["case_id"].tolist() == ["1", "5", "2", "4", "8", "0", "6", "7"]
+    # The crash and b's smaller one, the next of each (of x:A the smaller case), a known cause once, what is imprecise, what has the
+    # same cause last.
+    assert left["case_id"].tolist() == ["1", "5", "2", "4", "8", "0", "9", "6", "7"]
 
 
 def test_findings_of_a_lake_without_any_are_said(

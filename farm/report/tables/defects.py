@@ -109,8 +109,8 @@ def without_minimal(found: Iterable[Mapping[str, Any]], rows: pd.DataFrame) -> p
 
 
 def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) -> pd.DataFrame:
-    """The lines of `without_minimal` as it pays to make them small: what no known failure covers, then one group of each known
-    cause, then the rest; in each of these backend by backend in turn, the worst of each first, but what does not end last: each
+    """The lines of `without_minimal` as it pays to make them small: what failed and no known failure covers, then one group of each
+    known cause, then what is merely imprecise, then the rest; in each of these backend by backend in turn, the worst of each first, but what does not end last: each
     step of making it smaller takes its deadline."""
     key = ["run_id", "case_id", "backend"]
     reasons: dict[tuple[str, ...], str] = {}
@@ -124,7 +124,9 @@ def by_worth(left: pd.DataFrame, rows: pd.DataFrame, runs: Mapping[str, Any]) ->
         "slow", kind="stable"
     )
     again = made.duplicated(["backend", "known_as"])
-    made["class"] = (made["known_as"] != "").astype(int) * (1 + again)
+    imprecise = made["status"] == Status.IMPRECISE.value
+    made["class"] = (made["known_as"] != "").astype(int) * (1 + 2 * again)
+    made.loc[imprecise & (made["class"] < 3), "class"] = 2
     made["turn"] = made.groupby(["class", "backend"]).cumcount()
     return made.sort_values(["class", "turn"], kind="stable").drop(columns=["class", "turn", "slow"])
 
