@@ -11,6 +11,7 @@ from farm.report.tables.agreement import unit
 from farm.report.words import number
 from tasks.minimise.said import sentences
 from tasks.model import FAILED, Status, is_inexact, names
+from tasks.model.kind import KIND_BIASED
 
 #: Characters of an error that are told, of one in a title, and of a script that stands in the text.
 _ERROR, _TITLE, _SCRIPT = 1500, 100, 8000
@@ -51,10 +52,11 @@ def title(record: Mapping[str, Any]) -> str:
     """ "[ort-cpu] Softmax of float16 with axis=0: wrong result", "Cast of float32 to bfloat16"; float32 alone is not told."""
     each = list(dict.fromkeys(record["finding"]["ops"]))
     ops = " + ".join(each) if len(each) <= _OPS else f"a graph of {', '.join(each[:_OPS])} and {len(each) - _OPS} more"
-    some = list(record["finding"]["attributes"].items())[:3]
-    given = ", ".join(f"{k.partition('.')[2]}={f'{v:g}' if isinstance(v, float) else v}" for k, v in some)
-    modes = ", ".join(record["finding"]["modes"][:2])
     to = [x for x in record.get("results", ()) if x != record["dtype"] and is_inexact(x)]
+    some = [(k.partition(".")[2], v) for k, v in record["finding"]["attributes"].items()]
+    some = [(name, v) for name, v in some if name != "to"][:3]  # a number for a dtype, which is told
+    given = ", ".join(f"{name}={f'{v:g}' if isinstance(v, float) else v}" for name, v in some)
+    modes = ", ".join(record["finding"]["modes"][:2])
     dtype = "" if record["dtype"] == "float32" and not to else " to ".join([f"of {record['dtype']}", *to[:1]])
     how = " ".join(filter(None, [ops, dtype, f"with {given}" if given else "", f"({modes})" if modes else ""]))
     return f"[{record['backend']}] {how}: {_failing(record)}"
@@ -104,9 +106,11 @@ def _what(record: Mapping[str, Any]) -> str:
     outcome = record["outcome"]
     lines = []
     if outcome["kind"] == "numbers":
-        lines.append(_off(outcome))
+        lines.append(_off(outcome, exact=not any(map(is_inexact, record.get("results", ["float32"])))))
     if outcome["error"]:
         lines.append(f"```\n{_raised(outcome)[:_ERROR]}\n```")
+    if outcome["kind"] == KIND_BIASED:
+        lines.append("Rounded results are as often too large as too small: these are off to one side.")
     if record.get("after"):
         lines.append("It happens after, in the same process: " + ", ".join(f"`{x}`" for x in record["after"]))
     if record["flaky"]:
@@ -114,9 +118,11 @@ def _what(record: Mapping[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
-def _off(outcome: Mapping[str, Any]) -> str:
-    """How far the worst element is off, against what rounding explains."""
+def _off(outcome: Mapping[str, Any], exact: bool) -> str:
+    """How far the worst element is off, against what rounding explains; exact: nothing is rounded."""
     far = f"Largest difference from the exact result: {number(outcome['max_diff'])}."
+    if exact:
+        return far
     units, limit, ulps = (outcome[name] for name in ("error_units", "limit", "max_ulp"))
     if unit(outcome["op_class"] or "") == "ulps" and ulps is not None:
         return f"{far} The worst element is {number(ulps)} ulps off, where {number(limit)} are allowed."
