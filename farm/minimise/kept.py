@@ -14,7 +14,19 @@ from tasks.model import FORWARD, Status
 from tasks.wire import Minimised
 
 #: What of a row says how it failed.
-_TOLD = ("status", "kind", "stage", "error_type", "error", "error_units", "max_ulp", "max_diff", "limit", "op_class", "cause")
+_TOLD = (
+    "status",
+    "kind",
+    "stage",
+    "error_type",
+    "error",
+    "error_units",
+    "max_ulp",
+    "max_diff",
+    "limit",
+    "op_class",
+    "cause",
+)
 
 
 def record_of(case: StoredCase, found: Minimised, strategy: str, seconds: float) -> dict[str, Any]:

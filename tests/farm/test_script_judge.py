@@ -26,6 +26,7 @@ from farm.commands.reproduce import main as reproduce
 from farm.commands.run import FOUND
 from farm.commands.run import main as launch
 from farm.reproduce import trial
+from farm.reproduce.offending import MOST, offending
 from farm.reproduce.script import _policy, generate, import_lines, judge_source
 from farm.reproduce.source import EVERY, Data, Source, templates
 from farm.reproduce.trial import LABELS
@@ -35,7 +36,7 @@ from tasks.judge import verdict
 from tasks.judge.meaning import interpret
 from tasks.judge.plain import compare
 from tasks.judge.policy import OWN_TOLERANCE, Policy, judge, only_stored
-from tasks.model import DTYPES, EPS, Form, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
+from tasks.model import DTYPES, EPS, EXHAUSTIVE, Form, Group, Leaf, OpClass, is_complex, is_inexact, np_dtype, wide
 from tests import prepared
 
 POLICIES = {name: verdict.load(name) for name in verdict.names()}
@@ -212,3 +213,24 @@ def test_every_value_of_a_dtype_is_made_by_the_script_and_nothing_else_is() -> N
     )
     for k, array in enumerate((every, every.view(np.int16).reshape(256, 256), np.arange(256, dtype=np.uint8), other)):
         assert made["array"](k).tobytes() == array.tobytes() and made["array"](k).shape == array.shape
+
+
+def test_of_every_input_a_script_holds_those_that_are_furthest_off() -> None:
+    x = np.linspace(1, 2, 1000).astype(np.float32)
+    leaf = Leaf("float32", x.shape, np.exp(x.astype(np.float64)), np.zeros(x.shape))
+    right = np.exp(x)
+    wrong = right.copy()
+    wrong[[7, 9]] *= np.float32([1.01, 1.1])
+    row = {"status": "wrong", "limit": 4.0}
+    policy = POLICIES["error_units"]
+    made = replace(source([leaf], "float32", OpClass.ELEMENTARY, policy, "", ""), actual=[wrong])
+    made.form.arrays.append(x)
+    every = replace(made, group=replace(made.group, distribution=EXHAUSTIVE))
+    few = offending(every, row)
+    assert few is not None and few.form.arrays[0].tolist() == [x[9], x[7]] * (MOST // 2)
+    [held] = few.expected
+    assert held.shape == (MOST,) and held.reference is not None and leaf.reference is not None
+    assert held.reference[:2].tolist() == [leaf.reference[9], leaf.reference[7]]
+    # What is right, what is no exhaustive case, and what is wrong in no element are left whole.
+    assert offending(replace(every, actual=[right]), row) is None and offending(made, row) is None
+    assert offending(every, {**row, "status": "error"}) is None

@@ -152,6 +152,30 @@ def test_the_title_of_an_issue_says_what_the_error_says(error: str, told: str) -
     assert issue.title(record) == f"[b] Celu of float16 with alpha=0.01: {told}"
 
 
+def test_an_issue_names_the_dtype_of_the_result_and_tells_no_ulps_of_what_is_not_rounded() -> None:
+    outcome = {"status": "wrong", "kind": "numbers", "error": "", "max_diff": 1.0, "error_units": None, "max_ulp": 1.0}
+    record: dict[str, Any] = {
+        "op": "onnx:Cast",
+        "backend": "b",
+        "runtime_version": "1",
+        "device": "cpu",
+        "packages": [],
+        "dtype": "float32",
+        "flaky": False,
+        "finding": {"ops": ["Cast"], "attributes": {"Cast.to": 16}, "modes": [], "words": ""},
+        "outcome": outcome | {"limit": 0.5, "op_class": "exact", "cause": "cut off, not rounded"},
+        "triggers": [
+            {"what": "without Cast.to", "status": "", "fails": False},
+            {"what": "open sizes", "status": "pass", "fails": False},
+        ],
+    }
+    rounded, whole = (issue.text({**record, "results": [dtype]}, "") for dtype in ("bfloat16", "bool"))
+    assert rounded.startswith("# [b] Cast of float32 to bfloat16: wrong result\n")
+    assert "1 ulps off, where 0.5 are allowed" in rounded and "ulps" not in whole
+    assert whole.startswith("# [b] Cast: wrong result\n") and "gives: cut off, not rounded." in whole
+    assert "| open sizes | right |" in whole and "without Cast.to" not in whole
+
+
 def test_a_short_script_of_a_gradient_computes_it() -> None:
     torch = pytest.importorskip("torch")
     x, cotangent = np.float32([-1, 0.5, 3]), np.float32([1, -2, 0.25])
