@@ -382,26 +382,8 @@ def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
 
 @functools.cache
 def _keep_lists() -> None:
-    """Let torch.export keep its list of decomposable operators, which it makes anew five times a program, and register kernels of
-    them without writing a type annotation for each: 24,000 a program, up to a third of what lowering takes."""
+    """Let torch.export keep its list of decomposable operators, which it makes anew five times a program."""
     import torch._export.utils as export_utils
-    from torch._ops import DispatchKey, OperatorBase
-
-    if not hasattr(OperatorBase, "slow_py_impl"):
-        slow = OperatorBase.slow_py_impl = OperatorBase.py_impl  # type: ignore[attr-defined]
-
-        def py_impl(self: Any, key: Any) -> Callable[[Any], Any]:
-            if not isinstance(key, DispatchKey) or key == DispatchKey.Python or key in self.py_kernels:
-                return slow(self, key)  # type: ignore[no-any-return]
-
-            def register(kernel: Any) -> Any:
-                self.py_kernels[key] = kernel
-                self._dispatch_cache.clear()
-                return kernel
-
-            return register
-
-        OperatorBase.py_impl = py_impl  # type: ignore[assignment,method-assign]
 
     collect = export_utils._collect_all_valid_cia_ops
     kept = functools.cache(collect)
