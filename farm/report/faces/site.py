@@ -77,7 +77,8 @@ class _Site:
         stays = {(one["label"], one["backend"]): one["since"] for one in self.lines}
         stays = {key: at for key, at in stays.items() if key not in hidden}
         keys = zip(self.changes["label"], self.changes["backend"], strict=True)
-        lasting = self.changes[[stays.get(k) == at for k, at in zip(keys, self.changes["night"], strict=True)]]
+        lasts = [stays.get(k) == at for k, at in zip(keys, self.changes["night"], strict=True)]
+        lasting = self.changes[pd.Series(lasts, self.changes.index, bool)]
         self.lasting = lasting.assign(chance=_by_chance(lasting, self.flaky, self.lines))
 
     def _line(self, at: int, line: dict[str, Any]) -> dict[str, Any]:
