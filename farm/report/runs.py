@@ -19,6 +19,8 @@ from farm.report.tables.coverage import backends_of, latest
 
 #: By how much clocks may differ.
 CLOCKS = pd.Timedelta(minutes=1)
+#: What is earlier is no time that a clock has told.
+TIMED = pd.Timestamp("2000-01-01", tz="UTC")
 
 
 def merge_runs(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -127,7 +129,8 @@ def began(run_id: str) -> str:
 
 def early(rows: pd.DataFrame) -> pd.Series:
     """Of runs with rows that began before the run itself did, by the date in its id, by how much: clocks disagree."""
-    begun = rows.groupby("run_id", observed=True)["started_at"].min()
+    timed = rows[rows["started_at"] >= TIMED]  # a row without a time has the epoch's first days
+    begun = timed.groupby("run_id", observed=True)["started_at"].min()
     told = pd.to_datetime(pd.Series({name: began(name) or None for name in begun.index}), utc=True, format="ISO8601")
     before = told - begun
     return before[before > CLOCKS]
