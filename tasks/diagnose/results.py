@@ -41,6 +41,9 @@ def _stored(result: Result) -> Iterator[Model]:
     yield Model(f"saturates at {dtype}'s largest number", np.clip(y, -limit, limit))
     if result.bits:  # else a unit excuses it, and what is off is off by more
         yield Model(f"truncated to {dtype}, not rounded", rounding.cut(y, dtype), digits=True)
+        yield Model(f"ties are rounded away from zero in {dtype}", rounding.ties_away(y, dtype), digits=True)
+        words = f"rounded up in {dtype} only where the last digit kept is odd, else cut off"
+        yield Model(words, rounding.up_if_odd(y, dtype), digits=True)
     for name in rounding.coarser(dtype):
         yield Model(f"the result is {rounding.rounded_to(name)}", rounding.to(y, name), digits=True)
         yield Model(f"the result is truncated to {name}", rounding.cut(y, name), digits=True)

@@ -45,6 +45,22 @@ def cut(x: np.ndarray, name: str) -> np.ndarray:
     return np.asarray(np.ldexp(np.trunc(significand / unit) * unit, exponent))
 
 
+def ties_away(x: np.ndarray, name: str) -> np.ndarray:
+    """float64 numbers rounded to the digits of a format, what is half-way between two away from zero."""
+    significand, exponent = np.frexp(x)
+    unit = EPS[name] / 2
+    return np.asarray(np.ldexp(np.copysign(np.floor(np.abs(significand) / unit + 0.5) * unit, x), exponent))
+
+
+def up_if_odd(x: np.ndarray, name: str) -> np.ndarray:
+    """float64 numbers cut off to the digits of a format, and rounded up from the half on only where the last digit kept is odd:
+    bits + ((bits & last digit) >> 1), which is taken for rounding to nearest even (OpenVINO's bfloat16::round_to_nearest_even)."""
+    kept = cut(x, name)
+    significand, _ = np.frexp(kept)
+    odd = significand / (EPS[name] / 2) % 2 == 1
+    return np.where(odd, ties_away(x, name), kept)
+
+
 def flushed(x: np.ndarray, name: str) -> np.ndarray:
     """Numbers whose subnormals of a dtype are zero, of their sign."""
     return np.where(np.abs(x) < SMALLEST_NORMAL[name], np.copysign(0.0, x), x)

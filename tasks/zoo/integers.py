@@ -203,6 +203,11 @@ def _truncated_bfloat16(x: Any) -> Any:
     return (x.view(torch.int32) & -65536).view(torch.float32).bfloat16()
 
 
+def _bfloat16_up_if_odd(x: Any) -> Any:
+    bits = x.view(torch.int32)  # rounding to nearest even would add 0x7fff and the last digit kept
+    return (bits + ((bits & 0x10000) >> 1) & -65536).view(torch.float32).bfloat16()
+
+
 THEME.add(
     "to_bfloat16",
     reference=lambda x: x,
@@ -211,7 +216,7 @@ THEME.add(
     outputs=["bfloat16"],
     op_class="exact",
     right=lambda x: x.bfloat16(),
-    wrong={"truncated": ("rounding", _truncated_bfloat16)},
+    wrong={"truncated": ("rounding", _truncated_bfloat16), "up_if_odd": ("rounding", _bfloat16_up_if_odd)},
 )
 
 THEME.add(

@@ -163,6 +163,22 @@ PLANTED = {
         GRID,
         out=BF16,
     ),
+    "cast_ties_away": Planted(
+        "ties are rounded away from zero in bfloat16",
+        EXACT,
+        lambda x: x,
+        lambda x: (x.view(torch.int32) + 0x8000 & -65536).view(F32).to(BF16),
+        [np.round(GRID[0] * 200)],
+        out=BF16,
+    ),
+    "cast_up_if_odd": Planted(
+        "rounded up in bfloat16 only where the last digit kept is odd",
+        EXACT,
+        lambda x: x,
+        lambda x: ((b := x.view(torch.int32)) + ((b & 0x10000) >> 1) & -65536).view(F32).to(BF16),
+        GRID,
+        out=BF16,
+    ),
     "cast_saturates": Planted(
         "saturates", EXACT, lambda x: x, lambda x: x.clamp(-65504, 65504).to(F16), [GRID[0] * 1e5], out=F16
     ),
@@ -277,7 +293,7 @@ def case_of(planted: Planted) -> tuple[Inputs, Leaf, list[torch.Tensor]]:
 
 
 def test_planted_error_models_are_named() -> None:
-    assert len(PLANTED) == 40
+    assert len(PLANTED) == 42
     found = {}
     for name, planted in PLANTED.items():
         arrays, leaf, given = case_of(planted)
