@@ -23,6 +23,7 @@ from farm.reproduce.find import Key, ReproduceError, load
 from farm.work.child_pool import POOL
 from tasks.judge import verdict
 from tasks.model import Refusal
+from tasks.model.kind import KIND_BIASED
 from tasks.nearest import nearest
 
 #: Exit codes.
@@ -139,9 +140,13 @@ def _print(table: pd.DataFrame, left: pd.DataFrame, args: argparse.Namespace) ->
 
 
 def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.DataFrame, folder: Path) -> str:
-    """Write the bundle of each finding to a folder of its own; says how many. Raises OSError."""
+    """Write the bundle of each finding to a folder of its own; says how many. Raises OSError.
+
+    Results that only lean to one side have none: thousands of numbers show it, no script of few lines.
+    """
     by_folder = {x["folder"]: x for x in found}
-    for line in records(table):
+    biased = table["kind"] == KIND_BIASED
+    for line in records(table[~biased]):
         record = by_folder[line["folder"]]
         ops = line["ops"].replace(" + ", "-").replace("/", "_")
         here = folder / f"{line['backend']}-{ops}-{line['finding']}"
@@ -152,4 +157,5 @@ def _bundles(results: lakes.Lake, found: Sequence[Mapping[str, Any]], table: pd.
                 data = issue.text(record, (minimal.file(results, record, SCRIPT) or b"").decode()).encode()
             if data is not None:
                 (here / name).write_bytes(data)
-    return f"{len(table)} bundles in {folder}"
+    less = f"; without {biased.sum()} that only thousands of numbers show (kind {KIND_BIASED})" if biased.any() else ""
+    return f"{len(table) - biased.sum()} bundles in {folder}{less}"

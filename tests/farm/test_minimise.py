@@ -335,6 +335,23 @@ def test_findings_are_the_distinct_defects_with_their_minimal_cases(
     assert text.startswith("# [small-numbers] Gather") and "| put otherwise | then |" in text
     assert "> Gather" in text and "Search for duplicates" in text
     assert fails_by_itself(bundle / minimal.PACK)[0] == "wrong"
+    assert "(kind biased)" not in said
+
+
+def test_what_only_leans_to_one_side_has_no_issue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "results"
+    rows = launched(tmp_path, "[softmax]", "small-numbers").reset_index()
+    key = {name: str(rows.loc[0, name]) for name in ("run_id", "case_id", "backend")}
+    shared = {**key, "flaky": False, "runtime_version": "1.0", "nodes": [1, 1], "elements": [1, 1], "files": []}
+    base = {"backend": key["backend"], "status": "imprecise", "words": "", "attributes": {}, "modes": [], "after": False}
+    for number, kind in enumerate(("biased", "numbers")):
+        record = {**shared, "case_id": f"{key['case_id']}{number}", "outcome": {"status": "imprecise", "kind": kind}}
+        minimal.write(results, record | {"finding": {**base, "ops": [f"Op{kind}"], "kind": kind}}, {})
+    assert findings.main(["--results", str(results), "--issues", str(tmp_path / "issues")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 distinct defects" in said
+    assert "1 bundles in" in said and "without 1 that only thousands of numbers show (kind biased)" in said
+    assert [x.name.split("-")[2] for x in (tmp_path / "issues").iterdir()] == ["Opnumbers"]
 
 
 def test_two_rows_of_one_defect_are_one_finding() -> None:
