@@ -343,7 +343,14 @@ def test_what_only_leans_to_one_side_has_no_issue(tmp_path: Path, capsys: pytest
     rows = launched(tmp_path, "[softmax]", "small-numbers").reset_index()
     key = {name: str(rows.loc[0, name]) for name in ("run_id", "case_id", "backend")}
     shared = {**key, "flaky": False, "runtime_version": "1.0", "nodes": [1, 1], "elements": [1, 1], "files": []}
-    base = {"backend": key["backend"], "status": "imprecise", "words": "", "attributes": {}, "modes": [], "after": False}
+    base = {
+        "backend": key["backend"],
+        "status": "imprecise",
+        "words": "",
+        "attributes": {},
+        "modes": [],
+        "after": False,
+    }
     for number, kind in enumerate(("biased", "numbers")):
         record = {**shared, "case_id": f"{key['case_id']}{number}", "outcome": {"status": "imprecise", "kind": kind}}
         minimal.write(results, record | {"finding": {**base, "ops": [f"Op{kind}"], "kind": kind}}, {})
