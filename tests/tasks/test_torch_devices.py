@@ -378,6 +378,13 @@ def test_a_compiler_that_does_not_work_is_one_line_and_no_thousand_errors(monkey
     made._try_compiled()
 
 
+def test_what_inductor_does_once_is_done_before_the_first_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **how: compiled.append(function) or function)
+    Inductor("inductor-cpu", "cpu", {}).probe()
+    assert len(compiled) == 1
+
+
 def test_the_version_of_what_computes_is_in_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91000)
