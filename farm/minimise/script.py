@@ -48,10 +48,28 @@ def short(
         *dict.fromkeys((*(["import ml_dtypes"] if writer.exotic else []), *call.imports)),
         "",
     ]
-    lines = [*head, *given, *call.lines, *judged]
+    lines = _fewer([*head, *given, *call.lines, *judged])
     if len(lines) > LINES:
         raise NoScript(f"no short script: it would have {len(lines)} lines")
     return "\n".join(lines) + "\n"
+
+
+def _fewer(lines: list[str]) -> list[str]:
+    """With several nodes, and then several outputs, in a line, where there are too many lines."""
+    for name in ("nodes", "expected"):
+        over, begins = len(lines) - LINES, f"{name} = ["
+        if over <= 0 or begins not in lines:
+            continue
+        begin = lines.index(begins)
+        end = lines.index("]", begin)
+        items = [line.strip() for line in lines[begin + 1 : end]]
+        if over < len(items):
+            each = math.ceil(len(items) / (len(items) - over))
+            joined = [begins, *("    " + " ".join(items[k : k + each]) for k in range(0, len(items), each)), "]"]
+        else:
+            joined = [begins + " ".join(items).rstrip(",") + "]"]
+        lines = [*lines[:begin], *joined, *lines[end + 1 :]]
+    return lines
 
 
 def _model(form: Form, writer: _Writer) -> list[str]:
@@ -154,14 +172,14 @@ def _graph(model: Any, writer: _Writer) -> list[str]:
         f'numpy_helper.from_array({writer.value(np.asarray(numpy_helper.to_array(x)))}, "{x.name}")'
         for x in graph.initializer
     ]
-    held = f" [{', '.join(weights)}]," if weights else ""
+    held = [f"weights = [{', '.join(weights)}]"] if weights else []
     opsets = ", ".join(f'helper.make_opsetid("{x.domain}", {x.version})' for x in model.opset_import)
     return [
         *(["nodes = [", *nodes, "]"] if len(nodes) > 1 else [f"nodes = [{nodes[0].strip(' ,')}]"]),
-        "graph = helper.make_graph(",
-        f'    nodes, "minimal", [{inputs}],',
-        f"    [{outputs}],{held}",
-        ")",
+        f"inputs = [{inputs}]",
+        f"outputs = [{outputs}]",
+        *held,
+        f'graph = helper.make_graph(nodes, "minimal", inputs, outputs{", weights" if held else ""})',
         f"model = helper.make_model(graph, opset_imports=[{opsets}], ir_version={model.ir_version})",
         "onnx.checker.check_model(model)",
     ]
@@ -212,7 +230,8 @@ def _judged(expected: Sequence[Leaf], row: Mapping[str, Any], writer: _Writer) -
             raise NoScript("no short script: an output is defined by its shape alone")
         most = _allowed(leaf, row)
         told.append(f"({writer.dtype(leaf.dtype)}, {writer.value(leaf.reference)}, {_bound(most, writer)})")
-    lines = ["expected = [  # dtype, exact result, largest difference allowed", *(f"    {x}," for x in told), "]"]
+    listed = [f"expected = [{told[0]}]"] if len(told) == 1 else ["expected = [", *(f"    {x}," for x in told), "]"]
+    lines = ["# dtype, exact result, largest difference allowed", *listed]
     numbers = [  # NaN is right where NaN is expected, and no largest difference allows for an infinity out of place
         "    near = same and np.abs(np.subtract(a, y, dtype=np.result_type(y, np.int8))) <= most",
         "    far = ~(near & (np.isfinite(a) == np.isfinite(y)) | (a == y) | (a != a) & (y != y)) if same else True",

@@ -144,11 +144,14 @@ class Ncnn(Backend):
             "net = ncnn.Net()",
             "net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = net.opt.use_bf16_storage = False",
             'assert not net.load_param("minimal.ncnn.param") and not net.load_model("minimal.ncnn.bin")',
+            'code = open("minimal_ncnn.py").read()  # it says which axis is the batch\'s; 233: none',
+            f'axis = lambda x: int((re.findall(rf"\\b{{x}}\\b.*batch_index=(\\d+)", code) or [{_NO_BATCH}])[0])',
             "extractor = net.create_extractor()",
-            'given = [extractor.input(f"in{k}", ncnn.Mat(x, batch_index=233).clone()) for k, x in enumerate(feeds.values())]',
-            'got = [np.array(extractor.extract(f"out{k}")[1].numpy()) for k in range(len(model.graph.output))]',
+            'given = [extractor.input(f"in{k}", ncnn.Mat(x, batch_index=axis(f"in{k}")).clone()) for k, x in enumerate(feeds.values())]',
+            'found = [(f"out{k}", extractor.extract(f"out{k}")[1]) for k in range(len(model.graph.output))]',
+            "got = [np.array(x.numpy(batch_index=axis(name))) for name, x in found]",
         )
-        return FewLines(("import pathlib, subprocess", "import ncnn, pnnx"), lines)
+        return FewLines(("import pathlib, re, subprocess", "import ncnn, pnnx"), lines)
 
     def _convert(self, model: bytes, *sizes: list[list[int]]) -> bytes:
         """pnnx's conversion as JSON: param, bin (hexadecimal), axis of the batch of each input and output.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -73,6 +74,34 @@ def test_a_runtime_that_takes_onnx_models_is_called_in_few_lines(runtime: str) -
     text = scripted(model, {"x": x}, [x], f"{runtime}-cpu")
     compile(text, runtime, "exec")
     assert len(text.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("runtime", ["ort", "openvino", "tvm", "tinygrad", "mnn", "iree", "ncnn"])
+def test_a_graph_of_many_nodes_and_outputs_has_a_script_of_as_few_lines(runtime: str) -> None:
+    x = np.linspace(-1, 1, 96, dtype=np.float32).reshape(4, 24)
+    model = graph(
+        "a = Relu(x)", "b = Neg(a)", "c = Abs(b)", "d = Exp(c)", "e = Neg(d)", "f = Abs(e)", "y = Add(f, w)", w=x
+    )
+    text = scripted(model, {"x": x}, [x, x], f"{runtime}-cpu")
+    lines = text.splitlines()
+    compile(text, runtime, "exec")
+    assert len(lines) <= 40 and text.count("helper.make_node(") == 7
+    nodes: dict[str, Any] = {"helper": onnx.helper}
+    begin = next(k for k, line in enumerate(lines) if line.startswith("nodes = ["))
+    exec("\n".join(lines[begin : next(k for k, line in enumerate(lines) if line.startswith("inputs"))]), nodes)
+    assert [node.op_type for node in nodes["nodes"]] == ["Relu", "Neg", "Abs", "Exp", "Neg", "Abs", "Add"]
+
+
+def test_the_script_of_ncnn_asks_pnnx_which_axis_is_the_batchs() -> None:
+    x = np.zeros((4, 6), np.float32)
+    text = scripted(graph("y = Relu(x)"), {"x": x}, [x], "ncnn-cpu")
+    said: dict[str, Any] = {
+        "re": re,
+        "code": 'ex.input("in0", ncnn.Mat(in0.numpy(), batch_index=0).clone())\nex.input("in10", ncnn.Mat(in10.numpy(), '
+        'batch_index=2).clone())\n_, out0 = ex.extract("out0")\nout.append(torch.from_numpy(out0.numpy(batch_index=1)))',
+    }
+    exec(next(line for line in text.splitlines() if line.startswith("axis = ")), said)
+    assert [said["axis"](name) for name in ("in0", "in1", "in10", "out0", "out1")] == [0, 233, 2, 1, 233]
 
 
 def called(backend: str, op: str, call: Any, x: np.ndarray, expected: np.ndarray, **kwargs: Any) -> str:
