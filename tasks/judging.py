@@ -271,10 +271,9 @@ def _furthest(bar: _Bar, actual: list[np.ndarray], metrics: Metrics, limit: floa
         said = element(actual[output], bar.expected[output], index, bar.op_class, bar.precision)
         given = _elementwise(bar.sample)
         placed = given is not None and given.shape == actual[output].shape
-        at = f"of {shown(given[index])} " if given is not None and placed else ""
-        columns["worst"] = (
-            f"{at}{said['actual']} for {said['expected']}, at {', '.join(map(str, (*[output] * bool(output), *index)))}"
-        )
+        of = f" of {shown(given[index])}" if given is not None and placed else ""
+        at = ", ".join(map(str, (*[output] * bool(output), *index)))
+        columns["worst"] = f"{said['actual']} for {said['expected']}{of}, at {at}"
     return columns
 
 

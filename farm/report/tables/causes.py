@@ -48,7 +48,7 @@ NEW, KNOWN, STALE = STANDINGS
 #: How a row failed, in the columns of the lake.
 HOW = [
     *("kind", "culprit", "stage", "error_type", "error"),
-    *("error_units", "max_ulp", "limit", "op_class", "max_diff", "mismatched", "numel"),
+    *("error_units", "max_ulp", "limit", "op_class", "max_diff", "mismatched", "numel", "beyond", "worst"),
 ]
 #: What `causes` tells of each.
 _TOLD = [
