@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from farm.plan.matrix import Matrix
 from farm.work.accounts import Count
 from farm.work.dispatcher import Dispatcher
 from farm.work.launch import Run
+from farm.work.learned import LOOKED_AT
 from farm.work.schedule import CHUNK, Batch, Key, Schedule
 from farm.work.state import Before, Plan
 from tasks.catalogs.fuzz import catalog as fuzz
@@ -31,8 +34,9 @@ ROUND_S, FIRST_S = 20.0, 3.0
 _EMPTY = 50
 #: By how much a round may change what is thought to be done in a second: one is not like the other.
 _PACE_LOW, _PACE_HIGH = 0.25, 4.0
-#: Columns that a schedule learns from.
+#: Columns that a schedule learns from, and those of other runs.
 LEARNT = "run_id case_id backend op dtype seed sample status kind stage error_type error flags build_ms run_ms attempts".split()
+COSTS = "run_id case_id catalog backend op status build_ms run_ms attempts".split()
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Fuzzing:
             asked = {s.name for b, s in enumerate(plan.backends) if plan.matrix.wanted[g, b]}
             self._asked[group.op_name, group.dtype] = asked
         every = {op: set().union(*(self._asked[op, dtype] for dtype in some)) for op, some in dtypes.items()}
-        self.schedule = Schedule(dtypes, [], plan.config.seed, every)
+        self.schedule = Schedule(dtypes, [], plan.config.seed, every, plan.config.deadline_s * 1e3)
         self.rounds, self.planned, self._last = 0, 0, list[dict[str, Any]]()
         self._before = 0.0  # seconds of earlier launches
         self._pace = 1.0  # CPU-seconds of cases, as the schedule counts them, in a second
@@ -88,7 +92,7 @@ class Fuzzing:
         return self.run.run_id
 
     def begin(self) -> None:
-        """Write the record; of a resumed run, learn from its rows. Raises OSError, LakeError."""
+        """Write the record; of a resumed run, learn from its rows; of others of the lake, what cases take. Raises OSError, LakeError."""
         earlier = self.run.record.get("fuzz", {})
         self.rounds, self.planned = earlier.get("rounds", 0), earlier.get("planned", 0)
         self._last, self._before = earlier.get("last", []), float(earlier.get("seconds", 0.0))
@@ -98,6 +102,7 @@ class Fuzzing:
         self.run.begin()
         if self.rounds:
             self.schedule.learn(self._rows())
+        self._remember()
 
     def go(self, told: Callable[[Told], None] = lambda told: None) -> None:
         """Rounds until the budget is spent. Raises OSError when the lake or the cache cannot be written."""
@@ -159,11 +164,21 @@ class Fuzzing:
             "last": self._last,
         }
 
+    def _remember(self) -> None:
+        """Learn from the newest other runs of the lake that have generated cases what these take."""
+        lake, names = self.plan.request.lake, [s.name for s in self.plan.backends]
+        with contextlib.suppress(lakes.LakeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", lakes.LakeWarning)
+            for run_id in [x for x in lakes.run_ids(lake) if x != self.run_id][-LOOKED_AT:]:
+                where = {"catalog": [fuzz.Fuzz.name], "backend": names}
+                self.schedule.remember(lakes.read_table(lake, run_id, COSTS, where).to_pylist())
+
     def _size(self, seconds: float) -> float:
         """CPU-seconds of the next round."""
         left = math.inf if self.budget.seconds is None else max(self.budget.seconds - seconds, 1.0)
         slots = self.plan.executor.slots(None, 1.0)
-        return FIRST_S * slots if not self.rounds else min(ROUND_S, left) * self._pace
+        blind = not self.rounds and not self.schedule.measured().issuperset(self.schedule.backends)
+        return FIRST_S * slots if blind else min(ROUND_S, left) * self._pace
 
     def _within(self, batches: Sequence[Batch], rows: int) -> list[Batch]:
         """Batches less what is known to fail, and not more cases than the budget has left."""

@@ -56,6 +56,12 @@ class Arm:
     new: float = 0.0
 
 
+def _sums(arms: Iterable[Arm]) -> tuple[int, float]:
+    """Cases and milliseconds."""
+    some = list(arms)
+    return sum(arm.cases for arm in some), sum(arm.ms for arm in some)
+
+
 @dataclass
 class Trigger:
     """Of a finding: how often it was seen, which words all its cases have in common, and those words if they tell it apart."""
@@ -71,14 +77,16 @@ def _latest() -> deque[frozenset[str]]:
 
 @dataclass
 class Schedule:
-    """dtypes: of each op; backends: names; seed: of the run; asked: the backends that an op is for, all where it is left out.
-    Everything else is learnt."""
+    """dtypes: of each op; backends: names; seed: of the run; asked: the backends that an op is for, all where it is left out;
+    deadline_ms: what a case that does not end takes. Everything else is learnt; earlier: of other runs, what cases took."""
 
     dtypes: Mapping[str, Sequence[str]]
     backends: Sequence[str]
     seed: int
     asked: Mapping[str, Collection[str]] = field(default_factory=dict)
+    deadline_ms: float = 0.0
     arms: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
+    earlier: dict[tuple[str, str], Arm] = field(default_factory=lambda: defaultdict(Arm))
     triggers: dict[Key, Trigger] = field(default_factory=lambda: defaultdict(Trigger))
     passing: dict[tuple[str, str], deque[frozenset[str]]] = field(default_factory=lambda: defaultdict(_latest))
     #: Words that all rows of a backend have: what it says of itself, not what a case is.
@@ -89,12 +97,15 @@ class Schedule:
 
     def ms(self, backend: str, op: str = "") -> float:
         """Milliseconds of a case of a backend (of one op, where that has been run often enough)."""
-        arm = self.arms.get((op, backend))
-        if arm and arm.cases >= CHUNK:
-            return arm.ms / arm.cases
-        every = [a for (_, b), a in self.arms.items() if b == backend]
-        cases = sum(a.cases for a in every)
-        return sum(a.ms for a in every) / cases if cases else GUESS_MS
+        both = self.arms, self.earlier
+        cases, ms = _sums(arms[op, backend] for arms in both if (op, backend) in arms)
+        if cases < CHUNK:
+            cases, ms = _sums(arm for arms in both for (_, b), arm in arms.items() if b == backend)
+        return ms / cases if cases else GUESS_MS
+
+    def measured(self) -> set[str]:
+        """Backends of which it is known what a case takes."""
+        return {b for arms in (self.arms, self.earlier) for (_, b), arm in arms.items() if arm.cases}
 
     def cost_s(self, batches: Iterable[Batch]) -> float:
         """CPU-seconds that batches take, as far as is known."""
@@ -110,7 +121,7 @@ class Schedule:
 
     def round(self, cpu_s: float) -> list[Batch]:
         """Batches that take about so many CPU-seconds: first the interesting cases for those backends that are not cheap."""
-        measured = {b for (_, b), arm in self.arms.items() if arm.cases}
+        measured = self.measured()
         new = [b for b in self.backends if b not in measured]  # nobody knows what a case of theirs takes
         cheap, made = [b for b in self.cheap() if b in measured] or new, []
         dear = [b for b in self.backends if b not in cheap and b in measured]
@@ -179,9 +190,7 @@ class Schedule:
         flags, prepare_ms, build_ms, run_ms."""
         fresh = []
         for row in rows:
-            arm = self.arms[row["op"].partition(":")[2], row["backend"]]
-            arm.cases += 1
-            arm.ms += sum(row[name] or 0.0 for name in ("build_ms", "run_ms"))
+            arm = self._took(self.arms, row)
             arm.quiet += 1
             arm.new *= 0.99
             place = (row["op"].partition(":")[2], row["dtype"], int(row["seed"]))
@@ -201,6 +210,19 @@ class Schedule:
                 arm.quiet, arm.new = 0, arm.new + 1.0
             self._seen(key, words)
         return fresh
+
+    def remember(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take in what cases of other runs took. Columns: op, backend, status, build_ms, run_ms."""
+        for row in rows:
+            self._took(self.earlier, row)
+
+    def _took(self, arms: dict[tuple[str, str], Arm], row: Mapping[str, Any]) -> Arm:
+        """The arm of a row's case, and what that took in it: of one that did not end no time is told."""
+        arm = arms[row["op"].partition(":")[2], row["backend"]]
+        arm.cases += 1
+        told = sum(row[name] or 0.0 for name in ("build_ms", "run_ms"))
+        arm.ms += self.deadline_ms if row["status"] == "timeout" else told
+        return arm
 
     def _seen(self, key: Key, words: frozenset[str]) -> None:
         found = self.triggers[key]

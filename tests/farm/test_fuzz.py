@@ -66,6 +66,25 @@ def test_who_comes_later_begins_with_a_few_cases() -> None:
     assert plan.round(4.0) == []
 
 
+def test_what_cases_took_in_other_runs_is_known_from_the_first_round_on() -> None:
+    earlier = [row("iree-cpu", "Add", sample=n, run_ms=500.0) for n in range(8)]
+    earlier += [row("ort-cpu", op, sample=n) for op in ("Add", "Conv") for n in range(8)]
+    blind, plan = schedule("ort-cpu", "iree-cpu"), schedule("ort-cpu", "iree-cpu")
+    plan.remember(earlier)
+    assert (blind.measured(), plan.measured()) == (set(), {"ort-cpu", "iree-cpu"})
+    assert blind.cheap() == ["ort-cpu", "iree-cpu"] and plan.cheap() == ["ort-cpu"]
+    assert (plan.ms("ort-cpu"), plan.ms("iree-cpu", "Add"), plan.ms("iree-cpu", "Conv")) == (1.0, 500.0, 500.0)
+    assert not plan.had and not plan.triggers  # what they found and had is not this run's
+    iree = [sum("iree-cpu" in batch.wanted for batch in one.round(4.0)) for one in (plan, blind)]
+    assert iree[0] <= 2 < iree[1]
+
+
+def test_a_case_that_does_not_end_takes_its_deadline() -> None:
+    plan = Schedule({"Add": ["float32"]}, ["tvm-cpu"], 7, deadline_ms=60_000.0)
+    plan.learn(row("tvm-cpu", "Add", "timeout", sample=n, run_ms=None, build_ms=None) for n in range(8))
+    assert plan.ms("tvm-cpu", "Add") == 60_000.0
+
+
 def test_who_takes_few_ops_begins_with_one_of_them() -> None:
     ops = {f"Op{n}": ["float32"] for n in range(100)}
     asked = {op: {"ort-cpu"} for op in ops} | {"Op7": {"ort-cpu", "torch-cpu"}, "Op9": {"jax-cpu"}}
