@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from farm import lake as lakes
 from farm.fleet import scratch
 from farm.minimise import bundle, kept
-from farm.minimise.drive import minimise, version_here
+from farm.minimise.drive import HANG_S, minimise, version_here
 from farm.minimise.earlier import earlier_cases
 from farm.reproduce import versions
 from farm.reproduce.find import ReproduceError, StoredCase
@@ -63,16 +63,16 @@ def checked(case: StoredCase, packages: Sequence[str] = (), here: bool = False) 
 
 
 def _sound_s(case: StoredCase, results: lakes.Lake) -> float | None:
-    """Seconds that nine of ten cases which passed on a backend took, those of the same op where there are any; None of a case that
-    does not hang."""
+    """Seconds that nine of ten cases which gave numbers on a backend took, those of the same op where there are any; where nobody
+    knows, as long as any is waited for; None of a case that does not hang."""
     if case.row["status"] != Status.TIMEOUT:
         return None
-    passed = {"backend": [case.key.backend], "status": [Status.PASS.value]}
-    table = lakes.read_table(results, case.key.run_id, ["backend", "status", "op", "build_ms", "run_ms"], passed)
+    ended = {"backend": [case.key.backend], "status": [x.value for x in (Status.PASS, Status.IMPRECISE, Status.WRONG)]}
+    table = lakes.read_table(results, case.key.run_id, ["backend", "status", "op", "build_ms", "run_ms"], ended)
     some = table.filter(pc.equal(table["op"], case.row["op"]))
     rows = (some if len(some) else table).to_pylist()
     took = [((row["build_ms"] or 0.0) + (row["run_ms"] or 0.0)) / 1e3 for row in rows]
-    return float(np.quantile(took, 0.9)) if took else 0.0
+    return float(np.quantile(took, 0.9)) if took else HANG_S
 
 
 def made_small(case: StoredCase, results: lakes.Lake, strategy: str = "shrink-all", budget: int = BUDGET) -> Kept:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from farm.commands.minimise import BAD_INPUT, FLAKY, NO_SCRIPT, SMALLER
 from farm.fleet import envs
 from farm.fleet.child_process import Limits
 from farm.lake import minimal
+from farm.lake.key import Key
 from farm.lake.minimal import finding_id
 from farm.minimise import issue
-from farm.minimise.drive import Runner
+from farm.minimise.drive import HANG_S, Runner
+from farm.minimise.whole import _sound_s
 from farm.report.tables import defects
 from farm.report.tables.coverage import distinct
 from farm.reproduce.find import ReproduceError
@@ -189,6 +192,20 @@ def test_what_hangs_is_given_as_long_as_cases_that_end_take(cache: Path) -> None
 
     assert [waits(x) for x in (0.0, 0.02, 0.5, 7.0)] == [1.0, 1.0, 2.5, 10.0]
     assert waits(7.0, 3.0) == 3.0
+
+
+def test_how_long_cases_that_end_take_is_learned_from_wrong_ones_too(made: Made) -> None:
+    here, rows = made
+    wrong = rows.loc[("small:softmax", "small-numbers")]
+
+    def learned(backend: str) -> float | None:
+        row = dict(wrong, status="timeout", op="small:softmax")
+        case: Any = SimpleNamespace(row=row, key=Key(wrong.run_id, wrong.case_id, backend))
+        return _sound_s(case, lake.open_lake(here.results))
+
+    assert wrong.status == "wrong"
+    assert learned("small-numbers") == pytest.approx((wrong.build_ms + wrong.run_ms) / 1e3)
+    assert learned("nobody") == HANG_S
 
 
 def test_a_crash_that_takes_an_earlier_case_names_it_and_its_sound_twin_says_nothing(
