@@ -63,7 +63,9 @@ def how_much(line: Mapping[str, Any]) -> str:
         if math.isfinite(far):
             parts.append(figure(far, line["op_class"], line["limit"]))
         if not pd.isna(line["beyond"]):  # of a case that holds every input: which is worst says more than a difference
-            parts.append(f"{line['beyond']:,.0f} of {line['numel']:,.0f} elements beyond the limit, worst {plain(line['worst'])}")
+            parts.append(
+                f"{line['beyond']:,.0f} of {line['numel']:,.0f} elements beyond the limit, worst {plain(line['worst'])}"
+            )
         elif number(line["max_diff"]) != DASH:
             parts.append(f"{number(line['max_diff'])} max diff")
         if pd.isna(line["beyond"]) and line["numel"] > 0 and not pd.isna(line["mismatched"]):
