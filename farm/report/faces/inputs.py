@@ -12,6 +12,8 @@ import numpy as np
 LEAST, MOST = 2.0**-3, 2.0**20
 #: Inputs per point of a line: the worst of them is drawn.
 _TOGETHER = 64
+#: Columns of the legend, which stands below: above the lines it would hide some.
+_SIDE_BY_SIDE = 2
 #: Lines that fall on one another, as those of two kernels of one formula do, are told apart.
 _DASHES = ("-", "--", ":", "-.")
 
@@ -28,20 +30,23 @@ def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit
     known = np.flatnonzero(np.isfinite(inputs))
     order = known[np.argsort(inputs[known], kind="stable")]
     order = order[: len(order) // _TOGETHER * _TOGETHER]
-    figure = Figure(figsize=(11, 5), dpi=110, layout="constrained")
+    rows = -(-len(errors) // _SIDE_BY_SIDE)
+    figure = Figure(figsize=(11, 5 + 0.16 * rows), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     places = np.arange(len(order)).reshape(-1, _TOGETHER).mean(1)
-    for (backend, error), dashes in zip(sorted(errors.items()), itertools.cycle(_DASHES)):
-        worst = np.nan_to_num(error[order], nan=MOST, posinf=MOST).reshape(-1, _TOGETHER).max(1)
-        top, beyond = float(worst.max(initial=0.0)), int((error[order] > limit).sum())
+    drawn = {backend: np.nan_to_num(error[order], nan=MOST, posinf=MOST) for backend, error in errors.items()}
+    most = sorted(drawn, key=lambda backend: (-int((drawn[backend] > limit).sum()), backend))
+    for backend, dashes in zip(most, itertools.cycle(_DASHES)):
+        worst, beyond = drawn[backend].reshape(-1, _TOGETHER).max(1), int((drawn[backend] > limit).sum())
+        top = float(worst.max(initial=0.0))
         said = "NaN or Inf out of place" if top >= MOST else f"{top:.3g} ulps"
         axes.plot(
             places,
             worst.clip(LEAST, MOST),
             lw=1.1,
             ls=dashes,
-            label=f"{backend}: {said} at worst, {beyond} inputs beyond the limit",
+            label=f"{backend}: {said} at worst, {beyond:,} inputs beyond the limit",
         )
     axes.axhline(limit, lw=0.6, ls="--", color="#6b7280")
     axes.annotate(f"limit, {limit:g} ulps", (0, limit), fontsize=7, va="bottom", color="#6b7280")
@@ -53,7 +58,7 @@ def draw(title: str, inputs: np.ndarray, errors: Mapping[str, np.ndarray], limit
     axes.set_ylabel("error in ulps")
     axes.set_title(title, fontsize=10)
     axes.grid(lw=0.3)
-    axes.legend(loc="upper left", fontsize=7, frameon=False)
+    figure.legend(loc="outside lower center", ncols=_SIDE_BY_SIDE, fontsize=7, frameon=False)
     figure.savefig(out)
     return out
 
