@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks import wire
+from tasks import heap, wire
 from tasks.arrays.pack import PackError
 from tasks.catalogs.told import announce
 from tasks.importing import uncollected
@@ -261,6 +261,7 @@ def main() -> None:
             os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    heap.keep()
     warnings.simplefilter("ignore")
     page = Page(page_fd)
 

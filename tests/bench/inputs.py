@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks import heap
 from tasks.judge import verdict
 from tasks.judge.plain import leans
 from tasks.judging import judged
@@ -33,6 +34,7 @@ def inputs(folder: Path, size: Size) -> Result:
     """Each fault and its sound twin, the exact result rounded once, on the samples of each distribution."""
     from planted_inputs import FAULTS
 
+    heap.keep()  # as in a child
     policy, info = verdict.load("error_units"), RuntimeInfo("1", "cpu")
     caught: dict[str, Counter[str]] = {}
     spent: dict[str, list[float]] = {"passing": [], "failing": []}
