@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
+import math
 import os
 import select
 import shutil
@@ -35,6 +36,8 @@ KILLS = 3
 TICK = 0.05
 #: Of a deadline, the most that a process may take on a machine that does not let it run.
 STARVED = 10.0
+#: Seconds between two looks at which processes it has started: one costs 3 ms.
+LISTED_S = 1.0
 #: Bytes that a child may say before it is forgotten: a runtime that floods its output must not fill a disk.
 WORDS_LIMIT = 32 << 20
 #: Seconds for which a killed process is waited for: one that hangs in a driver's call cannot be killed at all.
@@ -275,40 +278,60 @@ class ChildProcess:
 
 
 class Starved:
-    """For how long the machine has kept a process from running: its slowness is no case's.
+    """For how long the machine has kept a process, or one of its session (a compiler that it waits for), from running: its slowness is
+    no case's.
 
     Not the scheduler's own count of waiting alone: a virtual machine whose host takes its processor away has not waited.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
-        self._threads, self._pressure = proc / str(pid) / "task", proc / "pressure"
+        self._pid, self._proc = pid, proc
         self._since, self._looked, self._kept = -1.0, 0.0, 0.0
         self._ran, self._stalled = dict[str, float](), 0
+        self._session, self._listed = list[Path](), -math.inf
 
     def s(self, since: float) -> float:
         """Seconds in which a thread wanted to run and did not, since this was first asked about the case that began at
         ``since``: from look to look the time that passed, less what the thread ran, for that thread which lost most."""
         now, stalled = time.monotonic(), self._stalls()
         passed, lost, ran = now - self._looked, 0.0, dict[str, float]()
-        with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or a kernel without schedstat
-            for thread in self._threads.iterdir():
-                ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
-                state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
-                # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in a driver.
-                wanted = state == "R" or (state == "D" and stalled > self._stalled)
-                if wanted and thread.name in self._ran:
-                    lost = max(lost, passed - (ran[thread.name] - self._ran[thread.name]))
+        if now - self._listed >= LISTED_S:
+            self._session, self._listed = self._members(), now
+        for process in self._session:
+            with contextlib.suppress(OSError, IndexError, ValueError):  # gone, or a kernel without schedstat
+                for thread in (process / "task").iterdir():
+                    ran[thread.name] = float((thread / "schedstat").read_text().split()[0]) / 1e9
+                    state = _fields(thread)[0]
+                    # D is a wait that no signal ends: for the disk, where others of this machine wait for it too, or in a driver.
+                    wanted = state == "R" or (state == "D" and stalled > self._stalled)
+                    if wanted and thread.name in self._ran:
+                        lost = max(lost, passed - (ran[thread.name] - self._ran[thread.name]))
         self._kept = self._kept + lost if since == self._since else 0.0
         self._since, self._looked, self._ran, self._stalled = since, now, ran, stalled
         return self._kept
+
+    def _members(self) -> list[Path]:
+        """The process and the others of its session."""
+        found = [self._proc / str(self._pid)]
+        with contextlib.suppress(OSError):
+            for path in self._proc.iterdir():
+                with contextlib.suppress(OSError, IndexError, ValueError):
+                    if path.name.isdigit() and path != found[0] and int(_fields(path)[3]) == self._pid:
+                        found.append(path)
+        return found
 
     def _stalls(self) -> int:
         """Microseconds in which anything on this machine has waited for a disk or for memory; 0 where the kernel does not tell."""
         total = 0
         for name in ("io", "memory"):
             with contextlib.suppress(OSError, IndexError, ValueError):
-                total += int((self._pressure / name).read_text().split()[4].partition("=")[2])
+                total += int((self._proc / "pressure" / name).read_text().split()[4].partition("=")[2])
         return total
+
+
+def _fields(path: Path) -> list[str]:
+    """State, parent, group, session … of a process or thread (proc(5))."""
+    return (path / "stat").read_text().rpartition(")")[2].split()
 
 
 def child_env(extra: dict[str, str] | None = None, python: str = "") -> dict[str, str]:

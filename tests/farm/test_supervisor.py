@@ -166,8 +166,8 @@ def test_a_child_process_has_cost_something() -> None:
 
 
 def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path) -> None:
-    def thread(number: int, state: str, ran_s: float) -> None:
-        folder = tmp_path / "7" / "task" / str(number)
+    def thread(number: int, state: str, ran_s: float, process: int = 7) -> None:
+        folder = tmp_path / str(process) / "task" / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "schedstat").write_text(f"{int(ran_s * 1e9)} 0 3\n")
         (folder / "stat").write_text(f"{number} (a (b) c) {state} 1 7 7 0\n")
@@ -199,6 +199,13 @@ def test_time_in_which_the_machine_did_not_let_it_run_is_no_cases(tmp_path: Path
         assert kept.s(2.0) == 2.5
         assert kept.s(2.0) == 2.5  # nobody waits for the disk any more
         assert kept.s(3.0) == 0.0  # the next case
+        thread(8, "S", 0.5)
+        for process, session in ((20, 7), (30, 30)):  # a compiler that it waits for, and somebody else's
+            thread(process, "R", 0.0, process)
+            (tmp_path / str(process) / "stat").write_text(f"{process} (cc1plus) R 1 {process} {session} 0\n")
+        assert kept.s(3.0) == 0.0
+        thread(20, "R", 0.25, 20)
+        assert kept.s(3.0) == 0.75
 
 
 #: Prepares and exports, and tells what was imported when the first sample was begun.
